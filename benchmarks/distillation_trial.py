@@ -32,8 +32,8 @@ from clients.training.evaluation import device
 from defenses.base import Batch, Loss
 from defenses.random_draws import Key, generator_for
 from defenses.spec import parse
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
+from simulations.settings.errors import ConfigError
 from strategies.training.central_training import CentralTraining
 
 STUDY = "vm_distillation"

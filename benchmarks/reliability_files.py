@@ -27,7 +27,7 @@ from reliability_wire import BOMB
 from typer.testing import CliRunner, Result
 
 from simulations.cli import app
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.server_app import run_experiment
 
 RUN: dict[str, Any] = COMMON | {

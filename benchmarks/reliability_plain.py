@@ -23,7 +23,7 @@ from clients.data.partitions import partition_indices
 from clients.task.task import load_weights
 from clients.wire.records import tensors_of, to_record
 from defenses.pipeline import Pipeline
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 
 PER_ROUND, STEPS = 10, 10
 """Clients that train in a round, and the optimizer steps of each."""

@@ -108,7 +108,7 @@ def run_failing(folder: Path, chosen: dict[str, Any], seed: int) -> list[dict[st
 
 
 def _config(chosen: dict[str, Any], out: Path) -> dict[str, Any]:
-    from simulations.experiment import Experiment
+    from simulations.experiment.experiment import Experiment
 
     out.mkdir()
     return dict(Experiment.of(**chosen, output_dir=str(out)).to_mapping())

@@ -27,7 +27,7 @@ from reliability import HERE, require, rows_of, table, untimed
 from reliability_spoilt import Drawn, spoilt
 from reliability_wire import MARK, Watch
 
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.local_grid import FIRST_NODE, LocalGrid
 from simulations.report import write_report
 from simulations.server_app import run_experiment

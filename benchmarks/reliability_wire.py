@@ -151,7 +151,7 @@ def hostile(arguments: argparse.Namespace) -> None:
 
 
 def _from_client(kind: str, name: str, change: Callable[[RecordDict], None]) -> list[object]:
-    from simulations.experiment import Experiment
+    from simulations.experiment.experiment import Experiment
     from simulations.local_grid import FIRST_NODE, LocalGrid
     from simulations.server_app import run_experiment
 
@@ -233,7 +233,7 @@ def _to_client(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) ->
     from clients.data.card import DataCard
     from clients.wire.records import to_record
     from defenses.pipeline import Pipeline
-    from simulations.experiment import Experiment
+    from simulations.experiment.experiment import Experiment
     from simulations.local_grid import FIRST_NODE, LocalGrid
     from simulations.nodes import set_up
     from strategies.exchange.exchange import Exchange

@@ -40,7 +40,7 @@ from clients.data.images import DataError
 from defenses.base import Batch, InputDefense
 from defenses.random_draws import generator_for
 from defenses.spec import SpecError, parse
-from simulations.errors import ConfigError
+from simulations.settings.errors import ConfigError
 
 STUDY = "vm_detection"
 DATASET = "fashion-mnist"

@@ -35,7 +35,7 @@ from seeded_results import Column, Results, differences, means
 from attacks.observations import AttackError
 from clients.data.images import DataError
 from clients.models.library import ModelError
-from simulations.errors import ConfigError
+from simulations.settings.errors import ConfigError
 
 PAIRS = (("TV", "TO"), ("SV", "SO"), ("CV", "CO"), ("SO", "CO"), ("SV", "CV"))
 """Protected less plain, and what a teacher is worth."""

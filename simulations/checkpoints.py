@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import safe_open
 from torch import Tensor
 
-from simulations.errors import undamaged
+from simulations.settings.errors import undamaged
 from strategies.audit.whole_files import load_tensors, save_tensors
 
 

@@ -15,14 +15,14 @@ import typer
 from simulations.bytecode import keep_bytecode
 from simulations.command_line import errors, fail, read_toml, self_contained, value_of
 from simulations.compare.command import compare
-from simulations.declared.plain import others_declare, plain_settings, refuse_plain
-from simulations.defaults import DEFAULT_ATTACKS, DEFAULT_CLIENTS
-from simulations.errors import ConfigError
 from simulations.places import require_rows
-from simulations.presets import chosen
 from simulations.protect.command import protect
 from simulations.search.command import search
-from simulations.seed_ranges import parse_seeds
+from simulations.settings.defaults import DEFAULT_ATTACKS, DEFAULT_CLIENTS
+from simulations.settings.errors import ConfigError
+from simulations.settings.plain import others_declare, plain_settings, refuse_plain
+from simulations.settings.presets import chosen
+from simulations.settings.seed_ranges import parse_seeds
 from simulations.terminal import Terminal
 from simulations.trackers import parse_trackers, require_reachable, tell_trackers
 
@@ -320,7 +320,7 @@ def _pair(text: str) -> tuple[str, Any]:
         raise ConfigError(f"-s {text!r}: expected key=value")
     spec = plain_settings().get(key.strip())
     if spec is None and others_declare():
-        from simulations.experiment import all_settings
+        from simulations.experiment.experiment import all_settings
 
         spec = all_settings().get(key.strip())
     return key.strip(), value_of(value, type(spec.default) if spec else str)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import typer
 from rich.markup import escape
 
-from simulations.errors import ConfigError
+from simulations.settings.errors import ConfigError
 from simulations.terminal import Terminal
 
 LONGEST_ERROR = 2000

@@ -20,10 +20,10 @@ from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES, Plan
 from clients.training.step_cost import StepCost, measure_step
 from defenses.pipeline import Pipeline
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.scenario import scenario
 from simulations.notices import idle_defenses
-from simulations.scenarios.base import scenario
+from simulations.settings.errors import ConfigError
 
 GIB = 2**30
 MOST_SECONDS = 3.0

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from simulations.errors import ConfigError
+from simulations.settings.errors import ConfigError
 
 LOCK = ".lock"
 """File that a writer keeps locked. It stays when the writer ends: whoever removed it could let two others in at once."""

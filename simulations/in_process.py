@@ -16,15 +16,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from simulations.command_line import errors
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.guardian import scratch_folder
 from simulations.launch import end_politely, undisturbed
 from simulations.local_grid import LocalGrid
 from simulations.local_run import tell_failures, what_next
 from simulations.main_guard import require_guard
 from simulations.preflight import preflight
-from simulations.presets import chosen, presets
 from simulations.report.analysis.failures import Failure, failed_attacks
 from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.run import read_run
@@ -33,6 +31,8 @@ from simulations.report.analysis.summary import summarise
 from simulations.requested import requested
 from simulations.rows import Row
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
+from simulations.settings.presets import chosen, presets
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from clients.process.ray_cluster import ray_reason
 from simulations.command_line import errors
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.launch import LocalRuntime, Resources, end_politely
 from simulations.progress import follow, read_progress
 

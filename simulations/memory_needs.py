@@ -13,9 +13,9 @@ from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES
 from defenses.pipeline import Pipeline
 from simulations.dry_run import GIB, Step, shares, size_told
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
-from simulations.scenarios.base import scenario
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.scenario import scenario
+from simulations.settings.errors import ConfigError
 
 PROCESS = 480 * 2**20
 """Bytes that a process of ours has with torch, Flower and our modules, its part of shared ones included (PSS; 360 to 580 MiB)."""

@@ -19,9 +19,9 @@ from clients.task.task import Plan
 from clients.wire.records import reason_of, to_record, to_tensors, values_of
 from clients.wire.texts import shortened
 from defenses.pipeline import Pipeline
-from simulations.experiment import Experiment
-from simulations.known_clients import KnownClients
-from simulations.scenarios.base import scenario
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import scenario
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
 from strategies.exchange.exchange import Exchange
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from attacks.spec import stages_of
 from clients.data.card import DataCard
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.control import LEAST_IMAGES
-from simulations.settings import key_of
+from simulations.settings.fields import key_of
 
 MOST_STEPS = 1_000_000
 """Of one training or search by gradient: a quarter of an hour at a thousandth of a second each."""

@@ -17,10 +17,10 @@ from clients.process.machine import memory_of_machine
 from clients.training.step_cost import StepCost, measure_step
 from defenses.pipeline import Pipeline
 from simulations.dry_run import Step, size_told
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.scenario import scenario
 from simulations.memory_needs import check_needs, needs_of
-from simulations.scenarios.base import scenario
+from simulations.settings.errors import ConfigError
 
 
 def check_outline(experiment: Experiment, data: ImageDataset, there: int | None = None) -> None:

@@ -11,7 +11,7 @@ from clients.models.library import LIBRARIES
 from clients.models.own import GROUP as MODELS
 from clients.process.own_code import OwnCodeError, installed, is_own
 from clients.process.trial_process import AbruptError, tried
-from simulations.errors import ConfigError
+from simulations.settings.errors import ConfigError
 
 MODEL_SECONDS, DATA_SECONDS = 120.0, 600.0
 """After which a trial is given up. Data may have to be fetched."""

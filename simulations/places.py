@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from simulations.errors import ConfigError
-from simulations.settings import shown
+from simulations.settings.errors import ConfigError
+from simulations.settings.fields import shown
 
 
 def is_there(path: Path, key: str, advice: str = "") -> bool:

@@ -16,8 +16,8 @@ from clients.models.library import ImageSizeError
 from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
 from defenses.pipeline import Pipeline
 from simulations.dry_run import check_memory, shares
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.scenario import scenario
 from simulations.folder_lock import require_free
 from simulations.kept_rows import kept
 from simulations.nodes import dealt
@@ -26,7 +26,7 @@ from simulations.outlined import check_outline
 from simulations.own_code_trials import MIXES_IN_TRAINING, try_dataset, try_model
 from simulations.places import is_there
 from simulations.run_directory import busy
-from simulations.scenarios.base import scenario
+from simulations.settings.errors import ConfigError
 
 
 def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:

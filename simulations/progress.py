@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.launch import wait_for
 
 WAITING = "its SuperLink, then Ray's workers, each of which imports torch"

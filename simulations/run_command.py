@@ -15,8 +15,7 @@ from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
 from simulations.command_line import errors, fail
 from simulations.dry_run import describe, measure_step_of, workers_of
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.in_process import run_in_process
 from simulations.launch import Resources, end_politely
 from simulations.local_run import EXIT_ATTACKS_FAILED, run_locally
@@ -24,6 +23,7 @@ from simulations.memory_needs import Needs, check_needs, needs_of
 from simulations.preflight import make_folder, preflight, require_attack_cards, require_resources
 from simulations.requested import requested
 from simulations.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
+from simulations.settings.errors import ConfigError
 from simulations.side_by_side import Way, require_jobs, runs_at_once, side_by_side
 from simulations.trackers import Tracker, require_reachable, tell_trackers
 

@@ -30,13 +30,13 @@ from torch import Tensor
 from clients.task.task import Task
 from defenses.pipeline import Pipeline
 from simulations.checkpoints import Checkpoint, Checkpoints
-from simulations.errors import ConfigError, undamaged
 from simulations.folder_lock import take_lock
 from simulations.kept_rows import PLACE, kept
 from simulations.line_files import json_lines, kept_lines
 from simulations.rows import NAMES, Row
 from simulations.run_config import about_run, check_same
 from simulations.run_times import RunTimes
+from simulations.settings.errors import ConfigError, undamaged
 from simulations.study import Study
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed

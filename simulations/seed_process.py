@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.in_process import run_in_process
 from simulations.launch import Resources
 from simulations.local_run import run_locally

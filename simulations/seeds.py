@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from simulations.command_line import errors
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.local_run import EXIT_ATTACKS_FAILED
 from simulations.places import is_there
 from simulations.run_config import check_same, read_config

@@ -13,15 +13,15 @@ from flwr.serverapp import Grid, ServerApp
 
 from clients.wire.texts import log_plainly
 from defenses.pipeline import Pipeline
-from simulations.experiment import Experiment
-from simulations.known_clients import KnownClients
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import scenario
 from simulations.nodes import find_nodes, set_up
 from simulations.notices import idle_defenses, too_few_images
 from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
 from simulations.report.seldom import Seldom
 from simulations.run_directory import RunDirectory
-from simulations.scenarios.base import scenario
 from strategies.audit.auditor import Auditor
 from strategies.audit.pool import AttackPool
 from strategies.exchange.exchange import Exchange

@@ -19,10 +19,10 @@ from rich.console import Console
 
 from clients.process.machine import memory_of_machine
 from simulations.dry_run import size_told
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.launch import undisturbed
 from simulations.memory_needs import Needs
+from simulations.settings.errors import ConfigError
 
 SECONDS_TO_STOP = 60
 """Until a run that was told to stop is killed; its guardian then ends what it started."""

@@ -72,9 +72,14 @@ INTERFACES = {
         "simulations/index": ("Audits from Python", ["simulations.in_process", "simulations.external_app.study"]),
         "simulations/experiment": (
             "Experiments",
-            ["simulations.experiment", "simulations.settings", "simulations.server_app", "simulations.run_directory"],
+            [
+                "simulations.experiment.experiment",
+                "simulations.settings.fields",
+                "simulations.server_app",
+                "simulations.run_directory",
+            ],
         ),
-        "simulations/scenarios": ("Scenarios", ["simulations.scenarios.base", "simulations.scenarios.federated"]),
+        "simulations/scenarios": ("Scenarios", ["simulations.experiment.scenario", "simulations.scenarios.federated"]),
         "simulations/rows": (
             "Rows and sections of the report",
             ["simulations.rows", "simulations.report.sections.base"],

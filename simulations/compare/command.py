@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulations.command_line import fail
-from simulations.errors import ConfigError
+from simulations.settings.errors import ConfigError
 from simulations.terminal import Terminal
 
 console = Terminal(highlight=False)

@@ -21,8 +21,8 @@ from defenses.base import Batch
 from defenses.images.vfe import vfe_image
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
-from simulations.errors import ConfigError
 from simulations.protect.pictures import PictureError, read, write
+from simulations.settings.errors import ConfigError
 
 VFE_WINDOW = 8
 """Pixels; the size for which the paper works an example."""

@@ -15,12 +15,12 @@ from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import SpecError, parse
 from simulations.command_line import errors, fail, self_contained
-from simulations.errors import ConfigError
 from simulations.protect.copies import Order, copies
 from simulations.protect.manifest import Manifest
 from simulations.protect.pictures import left_out, output_names
 from simulations.protect.sources import Pictures, pictures_of
-from simulations.settings import IMAGE_SIDE
+from simulations.settings.errors import ConfigError
+from simulations.settings.fields import IMAGE_SIDE
 from simulations.terminal import Terminal
 
 console = Terminal(highlight=False)

@@ -20,13 +20,19 @@ from clients.task.task import Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
-from simulations.attribute_settings import check_attribute_attacks, check_memory
 from simulations.checkpoints import Checkpoint
-from simulations.declared.split import USUAL, USUAL_ON_TABLES, SplitSettings
-from simulations.errors import ConfigError, require_known
-from simulations.experiment import Experiment
-from simulations.known_clients import KnownClients
-from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, check_probe_images, leave_cores_to_attacks
+from simulations.experiment.attribute_rules import check_attribute_attacks, check_memory
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import (
+    LARGEST_MESSAGE,
+    Rounds,
+    Scenario,
+    check_probe_images,
+    leave_cores_to_attacks,
+)
+from simulations.settings.errors import ConfigError, require_known
+from simulations.settings.split import USUAL, USUAL_ON_TABLES, SplitSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.split.costs import record_costs

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from clients.data.images import ImageDataset
 from defenses.random_draws import generator_for
-from simulations.errors import ConfigError
 from simulations.search.settings import Search
+from simulations.settings.errors import ConfigError
 
 CHUNK = 256
 """Pictures that are read at once; a data set may not fit into memory."""

@@ -26,7 +26,7 @@ from vm_detection import ARMS, OWN, PLAIN, PROTECTED, Trial, options, run
 
 from clients.data.images import ImageData, ImageDataset
 from defenses.random_draws import generator_for
-from simulations.errors import ConfigError
+from simulations.settings.errors import ConfigError
 
 SMALL = [
     "--seeds", "0", "--size", "64", "--train-scenes", "6", "--auxiliary-scenes", "16", "--validation-scenes", "4",

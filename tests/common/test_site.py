@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from simulations.experiment import all_settings
+from simulations.experiment.experiment import all_settings
 from simulations.search.settings import keys as search_settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.launch import BESIDE, PACKAGES, ROOT, LocalRuntime, Resources, free_port
 from simulations.local_run import STARTS, engine_failure
 

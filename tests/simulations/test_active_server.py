@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.summary import summarise
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from strategies.exchange.guard import TooFewReplies
 from tests.local_grid import LocalGrid
 

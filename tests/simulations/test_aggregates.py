@@ -13,14 +13,14 @@ import torch
 from flwr.app import Message
 
 from clients.wire.records import tensors_of
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.control import validate
 from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.study import split
 from simulations.report.sections.aggregates.analysis import aggregates
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from strategies.audit.jobs import AttackJob
 from strategies.audit.pool import AttackPool
 from strategies.federated.aggregates import groups_of

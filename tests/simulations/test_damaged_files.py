@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from defenses.base import DefenseError
 from defenses.images.ats import ATS
 from simulations.cli import app
-from simulations.errors import ConfigError
 from simulations.search.folder import SearchFolder
 from simulations.search.settings import Search
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from tests import hostile
 from tests.local_grid import LocalGrid
 from tests.simulations.protect.commands import NOISE, protect, refused

@@ -22,11 +22,11 @@ from clients.process.machine import cgroup_limits, memory_of_machine
 from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.dry_run import Step, count_messages, describe, measure, measure_step_of, shares, workers_of
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.memory_needs import check_needs, needs_of
 from simulations.notices import idle_defenses
 from simulations.outlined import check_outline, outlined_step
+from simulations.settings.errors import ConfigError
 from strategies.federated.observations import AGGREGATE, PROBE, UPDATE
 from tests.bounded import bounded
 from tests.clients.data.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist

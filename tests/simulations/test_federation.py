@@ -17,7 +17,7 @@ from attacks.observations import AttackError, ClientUpdate
 from clients.task.scenarios import read_task
 from clients.wire.records import to_tensors
 from defenses.pipeline import Pipeline
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.notices import too_few_images
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_directory import RunDirectory, read_lines

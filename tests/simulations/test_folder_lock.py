@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.folder_lock import LOCK, require_free, take_lock
 from simulations.run_directory import RunDirectory
 from simulations.search.folder import SearchFolder
 from simulations.search.settings import Search
+from simulations.settings.errors import ConfigError
 
 
 def test_the_second_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from simulations.defaults import DEFAULT_CLIENTS
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.progress import read_progress
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
+from simulations.settings.defaults import DEFAULT_CLIENTS
 from tests.local_grid import LocalGrid
 from tests.simulations.runtimes import (
     BINARIES,

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.launch import PACKAGES, ROOT, LocalRuntime, app_folder
 
 

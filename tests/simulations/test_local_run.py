@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.launch import Resources
 from simulations.local_run import STARTS, _has_worked, box_text, engine_failure, run_locally
 from simulations.progress import read_progress

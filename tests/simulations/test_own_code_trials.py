@@ -16,10 +16,10 @@ from typer.testing import CliRunner, Result
 
 from simulations import own_code_trials
 from simulations.cli import app
-from simulations.errors import ConfigError
 from simulations.own_code_trials import try_dataset, try_model
 from simulations.preflight import preflight
 from simulations.requested import requested
+from simulations.settings.errors import ConfigError
 from tests.simulations.runtimes import wait_until
 
 CODE = """

@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from simulations.errors import ConfigError
 from simulations.preflight import require_folder
 from simulations.requested import requested
+from simulations.settings.errors import ConfigError
 
 
 @pytest.mark.parametrize("below", ["", "deeper", "deeper/still"])

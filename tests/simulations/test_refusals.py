@@ -20,16 +20,16 @@ from clients.data.images import fingerprint
 from clients.models.packaged_weights import NORMALISATIONS
 from defenses.pipeline import Pipeline
 from simulations.cli import app
-from simulations.declared.inference import ARCHITECTURES as DECLARED_ARCHITECTURES
-from simulations.declared.inference import STATISTICS
-from simulations.declared.plain import DECLARED, USUAL, plain_settings, refuse_plain
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment, all_settings
+from simulations.experiment.experiment import Experiment, all_settings
+from simulations.experiment.scenario import scenarios
 from simulations.launch import ROOT
 from simulations.requested import requested
-from simulations.scenarios.base import scenarios
 from simulations.server_app import run_experiment
-from simulations.settings import checked
+from simulations.settings.errors import ConfigError
+from simulations.settings.fields import checked
+from simulations.settings.inference import ARCHITECTURES as DECLARED_ARCHITECTURES
+from simulations.settings.inference import STATISTICS
+from simulations.settings.plain import DECLARED, USUAL, plain_settings, refuse_plain
 from tests.local_grid import LocalGrid
 
 

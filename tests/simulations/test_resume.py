@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from flwr.app import Message
 
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.rows import read_rows
 from simulations.run_directory import RunDirectory, read_lines
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from strategies.audit.pool import AttackPool
 from tests.local_grid import LocalGrid
 from tests.simulations.test_federation import experiment, untimed

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.run_directory import RunDirectory
 from simulations.run_times import RunTimes
 

@@ -33,7 +33,7 @@ from defenses.fitting import FittedDefense
 from defenses.random_draws import generator_for
 from defenses.spec import parse
 from simulations import server_app
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid

@@ -12,15 +12,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.local_grid import LocalGrid
 from simulations.memory_needs import Needs
 from simulations.progress import read_progress
 from simulations.run_directory import read_lines
-from simulations.seed_ranges import parse_seeds
 from simulations.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
+from simulations.settings.seed_ranges import parse_seeds
 from simulations.side_by_side import runs_at_once
 from tests.simulations.runtimes import BINARIES, PATIENCE, leftovers, marked, pairs, wait_until
 from tests.simulations.test_federation import untimed

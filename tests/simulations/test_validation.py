@@ -16,7 +16,7 @@ from clients.federated.client import LocalClient
 from clients.scoring.audit import audit_baselines, audit_guesses
 from clients.scoring.retrieval import other_images
 from clients.task.local_data import LocalData
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.report import Row, validate
 from simulations.report.analysis.control import controls
 from strategies.audit.score_rows import score_rows

@@ -21,8 +21,6 @@ from clients.models.classifiers import build_model
 from clients.scoring.same_images import KnownImages
 from defenses.base import Batch
 from defenses.random_draws import generator_for
-from simulations.defaults import DEFAULT_ATTACKS
-from simulations.errors import ConfigError
 from simulations.external_app.recorded.request import (
     Parsed,
     Request,
@@ -48,6 +46,8 @@ from simulations.external_app.recorded.update_files import (
     resembles_weights,
 )
 from simulations.own_code_trials import try_dataset, try_model
+from simulations.settings.defaults import DEFAULT_ATTACKS
+from simulations.settings.errors import ConfigError
 from strategies.federated.observations import UPDATE
 
 

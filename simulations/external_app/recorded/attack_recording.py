@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from simulations.errors import ConfigError
 from simulations.external_app.recorded.attack_file import fit, knowledge_of, without_truth
 from simulations.external_app.recorded.book import Book, PreparedRecording
 from simulations.external_app.recorded.originals import read_originals
@@ -17,6 +16,7 @@ from simulations.external_app.recorded.replies import RecordingRequest, replay
 from simulations.external_app.recorded.request import blaming
 from simulations.report import validate, write_report
 from simulations.rows import Row
+from simulations.settings.errors import ConfigError
 
 BEYOND = "Whether auxiliary data hold images of clients whose originals are not here: "
 

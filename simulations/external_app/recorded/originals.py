@@ -17,9 +17,9 @@ from clients.scoring.null_baselines import null_psnr
 from clients.scoring.retrieval import CANDIDATES, retrieval
 from clients.scoring.same_images import KnownImages
 from defenses.base import Batch
-from simulations.errors import ConfigError
 from simulations.external_app.recorded.replies import Attackable
 from simulations.external_app.recorded.update_files import read_truth
+from simulations.settings.errors import ConfigError
 
 Scores = dict[str, list[float]]
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from attacks import ClientUpdate
 from attacks.local_model import shared_tensors
 from clients.task.task import load_weights
-from simulations.errors import ConfigError
 from simulations.external_app.recorded.attack_file import build, check_memory
 from simulations.external_app.recorded.request import Parsed, Request, parse_request
 from simulations.external_app.recorded.update_files import model_tensors, resembles_differences
+from simulations.settings.errors import ConfigError
 from strategies.recording.files import RecordedReply, RecordingError, read_recording, strategy_of
 from strategies.recording.usual_names import BATCHES, EPOCHS, EXAMPLES, RATES, local_steps
 

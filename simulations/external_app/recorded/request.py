@@ -16,8 +16,8 @@ from torch import Tensor
 from attacks import Attack, AttackError, Membership
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
-from simulations.defaults import DEFAULT_ATTACKS
-from simulations.errors import ConfigError
+from simulations.settings.defaults import DEFAULT_ATTACKS
+from simulations.settings.errors import ConfigError
 from strategies.federated.observations import UPDATE
 
 MAX_EXAMPLES = 1_000_000

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attacks.local_model import shared_tensors
 from clients.task.task import load_weights
 from defenses.base import Update
-from simulations.errors import ConfigError
+from simulations.settings.errors import ConfigError
 
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 

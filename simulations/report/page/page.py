@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from simulations.experiment import all_settings
+from simulations.experiment.experiment import all_settings
 from simulations.report import text
 from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.bars import FAR_MORE

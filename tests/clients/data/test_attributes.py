@@ -20,7 +20,7 @@ from clients.data.images import ImageData, with_channels
 from clients.data.packaged import mnist_5k, packaged_file, photos
 from clients.task.auxiliary import Auxiliary
 from defenses.pipeline import Pipeline
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from tests.clients.data.data_files import write_celeba, write_mnist
 
 LABELS = st.lists(st.integers(0, 1), min_size=4, max_size=60)

@@ -20,11 +20,11 @@ from clients.task.scenarios import read_task
 from clients.wire.records import tensors_of, values_of
 from defenses import FeatureDP
 from defenses.spec import parse
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
-from simulations.known_clients import KnownClients
-from simulations.scenarios.base import scenario
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import scenario
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from strategies.inference import fit_path
 from tests.local_grid import LocalGrid
 from tests.simulations.inference.test_run import inference_experiment, inference_rows, no_report, rows_in

@@ -24,7 +24,7 @@ from clients.task.scenarios import read_task
 from clients.wire.records import tensors_of, values_of
 from defenses.spec import parse
 from simulations import server_app
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.local_run import EXIT_ATTACKS_FAILED, tell_failures
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_directory import read_lines

@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from clients.wire.records import tensors_of
 from defenses import VisualMixer
 from simulations import server_app
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.report.report_run import Page
 from tests.simulations.split.test_run import Wire, untimed

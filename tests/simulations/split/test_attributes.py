@@ -13,12 +13,12 @@ from scipy.stats import binomtest
 
 from clients.task.scenarios import read_task
 from clients.wire.records import tensors_of, values_of
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
-from simulations.known_clients import KnownClients
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import scenario
 from simulations.run_directory import read_lines
-from simulations.scenarios.base import scenario
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from tests.local_grid import LocalGrid
 from tests.simulations.inference.test_run import no_report
 from tests.simulations.split.test_run import Wire, split_experiment, split_rows, untimed

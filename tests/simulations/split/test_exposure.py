@@ -17,7 +17,7 @@ from clients.task.task import Task
 from clients.wire.records import tensors_of
 from defenses.pipeline import Pipeline
 from defenses.smashed.feature_noise import FeatureDP
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from strategies.split.audit import as_sent, most_transmissions, window
 from tests.clients.split.test_training import client
 from tests.simulations.split.test_run import Wire, split_experiment, split_rows

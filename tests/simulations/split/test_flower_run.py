@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.launch import ROOT, LocalRuntime
 from simulations.progress import read_progress
 from simulations.run_directory import read_lines

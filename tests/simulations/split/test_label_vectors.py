@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from attacks.scoring.confusion import macro_mcc, micro_mcc
 from clients.task.scenarios import read_task
 from clients.wire.records import tensors_of
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
+from simulations.settings.errors import ConfigError
 from tests.clients.data.data_files import write_celeba
 from tests.simulations.split.test_run import Wire, split_experiment, split_rows
 

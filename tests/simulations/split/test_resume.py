@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from clients.wire.records import tensors_of
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
+from simulations.settings.errors import ConfigError
 from tests.clients.data.table_files import write_census
 from tests.simulations.split.test_run import Wire, split_rows, untimed
 

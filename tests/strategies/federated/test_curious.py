@@ -10,7 +10,7 @@ import pytest
 from flwr.app import Message
 from numpy.typing import NDArray
 
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.study import split
 from simulations.report.analysis.summary import summarise

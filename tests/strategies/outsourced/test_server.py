@@ -16,7 +16,7 @@ from attacks import AsUploaded, JointEncodingInversion, LossThreshold
 from clients.task.task import Task, whole_model_plan
 from clients.wire.records import to_record
 from defenses.spec import parse
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.nodes import set_up
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob

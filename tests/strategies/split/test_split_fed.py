@@ -19,8 +19,8 @@ from clients.task.scenarios import read_task
 from clients.task.task import Task
 from clients.wire.records import tensors_of
 from defenses.spec import parse
-from simulations.experiment import Experiment
-from simulations.known_clients import KnownClients
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
 from simulations.nodes import set_up
 from simulations.scenarios.split import schedule_of
 from strategies.audit.auditor import Auditor

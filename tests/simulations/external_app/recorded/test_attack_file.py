@@ -25,10 +25,10 @@ from clients.models.classifiers import build_model
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from simulations.cli import app
-from simulations.errors import ConfigError
 from simulations.external_app.recorded.attack_file import attack_update, prepare, without_truth
 from simulations.external_app.recorded.request import Request
 from simulations.launch import ROOT
+from simulations.settings.errors import ConfigError
 
 RATE, DIGIT = 0.1, 17
 MEAN, STD = 0.1307, 0.3081

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.report import Row, validate
 from simulations.report.analysis.adaptive import UNTESTED, is_adaptive
 from simulations.report.analysis.line import Line
