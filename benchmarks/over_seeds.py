@@ -30,7 +30,7 @@ from simulations.report.analysis.run import ReadRun
 from simulations.report.analysis.score import Score, interval
 from simulations.report.analysis.study import Study
 from simulations.report.analysis.summary import strongest
-from simulations.rows import NULL_PREFIX, null_name
+from simulations.run_folder.rows import NULL_PREFIX, null_name
 
 FREE = {"seed", "output-dir", "resume", "experiment"}
 """Settings that may differ between the runs."""

@@ -94,7 +94,7 @@ def require(holds: bool, what: str) -> None:
 
 def complete_rounds(out: Path) -> dict[str, int]:
     """Pipeline -> the last round whose checkpoint is there."""
-    from simulations.checkpoints import Checkpoints
+    from simulations.run_folder.checkpoints import Checkpoints
 
     kept = Checkpoints(out / "checkpoints")
     names = json.loads((out / "config.json").read_text())["pipelines"] if (out / "config.json").is_file() else []

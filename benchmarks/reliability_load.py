@@ -112,7 +112,7 @@ def fedveil(clients: int, rounds: int) -> dict[str, Any]:
     from reliability_plain import settings
 
     from simulations import audit
-    from simulations.run_directory import RunDirectory
+    from simulations.run_folder.run_directory import RunDirectory
 
     marks: list[dict[str, float]] = []
     complete = RunDirectory.write_progress

@@ -29,7 +29,7 @@ from clients.split.plan import build_optimizer, split_plan
 from clients.task.local_data import local_batch
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 
 GOAL = 0.5
 

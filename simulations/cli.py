@@ -15,8 +15,8 @@ import typer
 from simulations.bytecode import keep_bytecode
 from simulations.command_line import errors, fail, read_toml, self_contained, value_of
 from simulations.compare.command import compare
-from simulations.places import require_rows
 from simulations.protect.command import protect
+from simulations.run_folder.places import require_rows
 from simulations.search.command import search
 from simulations.settings.defaults import DEFAULT_ATTACKS, DEFAULT_CLIENTS
 from simulations.settings.errors import ConfigError

@@ -29,7 +29,7 @@ from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.summary import summarise
 from simulations.requested import requested
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from simulations.settings.presets import chosen, presets

@@ -18,14 +18,14 @@ from defenses.pipeline import Pipeline
 from simulations.dry_run import check_memory, shares
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
-from simulations.folder_lock import require_free
-from simulations.kept_rows import kept
 from simulations.nodes import dealt
 from simulations.notices import huge_numbers, too_few_images
 from simulations.outlined import check_outline
 from simulations.own_code_trials import MIXES_IN_TRAINING, try_dataset, try_model
-from simulations.places import is_there
-from simulations.run_directory import busy
+from simulations.run_folder.folder_lock import require_free
+from simulations.run_folder.kept_rows import kept
+from simulations.run_folder.places import is_there
+from simulations.run_folder.run_directory import busy
 from simulations.settings.errors import ConfigError
 
 

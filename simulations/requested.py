@@ -11,8 +11,8 @@ from typing import Any
 from clients.process.own_code import absolute
 from simulations.command_line import read_toml, self_contained
 from simulations.experiment.experiment import Experiment
-from simulations.places import is_there
-from simulations.run_config import check_same, read_config
+from simulations.run_folder.places import is_there
+from simulations.run_folder.run_config import check_same, read_config
 from simulations.settings.defaults import DEFAULT_CLIENTS
 from simulations.settings.errors import ConfigError
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from simulations.command_line import errors
 from simulations.experiment.experiment import Experiment
 from simulations.local_run import EXIT_ATTACKS_FAILED
-from simulations.places import is_there
-from simulations.run_config import check_same, read_config
+from simulations.run_folder.places import is_there
+from simulations.run_folder.run_config import check_same, read_config
 from simulations.trackers import EXIT_NOT_TRACKED
 
 EXIT_STOPPED = 130

@@ -15,8 +15,8 @@ from clients.data.card import DataCard
 from clients.task.task import Plan
 from defenses.pipeline import Pipeline
 from defenses.registry import collected, modules_in
-from simulations.checkpoints import Checkpoint
 from simulations.experiment.known_clients import KnownClients
+from simulations.run_folder.checkpoints import Checkpoint
 from simulations.settings.defaults import SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, unknown_scenario
 from strategies.audit.auditor import Auditor

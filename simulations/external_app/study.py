@@ -17,7 +17,7 @@ from clients.external_app.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory
 from defenses.pipeline import Pipeline
 from simulations.main_guard import require_guard
 from simulations.report import validate, write_report
-from simulations.run_directory import RunDirectory
+from simulations.run_folder.run_directory import RunDirectory
 from simulations.settings.errors import ConfigError
 from strategies.audit.kinds import Kind
 from strategies.external_app.settings import AuditSettings

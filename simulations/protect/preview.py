@@ -32,7 +32,7 @@ from simulations.protect.manifest import Manifest
 from simulations.protect.pictures import PictureError, read
 from simulations.report.page.style import CSS
 from simulations.report.text import decibel
-from simulations.run_directory import write_atomically
+from simulations.run_folder.run_directory import write_atomically
 
 SHOWN = 6
 MOST_LEARNED = 400

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulations.report.analysis.control import validate
 from simulations.report.analysis.rows import read_rows, to_csv
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 
 __all__ = ["Row", "read_rows", "validate", "write_report"]
 

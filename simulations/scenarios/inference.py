@@ -23,12 +23,12 @@ from clients.task.task import FLOAT_BYTES, Plan
 from defenses.base import DefenseError
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
-from simulations.checkpoints import Checkpoint
 from simulations.experiment.attribute_rules import check_memory
 from simulations.experiment.inference import InferenceExperiment
 from simulations.experiment.inference_rules import check_settings
 from simulations.experiment.known_clients import KnownClients
 from simulations.experiment.scenario import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
+from simulations.run_folder.checkpoints import Checkpoint
 from simulations.settings.errors import ConfigError
 from simulations.settings.inference import USUAL
 from strategies.audit.auditor import Auditor

@@ -17,10 +17,10 @@ from clients.task.local_data import chunks
 from clients.task.task import FLOAT_BYTES, Plan
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
-from simulations.checkpoints import Checkpoint
 from simulations.experiment.known_clients import KnownClients
 from simulations.experiment.scenario import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
 from simulations.experiment.whole_models import WholeModelExperiment
+from simulations.run_folder.checkpoints import Checkpoint
 from simulations.settings.errors import ConfigError
 from simulations.settings.outsourced import USUAL, OutsourcedSettings
 from strategies.audit.auditor import Auditor

@@ -20,7 +20,6 @@ from clients.task.task import Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
-from simulations.checkpoints import Checkpoint
 from simulations.experiment.attribute_rules import check_attribute_attacks, check_memory
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.known_clients import KnownClients
@@ -31,6 +30,7 @@ from simulations.experiment.scenario import (
     check_probe_images,
     leave_cores_to_attacks,
 )
+from simulations.run_folder.checkpoints import Checkpoint
 from simulations.settings.errors import ConfigError, require_known
 from simulations.settings.split import USUAL, USUAL_ON_TABLES, SplitSettings
 from strategies.audit.auditor import Auditor

@@ -15,7 +15,7 @@ from simulations.report.analysis.line import Line
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.study import Study
 from simulations.report.text import decibel
-from simulations.rows import NULL_PREFIX
+from simulations.run_folder.rows import NULL_PREFIX
 from simulations.search.folder import AUDIT, SHARED, SearchFolder
 
 MEAN_IMAGE = f"{NULL_PREFIX}mean"

@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from defenses.images.ats import ATS, Policy
-from simulations.folder_lock import LOCK, take_lock
-from simulations.run_directory import write_atomically
+from simulations.run_folder.folder_lock import LOCK, take_lock
+from simulations.run_folder.run_directory import write_atomically
 from simulations.search.scorer import Scores
 from simulations.search.settings import Search
 from simulations.settings.errors import ConfigError

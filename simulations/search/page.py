@@ -14,7 +14,7 @@ from simulations.report.drawing.canvas import Canvas, Mark, ink, paint, style
 from simulations.report.drawing.domains import bounds
 from simulations.report.page.style import CSS
 from simulations.report.text import decibel, fixed, plain
-from simulations.run_directory import write_atomically
+from simulations.run_folder.run_directory import write_atomically
 from simulations.search.attacked import read_attacked
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
 from simulations.search.settings import PAPER

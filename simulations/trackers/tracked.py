@@ -13,7 +13,7 @@ from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.summary import summarise
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 
 ARTIFACTS = ("report.html", "rows.csv", "rows.jsonl", "config.json")
 LONGEST_NAME = 250

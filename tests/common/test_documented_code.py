@@ -21,7 +21,7 @@ from clients.data.images import to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app as command_line
 from simulations.local_grid import LocalGrid
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from strategies.recording.files import read_recording
 from tests.common.documents import ROOT, blocks, pages
 from tests.common.test_documented_commands import commands

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simulations.launch import LocalRuntime
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from strategies.external_app.assumptions import AS_ASSUMED, DIFFERENCE
 from tests.examples.copies import EXAMPLES, with_short_attacks
 from tests.examples.test_recorded_apps import run_here

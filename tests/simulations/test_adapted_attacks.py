@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.experiment.experiment import Experiment
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
 

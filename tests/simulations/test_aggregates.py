@@ -18,7 +18,7 @@ from simulations.report.analysis.control import validate
 from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.study import split
 from simulations.report.sections.aggregates.analysis import aggregates
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from strategies.audit.jobs import AttackJob
@@ -26,8 +26,8 @@ from strategies.audit.pool import AttackPool
 from strategies.federated.aggregates import groups_of
 from strategies.federated.observations import AGGREGATE, SeenAggregate
 from tests.local_grid import LocalGrid
+from tests.simulations.run_folder.test_resume import killed_with_open_attacks
 from tests.simulations.test_federation import untimed
-from tests.simulations.test_resume import killed_with_open_attacks
 
 SPEAR = "Spear()"
 Rows = list[dict[str, Any]]

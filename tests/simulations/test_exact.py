@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simulations.experiment.experiment import Experiment
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
 

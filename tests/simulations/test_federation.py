@@ -20,7 +20,7 @@ from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.notices import too_few_images
 from simulations.report.analysis.failures import failed_attacks
-from simulations.run_directory import RunDirectory, read_lines
+from simulations.run_folder.run_directory import RunDirectory, read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
 

@@ -11,7 +11,7 @@ import pytest
 
 from clients.process.ray_cluster import lone_cluster, session_folder
 from simulations.launch import ROOT, LocalRuntime
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from tests.simulations.runtimes import (
     BINARIES,
     PATIENCE,

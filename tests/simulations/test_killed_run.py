@@ -9,7 +9,7 @@ import pytest
 
 from simulations.experiment.experiment import Experiment
 from simulations.progress import read_progress
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from simulations.settings.defaults import DEFAULT_CLIENTS
 from tests.local_grid import LocalGrid

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulations import server_app
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
 from tests.simulations.test_federation import experiment

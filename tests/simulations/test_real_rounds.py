@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
 from tests.simulations.test_federation import experiment

@@ -34,7 +34,7 @@ from defenses.random_draws import generator_for
 from defenses.spec import parse
 from simulations import server_app
 from simulations.experiment.experiment import Experiment
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
 from tests.simulations.outsourced.test_run import outsourced_experiment

@@ -22,7 +22,7 @@ import pytest
 
 from simulations.launch import ROOT, free_port
 from simulations.progress import read_progress
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from tests.simulations.certificates import make_authority_and_server, make_node_key
 from tests.simulations.runtimes import BINARIES, PATIENCE, SMALL, listening, listens, running, wait_until
 

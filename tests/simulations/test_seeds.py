@@ -16,7 +16,7 @@ from simulations.experiment.experiment import Experiment
 from simulations.local_grid import LocalGrid
 from simulations.memory_needs import Needs
 from simulations.progress import read_progress
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from simulations.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError

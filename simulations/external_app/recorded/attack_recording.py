@@ -15,7 +15,7 @@ from simulations.external_app.recorded.originals import read_originals
 from simulations.external_app.recorded.replies import RecordingRequest, replay
 from simulations.external_app.recorded.request import blaming
 from simulations.report import validate, write_report
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 from simulations.settings.errors import ConfigError
 
 BEYOND = "Whether auxiliary data hold images of clients whose originals are not here: "

@@ -19,11 +19,11 @@ from simulations.external_app.recorded.attack_file import crashed, guess_of
 from simulations.external_app.recorded.originals import Scores, Truth
 from simulations.external_app.recorded.replies import Attackable, RecordingRequest, Replay
 from simulations.external_app.recorded.results import file_names, guess_tensors, write_pictures
-from simulations.line_files import json_lines
 from simulations.report.sections.recorded.analysis import RECORDED
-from simulations.rows import Row
-from simulations.run_config import versions
-from simulations.run_directory import write_atomically
+from simulations.run_folder.line_files import json_lines
+from simulations.run_folder.rows import Row
+from simulations.run_folder.run_config import versions
+from simulations.run_folder.run_directory import write_atomically
 from strategies.audit.adaptive import adaptive_names
 from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR, PICTURED, score_rows
 from strategies.audit.threat_card import KnownLabels, ThreatCard

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from simulations.report.analysis.score import exact
 from simulations.report.text import count
-from simulations.rows import SCALE_PREFIX, Row, null_name
+from simulations.run_folder.rows import SCALE_PREFIX, Row, null_name
 from strategies.audit.threat_card import PAINTED
 
 FAR_MORE = 10

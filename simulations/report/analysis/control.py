@@ -19,7 +19,7 @@ from simulations.report.analysis.bars import (
 )
 from simulations.report.analysis.families import IMAGES, LABELS, REPRESENTATIVES, Family, class_attacks, decides, family
 from simulations.report.analysis.plain import plain_words
-from simulations.rows import Row, null_name
+from simulations.run_folder.rows import Row, null_name
 
 LEAST_IMAGES = 16
 """Attacked images below which there is no verdict. With 16, Student's factor is 2.1 (with 4 it is 3.2, with 2 it is 12.7, and an

@@ -12,7 +12,7 @@ from typing import Any
 from simulations.report.analysis.families import MEMBERSHIP_METRICS
 from simulations.report.analysis.rows import read_rows
 from simulations.report.text import round_mark
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 from strategies.audit.recorder import FIT
 
 FITS = "fit of defences"

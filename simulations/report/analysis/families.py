@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from simulations.report.analysis.metrics import CELLS, MS_SSIM, MS_SSIM_SUCCESS, SMASHED_METRICS
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 
 IMAGE_METRICS = frozenset({"psnr", "ssim", "mse", "retrieval", "recovered"})
 MEMBERSHIP_METRICS = frozenset({"membership-auc", "membership-tpr"})

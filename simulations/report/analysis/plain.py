@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
 
 

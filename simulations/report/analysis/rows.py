@@ -10,9 +10,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from simulations.line_files import read_json_lines
 from simulations.report.analysis.metrics import COLUMN, SHARES
-from simulations.rows import Row
+from simulations.run_folder.line_files import read_json_lines
+from simulations.run_folder.rows import Row
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """Beginnings of a cell that a spreadsheet computes, or passes over to find such a one."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simulations.report.analysis.metrics import CELLS, MS_SSIM_SUCCESS, SHARE_METRICS
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 from strategies.audit.recorder import BOUNDS
 
 WORST_IS_HIGHEST = (

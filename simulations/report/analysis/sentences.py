@@ -12,7 +12,7 @@ from simulations.report.analysis.real_updates import stand_ins
 from simulations.report.analysis.recovery import BestImage
 from simulations.report.analysis.score import Score
 from simulations.report.text import brief, capital, count, decibel, percentage, round_name, within
-from simulations.rows import null_name
+from simulations.run_folder.rows import null_name
 
 LINE_UP = 0.0101
 """Highest chance of a blind guess in a full line-up, which has 99 others for each true image."""

@@ -24,7 +24,7 @@ from simulations.report.analysis.families import IMAGES, class_attacks, decides,
 from simulations.report.analysis.metrics import ALL_CUTS
 from simulations.report.analysis.recovery import RECOVERED, best_image, with_recovered
 from simulations.report.analysis.score import Score, merge
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
 
 

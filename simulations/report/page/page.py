@@ -38,7 +38,7 @@ from simulations.report.page.style import CSS
 from simulations.report.page.tables import cards, control_table, others, tally
 from simulations.report.page.template import PAGE
 from simulations.report.sections.base import sections
-from simulations.rows import Row, null_name, number_of
+from simulations.run_folder.rows import Row, null_name, number_of
 
 CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "command", "run")
 """What ``config.json`` may hold; anything else is shown as it is."""

@@ -15,7 +15,7 @@ from simulations.report.analysis.score import Score, exact, merge
 from simulations.report.analysis.study import Study
 from simulations.report.sections.base import sections
 from simulations.report.text import round_mark, round_name, setting
-from simulations.rows import Row, null_name
+from simulations.run_folder.rows import Row, null_name
 from strategies.audit.threat_card import ThreatCard
 
 CARD_ORDER = (

@@ -16,7 +16,7 @@ from simulations.cli import app
 from simulations.experiment.experiment import Experiment, all_settings
 from simulations.experiment.scenario import scenarios
 from simulations.local_run import EXIT_ATTACKS_FAILED, tell_failures
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from simulations.search.settings import Search
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError

@@ -16,7 +16,7 @@ from simulations.experiment.experiment import Experiment
 from simulations.external_app.recorded.attack_file import prepare
 from simulations.external_app.recorded.request import Request
 from simulations.progress import read_progress
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from simulations.settings.errors import ConfigError
 from tests.local_grid import LocalGrid
 

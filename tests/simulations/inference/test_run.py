@@ -27,12 +27,12 @@ from simulations import server_app
 from simulations.experiment.experiment import Experiment
 from simulations.local_run import EXIT_ATTACKS_FAILED, tell_failures
 from simulations.report.analysis.failures import failed_attacks
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.report.report_run import Page
+from tests.simulations.run_folder.test_resume import Killed, killed_at, killed_with_open_attacks
 from tests.simulations.split.test_run import Wire, untimed
-from tests.simulations.test_resume import Killed, killed_at, killed_with_open_attacks
 
 INVERSION = "QueryInversion(iterations=40)"
 NOISE = "FeatureNoise(std=0.5)"

@@ -11,7 +11,7 @@ import pytest
 
 from simulations.launch import ROOT
 from simulations.progress import read_progress
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from tests.simulations.runtimes import PATIENCE, deployment, folder
 
 __all__ = ["deployment", "folder"]  # fixtures

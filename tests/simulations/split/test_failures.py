@@ -19,7 +19,7 @@ from attacks.registry import ATTACKS
 from attacks.smashed.base import SmashedAttack, SmashedData
 from clients.split.batches import SplitBatches
 from clients.wire.records import tensors_of
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from strategies.exchange.guard import TooFewReplies
 from tests.local_grid import LocalGrid

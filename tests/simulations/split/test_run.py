@@ -23,7 +23,7 @@ from clients.task.auxiliary import Auxiliary
 from clients.wire.records import tensors_of
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from strategies.audit import runner as attack_runner
 from tests.local_grid import LocalGrid, Tamper

@@ -20,7 +20,7 @@ from wandb.sdk.internal.datastore import DataStore
 import simulations
 from simulations.cli import app
 from simulations.report.analysis.rows import read_rows
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 from simulations.settings.errors import ConfigError
 from simulations.trackers import EXIT_NOT_TRACKED, parse_trackers
 from simulations.trackers.tracked import LONGEST_NAME, Tracked, metric_name

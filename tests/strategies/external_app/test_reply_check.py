@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from clients import answer_audits, protect_mod
 from simulations.audited import audited
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from strategies.external_app.assumptions import DIFFERENCE
 from strategies.external_app.settings import AuditSettings
 from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, AppGrid, Net, digits

@@ -25,7 +25,7 @@ from defenses.base import Batch
 from simulations.audited import audited
 from simulations.compare.groups import grouped
 from simulations.report.analysis.run import read_run
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from strategies.audit.threat_card import Strength
 from strategies.external_app.assumptions import ASSUMED, NOT_IN_PROBE, UNCHECKED
 from strategies.external_app.orders import OF_ROUND, OF_SETTINGS

@@ -17,7 +17,7 @@ from attacks.gradient.labels import LabelInference
 from clients.task.scenarios import read_task
 from clients.wire.records import to_tensors, values_of
 from defenses.pipeline import Pipeline
-from simulations.run_directory import RunDirectory, read_lines
+from simulations.run_folder.run_directory import RunDirectory, read_lines
 from simulations.scenarios.federated import FederatedExperiment
 from simulations.server_app import auditing, finish, run_experiment
 from strategies.exchange.guard import TooFewReplies

@@ -10,7 +10,7 @@ from simulations.report.analysis.line import Line
 from simulations.report.analysis.score import exact
 from simulations.report.analysis.study import Study
 from simulations.report.page.tables import Cards, cards
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 
 REFUSED = "model-refused"
 """Share of the clients that refused an attack's model."""

@@ -15,7 +15,7 @@ from simulations.report.analysis.study import Study
 from simulations.report.drawing.domains import bounds
 from simulations.report.drawing.figures import Across, Point, curves
 from simulations.report.drawing.looks import Look
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 
 SERVER, ADVERSARY = "path-server-accuracy", "path-adversary-accuracy"
 METRICS = (SERVER, ADVERSARY)

@@ -25,7 +25,7 @@ from simulations.cli import app
 from simulations.external_app.recorded import attack_recording, book
 from simulations.external_app.recorded.originals import Truth
 from simulations.external_app.recorded.update_files import resembles_differences
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
 from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
 from strategies.recording.strategy import RecordingStrategy
 

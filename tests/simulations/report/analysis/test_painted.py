@@ -12,7 +12,7 @@ from simulations.report import Row, validate
 from simulations.report.analysis.control import controls
 from simulations.report.analysis.study import split
 from simulations.report.analysis.summary import summarise
-from simulations.rows import null_name
+from simulations.run_folder.rows import null_name
 from strategies.audit.threat_card import PAINTED, ThreatCard
 
 PROBE = ThreatCard(observation="one-step probe", images=1)

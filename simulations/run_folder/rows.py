@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from simulations.line_files import json_line
+from simulations.run_folder.line_files import json_line
 from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, PAINTED, ThreatCard
 
 NULL_PREFIX = "baseline:"

@@ -29,15 +29,15 @@ from torch import Tensor
 
 from clients.task.task import Task
 from defenses.pipeline import Pipeline
-from simulations.checkpoints import Checkpoint, Checkpoints
-from simulations.folder_lock import take_lock
-from simulations.kept_rows import PLACE, kept
-from simulations.line_files import json_lines, kept_lines
-from simulations.rows import NAMES, Row
-from simulations.run_config import about_run, check_same
-from simulations.run_times import RunTimes
+from simulations.run_folder.checkpoints import Checkpoint, Checkpoints
+from simulations.run_folder.folder_lock import take_lock
+from simulations.run_folder.kept_rows import PLACE, kept
+from simulations.run_folder.line_files import json_lines, kept_lines
+from simulations.run_folder.rows import NAMES, Row
+from simulations.run_folder.run_config import about_run, check_same
+from simulations.run_folder.run_times import RunTimes
+from simulations.run_folder.study import Study
 from simulations.settings.errors import ConfigError, undamaged
-from simulations.study import Study
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 from strategies.audit.recorder import BOUNDS

@@ -13,9 +13,9 @@ from clients.data.own import GROUP as DATASETS
 from clients.models.library import LIBRARIES
 from clients.models.own import GROUP as MODELS
 from clients.process.own_code import fingerprint, installed, is_own
+from simulations.run_folder.study import Study
 from simulations.settings.defaults import FEDERATED
 from simulations.settings.errors import ConfigError
-from simulations.study import Study
 from strategies.audit.adaptive import adaptive_names
 
 PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "numpy")

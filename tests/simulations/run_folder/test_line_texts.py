@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from defenses.pipeline import Pipeline
-from simulations.checkpoints import Checkpoint
 from simulations.experiment.experiment import Experiment
 from simulations.preflight import preflight
 from simulations.report import read_rows
 from simulations.report.drawing.picture_index import read_index
-from simulations.rows import Row
-from simulations.run_directory import RunDirectory, read_lines
+from simulations.run_folder.checkpoints import Checkpoint
+from simulations.run_folder.rows import Row
+from simulations.run_folder.run_directory import RunDirectory, read_lines
 from simulations.settings.errors import ConfigError
 
 BREAKS = ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\r", "\n", "\r\n"]

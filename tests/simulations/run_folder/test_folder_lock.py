@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from simulations.cli import app
 from simulations.experiment.experiment import Experiment
-from simulations.folder_lock import LOCK, require_free, take_lock
-from simulations.run_directory import RunDirectory
+from simulations.run_folder.folder_lock import LOCK, require_free, take_lock
+from simulations.run_folder.run_directory import RunDirectory
 from simulations.search.folder import SearchFolder
 from simulations.search.settings import Search
 from simulations.settings.errors import ConfigError
@@ -29,7 +29,7 @@ def test_the_second_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
 
 
 def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
-    program = "import sys; from pathlib import Path; from simulations.folder_lock import take_lock\n"
+    program = "import sys; from pathlib import Path; from simulations.run_folder.folder_lock import take_lock\n"
     program += "held = take_lock(Path(sys.argv[1]), 'busy'); print('held', flush=True); sys.stdin.read()"
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from simulations.experiment.experiment import Experiment
-from simulations.run_directory import RunDirectory
-from simulations.run_times import RunTimes
+from simulations.run_folder.run_directory import RunDirectory
+from simulations.run_folder.run_times import RunTimes
 
 
 def written(path: Path, experiment: Experiment) -> dict[str, object]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from simulations.line_files import kept_lines
-from simulations.rows import Row
+from simulations.run_folder.line_files import kept_lines
+from simulations.run_folder.rows import Row
 
 PLACE = ("defense", "round", "attack", "observation")
 """What a picture belongs to, as its line of the index says."""
