@@ -22,7 +22,7 @@ from defenses.base import Batch
 from defenses.images.vfe import vfe_image
 from defenses.random_draws import generator_for
 from defenses.spec import parse_pipelines, read_files
-from simulations.report.analysis.score import interval
+from simulations.report.studies.score import interval
 
 WINDOW = 8
 

@@ -24,10 +24,10 @@ from simulations.local_run import tell_failures, what_next
 from simulations.main_guard import require_guard
 from simulations.preflight import preflight
 from simulations.report.analysis.failures import Failure, failed_attacks
-from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.summary import summarise
+from simulations.report.studies.rows import read_rows
 from simulations.requested import requested
 from simulations.run_folder.rows import Row
 from simulations.server_app import run_experiment

@@ -8,7 +8,7 @@ from typing import Any
 from attacks.spec import stages_of
 from clients.data.card import DataCard
 from simulations.experiment.experiment import Experiment
-from simulations.report.analysis.control import LEAST_IMAGES
+from simulations.report.studies.control import LEAST_IMAGES
 from simulations.settings.fields import key_of
 
 MOST_STEPS = 1_000_000

@@ -20,7 +20,7 @@ from simulations.nodes import find_nodes, set_up
 from simulations.notices import idle_defenses, too_few_images
 from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
-from simulations.report.seldom import Seldom
+from simulations.report.throttle import Seldom
 from simulations.run_folder.run_directory import RunDirectory
 from strategies.audit.auditor import Auditor
 from strategies.audit.pool import AttackPool

@@ -82,7 +82,7 @@ INTERFACES = {
         "simulations/scenarios": ("Scenarios", ["simulations.experiment.scenario", "simulations.scenarios.federated"]),
         "simulations/rows": (
             "Rows and sections of the report",
-            ["simulations.run_folder.rows", "simulations.report.sections.base"],
+            ["simulations.run_folder.rows", "simulations.report.section"],
         ),
         "simulations/recorded": ("Attacks on recorded updates", ["simulations.external_app.recorded.attack_file"]),
         "simulations/local_grid": ("A federation in one process", ["simulations.local_grid"]),

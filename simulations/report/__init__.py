@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from simulations.report.analysis.control import validate
-from simulations.report.analysis.rows import read_rows, to_csv
+from simulations.report.studies.control import validate
+from simulations.report.studies.rows import read_rows, to_csv
 from simulations.run_folder.rows import Row
 
 __all__ = ["Row", "read_rows", "validate", "write_report"]

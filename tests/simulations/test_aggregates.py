@@ -14,10 +14,10 @@ from flwr.app import Message
 
 from clients.wire.records import tensors_of
 from simulations.experiment.experiment import Experiment
-from simulations.report.analysis.control import validate
-from simulations.report.analysis.rows import read_rows
-from simulations.report.analysis.study import split
 from simulations.report.sections.aggregates.analysis import aggregates
+from simulations.report.studies.control import validate
+from simulations.report.studies.rows import read_rows
+from simulations.report.studies.study import split
 from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError

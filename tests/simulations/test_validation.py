@@ -18,7 +18,7 @@ from clients.scoring.retrieval import other_images
 from clients.task.local_data import LocalData
 from simulations.experiment.experiment import Experiment
 from simulations.report import Row, validate
-from simulations.report.analysis.control import controls
+from simulations.report.studies.control import controls
 from strategies.audit.score_rows import score_rows
 from strategies.audit.threat_card import ThreatCard
 

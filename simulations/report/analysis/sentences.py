@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simulations.report.analysis.cell import Cell
-from simulations.report.analysis.control import LEAST_IMAGES
-from simulations.report.analysis.families import ATTRIBUTES, IMAGES, READING, Family
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.real_updates import stand_ins
-from simulations.report.analysis.recovery import BestImage
-from simulations.report.analysis.score import Score
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.control import LEAST_IMAGES
+from simulations.report.studies.families import ATTRIBUTES, IMAGES, READING, Family
+from simulations.report.studies.recovery import BestImage
+from simulations.report.studies.score import Score
 from simulations.report.text import brief, capital, count, decibel, percentage, round_name, within
 from simulations.run_folder.rows import null_name
 

@@ -18,7 +18,7 @@ from clients.scoring.null_baselines import means_of, transformed
 from clients.scoring.retrieval import other_images, retrieval
 from clients.task.local_data import LocalData
 from simulations.report import Row
-from simulations.report.analysis.bars import picked_out
+from simulations.report.studies.baselines import picked_out
 from strategies.audit.score_rows import score_rows
 from strategies.audit.threat_card import ThreatCard
 

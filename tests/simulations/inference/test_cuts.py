@@ -197,8 +197,8 @@ def test_a_defence_that_needs_an_adversary_gets_one_at_each_cut_and_a_row_says_w
 
 
 def test_the_report_shows_each_cut_with_its_own_accuracy(run: Run) -> None:
-    from simulations.report.analysis.study import split
     from simulations.report.analysis.summary import summarise
+    from simulations.report.studies.study import split
     from simulations.run_folder.rows import Row
 
     out, rows, _ = run

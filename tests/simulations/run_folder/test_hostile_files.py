@@ -23,7 +23,7 @@ from simulations.compare.groups import grouped
 from simulations.compare.page import write_comparison
 from simulations.experiment.experiment import Experiment
 from simulations.progress import read_progress
-from simulations.report.analysis.rows import read_rows
+from simulations.report.studies.rows import read_rows
 from simulations.requested import requested
 from simulations.run_folder.checkpoints import Checkpoint
 from simulations.run_folder.run_directory import RunDirectory

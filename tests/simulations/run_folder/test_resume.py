@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Message
 
 from simulations.experiment.experiment import Experiment
-from simulations.report.analysis.rows import read_rows
+from simulations.report.studies.rows import read_rows
 from simulations.run_folder.run_directory import RunDirectory, read_lines
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError

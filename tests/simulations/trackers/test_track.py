@@ -19,7 +19,7 @@ from wandb.sdk.internal.datastore import DataStore
 
 import simulations
 from simulations.cli import app
-from simulations.report.analysis.rows import read_rows
+from simulations.report.studies.rows import read_rows
 from simulations.run_folder.rows import Row
 from simulations.settings.errors import ConfigError
 from simulations.trackers import EXIT_NOT_TRACKED, parse_trackers

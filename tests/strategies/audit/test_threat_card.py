@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attacks import InvertingGradients, LearnedRestorer, PolicyInversion, WindowMean
 from attacks.refinement.base import Chain
-from simulations.report.analysis.rows import read_rows
+from simulations.report.studies.rows import read_rows
 from strategies.audit.threat_card import KnownLabels, Strength, ThreatCard
 from tests.simulations.report.report_run import Page
 from tests.strategies.federated.test_curious import Wire, run

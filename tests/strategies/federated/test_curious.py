@@ -11,9 +11,9 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from simulations.experiment.experiment import Experiment
-from simulations.report.analysis.rows import read_rows
-from simulations.report.analysis.study import split
 from simulations.report.analysis.summary import summarise
+from simulations.report.studies.rows import read_rows
+from simulations.report.studies.study import split
 from simulations.server_app import run_experiment
 from strategies.federated.audit import _statistics
 from tests.local_grid import LocalGrid

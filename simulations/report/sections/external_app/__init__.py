@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulations.report.sections.base import Section
+from simulations.report.section import Section
 from simulations.report.sections.external_app.analysis import audited_app
 from simulations.report.sections.external_app.template import AUDITED
 from strategies.external_app.assumptions import ASSUMED, DIFFERENCE

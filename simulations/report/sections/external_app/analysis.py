@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.study import Study
+from simulations.report.studies.study import Study
 from strategies.external_app.assumptions import AS_ASSUMED, ASSUMED, DIFFERENCE
 
 

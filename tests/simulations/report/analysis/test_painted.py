@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from simulations.report import Row, validate
-from simulations.report.analysis.control import controls
-from simulations.report.analysis.study import split
 from simulations.report.analysis.summary import summarise
+from simulations.report.studies.control import controls
+from simulations.report.studies.study import split
 from simulations.run_folder.rows import null_name
 from strategies.audit.threat_card import PAINTED, ThreatCard
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from simulations.report import write_report
-from simulations.report.analysis.study import split
 from simulations.report.analysis.windows import WindowCounts, window_counts
+from simulations.report.studies.study import split
 from simulations.run_folder.rows import Row
 from tests.simulations.report.report_run import PIPELINES, Page, demo_rows, row, write_run
 

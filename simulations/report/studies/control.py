@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from simulations.report.analysis.bars import (
+from simulations.report.studies.baselines import (
     Audit,
     Nulls,
     Painted,
@@ -17,8 +17,8 @@ from simulations.report.analysis.bars import (
     picked_out,
     unjudged,
 )
-from simulations.report.analysis.families import IMAGES, LABELS, REPRESENTATIVES, Family, class_attacks, decides, family
-from simulations.report.analysis.plain import plain_words
+from simulations.report.studies.families import IMAGES, LABELS, REPRESENTATIVES, Family, class_attacks, decides, family
+from simulations.report.studies.plain import plain_words
 from simulations.run_folder.rows import Row, null_name
 
 LEAST_IMAGES = 16

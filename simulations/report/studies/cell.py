@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from simulations.report.analysis.families import CLASS_METRICS, FAMILIES, MEMBERSHIP_METRICS
-from simulations.report.analysis.knowledge import knows_defenses
-from simulations.report.analysis.metrics import COST_METRICS
-from simulations.report.analysis.recovery import RECOVERED, BestImage
-from simulations.report.analysis.score import PARTLY_FAILED, Score
+from simulations.report.studies.families import CLASS_METRICS, FAMILIES, MEMBERSHIP_METRICS
+from simulations.report.studies.knowledge import knows_defenses
+from simulations.report.studies.metrics import COST_METRICS
+from simulations.report.studies.recovery import RECOVERED, BestImage
+from simulations.report.studies.score import PARTLY_FAILED, Score
 from simulations.report.text import setting
 from strategies.audit.threat_card import ThreatCard
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attacks.scoring.roc import binomial_interval
-from simulations.report.analysis.bars import CLASS_MEAN, Nulls, Painted, audit_of, unjudged
+from simulations.report.studies.baselines import CLASS_MEAN, Nulls, Painted, audit_of, unjudged
 from simulations.run_folder.rows import Row
 from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR, rounded_gain
 from strategies.audit.threat_card import PAINTED

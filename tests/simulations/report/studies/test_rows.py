@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulations.report import Row, read_rows
-from simulations.report.analysis.rows import to_csv
+from simulations.report.studies.rows import to_csv
 from strategies.audit.threat_card import ThreatCard
 
 texts = st.text(max_size=8)

@@ -17,10 +17,10 @@ from simulations.report import Row, validate
 from simulations.report.analysis.conclusion import conclusion, verdicts
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import Readability
-from simulations.report.analysis.recovery import LEAST_GAIN, chance_of_as_many, is_recovered, with_recovered
 from simulations.report.analysis.sentences import sentence
-from simulations.report.analysis.study import split
 from simulations.report.analysis.summary import summarise
+from simulations.report.studies.recovery import LEAST_GAIN, chance_of_as_many, is_recovered, with_recovered
+from simulations.report.studies.study import split
 from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR
 from strategies.audit.threat_card import PAINTED, ThreatCard
 

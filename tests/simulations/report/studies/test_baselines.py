@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from simulations.report import Row
-from simulations.report.analysis.bars import names_members
+from simulations.report.studies.baselines import names_members
 from strategies.audit.threat_card import ThreatCard
 
 OTHERS = 100

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulations.report.seldom import SHARE, Seldom
+from simulations.report.throttle import SHARE, Seldom
 
 
 def test_reports_of_a_running_run_take_a_small_share_of_its_time() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from simulations.report.analysis.metrics import CELLS, MS_SSIM, MS_SSIM_SUCCESS, SMASHED_METRICS
+from simulations.report.studies.metrics import CELLS, MS_SSIM, MS_SSIM_SUCCESS, SMASHED_METRICS
 from simulations.run_folder.rows import Row
 
 IMAGE_METRICS = frozenset({"psnr", "ssim", "mse", "retrieval", "recovered"})

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulations.report.analysis.bars import (
+from simulations.report.studies.baselines import (
     CLASS_MEAN,
     Nulls,
     Painted,
@@ -18,12 +18,12 @@ from simulations.report.analysis.bars import (
     picked_out,
     unjudged,
 )
-from simulations.report.analysis.cell import PICKED, Cell
-from simulations.report.analysis.control import Control, controls, too_few
-from simulations.report.analysis.families import IMAGES, class_attacks, decides, family
-from simulations.report.analysis.metrics import ALL_CUTS
-from simulations.report.analysis.recovery import RECOVERED, best_image, with_recovered
-from simulations.report.analysis.score import Score, merge
+from simulations.report.studies.cell import PICKED, Cell
+from simulations.report.studies.control import Control, controls, too_few
+from simulations.report.studies.families import IMAGES, class_attacks, decides, family
+from simulations.report.studies.metrics import ALL_CUTS
+from simulations.report.studies.recovery import RECOVERED, best_image, with_recovered
+from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
 

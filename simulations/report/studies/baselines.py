@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from simulations.report.analysis.score import exact
+from simulations.report.studies.score import exact
 from simulations.report.text import count
 from simulations.run_folder.rows import SCALE_PREFIX, Row, null_name
 from strategies.audit.threat_card import PAINTED

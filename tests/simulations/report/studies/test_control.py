@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from simulations.report import Row, validate
-from simulations.report.analysis.bars import picked_out
-from simulations.report.analysis.control import controls
+from simulations.report.studies.baselines import picked_out
+from simulations.report.studies.control import controls
 from strategies.audit.threat_card import ThreatCard
 
 PROBE = ThreatCard(observation="probe")

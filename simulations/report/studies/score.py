@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from simulations.report.analysis.metrics import CELLS, MS_SSIM_SUCCESS, SHARE_METRICS
+from simulations.report.studies.metrics import CELLS, MS_SSIM_SUCCESS, SHARE_METRICS
 from simulations.run_folder.rows import Row
 from strategies.audit.recorder import BOUNDS
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from defenses.registry import collected, modules_in
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.study import Study
+from simulations.report.studies.study import Study
 
 
 @dataclass(frozen=True)

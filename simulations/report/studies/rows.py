@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from simulations.report.analysis.metrics import COLUMN, SHARES
+from simulations.report.studies.metrics import COLUMN, SHARES
 from simulations.run_folder.line_files import read_json_lines
 from simulations.run_folder.rows import Row
 
