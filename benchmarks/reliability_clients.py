@@ -89,7 +89,7 @@ def _in_one_process(
     from clients.task.scenarios import read_task
     from clients.wire.records import values_of
     from simulations.experiment.experiment import Experiment
-    from simulations.local_grid import FIRST_NODE, LocalGrid
+    from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
     from simulations.server_app import run_experiment
 
     injected: Injected = {}

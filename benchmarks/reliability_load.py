@@ -131,7 +131,7 @@ def flower(clients: int, rounds: int) -> dict[str, Any]:
     """The rounds of Flower's own FedAvg."""
     from reliability_plain import client, train_by_fedavg
 
-    from simulations.local_grid import LocalGrid
+    from simulations.runtime.local_grid import LocalGrid
 
     marks: list[dict[str, float]] = []
     accuracy = train_by_fedavg(LocalGrid(clients, app=client), clients, rounds, lambda: marks.append(measured()))

@@ -23,7 +23,7 @@ ANSWER = "    return handlers[message_type](message, context)\n"
 
 def copy_of_the_app(place: Path, *modules: str) -> Path:
     """The app with scripts of this folder beside it."""
-    from simulations.launch import BESIDE, PACKAGES, ROOT
+    from simulations.runtime.launch import BESIDE, PACKAGES, ROOT
 
     for package in PACKAGES:
         shutil.copytree(ROOT / package, place / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -51,7 +51,7 @@ def change(file: Path, old: str, new: str) -> None:
 
 def run_on_flower(app: Path, values: dict[str, Any], clients: int, log: Path, **variables: str) -> None:
     """Runs an app on a runtime of its own to its good end; nothing of it is left behind then."""
-    from simulations.launch import LocalRuntime, Resources
+    from simulations.runtime.launch import LocalRuntime, Resources
 
     with LocalRuntime(log) as runtime:
         runtime.env |= variables

@@ -28,8 +28,8 @@ from reliability_spoilt import Drawn, spoilt
 from reliability_wire import MARK, Watch
 
 from simulations.experiment.experiment import Experiment
-from simulations.local_grid import FIRST_NODE, LocalGrid
 from simulations.report import write_report
+from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
 from simulations.server_app import run_experiment
 
 COMMON: dict[str, Any] = {

@@ -152,7 +152,7 @@ def hostile(arguments: argparse.Namespace) -> None:
 
 def _from_client(kind: str, name: str, change: Callable[[RecordDict], None]) -> list[object]:
     from simulations.experiment.experiment import Experiment
-    from simulations.local_grid import FIRST_NODE, LocalGrid
+    from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
     from simulations.server_app import run_experiment
 
     class Hostile(LocalGrid):
@@ -234,8 +234,8 @@ def _to_client(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) ->
     from clients.wire.records import to_record
     from defenses.pipeline import Pipeline
     from simulations.experiment.experiment import Experiment
-    from simulations.local_grid import FIRST_NODE, LocalGrid
-    from simulations.nodes import set_up
+    from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
+    from simulations.runtime.nodes import set_up
     from strategies.exchange.exchange import Exchange
 
     experiment = Experiment.of(

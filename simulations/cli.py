@@ -12,18 +12,18 @@ from typing import Annotated, Any
 
 import typer
 
-from simulations.bytecode import keep_bytecode
-from simulations.command_line import errors, fail, read_toml, self_contained, value_of
 from simulations.compare.command import compare
+from simulations.console.command_line import errors, fail, read_toml, self_contained, value_of
+from simulations.console.terminal import Terminal
 from simulations.protect.command import protect
 from simulations.run_folder.places import require_rows
+from simulations.runtime.bytecode import keep_bytecode
 from simulations.search.command import search
 from simulations.settings.defaults import DEFAULT_ATTACKS, DEFAULT_CLIENTS
 from simulations.settings.errors import ConfigError
 from simulations.settings.plain import others_declare, plain_settings, refuse_plain
 from simulations.settings.presets import chosen
 from simulations.settings.seed_ranges import parse_seeds
-from simulations.terminal import Terminal
 from simulations.trackers import parse_trackers, require_reachable, tell_trackers
 
 app = typer.Typer(
@@ -138,7 +138,7 @@ def run(
         refuse_plain((read_toml(file) if file else {}) | values, resumed=resume is not None)
     except ConfigError as error:
         fail(str(error))
-    from simulations.run_command import Asked, begin
+    from simulations.run.command import Asked, begin
 
     asked = Asked(
         file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, trackers, jobs
@@ -279,7 +279,7 @@ def list_(
     ] = "",
 ) -> None:
     """Lists scenarios, defences, attacks, data sets, models and settings, with parameters, defaults and sources."""
-    from simulations.listed import SECTIONS, listed, print_section
+    from simulations.catalogue.listed import SECTIONS, listed, print_section
 
     if what and what not in SECTIONS:
         fail(f"nothing is called {what!r} here; known: {', '.join(SECTIONS)}")

@@ -69,7 +69,7 @@ INTERFACES = {
         "strategies/recordings": ("Recordings", ["strategies.recording.files"]),
     },
     "simulations": {
-        "simulations/index": ("Audits from Python", ["simulations.in_process", "simulations.external_app.study"]),
+        "simulations/index": ("Audits from Python", ["simulations.run.in_process", "simulations.external_app.study"]),
         "simulations/experiment": (
             "Experiments",
             [
@@ -85,7 +85,7 @@ INTERFACES = {
             ["simulations.run_folder.rows", "simulations.report.section"],
         ),
         "simulations/recorded": ("Attacks on recorded updates", ["simulations.external_app.recorded.attack_file"]),
-        "simulations/local_grid": ("A federation in one process", ["simulations.local_grid"]),
+        "simulations/local_grid": ("A federation in one process", ["simulations.runtime.local_grid"]),
     },
 }
 """Package -> page -> its title, and the modules whose public names it shows."""

@@ -15,9 +15,9 @@ from flwr.serverapp.strategy import Strategy
 from attacks.base import Attack
 from clients.external_app.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory
 from defenses.pipeline import Pipeline
-from simulations.main_guard import require_guard
 from simulations.report import validate, write_report
 from simulations.run_folder.run_directory import RunDirectory
+from simulations.runtime.main_guard import require_guard
 from simulations.settings.errors import ConfigError
 from strategies.audit.kinds import Kind
 from strategies.external_app.settings import AuditSettings

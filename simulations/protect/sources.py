@@ -12,8 +12,8 @@ import torch
 from clients.data.datasets import ImageDataset, dataset_names, is_multi_label, is_table, load_dataset, to_float
 from clients.data.images import MissingDataError
 from clients.process.own_code import is_own
-from simulations.own_code_trials import try_dataset
 from simulations.protect.pictures import find, write
+from simulations.runtime.own_code_trials import try_dataset
 from simulations.settings.errors import ConfigError
 
 SOURCE = ".source"

@@ -14,14 +14,14 @@ from clients.secrets.secret_file import SecretError, default_folder, kept_secret
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import SpecError, parse
-from simulations.command_line import errors, fail, self_contained
+from simulations.console.command_line import errors, fail, self_contained
+from simulations.console.terminal import Terminal
 from simulations.protect.copies import Order, copies
 from simulations.protect.manifest import Manifest
 from simulations.protect.pictures import left_out, output_names
 from simulations.protect.sources import Pictures, pictures_of
 from simulations.settings.errors import ConfigError
 from simulations.settings.fields import IMAGE_SIDE
-from simulations.terminal import Terminal
 
 console = Terminal(highlight=False)
 MOST_TOLD = 3

@@ -8,7 +8,7 @@ from typing import Any
 
 from clients.process.ray_cluster import keep_ray_here, start_ray
 from defenses.images.ats import Policy
-from simulations.command_line import errors
+from simulations.console.command_line import errors
 from simulations.search.scorer import Scores
 from simulations.search.settings import Search
 from simulations.settings.errors import ConfigError

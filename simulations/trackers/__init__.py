@@ -11,7 +11,7 @@ from types import ModuleType
 
 from rich.console import Console
 
-from simulations.command_line import errors
+from simulations.console.command_line import errors
 from simulations.settings.errors import ConfigError
 
 EXIT_NOT_TRACKED = 4

@@ -20,8 +20,8 @@ from clients.data.datasets import load_dataset
 from clients.data.images import to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app as command_line
-from simulations.local_grid import LocalGrid
 from simulations.run_folder.run_directory import read_lines
+from simulations.runtime.local_grid import LocalGrid
 from strategies.recording.files import read_recording
 from tests.common.documents import ROOT, blocks, pages
 from tests.common.test_documented_commands import commands

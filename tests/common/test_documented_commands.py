@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from simulations.cli import _pair, app
-from simulations.command_line import read_toml
+from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment, all_settings
 from simulations.search.settings import keys as search_settings
 from simulations.settings.presets import chosen

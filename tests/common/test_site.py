@@ -88,7 +88,7 @@ def test_what_every_package_exports_stands_in_the_reference(elements: dict[str, 
     assert {
         "clients.external_app.app.answer_audits",
         "strategies.federated.curious.CuriousFedAvg",
-        "simulations.in_process.audit",
+        "simulations.run.in_process.audit",
     } <= anchors
 
 

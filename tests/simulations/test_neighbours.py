@@ -8,8 +8,8 @@ import pytest
 
 import simulations
 from defenses.neighbours import ADD_OR_REMOVE, MEANING, REPLACE_ONE
-from simulations.in_process import Audited
-from tests.simulations.test_in_process import TINY
+from simulations.run.in_process import Audited
+from tests.simulations.run.test_in_process import TINY
 
 REPLACED = "DPSGD(noise_multiplier=2.0)"
 HIDDEN = "DPSGD(noise_multiplier=2.0, neighbours='add-or-remove', sample_rate=0.05)"

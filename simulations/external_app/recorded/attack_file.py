@@ -45,7 +45,7 @@ from simulations.external_app.recorded.update_files import (
     read_update,
     resembles_weights,
 )
-from simulations.own_code_trials import try_dataset, try_model
+from simulations.runtime.own_code_trials import try_dataset, try_model
 from simulations.settings.defaults import DEFAULT_ATTACKS
 from simulations.settings.errors import ConfigError
 from strategies.federated.observations import UPDATE

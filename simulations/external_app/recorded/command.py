@@ -16,7 +16,7 @@ from simulations.external_app.recorded import attack_file
 from simulations.external_app.recorded.attack_recording import prepare_recording, refuse_results, run_recording
 from simulations.external_app.recorded.replies import RecordingRequest
 from simulations.external_app.recorded.request import Request
-from simulations.preflight import require_folder
+from simulations.forecast.preflight import require_folder
 from simulations.report.sections.recorded.analysis import RECORDED
 from simulations.run_folder.rows import Row
 

@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from clients.process.ray_cluster import PATIENCE, lone_cluster, patient, ray_reason, session_folder
-from simulations.launch import ROOT, LocalRuntime
+from simulations.runtime.launch import ROOT, LocalRuntime
 
 CLUSTER = """
 import json, os, sys

@@ -14,7 +14,7 @@ import pytest
 
 from clients.process.own_code import OwnCodeError
 from clients.process.trial_process import AbruptError, tried
-from simulations.launch import ROOT
+from simulations.runtime.launch import ROOT
 
 PATIENCE = 300.0
 

@@ -15,8 +15,8 @@ from defenses import Blur
 from simulations.cli import app
 from simulations.experiment.experiment import Experiment, all_settings
 from simulations.experiment.scenario import scenarios
-from simulations.local_run import EXIT_ATTACKS_FAILED, tell_failures
 from simulations.run_folder.run_directory import read_lines
+from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, tell_failures
 from simulations.search.settings import Search
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError

@@ -11,12 +11,13 @@ from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
 from clients.data.datasets import load_dataset
-from simulations import cli, run_command, server_app
+from simulations import cli, server_app
 from simulations.experiment.experiment import Experiment
 from simulations.external_app.recorded.attack_file import prepare
 from simulations.external_app.recorded.request import Request
-from simulations.progress import read_progress
+from simulations.run import command as run_command
 from simulations.run_folder.run_directory import read_lines
+from simulations.runtime.progress import read_progress
 from simulations.settings.errors import ConfigError
 from tests.local_grid import LocalGrid
 

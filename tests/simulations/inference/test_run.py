@@ -25,9 +25,9 @@ from clients.wire.records import tensors_of, values_of
 from defenses.spec import parse
 from simulations import server_app
 from simulations.experiment.experiment import Experiment
-from simulations.local_run import EXIT_ATTACKS_FAILED, tell_failures
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_folder.run_directory import read_lines
+from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, tell_failures
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.report.report_run import Page

@@ -22,11 +22,11 @@ from defenses.pipeline import Pipeline
 from simulations.compare.groups import grouped
 from simulations.compare.page import write_comparison
 from simulations.experiment.experiment import Experiment
-from simulations.progress import read_progress
 from simulations.report.studies.rows import read_rows
-from simulations.requested import requested
+from simulations.run.requested import requested
 from simulations.run_folder.checkpoints import Checkpoint
 from simulations.run_folder.run_directory import RunDirectory
+from simulations.runtime.progress import read_progress
 from simulations.settings.errors import ConfigError
 from strategies.recording.files import RecordingError, RecordingWriter, read_recording
 from strategies.recording.tensor_file import values_of_array

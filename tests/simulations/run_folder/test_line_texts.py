@@ -11,7 +11,7 @@ import torch
 
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
-from simulations.preflight import preflight
+from simulations.forecast.preflight import preflight
 from simulations.report import read_rows
 from simulations.report.drawing.picture_index import read_index
 from simulations.run_folder.checkpoints import Checkpoint

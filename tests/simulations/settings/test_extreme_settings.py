@@ -13,7 +13,7 @@ from clients.task.scenarios import client_sides
 from clients.wire.limits import LIMITS
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment, all_settings, owners
-from simulations.preflight import preflight
+from simulations.forecast.preflight import preflight
 from simulations.settings.errors import ConfigError
 from simulations.settings.fields import LARGEST
 from simulations.settings.plain import plain_settings, refuse_plain

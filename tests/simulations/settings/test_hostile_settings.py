@@ -20,9 +20,9 @@ from attacks.registry import ATTACKS
 from attacks.spec import parse_attacks
 from defenses.registry import DEFENSES
 from defenses.spec import parse_pipelines, read_files, settings_of
-from simulations.command_line import read_toml, value_of
+from simulations.console.command_line import read_toml, value_of
 from simulations.experiment.experiment import Experiment, all_settings
-from simulations.requested import requested
+from simulations.run.requested import requested
 from simulations.settings.errors import ConfigError
 from simulations.settings.seed_ranges import parse_seeds
 

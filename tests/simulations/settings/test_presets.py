@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from simulations.cli import app
-from simulations.requested import requested
+from simulations.run.requested import requested
 from simulations.settings.errors import ConfigError
 from simulations.settings.presets import chosen, presets
 

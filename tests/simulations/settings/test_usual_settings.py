@@ -11,7 +11,7 @@ from clients.data.datasets import load_dataset
 from clients.data.files import file_sets
 from clients.data.images import MissingDataError
 from simulations.experiment.experiment import Experiment
-from simulations.notices import huge_numbers
+from simulations.forecast.notices import huge_numbers
 from simulations.settings.errors import ConfigError
 
 

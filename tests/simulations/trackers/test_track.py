@@ -24,7 +24,7 @@ from simulations.run_folder.rows import Row
 from simulations.settings.errors import ConfigError
 from simulations.trackers import EXIT_NOT_TRACKED, parse_trackers
 from simulations.trackers.tracked import LONGEST_NAME, Tracked, metric_name
-from tests.simulations.test_in_process import TINY
+from tests.simulations.run.test_in_process import TINY
 
 ACCURACY = "no-defence/training/test-accuracy-original"
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from clients import answer_audits
-from simulations.local_grid import LocalGrid
+from simulations.runtime.local_grid import LocalGrid
 
 EXAMPLES, MEAN, STD = 24, 0.5, 0.25
 

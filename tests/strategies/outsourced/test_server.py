@@ -17,7 +17,7 @@ from clients.task.task import Task, whole_model_plan
 from clients.wire.records import to_record
 from defenses.spec import parse
 from simulations.experiment.experiment import Experiment
-from simulations.nodes import set_up
+from simulations.runtime.nodes import set_up
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Kind

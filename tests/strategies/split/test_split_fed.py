@@ -21,7 +21,7 @@ from clients.wire.records import tensors_of
 from defenses.spec import parse
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.known_clients import KnownClients
-from simulations.nodes import set_up
+from simulations.runtime.nodes import set_up
 from simulations.scenarios.split import schedule_of
 from strategies.audit.auditor import Auditor
 from strategies.audit.pool import AttackPool

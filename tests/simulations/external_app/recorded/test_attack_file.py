@@ -27,7 +27,7 @@ from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.external_app.recorded.attack_file import attack_update, prepare, without_truth
 from simulations.external_app.recorded.request import Request
-from simulations.launch import ROOT
+from simulations.runtime.launch import ROOT
 from simulations.settings.errors import ConfigError
 
 RATE, DIGIT = 0.1, 17
