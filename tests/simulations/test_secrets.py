@@ -37,9 +37,9 @@ from simulations.experiment.experiment import Experiment
 from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
+from tests.simulations.federated.test_federation import experiment
 from tests.simulations.outsourced.test_run import outsourced_experiment
 from tests.simulations.split.test_run import split_experiment
-from tests.simulations.test_federation import experiment
 
 """Tracing lines costs such runs half of their time again, and other tests run the same lines."""
 

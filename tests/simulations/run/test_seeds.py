@@ -22,8 +22,8 @@ from simulations.runtime.progress import read_progress
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from simulations.settings.seed_ranges import parse_seeds
+from tests.simulations.federated.test_federation import untimed
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, leftovers, marked, pairs, wait_until
-from tests.simulations.test_federation import untimed
 
 SMALL = {
     "train_limit": 100, "test_limit": 20, "num_clients": 2, "rounds": 1, "local_steps": 1, "batch_size": 8, "defenses": "",

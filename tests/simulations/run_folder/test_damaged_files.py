@@ -19,9 +19,9 @@ from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from tests import hostile
 from tests.local_grid import LocalGrid
+from tests.simulations.federated.test_federation import experiment
 from tests.simulations.protect.commands import NOISE, protect, refused
 from tests.simulations.run_folder.test_resume import Killed, killed_at
-from tests.simulations.test_federation import experiment
 
 
 def command(*words: object) -> tuple[int, str]:

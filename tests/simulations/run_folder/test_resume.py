@@ -15,7 +15,7 @@ from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from strategies.audit.pool import AttackPool
 from tests.local_grid import LocalGrid
-from tests.simulations.test_federation import experiment, untimed
+from tests.simulations.federated.test_federation import experiment, untimed
 
 """Tracing lines costs such runs half of their time again, and other tests run the same lines."""
 

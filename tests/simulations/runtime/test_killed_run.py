@@ -13,6 +13,7 @@ from simulations.runtime.progress import read_progress
 from simulations.server_app import run_experiment
 from simulations.settings.defaults import DEFAULT_CLIENTS
 from tests.local_grid import LocalGrid
+from tests.simulations.federated.test_federation import untimed
 from tests.simulations.runtime.runtimes import (
     BINARIES,
     PATIENCE,
@@ -23,7 +24,6 @@ from tests.simulations.runtime.runtimes import (
     pairs,
     wait_until,
 )
-from tests.simulations.test_federation import untimed
 
 pytestmark = pytest.mark.slow
 

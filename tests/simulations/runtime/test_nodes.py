@@ -11,7 +11,7 @@ from clients.wire.records import values_of
 from simulations.runtime import nodes
 from strategies.exchange.exchange import Exchange
 from tests.local_grid import LocalGrid
-from tests.simulations.test_federation import experiment
+from tests.simulations.federated.test_federation import experiment
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -24,8 +24,8 @@ from strategies.exchange.guard import TooFewReplies
 from strategies.federated.curious import CuriousFedAvg
 from strategies.federated.observations import PROBE, UPDATE
 from tests.local_grid import LocalGrid, Tamper
+from tests.simulations.federated.test_federation import experiment, untimed
 from tests.simulations.split.test_run import split_experiment
-from tests.simulations.test_federation import experiment, untimed
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "own_server.md"
 

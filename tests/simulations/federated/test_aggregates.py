@@ -26,8 +26,8 @@ from strategies.audit.pool import AttackPool
 from strategies.federated.aggregates import groups_of
 from strategies.federated.observations import AGGREGATE, SeenAggregate
 from tests.local_grid import LocalGrid
+from tests.simulations.federated.test_federation import untimed
 from tests.simulations.run_folder.test_resume import killed_with_open_attacks
-from tests.simulations.test_federation import untimed
 
 SPEAR = "Spear()"
 Rows = list[dict[str, Any]]

@@ -10,7 +10,7 @@ from simulations import server_app
 from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
-from tests.simulations.test_federation import experiment
+from tests.simulations.federated.test_federation import experiment
 
 
 def test_rounds_and_probes_run_under_them_and_so_do_their_breaks(

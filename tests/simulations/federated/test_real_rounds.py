@@ -9,7 +9,7 @@ from simulations.report.analysis.sentences import sentence
 from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
-from tests.simulations.test_federation import experiment
+from tests.simulations.federated.test_federation import experiment
 
 PROBED, MATCHED = "InvertingGradients(iterations=2)", "SurrogateMatching(iterations=2)"
 MIXER = "VisualMixer(window_lower=2, window_upper=4)"
