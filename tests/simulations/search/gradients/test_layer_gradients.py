@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from simulations.search.layer_gradients import GradientError, Passed, gradients_of, is_known
+from simulations.search.gradients.layer_gradients import GradientError, Passed, gradients_of, is_known
 
 LAYERS = {
     "few channels": (nn.Conv2d(3, 4, 3, stride=2, padding=1), (3, 7, 9)),

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from simulations.search.folding import FoldedConv, fold
-from simulations.search.layer_gradients import GradientError, Passed, gradients_of, is_known
+from simulations.search.gradients.folding import FoldedConv, fold
+from simulations.search.gradients.layer_gradients import GradientError, Passed, gradients_of, is_known
 
 MOST_BYTES = 1 << 27
 """Of what a pass keeps and of one layer's gradients: larger pieces are no faster."""

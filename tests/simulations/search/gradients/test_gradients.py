@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients.models.classifiers import build_model
-from simulations.search import gradients as module
-from simulations.search.gradients import ExampleGradients
-from simulations.search.layer_gradients import GradientError
+from simulations.search.gradients import gradients as module
+from simulations.search.gradients.gradients import ExampleGradients
+from simulations.search.gradients.layer_gradients import GradientError
 
 
 def images_and_targets(

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients.models.classifiers import build_model
-from simulations.search.folding import FoldedConv, fold
-from simulations.search.gradients import ExampleGradients
-from tests.simulations.search.test_gradients import by_loop, images_and_targets, trained
+from simulations.search.gradients.folding import FoldedConv, fold
+from simulations.search.gradients.gradients import ExampleGradients
+from tests.simulations.search.gradients.test_gradients import by_loop, images_and_targets, trained
 
 
 class Branches(nn.Module):

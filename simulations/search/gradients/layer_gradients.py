@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
-from simulations.search.folding import FoldedConv
+from simulations.search.gradients.folding import FoldedConv
 
 KNOWN = (nn.Conv2d, nn.Linear, nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d)
 """Layers whose gradients are worked out here. What inherits from them may compute something else."""
