@@ -1,7 +1,7 @@
-"""Draws docs/house.md: the rooms of fedveil and who imports whom, read from the source.
+"""Draws docs/structure.md: the rooms of fedveil and who imports whom, read from the source.
 
-    python docs/house.py          # writes the page
-    python docs/house.py --check  # says whether it is up to date, and whether any rule of the house is broken
+    python docs/structure.py          # writes the page
+    python docs/structure.py --check  # says whether it is up to date, and whether any rule of the house is broken
 
 The rules: packages import to the left only (``defenses <- attacks <- clients <- strategies <- simulations``), no modules import
 each other in a circle (imports for types count), and nobody compares guesses with the truth who must not hold it.
@@ -129,7 +129,7 @@ def room_of(module: str) -> str:
 
 
 def page() -> str:
-    """The text of docs/house.md."""
+    """The text of docs/structure.md."""
     graph, rooms = imports(), defaultdict(list)
     for name, path in modules().items():
         if path.name != "__init__.py":
@@ -142,7 +142,7 @@ def page() -> str:
     lines = [
         "# The house",
         "",
-        "Drawn by `python docs/house.py` from the imports; a test fails when it is out of date. What is found by name when it is",
+        "Drawn by `python docs/structure.py` from the imports; a test fails when it is out of date. What is found by name when it is",
         "first asked for (scenarios, their clients, sections of the report, entry points) is no arrow. Packages import leftwards:",
         "",
         "    " + " <- ".join(PACKAGES),
@@ -174,7 +174,7 @@ def main() -> None:
     faults = [f"circle: {', '.join(group)}" for group in circles()]
     faults += arrows_to_the_right() + who_may_not_judge()
     if PAGE.read_text() != page():
-        faults.append("docs/house.md is out of date: python docs/house.py")
+        faults.append("docs/structure.md is out of date: python docs/structure.py")
     raise SystemExit("\n".join(faults) or None)
 
 

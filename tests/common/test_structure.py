@@ -1,4 +1,4 @@
-"""The rules of the house: who may import whom (docs/house.py says why), and its drawing."""
+"""The rules of the house: who may import whom (docs/structure.py says why), and its drawing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_only_scores_and_clients_compare_with_the_truth(house: ModuleType) -> No
 
 
 def test_the_drawing_is_that_of_the_source(house: ModuleType) -> None:
-    assert (ROOT / "docs" / "house.md").read_text() == house.page(), "run: python docs/house.py"
+    assert (ROOT / "docs" / "house.md").read_text() == house.page(), "run: python docs/structure.py"
 
 
 @pytest.mark.parametrize(
