@@ -1,10 +1,12 @@
-"""Draws docs/structure.md: the rooms of fedveil and who imports whom, read from the source.
+"""Draws docs/structure.md: the rooms (folders) of fedveil and their imports, read from the source.
 
     python docs/structure.py          # writes the page
-    python docs/structure.py --check  # says whether it is up to date, and whether any rule of the house is broken
+    python docs/structure.py --check  # reports an outdated page and every broken rule
 
-The rules: packages import to the left only (``defenses <- attacks <- clients <- strategies <- simulations``), no modules import
-each other in a circle (imports for types count), and nobody compares guesses with the truth who must not hold it.
+The rules: packages import to the left only (``defenses <- attacks <- clients <- strategies <- simulations``). No modules import
+each other in a circle (imports for types and inside functions count). In every folder the files and rooms have an order in which
+imports point down only. A folder holds at most ``MOST_FILES`` Python files. Only modules that may hold the truth compare guesses
+with it.
 """
 
 from __future__ import annotations
@@ -13,12 +15,16 @@ import argparse
 import ast
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("defenses", "attacks", "clients", "strategies", "simulations")
-PAGE = ROOT / "docs" / "house.md"
+PAGE = ROOT / "docs" / "structure.md"
+COUNTED = (*PACKAGES, "tests", "benchmarks")
+"""Folders in which no folder may hold more than ``MOST_FILES``."""
+MOST_FILES = 15
+"""Python files of one folder, without its ``__init__.py``."""
 JUDGES = ("attacks.scoring.metrics", "attacks.scoring.representatives")
 """What compares guesses with true images and labels."""
 HOLDERS = (
@@ -77,8 +83,13 @@ def _imported(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[str]:
 
 
 def circles() -> list[list[str]]:
-    """Groups of modules that import each other, directly or by way of others (strongly connected components)."""
-    graph, index, low, stack, found = imports(), {}, {}, [], []  # type: ignore[var-annotated]
+    """Groups of modules that import each other, directly or by way of others."""
+    return components(imports())
+
+
+def components(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one node, by Tarjan's algorithm."""
+    index, low, stack, found = {}, {}, [], []  # type: ignore[var-annotated]
 
     def visit(name: str) -> None:
         index[name] = low[name] = len(index)
@@ -99,6 +110,72 @@ def circles() -> list[list[str]]:
         if name not in index:
             visit(name)
     return sorted(found)
+
+
+def within(folder: str) -> dict[str, set[str]]:
+    """What stands in a folder (dotted; "" is the root), files and rooms -> those beside it that it imports."""
+    found: dict[str, set[str]] = defaultdict(set)
+    inside = f"{folder}." if folder else ""
+    for name, others in imports().items():
+        if (own := child(name, inside)) is not None:
+            beside = {other for other in (child(other, inside) for other in others) if other is not None}
+            found[own] |= beside - {own}
+    return found
+
+
+def child(module: str, inside: str) -> str | None:
+    """The file or room of a folder (``inside``, with its dot) that holds a module; None when the module lies elsewhere."""
+    if module + "." == inside:
+        return "__init__"
+    return module.removeprefix(inside).partition(".")[0] if module.startswith(inside) else None
+
+
+def folders() -> list[str]:
+    """All rooms, dotted, the root ("") first."""
+    return ["", *sorted({room_of(name) for name in modules()})]
+
+
+def arrows_up() -> list[str]:
+    """Folders whose files and rooms have no order in which imports point down only, with the imports that prevent one."""
+    found = []
+    for folder in folders():
+        for group in components(within(folder)):
+            inside = f"{folder}." if folder else ""
+            tied = [
+                f"{name} imports {other}"
+                for name, others in sorted(imports().items())
+                for other in sorted(others)
+                if child(name, inside) != child(other, inside)
+                and {child(name, inside), child(other, inside)} <= set(group)
+            ]
+            found.append(f"{folder or 'the root'}: {', '.join(group)} need each other ({'; '.join(tied)})")
+    return found
+
+
+def crowded() -> list[str]:
+    """Folders of code, tests and benchmarks with too many Python files."""
+    found: dict[Path, int] = defaultdict(int)
+    for top in COUNTED:
+        for path in (ROOT / top).rglob("*.py"):
+            found[path.parent] += path.name != "__init__.py"
+    return sorted(
+        f"{folder.relative_to(ROOT)} holds {count} files; allowed: {MOST_FILES}"
+        for folder, count in found.items()
+        if count > MOST_FILES
+    )
+
+
+def floors(folder: str) -> list[list[str]]:
+    """Files and rooms of a folder from the ground up: each floor imports only from those below it."""
+    left, built = {name: set(others) for name, others in within(folder).items()}, []
+    while left:
+        floor = sorted(name for name, others in left.items() if not others & set(left))
+        if not floor:  # a circle: ``arrows_up`` reports it
+            return [*built, sorted(left)]
+        built.append(floor)
+        for name in floor:
+            del left[name]
+    return built
 
 
 def arrows_to_the_right() -> list[str]:
@@ -140,16 +217,26 @@ def page() -> str:
             if room_of(name) != room_of(other) and modules()[name].name != "__init__.py":
                 used[room_of(name)].add(room_of(other))
     lines = [
-        "# The house",
+        "# Structure",
         "",
-        "Drawn by `python docs/structure.py` from the imports; a test fails when it is out of date. What is found by name when it is",
-        "first asked for (scenarios, their clients, sections of the report, entry points) is no arrow. Packages import leftwards:",
+        "`python docs/structure.py` draws this page from the imports; a test fails when it is out of date. What is found by name",
+        "when it is first asked for (scenarios, their clients, sections of the report, entry points) is not counted as an import.",
+        "Packages import leftwards, and a folder holds at most 15 Python files:",
         "",
         "    " + " <- ".join(PACKAGES),
         "",
+        "In each package, what stands on a floor imports only from the floors below it. Names that end in `/` are rooms.",
+        "",
     ]
     for package in PACKAGES:
-        lines += [f"## {package}/", "", "| room | what is in it | imports from |", "|---|---|---|"]
+        lines += [
+            f"## {package}/",
+            "",
+            *_drawn(package),
+            "",
+            "| room | what is in it | imports from |",
+            "|---|---|---|",
+        ]
         for room in sorted(rooms):
             if room.partition(".")[0] == package:
                 files = ", ".join(f"`{name.rpartition('.')[2]}`" for name in sorted(rooms[room]))
@@ -157,6 +244,16 @@ def page() -> str:
                 lines.append(f"| `{room.replace('.', '/')}/` | {_about(room)} {files} | {others} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _drawn(package: str) -> list[str]:
+    """The floors of a package, the highest first."""
+    rooms = {room.removeprefix(f"{package}.") for room in folders() if room.startswith(f"{package}.")}
+    built = [
+        [f"{name}/" if name in rooms else name for name in floor if name != "__init__"] for floor in floors(package)
+    ]
+    shown = [floor for floor in built if floor]
+    return [f"    {at:2}  {'  '.join(floor)}" for at, floor in reversed(list(enumerate(shown, 1)))]
 
 
 def _about(room: str) -> str:
@@ -172,7 +269,7 @@ def main() -> None:
         PAGE.write_text(page())
         return
     faults = [f"circle: {', '.join(group)}" for group in circles()]
-    faults += arrows_to_the_right() + who_may_not_judge()
+    faults += arrows_up() + arrows_to_the_right() + who_may_not_judge() + crowded()
     if PAGE.read_text() != page():
         faults.append("docs/structure.md is out of date: python docs/structure.py")
     raise SystemExit("\n".join(faults) or None)

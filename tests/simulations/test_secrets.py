@@ -26,7 +26,7 @@ import defenses.pipeline
 import defenses.random_draws
 from clients.app import app as client_app
 from clients.split import training as split_training
-from clients.task.task import local_data
+from clients.task import local_data
 from clients.wire.records import values_of
 from defenses.base import Defense
 from defenses.fitting import FittedDefense
