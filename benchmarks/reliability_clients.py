@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from reliability import require, rows_of, table
 from reliability_failing import AFTERWARDS, FAILING, WAYS, WORDS, hangs, raises, way_of
 from reliability_plain import settings
+from reliability_runs import require, rows_of, table
 
 TIMEOUT = {False: 10.0, True: 30.0}
 """Seconds that a client may take, in one process and on Flower's runtime: far more than its work takes."""

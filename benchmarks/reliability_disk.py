@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from reliability import (
+from reliability_kills import wait
+from reliability_runs import (
     ENDLESS,
     SMALL,
     begun,
@@ -30,7 +31,6 @@ from reliability import (
     table,
     untimed,
 )
-from reliability_kills import wait
 
 LEFT = (0.0, 0.01, 0.05, 0.2, 0.5, 0.9)
 """What is left on the disk when a run begins, of all that it will write."""

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reliability import HERE, require, rows_of, table, untimed
 from reliability_replies import COMMON, Killed, Stuck, Watching, within
+from reliability_runs import HERE, require, rows_of, table, untimed
 from reliability_wire import BOMB
 from typer.testing import CliRunner, Result
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from reliability import (
+from reliability_runs import (
     ENDLESS,
     SMALL,
     begun,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from reliability import HERE, require, rows_of, table
 from reliability_marks import measured
+from reliability_runs import HERE, columns, last_accuracy, require, table
 
 RATIO, GROWTH = 1.2, 1.1
 """What ``load`` must not exceed: seconds a round over Flower's own, and memory in the last over that in the tenth round."""
@@ -93,18 +93,6 @@ def _in_one_process(server: str, arguments: argparse.Namespace) -> dict[str, Any
     require(done.returncode == 0, f"{server}: {done.stderr[-3000:]}")
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
-
-
-def columns(marks: list[dict[str, float]], rounds: int, accuracy: float) -> dict[str, Any]:
-    """Marks of the rounds: one before the first, and one when each has ended; behind them come the last reports."""
-    require(len(marks) > rounds, f"{len(marks)} marks of {rounds} rounds")
-    return {name: [one[name] for one in marks[: rounds + 1]] for name in marks[0]} | {"accuracy": accuracy}
-
-
-def last_accuracy(out: Path) -> float:
-    """Of the last model of a run without defences, on clean images."""
-    rows = [row for row in rows_of(out) if row["metric"] == "test-accuracy" and row["reference"] == "original"]
-    return float(max(rows, key=lambda row: row["round"])["value"])
 
 
 def fedveil(clients: int, rounds: int) -> dict[str, Any]:

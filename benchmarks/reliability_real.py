@@ -9,11 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from reliability import ENDLESS, HERE, require, rows_of
 from reliability_failing import SEED
-from reliability_load import columns, last_accuracy
 from reliability_marks import FILE
 from reliability_plain import settings
+from reliability_runs import ENDLESS, HERE, columns, last_accuracy, require, rows_of
 
 COMPLETE = "        behind = server_round - experiment.rounds\n"
 """Of simulations/server_app.py: a round has ended."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Message
-from reliability import HERE, require, rows_of, table, untimed
+from reliability_runs import HERE, require, rows_of, table, untimed
 from reliability_spoilt import Drawn, spoilt
 from reliability_wire import MARK, Watch
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from reliability import ENDLESS, HERE, SMALL, command, ended, lost, require, resumed, rows_of, table, untimed
 from reliability_kills import wait
+from reliability_runs import ENDLESS, HERE, SMALL, command, ended, lost, require, resumed, rows_of, table, untimed
 
 MARK = "FEDVEIL_BENCHMARK"
 """Variable in the environment of all that a command starts."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from reliability import require, rows_of, table
+from reliability_runs import require, rows_of, table
 
 GIB = 2**30
 BOMB = "[" * 1_000_000
