@@ -230,8 +230,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     def _differences(self, trials: Trials, victim: Victim) -> bool:
         """Whether differences may stand for second derivatives, by one evaluation of both at the starts of these trials.
 
-        The times of both are known (benchmarks/attack_speed.py) and not measured here: a choice that depended on them would make
-        runs of the same seed differ.
+        The times of both are known (benchmarks/inversion/attack_speed.py) and not measured here: a choice that depended on
+        them would make runs of the same seed differ.
         """
         if self.second_order == "exact" or trials[0][0].unrolled:
             return False

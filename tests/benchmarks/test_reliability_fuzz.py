@@ -1,4 +1,5 @@
-"""The fuzzing pieces of benchmarks/reliability.py: a small slice of what they try, and that they see a fault where there is one."""
+"""The fuzzing pieces of benchmarks/reliability/reliability.py: a small slice of what they try, and that they see a fault
+where there is one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The piece of benchmarks/reliability.py about clients that fail, in one process and on Flower's runtime."""
+"""The piece of benchmarks/reliability/reliability.py about clients that fail, in one process and on Flower's runtime."""
 
 from __future__ import annotations
 

@@ -8,9 +8,10 @@ once, paired by the smallest total error within its batch: PSNR, SSIM, HaarPSI (
 100 images. A line for each method, cell and seed is appended to ``--out``, so that a long study can be stopped and taken up again;
 without ``--cells`` the tables of what is there are printed.
 
-    uv run --with breaching==0.1.2 --with piq==0.8.0 python benchmarks/peer_strength.py --cells all --seeds 0 1 2 --images 16
-    uv run python benchmarks/peer_strength.py
-    uv run --with piq==0.8.0 python benchmarks/peer_strength.py --auxiliary --no-peer --out settings.jsonl --cells \
+    uv run --with breaching==0.1.2 --with piq==0.8.0 python benchmarks/inversion/peer_strength.py --cells all \
+        --seeds 0 1 2 --images 16
+    uv run python benchmarks/inversion/peer_strength.py
+    uv run --with piq==0.8.0 python benchmarks/inversion/peer_strength.py --auxiliary --no-peer --out settings.jsonl --cells \
         convnet:group:photos:1 --attacks "InvertingGradients()" "InvertingGradients(total_variation=0.1, signed=False)"
 
 Grey images are given as three equal channels, as breaching's total variation takes no other number. Settings are chosen on images
@@ -24,6 +25,7 @@ import itertools
 import json
 import logging
 import math
+import sys
 import time
 import warnings
 from collections import defaultdict
@@ -33,6 +35,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
+
 from audit_tables import table
 from scipy import stats
 from torch import Tensor, nn

@@ -1,4 +1,6 @@
-"""The piece of benchmarks/reliability.py about signals: the command, and the processes that it started, ended at random moments."""
+"""The piece of benchmarks/reliability/reliability.py about signals: the command, and the processes that it started, ended at
+random moments.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from typing import Any
 
 import psutil
 from reliability_kills import wait
-from reliability_runs import ENDLESS, HERE, SMALL, command, ended, lost, require, resumed, rows_of, table, untimed
+from reliability_runs import ENDLESS, ROOT, SMALL, command, ended, lost, require, resumed, rows_of, table, untimed
 
 MARK = "FEDVEIL_BENCHMARK"
 """Variable in the environment of all that a command starts."""
@@ -74,7 +76,7 @@ def marked(line: list[str], place: Path, log: Path) -> Iterator[tuple[subprocess
     place.mkdir(exist_ok=True)
     env = os.environ | {MARK: mark, "TMPDIR": str(place)}
     with log.open("wb") as file:
-        process = subprocess.Popen(line, stdout=file, stderr=file, start_new_session=True, cwd=HERE.parent, env=env)
+        process = subprocess.Popen(line, stdout=file, stderr=file, start_new_session=True, cwd=ROOT, env=env)
     try:
         yield process, mark
     finally:

@@ -1,4 +1,6 @@
-"""What pieces of benchmarks/reliability.py run on Flower's simulation runtime: copies of an app with a few lines more."""
+"""What pieces of benchmarks/reliability/reliability.py run on Flower's simulation runtime: copies of an app with a few lines
+more.
+"""
 
 from __future__ import annotations
 

@@ -4,17 +4,21 @@ The mean over windows of 8 x 8 pixels, images and seeds, with its interval over 
 shuffled, have 4 sigma^2 w (w - 1) each in expectation, and noise of standard deviation s adds 4 s^2 w (w - 1) before values are
 cut to [0, 1].
 
-    python benchmarks/vm_vfe.py simulations/configs/vm_windows.toml --images 500 --seeds 0 1 2
+    python benchmarks/mixer/vm_vfe.py simulations/configs/vm_windows.toml --images 500 --seeds 0 1 2
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tomllib
 from pathlib import Path
 
 import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
+
 from audit_tables import table
 
 from clients.data.datasets import load_dataset, to_float

@@ -5,7 +5,7 @@ images that were protected ahead, on images that are protected on the fly, on In
 Opacus (per-example gradients, clipped, with noise; BatchNorm replaced by GroupNorm, which it needs). Ratios are taken within a
 round; the median over rounds is printed with the smallest and largest. Goal: protecting ahead loses at most 1.5 %.
 
-    python benchmarks/vm_throughput.py --rounds 9 --threads 2
+    python benchmarks/mixer/vm_throughput.py --rounds 9 --threads 2
 """
 
 from __future__ import annotations

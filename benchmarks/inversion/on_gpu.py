@@ -7,8 +7,8 @@ time in units of a forward and backward pass, PSNR on the device and on the proc
 stood for second derivatives (device / processor), and the peak of the device's memory beside what
 ``attacks.gradient.trial_gradients.memory.trial_bytes`` says.
 
-    python benchmarks/on_gpu.py --out on_gpu.md
-    python benchmarks/on_gpu.py --device cpu --targets 4 --iterations 5 --no-tests
+    python benchmarks/inversion/on_gpu.py --out on_gpu.md
+    python benchmarks/inversion/on_gpu.py --device cpu --targets 4 --iterations 5 --no-tests
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ labels, eval mode; a target is the update of one image, of a batch, or of severa
 one target after the other, fedveil all of them together; both may use ``--threads`` threads. The floor is one forward and backward
 pass of the model on all images in one batch.
 
-    uv run --with breaching==0.1.2 python benchmarks/attack_speed.py
+    uv run --with breaching==0.1.2 python benchmarks/inversion/attack_speed.py
 """
 
 from __future__ import annotations

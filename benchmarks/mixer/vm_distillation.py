@@ -12,9 +12,9 @@ were learned and outsiders under draws of their own, as the server can. Without 
 seen the student's images, and a student alone not the teacher's: these are controls. And the PSNR of that arm's training images as
 uploaded, as WindowMean and LearnedRestorer restore them, and of the mean image, which needs no upload.
 
-    uv run python benchmarks/vm_distillation.py --arms TO SO CO &
-    uv run python benchmarks/vm_distillation.py --arms TV SV CV & wait
-    uv run python benchmarks/vm_distillation.py
+    uv run python benchmarks/mixer/vm_distillation.py --arms TO SO CO &
+    uv run python benchmarks/mixer/vm_distillation.py --arms TV SV CV & wait
+    uv run python benchmarks/mixer/vm_distillation.py
 
 The first two share the work between two processors, the third computes what is missing and prints the tables of all.
 ``--dataset mnist-5k`` (4,000 training and 1,000 test images) and ``photos`` (558 and 137) want smaller numbers of images.

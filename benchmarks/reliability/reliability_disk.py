@@ -1,4 +1,4 @@
-"""The pieces of benchmarks/reliability.py about a disk that fills up, and about two runs at once."""
+"""The pieces of benchmarks/reliability/reliability.py about a disk that fills up, and about two runs at once."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ that need two for a step take half as many steps. Images are of the training spl
 compared there. One line is printed for each variant; changes that help are worth a study of their own, n is too small to rank
 what is close.
 
-    uv run --with piq==0.8.0 python benchmarks/inversion_variants.py --cells resnet20:eval:photos:1 --images 6 --evaluations 300
+    uv run --with piq==0.8.0 python benchmarks/inversion/inversion_variants.py --cells resnet20:eval:photos:1 \
+        --images 6 --evaluations 300
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ nothing: protected / protected is what it gets from scenes that it protects itse
 Precision and recall are over all garments at an intersection over union of 0.5, at the confidence with the best F1 on validation
 scenes that were treated alike; mAP50 is the mean over classes. PSNR is of what the detector sees of the test scenes.
 
-    uv run --group studies python benchmarks/vm_detection.py --seeds 0 &
-    uv run --group studies python benchmarks/vm_detection.py --seeds 1 & wait
-    uv run --group studies python benchmarks/vm_detection.py --seeds 0 1
+    uv run --group studies python benchmarks/mixer/vm_detection.py --seeds 0 &
+    uv run --group studies python benchmarks/mixer/vm_detection.py --seeds 1 & wait
+    uv run --group studies python benchmarks/mixer/vm_detection.py --seeds 0 1
 
 The first two share the work between two processors, the third computes what is missing and prints the tables of both.
 """
@@ -44,7 +44,7 @@ from simulations.settings.errors import ConfigError
 
 STUDY = "vm_detection"
 DATASET = "fashion-mnist"
-INSTALL = "mAP needs torchmetrics and pycocotools: uv run --group studies python benchmarks/vm_detection.py"
+INSTALL = "mAP needs torchmetrics and pycocotools: uv run --group studies python benchmarks/mixer/vm_detection.py"
 LAST = 3
 """Epochs at the end after which validation scenes are judged, so that one sees whether the detector still moves."""
 

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 
 
 FEDVEIL = [str(Path(sys.executable).parent / "fedveil")]
@@ -54,7 +55,7 @@ def resumed(out: Path, *, in_process: bool = True) -> list[str]:
 
 def ended(line: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
     """A command that must end by itself."""
-    return subprocess.run(line, capture_output=True, text=True, timeout=ENDLESS, check=False, cwd=HERE.parent, **how)
+    return subprocess.run(line, capture_output=True, text=True, timeout=ENDLESS, check=False, cwd=ROOT, **how)
 
 
 def rows_of(out: Path) -> list[dict[str, Any]]:
@@ -99,7 +100,7 @@ def lost(out: Path, whole: list[dict[str, Any]]) -> list[str]:
 def running(line: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A command in a session of its own; whatever it leaves behind is ended on the way out."""
     with log.open("ab") as file:
-        process = subprocess.Popen(line, stdout=file, stderr=file, start_new_session=True, cwd=HERE.parent)
+        process = subprocess.Popen(line, stdout=file, stderr=file, start_new_session=True, cwd=ROOT)
     try:
         yield process
     finally:

@@ -12,7 +12,7 @@ Attacked images are test images, what attackers learn from are training images (
 their 95 % interval (t); equal images count as 50 dB. The interval is over images and says nothing about another seed, which is why
 each has its own row.
 
-    python benchmarks/attack_strength.py --studies refinements encodings --seeds 0 1
+    python benchmarks/inversion/attack_strength.py --studies refinements encodings --seeds 0 1
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ noise, and what gradient inversion finds from a one-step update of a network at 
 Attacked images are test images, auxiliary ones are training images. Means over images with their 95 % interval (t); the interval
 says nothing about another seed, which has its own row. Seeds choose images, shuffles and weights.
 
-    python benchmarks/window_inference.py --seeds 0 1
+    python benchmarks/inversion/window_inference.py --seeds 0 1
 """
 
 from __future__ import annotations

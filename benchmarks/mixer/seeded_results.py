@@ -11,9 +11,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
 
 from audit_tables import table
 from safetensors.torch import load_file, save_file

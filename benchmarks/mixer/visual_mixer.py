@@ -3,7 +3,7 @@
 Every round times all four on the same batch, so that what else runs on the machine hits them alike; ratios are taken
 within a round, and the median over rounds is printed with the smallest and largest.
 
-    python benchmarks/visual_mixer.py --batch-size 16 --rounds 5 --threads 1
+    python benchmarks/mixer/visual_mixer.py --batch-size 16 --rounds 5 --threads 1
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The piece of benchmarks/reliability.py about messages of ill will, from one client of a run and from the server of a node."""
+"""The piece of benchmarks/reliability/reliability.py about messages of ill will, from one client of a run and from the
+server of a node.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pieces of benchmarks/reliability.py about runs that are killed, in one process and on Flower's runtime."""
+"""The pieces of benchmarks/reliability/reliability.py about runs that are killed, in one process and on Flower's runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The piece of benchmarks/reliability.py about damaged files: every command that reads one ends well, or with one clear error.
+"""The piece of benchmarks/reliability/reliability.py about damaged files: every command that reads one ends well, or with
+one clear error.
 
 A case is drawn from the seed and its number: a file that a person or a run left, what has happened to it, and the command that
 reads it.
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from reliability_replies import COMMON, Killed, Stuck, Watching, within
-from reliability_runs import HERE, require, rows_of, table, untimed
+from reliability_runs import ROOT, require, rows_of, table, untimed
 from reliability_wire import BOMB
 from typer.testing import CliRunner, Result
 
@@ -195,7 +196,7 @@ def _runs(folder: Path, *, broken: bool) -> None:
 
 def _updates(folder: Path) -> None:
     """One update of a digit, and a recording."""
-    sys.path.insert(0, str(HERE.parent))
+    sys.path.insert(0, str(ROOT))
     from tests.simulations.external_app.recorded.test_attack_file import digit, network, save_file, trained
     from tests.simulations.external_app.recorded.test_recording import record
 

@@ -1,4 +1,6 @@
-"""Ways to spoil a client's reply, drawn by a seeded generator: what the pieces of benchmarks/reliability.py about replies send."""
+"""Ways to spoil a client's reply, drawn by a seeded generator: what the pieces of benchmarks/reliability/reliability.py
+about replies send.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The piece of benchmarks/reliability.py about many clients; in one process it starts this file twice, once for each server."""
+"""The piece of benchmarks/reliability/reliability.py about many clients; in one process it starts this file twice, once for
+each server.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from typing import Any
 
 import psutil
 from reliability_marks import measured
-from reliability_runs import HERE, columns, last_accuracy, require, table
+from reliability_runs import ROOT, columns, last_accuracy, require, table
 
 RATIO, GROWTH = 1.2, 1.1
 """What ``load`` must not exceed: seconds a round over Flower's own, and memory in the last over that in the tenth round."""
@@ -89,7 +91,7 @@ def _row(server: str, told: dict[str, Any], *, real: bool) -> list[object]:
 
 def _in_one_process(server: str, arguments: argparse.Namespace) -> dict[str, Any]:
     line = [sys.executable, __file__, server, str(arguments.clients), str(arguments.rounds)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=HERE.parent)
+    done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=ROOT)
     require(done.returncode == 0, f"{server}: {done.stderr[-3000:]}")
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told

@@ -1,4 +1,4 @@
-"""The piece of benchmarks/reliability.py about spoilt replies: one reply of a whole run, its resume and its report.
+"""The piece of benchmarks/reliability/reliability.py about spoilt replies: one reply of a whole run, its resume and its report.
 
 A case is drawn from the seed and its number: the scenario, the reply that is spoilt (any message of any client), how, and
 whether the run is killed some messages later. What holds of every case is in ``Case.check``.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Message
-from reliability_runs import HERE, require, rows_of, table, untimed
+from reliability_runs import ROOT, require, rows_of, table, untimed
 from reliability_spoilt import Drawn, spoilt
 from reliability_wire import MARK, Watch
 
@@ -261,7 +261,7 @@ class Case:
         told = f"{type(error).__name__}: {error}"
         own = any(part in last.filename for part in ("/simulations/", "/strategies/", "/clients/"))
         named = isinstance(error, RuntimeError | OSError) or type(error).__name__ == "ConfigError"
-        inner = own and str(HERE.parent) in last.filename and "site-packages" not in last.filename
+        inner = own and str(ROOT) in last.filename and "site-packages" not in last.filename
         if not (inner and named) or len(told) > 1500 or len(told.splitlines()) > 1:
             self.fails(f"ends with {told[:300]!r} at {Path(last.filename).name}:{last.lineno}")
         return told
