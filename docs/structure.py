@@ -4,9 +4,9 @@
     python docs/structure.py --check  # reports an outdated page and every broken rule
 
 The rules: packages import to the left only (``defenses <- attacks <- clients <- strategies <- simulations``). No modules import
-each other in a circle (imports for types and inside functions count). In every folder the files and rooms have an order in which
-imports point down only. A folder holds at most ``MOST_FILES`` Python files. Only modules that may hold the truth compare guesses
-with it.
+each other in a circle (imports for types and inside functions count). In every folder, files and rooms have an order in which
+imports point down only. A folder holds at most ``MOST_FILES`` Python files. The same holds for benchmarks. Only modules that may
+hold the truth compare guesses with it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ import functools
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("defenses", "attacks", "clients", "strategies", "simulations")
+ORDER = (*PACKAGES, "benchmarks")
+"""Each imports only from those before it. Scripts of benchmarks import each other as siblings, or from the folder above."""
 PAGE = ROOT / "docs" / "structure.md"
-COUNTED = (*PACKAGES, "tests", "benchmarks")
+COUNTED = (*ORDER, "tests")
 """Folders in which no folder may hold more than ``MOST_FILES``."""
 MOST_FILES = 15
 """Python files of one folder, without its ``__init__.py``."""
@@ -29,6 +32,7 @@ JUDGES = ("attacks.scoring.metrics", "attacks.scoring.representatives")
 """What compares guesses with true images and labels."""
 HOLDERS = (
     "attacks.scoring.",
+    "benchmarks.",
     "clients.",
     "simulations.external_app.recorded.results",
     "simulations.external_app.recorded.originals",
@@ -41,7 +45,7 @@ HOLDERS = (
 def modules() -> dict[str, Path]:
     """Dotted name -> file of every module; a package is its ``__init__``."""
     found = {}
-    for package in PACKAGES:
+    for package in ORDER:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
@@ -52,7 +56,19 @@ def modules() -> dict[str, Path]:
 def imports() -> dict[str, frozenset[str]]:
     """Module -> the modules of the five packages that it imports, for types or inside functions too."""
     known = modules()
-    return {name: frozenset(_imported(ast.parse(path.read_text()), known)) - {name} for name, path in known.items()}
+    return {
+        name: frozenset(_imported(ast.parse(path.read_text()), known, _siblings(name))) - {name}
+        for name, path in known.items()
+    }
+
+
+def _siblings(name: str) -> dict[str, str]:
+    """By what a script of benchmarks calls it, each script of its folder and of the folders above."""
+    room = name.split(".")[:-1]
+    if room[:1] != ["benchmarks"]:
+        return {}
+    above = {".".join(room[:depth]) for depth in range(1, len(room) + 1)}
+    return {other.rpartition(".")[2]: other for other in modules() if other.rpartition(".")[0] in above}
 
 
 @functools.cache
@@ -63,10 +79,16 @@ def judging_names() -> dict[str, str]:
     return {alias.asname or alias.name: str(node.module) for node in found for alias in node.names}
 
 
-def _imported(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[str]:
+def _imported(
+    tree: ast.Module, known: Mapping[str, Path], siblings: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[str]:
     for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in siblings:
+            yield siblings[node.module]
+            continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in known)
+            names = [siblings.get(alias.name, alias.name) for alias in node.names]
+            yield from (name for name in names if name in known)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
@@ -180,7 +202,7 @@ def floors(folder: str) -> list[list[str]]:
 
 def arrows_to_the_right() -> list[str]:
     """Imports of a package by one that stands left of it."""
-    rank = {package: at for at, package in enumerate(PACKAGES)}
+    rank = {package: at for at, package in enumerate(ORDER)}
     return sorted(
         f"{name} imports {other}"
         for name, others in imports().items()
