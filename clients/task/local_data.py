@@ -57,7 +57,7 @@ class Truths:
         paired: What crosses the wire says which row is of which image, so that guess i is compared with image i.
         whole_round: Each observation is of all that was trained on, so that a guess may be of any of many images.
         in_paper_scale: Guesses are also scored in the convention of the shuffling paper
-        (``clients.scoring.image_scores.paper_scores``).
+            (``clients.scoring.image_scores.paper_scores``).
         embed: Of rows of a table: rows (n, 1, F, 1) -> embeddings (n, F, D) as the client half makes them; None where it changes.
         at_many_scales: Images are also scored by MS-SSIM (``clients.scoring.image_scores.scores_at_many_scales``).
         pooled: Each observation is of other clients' images as well: of the guesses of all images, each of this client's gets the

@@ -25,8 +25,20 @@ from strategies.audit.kinds import Kind
 LARGEST_MESSAGE = 1 << 30
 """Bytes of tensors in one message: Flower keeps several copies of it on the way."""
 
-E = TypeVar("E")
-"""The experiment; its class imports this module, which therefore cannot name it."""
+
+class Schedule(Protocol):
+    """What a scenario reads of any experiment; the class itself imports this module, which therefore cannot name it."""
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of training."""
+
+    def attacked_rounds(self) -> list[int]:
+        """Numbers of the attacked rounds, in order; ``rounds + 1`` is the model after the last one."""
+
+
+E = TypeVar("E", bound=Schedule)
+"""The experiment."""
 
 
 class Rounds(Protocol):
@@ -134,11 +146,11 @@ class Scenario(ABC, Generic[E]):
 
     def phases_behind(self, experiment: E) -> int:
         """Phases behind the last round, in which nothing is trained (``Rounds.observe_final``): here one, where it is attacked."""
-        return int(any(at > experiment.rounds for at in experiment.attacked_rounds()))  # type: ignore[attr-defined]
+        return int(any(at > experiment.rounds for at in experiment.attacked_rounds()))
 
     def observed_rounds(self, experiment: E, kind: Kind) -> int:
         """Attacked rounds in which this kind is observed."""
-        return len(experiment.attacked_rounds())  # type: ignore[attr-defined]
+        return len(experiment.attacked_rounds())
 
     def trains_on_server(self) -> bool:
         """Whether one process trains on everybody's images, and holds them as floats."""
