@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.observations import ClientUpdate, Probe
-from attacks.queries.sender import QuerySender
+from attacks.query_sender import QuerySender
 from attacks.sender import Sender
 from defenses.base import Batch, Update, call_text
 from defenses.pipeline import Pipeline

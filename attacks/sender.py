@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from attacks.normalisation import Normalisation, normalise
-from defenses.base import Batch, Key
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
+from defenses.random_draws import Key
 
 
 class EdgeHalf(Protocol):
-    """The client half of a split transformer (``clients.models.halves.EdgeHalf``)."""
+    """The client half of a split transformer (``clients.models.split.halves.EdgeHalf``)."""
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -40,7 +41,7 @@ class EdgeHalf(Protocol):
         """Whether tokens leave in the order of the patches or columns even where a defence shuffles what enters its blocks."""
 
     def encode(self, tokens: Tensor, unshuffled: Tensor | None = None) -> Tensor:
-        """Tokens (B, N, D) through the client's blocks, none or more: (B, N, D'); see ``clients.models.halves``."""
+        """Tokens (B, N, D) through the client's blocks, none or more: (B, N, D'); see ``clients.models.split.halves``."""
 
     def embeddings_in(self, features: Tensor) -> Tensor:
         """The embeddings (..., N, D) among what ``encode`` made, (..., N, D')."""

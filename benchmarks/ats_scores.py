@@ -34,8 +34,8 @@ from attacks.image_measures import psnr
 from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
 from clients.data.datasets import to_float
-from defenses.ats import Policy, transform_images
-from defenses.base import generator_for
+from defenses.images.ats import Policy, transform_images
+from defenses.random_draws import generator_for
 from simulations.search.algorithm import sample
 from simulations.search.pictures import score_positions
 from simulations.search.scorer import Scorer, semi_train

@@ -17,10 +17,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.report.analysis.study import Study
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.study import Study
 
 SPENT = ("epsilon", "epsilon_with_probes")
 MARKS = {"not-validated": "*", "under-powered": "+", "failed": " (failed)"}

@@ -18,10 +18,10 @@ from pathlib import Path
 from audit_tables import table
 from over_seeds import percent, read
 
-from simulations.report.analysis.cell import Cell
-from simulations.report.analysis.score import Score
-from simulations.report.analysis.study import Study
 from simulations.report.sections.inference.cuts import Adversary, CutLine, read_cut
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.score import Score
+from simulations.report.studies.study import Study
 
 NUMBERS = ("query-bytes",)
 MEASURE = ("ms-ssim", "original")

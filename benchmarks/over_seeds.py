@@ -24,13 +24,13 @@ from audit_tables import attack, number, picked, read_whole, recovered, table, w
 from defenses.base import TrainingDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
-from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.run import ReadRun
-from simulations.report.analysis.score import Score, interval
-from simulations.report.analysis.study import Study
 from simulations.report.analysis.summary import strongest
-from simulations.rows import NULL_PREFIX, null_name
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.score import Score, interval
+from simulations.report.studies.study import Study
+from simulations.run_folder.rows import NULL_PREFIX, null_name
 
 FREE = {"seed", "output-dir", "resume", "experiment"}
 """Settings that may differ between the runs."""

@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from clients.models.classifiers import build_model
-from strategies.recording import RecordingStrategy
+from strategies.recording.strategy import RecordingStrategy
 
 GOAL = 0.02
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from audit_tables import table
 
-from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.run import ReadRun, read_run
+from simulations.report.studies.cell import Cell
 
 MEAN = "baseline:mean"
 

@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMON = (

@@ -25,11 +25,11 @@ from torch.nn import functional as F
 
 from attacks.normalisation import normalise
 from clients.data.card import DataCard
-from clients.local_data import local_batch
 from clients.split.plan import build_optimizer, split_plan
+from clients.task.local_data import local_batch
 from defenses.pipeline import Pipeline
-from simulations.experiment import Experiment
-from simulations.run_directory import read_lines
+from simulations.experiment.experiment import Experiment
+from simulations.run_folder.run_directory import read_lines
 
 GOAL = 0.5
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from audit_tables import table
 
 from simulations.report.analysis.run import read_run
-from simulations.rows import Row, null_name
+from simulations.run_folder.rows import Row, null_name
 
 SCORES = (
     ("psnr", "original", "PSNR", 1),

@@ -12,7 +12,7 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
 
     # In the simulation of a plain `flwr run`, Ray would listen on every address of the machine, and obey anybody.
     if "RAY_ADDRESS" not in os.environ:
-        from clients.lone_ray import keep_ray_here
+        from clients.process.ray_cluster import keep_ray_here
 
         keep_ray_here()
 
@@ -30,15 +30,15 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
 def __getattr__(name: str) -> object:
     """``answer_audits`` and ``protect_mod`` of ``clients.audited``, loaded when an app asks for them."""
     if name in ("answer_audits", "protect_mod"):
-        from clients.own_packages import require_own_packages
+        from clients.process.own_packages import require_own_packages
 
         require_own_packages(("attacks", "defenses"))
     if name == "answer_audits":
-        from clients.audited.app import answer_audits
+        from clients.external_app.app import answer_audits
 
         return answer_audits
     if name == "protect_mod":
-        from clients.audited.protect import protect_mod
+        from clients.external_app.protect import protect_mod
 
         return protect_mod
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

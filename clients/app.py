@@ -8,10 +8,11 @@ type               content                                             reply
 =================  ==================================================  ==================================================
 ``query.setup``    ``indices``: train and test indices                 ``metrics``: partition, sizes; ``card``: of the
                                                                        data, and where random draws start
-``query.audit``    ``guesses``: see ``clients.guesses``               ``metrics``: scores; ``pictures`` when shared
+``query.audit``    ``guesses``: see ``clients.scoring.guesses``               ``metrics``: scores; ``pictures`` when shared
 =================  ==================================================  ==================================================
 
-Probes and audits are answered as the node's own configuration allows (``clients.questions``). A refused question gets an error of
+Probes and audits are answered as the node's own configuration allows (``clients.secrets.policy``). A refused question gets
+an error of
 the code ``REFUSED``; an answer that leaves out a part carries ``withheld``: key of the configuration -> reason.
 """
 
@@ -23,13 +24,13 @@ from dataclasses import asdict
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from clients.audit_answers import answer_audit
 from clients.data.images import fingerprint
-from clients.local_data import Client
-from clients.node import MODS, answers_of, check_bundle, client_of, draws_from_seed, partition_of, reply_to
-from clients.questions import allowed_pipelines
-from clients.records import metrics, values_of
-from clients.scenarios import client_side, client_sides, read_task
+from clients.messages.audit_answers import answer_audit
+from clients.messages.node import MODS, answers_of, check_bundle, client_of, draws_from_seed, partition_of, reply_to
+from clients.secrets.policy import allowed_pipelines
+from clients.task.local_data import Client
+from clients.task.scenarios import client_side, client_sides, read_task
+from clients.wire.records import metrics, values_of
 from defenses.pipeline import Pipeline
 
 app = ClientApp()

@@ -5,8 +5,6 @@ Every concrete class here is a name of the configuration language: ``parse("ATS(
 
 from __future__ import annotations
 
-from defenses.adversarial import AdversarialTraining
-from defenses.ats import ATS
 from defenses.base import (
     Batch,
     Defense,
@@ -18,26 +16,28 @@ from defenses.base import (
     TrainingDefense,
     UpdateDefense,
 )
-from defenses.block_shuffle import BlockShuffle
-from defenses.blur import Blur, Downsample
-from defenses.clipping import Clip
-from defenses.delta_autoencoder import DeltaAutoencoder
-from defenses.dp_sgd import DPSGD
-from defenses.feature_noise import FeatureDP, FeatureNoise
-from defenses.feature_pca import FeaturePCA
 from defenses.fitting import FitContext, FittedDefense
-from defenses.instahide import InstaHide
-from defenses.noise import GaussianNoise, ImageNoise, LaplaceNoise
-from defenses.patch_shuffle import BatchShuffle, PatchShuffle
+from defenses.images.ats import ATS
+from defenses.images.block_shuffle import BlockShuffle
+from defenses.images.blur import Blur, Downsample
+from defenses.images.instahide import InstaHide
+from defenses.images.visual_mixer import VisualMixer
 from defenses.pipeline import Pipeline
-from defenses.precode import Precode
-from defenses.pruning import Pruning
 from defenses.registry import DEFENSES
-from defenses.soteria import Soteria
+from defenses.smashed.delta_autoencoder import DeltaAutoencoder
+from defenses.smashed.feature_noise import FeatureDP, FeatureNoise
+from defenses.smashed.feature_pca import FeaturePCA
+from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
+from defenses.smashed.spectral_shuffle import SpectralShuffle
 from defenses.spec import SpecError, parse, parse_pipelines, read_files
-from defenses.spectral_shuffle import SpectralShuffle
-from defenses.st_adam import STAdam
-from defenses.visual_mixer import VisualMixer
+from defenses.training.adversarial import AdversarialTraining
+from defenses.training.dp_sgd import DPSGD
+from defenses.training.precode import Precode
+from defenses.training.st_adam import STAdam
+from defenses.updates.clipping import Clip
+from defenses.updates.noise import GaussianNoise, ImageNoise, LaplaceNoise
+from defenses.updates.pruning import Pruning
+from defenses.updates.soteria import Soteria
 
 __all__ = [
     "ATS",

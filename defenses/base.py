@@ -5,15 +5,11 @@ A defence maps one thing that a client holds to the same kind of thing. "No defe
 
 from __future__ import annotations
 
-import functools
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -21,8 +17,6 @@ from torch.utils.data import DataLoader
 Update = dict[str, Tensor]
 """Parameter name -> (local weight - global weight); floating-point tensors only."""
 
-Key = tuple[int | str | bytes, ...]
-"""What a random stream is for, such as (secret, "train", round, client, step)."""
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """(model, normalised images (B, C, H, W), soft targets (B, K)) -> scalar."""
@@ -30,56 +24,6 @@ Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 class DefenseError(ValueError):
     """A defence or a chain of defences that cannot do, or would misstate, what it says."""
-
-
-_WORDS, _OFFSET = 624, 24
-"""Words of a Mersenne Twister's state, and the byte at which they begin in the state of a CPU generator of PyTorch."""
-
-
-def generator_for(*key: int | str | bytes) -> torch.Generator:
-    """A CPU generator whose stream depends on ``key`` alone, so that runs repeat whatever order clients run in.
-
-    All 19,968 bits of the state are SHAKE-256 of the key: who does not know the key has nothing to try. ``manual_seed`` would
-    keep 32 bits of its seed, all of which can be tried, and two of 65,000 streams would be the same one, more likely than not.
-
-    The generator itself is a Mersenne Twister, whose outputs are linear in its state: who knows 20,000 bits of one stream exactly
-    can work out the rest of that stream. Of the streams of other keys that says nothing.
-    """
-    words = np.frombuffer(hashlib.shake_256(repr(key).encode()).digest(4 * _WORDS), dtype="<u4")
-    state = _fresh_state().copy()
-    state[_OFFSET : _OFFSET + 8 * _WORDS] = words.astype("<u8").view(np.uint8)
-    generator = torch.Generator()
-    generator.set_state(torch.from_numpy(state))
-    return generator
-
-
-def spawned(generator: torch.Generator, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator of its own, named by 256 bits from another one's stream.
-
-    On the CPU its state is full, as that of ``generator_for``. An accelerator's generator (Philox) takes a seed of 64 bits, of
-    which 63 are used: far too many to try, but of four billion such streams two are likely to be the same.
-    """
-    name = torch.randint(1 << 16, (16,), generator=generator).tolist()
-    if torch.device(device).type == "cpu":
-        return generator_for("spawned", *name)
-    digest = hashlib.shake_256(repr(name).encode()).digest(8)
-    return torch.Generator(device).manual_seed(int.from_bytes(digest, "big") >> 1)
-
-
-@functools.cache
-def _fresh_state() -> NDArray[np.uint8]:
-    """The state of a CPU generator of which nothing was drawn.
-
-    Raises:
-        RuntimeError: When this version of PyTorch lays the state out in another way than is known here.
-    """
-    state = torch.Generator().manual_seed(1).get_state().numpy()
-    words = state[_OFFSET : _OFFSET + 8 * _WORDS].view("<u8")
-    if not np.array_equal(words, np.random.RandomState(1).get_state()[1]):  # type: ignore[index]
-        raise RuntimeError(
-            f"torch {torch.__version__} keeps a generator's state in an unknown layout; use another version"
-        )
-    return state
 
 
 @dataclass(frozen=True)

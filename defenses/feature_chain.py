@@ -11,8 +11,9 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-from defenses.base import Defense, DefenseError, Key, SmashedDefense, generator_for
+from defenses.base import Defense, DefenseError, SmashedDefense
 from defenses.fitting import FitContext, FittedDefense, version_of
+from defenses.random_draws import Key, generator_for
 
 T = TypeVar("T")
 

@@ -12,17 +12,16 @@ from defenses.base import (
     DefenseError,
     EdgeTrainingDefense,
     InputDefense,
-    Key,
     SmashedDefense,
     Training,
     TrainingDefense,
     Update,
     UpdateDefense,
-    generator_for,
 )
 from defenses.combinations import why_not_together
 from defenses.feature_chain import FeatureChain, fold
 from defenses.fitting import FittedDefense
+from defenses.random_draws import Key, generator_for
 
 
 @dataclass(frozen=True)

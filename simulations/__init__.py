@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simulations.in_process import Audited, audit
+    from simulations.run.in_process import Audited, audit
 
 __all__ = ["Audited", "audit"]
 
@@ -16,14 +16,14 @@ _BESIDE = ("attacks", "clients", "defenses", "strategies")
 
 
 # By its place: where another `clients` is found, an import would find that one.
-_OWN = Path(__file__).resolve().parents[1] / "clients" / "own_packages.py"
+_OWN = Path(__file__).resolve().parents[1] / "clients" / "process" / "own_packages.py"
 runpy.run_path(str(_OWN))["require_own_packages"](_BESIDE)
 
 
 def __getattr__(name: str) -> Any:
     """``audit`` and ``Audited``, which bring torch and Flower with them, when they are asked for."""
     if name in __all__:
-        from simulations import in_process
+        from simulations.run import in_process
 
         return getattr(in_process, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,18 +12,18 @@ from typing import Annotated, Any
 
 import typer
 
-from simulations.bytecode import keep_bytecode
-from simulations.command_line import errors, fail, read_toml, self_contained, value_of
 from simulations.compare.command import compare
-from simulations.declared.plain import others_declare, plain_settings, refuse_plain
-from simulations.defaults import DEFAULT_ATTACKS, DEFAULT_CLIENTS
-from simulations.errors import ConfigError
-from simulations.places import require_rows
-from simulations.presets import chosen
+from simulations.console.command_line import errors, fail, read_toml, self_contained, value_of
+from simulations.console.terminal import Terminal
 from simulations.protect.command import protect
+from simulations.run_folder.places import require_rows
+from simulations.runtime.bytecode import keep_bytecode
 from simulations.search.command import search
-from simulations.seed_ranges import parse_seeds
-from simulations.terminal import Terminal
+from simulations.settings.defaults import DEFAULT_ATTACKS, DEFAULT_CLIENTS
+from simulations.settings.errors import ConfigError
+from simulations.settings.plain import others_declare, plain_settings, refuse_plain
+from simulations.settings.presets import chosen
+from simulations.settings.seed_ranges import parse_seeds
 from simulations.trackers import parse_trackers, require_reachable, tell_trackers
 
 app = typer.Typer(
@@ -142,7 +142,7 @@ def run(
         refuse_plain((read_toml(file, size) if file else {}) | values, resumed=resume is not None)
     except ConfigError as error:
         fail(str(error))
-    from simulations.run_command import Asked, begin
+    from simulations.run.command import Asked, begin
 
     asked = Asked(
         file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, trackers, jobs, size
@@ -212,9 +212,9 @@ def attack(
 
     The client must have trained by SGD from the weights given by --weights, or in the recording.
     """
-    from simulations.recorded.command import attack_recording, attack_update
-    from simulations.recorded.replies import RecordingRequest
-    from simulations.recorded.request import Request
+    from simulations.external_app.recorded.command import attack_recording, attack_update
+    from simulations.external_app.recorded.replies import RecordingRequest
+    from simulations.external_app.recorded.request import Request
 
     folder = (out or Path("runs") / datetime.now().strftime("attack-%Y%m%d-%H%M%S")).resolve()
     given = {"--local-epochs": local_epochs, "--rounds": rounds, "--originals": originals}
@@ -283,7 +283,7 @@ def list_(
     ] = "",
 ) -> None:
     """Lists scenarios, defences, attacks, data sets, models and settings, with parameters, defaults and sources."""
-    from simulations.listed import SECTIONS, listed, print_section
+    from simulations.catalogue.listed import SECTIONS, listed, print_section
 
     if what and what not in SECTIONS:
         fail(f"nothing is called {what!r} here; known: {', '.join(SECTIONS)}")
@@ -324,7 +324,7 @@ def _pair(text: str) -> tuple[str, Any]:
         raise ConfigError(f"-s {text!r}: expected key=value")
     spec = plain_settings().get(key.strip())
     if spec is None and others_declare():
-        from simulations.experiment import all_settings
+        from simulations.experiment.experiment import all_settings
 
         spec = all_settings().get(key.strip())
     return key.strip(), value_of(value, type(spec.default) if spec else str)

@@ -11,20 +11,20 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from clients.told import log_plainly
+from clients.wire.texts import log_plainly
 from defenses.pipeline import Pipeline
-from simulations.experiment import Experiment
-from simulations.known_clients import KnownClients
-from simulations.nodes import find_nodes, set_up
-from simulations.notices import idle_defenses, too_few_images
-from simulations.report import write_report
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import scenario
+from simulations.forecast.notices import idle_defenses, too_few_images
+from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
-from simulations.report.seldom import Seldom
-from simulations.run_directory import RunDirectory
-from simulations.scenarios.base import scenario
+from simulations.report.throttle import Seldom
+from simulations.run_folder.run_directory import RunDirectory
+from simulations.runtime.nodes import find_nodes, set_up
 from strategies.audit.auditor import Auditor
 from strategies.audit.pool import AttackPool
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
 
 log = logging.getLogger("flwr")
 
@@ -113,7 +113,7 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
 def finish(run: RunDirectory[Experiment]) -> Path:
     """Judges the rows of a run that is over, and writes all that it leaves behind; returns the path of the report."""
     rounds, pipelines = run.experiment.rounds, len(run.experiment.pipelines())
-    run.mark_not_validated()
+    run.judge(validate)
     run.flush()
     run.write_progress({"pipeline": pipelines, "of": pipelines, "round": rounds, "rounds": rounds, "finished": True})
     report = write_report(run.path)

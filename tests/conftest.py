@@ -11,8 +11,8 @@ os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 # Ray's workers are started at niceness 15, and starve beside five workers of pytest.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
-from clients.lone_ray import patient
-from simulations.bytecode import forget_bytecode, keep_bytecode
+from clients.process.ray_cluster import patient
+from simulations.runtime.bytecode import forget_bytecode, keep_bytecode
 
 # Of all that tests start: some hundred processes, each of which would compile torch anew where bytecode is not written.
 keep_bytecode()

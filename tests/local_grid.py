@@ -10,8 +10,8 @@ from flwr.app.error import Error
 from flwr.common.constant import ErrorCode
 
 from clients.app import app as client_app
-from simulations.local_grid import FIRST_NODE
-from simulations.local_grid import LocalGrid as PackageGrid
+from simulations.runtime.local_grid import FIRST_NODE
+from simulations.runtime.local_grid import LocalGrid as PackageGrid
 
 Tamper = Callable[[int, Message, Message], Message | None]
 """(partition, request, reply) -> the reply as the server gets it; None loses it; raising is the client's error."""

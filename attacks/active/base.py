@@ -15,7 +15,7 @@ from attacks.base import Attack
 from attacks.exact.guessing import BEYOND
 from attacks.exact.linear_layer import LinearLayer, called, linear_layers
 from attacks.gradient.labels import infer_observed_labels
-from attacks.gradient.matching import attackable
+from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError, ClientUpdate

@@ -13,8 +13,8 @@ from attacks.active.base import ActiveAttack, AgreedModel, ManipulatedProbe, bat
 from attacks.base import OWN_OBJECTIVE
 from attacks.exact.guessing import grey_guess
 from attacks.exact.linear_layer import called
-from attacks.gradient.matching import attackable
 from attacks.gradient.presets import InvertingGradients
+from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
 from defenses.base import Update

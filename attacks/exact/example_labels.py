@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.exact.linear_layer import LinearLayer, called
-from attacks.gradient.matching import count_classes
+from attacks.gradient.trial_gradients.matching import count_classes
 from defenses.base import Update
 
 MOST_CLASSES = 1000

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacks.gradient.matching import attackable
+from attacks.gradient.trial_gradients.matching import attackable
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Attack
-from attacks.gradient.matching import count_classes
+from attacks.gradient.trial_gradients.matching import count_classes
 from attacks.guesses import Representatives
 from attacks.local_model import local_model
 from attacks.networks.generator import ImageGenerator

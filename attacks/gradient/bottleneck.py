@@ -11,10 +11,10 @@ from torch.func import functional_call, grad
 
 from attacks.gradient.inversion import GradientInversion, Trials
 from attacks.gradient.inversion_target import Victim
-from attacks.gradient.matching import GradientMatching, Observed
+from attacks.gradient.trial_gradients.matching import GradientMatching, Observed
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
-from defenses.precode import find_bottleneck, outputs_of
+from defenses.training.precode import find_bottleneck, outputs_of
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import OWN_OBJECTIVE, Attack
-from attacks.gradient.batch_statistics import call_with_statistics, statistics_distance
 from attacks.gradient.costs import COSTS, Cost
-from attacks.gradient.finite_difference import DifferencedMatching, agrees, full_precision
 from attacks.gradient.inversion_loop import Minimum, Stage, first_order, step_decay_stages
 from attacks.gradient.inversion_target import Target, Victim, count_images, prepare
 from attacks.gradient.lbfgs import minimize
 from attacks.gradient.lbfgs_steps import STEP_ITERATIONS, walk
-from attacks.gradient.matching import GradientMatching, Observed, unrolled_client
-from attacks.gradient.memory import fitting_trials, in_chunks
+from attacks.gradient.trial_gradients.batch_statistics import call_with_statistics, statistics_distance
+from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees, full_precision
+from attacks.gradient.trial_gradients.matching import GradientMatching, Observed, unrolled_client
+from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics, normalise
 from attacks.observations import AttackError, ClientUpdate
@@ -41,8 +41,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
 
         argmin_x  D(grad_w loss(model_w(x), y), g) + total_variation * TV(x)
 
-    All targets and restarts advance together (``attacks.gradient.matching``). Nothing is chosen by the truth: the iterate and the
-    restart that are returned have the lowest value of this objective.
+    All targets and restarts advance together (``attacks.gradient.trial_gradients.matching``). Nothing is chosen by the
+    truth: the iterate and the restart that are returned have the lowest value of this objective.
 
     An update of several local steps is matched by the update that a client would send for the dummy images, if there is one image
     per example and few steps (``unrolled_client``); else by its mean gradient. Which labels met in one batch is unknown: the first
@@ -230,8 +230,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     def _differences(self, trials: Trials, victim: Victim) -> bool:
         """Whether differences may stand for second derivatives, by one evaluation of both at the starts of these trials.
 
-        The times of both are known (benchmarks/attack_speed.py) and not measured here: a choice that depended on them would make
-        runs of the same seed differ.
+        The times of both are known (benchmarks/inversion/attack_speed.py) and not measured here: a choice that depended on
+        them would make runs of the same seed differ.
         """
         if self.second_order == "exact" or trials[0][0].unrolled:
             return False

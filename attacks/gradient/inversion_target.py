@@ -9,11 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from attacks.gradient.batch_statistics import Statistics, sent_statistics
 from attacks.gradient.costs import Cost
 from attacks.gradient.labels import infer_observed_labels
 from attacks.gradient.learning_rate import estimate_learning_rate
-from attacks.gradient.matching import attackable, count_classes
+from attacks.gradient.trial_gradients.batch_statistics import Statistics, sent_statistics
+from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
@@ -76,7 +76,7 @@ class Target:
         observation: With a learning rate in any case.
         gradient: What is matched.
         labels: (restarts, b) int64, or None where they are unknowns.
-        starts: (restarts, D), see ``attacks.gradient.matching``.
+        starts: (restarts, D), see ``attacks.gradient.trial_gradients.matching``.
         batch_shape: (b, C, H, W) of the dummy images.
         unrolled: The client's local training is unrolled.
         statistics: Of the client's batch, where they are matched too; else empty.

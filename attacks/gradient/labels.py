@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Attack
-from attacks.gradient.matching import attackable, count_classes
+from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.guesses import Labels
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update

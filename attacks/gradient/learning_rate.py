@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.gradient.labels import last_linear
-from attacks.gradient.matching import attackable, count_classes
+from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.observations import AttackError, ClientUpdate
 
 

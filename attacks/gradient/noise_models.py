@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 import torch
 
 from attacks.base import Knowledge
-from attacks.gradient.finite_difference import DifferencedMatching
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.inversion_loop import Stage, step_decay_stages
-from attacks.gradient.local_steps import weight_path
-from attacks.gradient.matching import GradientMatching
+from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching
+from attacks.gradient.trial_gradients.local_steps import weight_path
+from attacks.gradient.trial_gradients.matching import GradientMatching
 from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate
 from defenses.base import Update, UpdateDefense
 from defenses.checks import MOST_STEPS, require_scale, require_share, require_whole
-from defenses.noise import GaussianNoise, LaplaceNoise
-from defenses.pruning import Pruning, prune_smallest
+from defenses.updates.noise import GaussianNoise, LaplaceNoise
+from defenses.updates.pruning import Pruning, prune_smallest
 
 PIXEL_SCALE = 0.3
 """Typical |difference| of neighbouring pixels, in normalised units: the scale of the Laplace prior behind total variation."""

@@ -13,7 +13,7 @@ from attacks.gradient.noise_models import MaskedInversion
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 from defenses.checks import require_scale
-from defenses.soteria import Soteria
+from defenses.updates.soteria import Soteria
 
 
 @dataclass(frozen=True, repr=False)

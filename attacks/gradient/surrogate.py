@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.gradient.finite_difference import DifferencedMatching
 from attacks.gradient.inversion import GradientInversion, Trials
 from attacks.gradient.inversion_loop import Minimum
 from attacks.gradient.inversion_target import Target, Victim
-from attacks.gradient.kinks import RecordKinks, ReplayKinks
-from attacks.gradient.matching import GradientMatching, Observed
+from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching
+from attacks.gradient.trial_gradients.kinks import RecordKinks, ReplayKinks
+from attacks.gradient.trial_gradients.matching import GradientMatching, Observed
 from attacks.guesses import Reconstruction
 from attacks.observations import Aggregate, AttackError, ClientUpdate, Probe, TrainingUpdate
 from defenses.base import Update

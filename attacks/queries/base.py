@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attacks.base import Attack
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
-from attacks.queries.sender import QuerySender
+from attacks.query_sender import QuerySender
 from defenses.pipeline import Pipeline
 
 Guess = TypeVar("Guess")

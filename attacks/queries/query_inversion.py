@@ -15,7 +15,7 @@ from attacks.image_measures import total_variation
 from attacks.normalisation import channel_statistics
 from attacks.queries.base import Query, QueryAttack
 from attacks.queries.inversion import Inversion, answers, smooth_noise
-from attacks.queries.sender import QuerySender
+from attacks.query_sender import QuerySender
 from attacks.smashed.feature_inversion import without_noise
 from defenses.checks import MOST_STEPS, require_scale, require_whole
 

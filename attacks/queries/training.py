@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attacks.base import Knowledge
 from attacks.observations import AttackError
-from attacks.queries.sender import QuerySender, key_of
+from attacks.query_sender import QuerySender, key_of
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import DefenseError
 from defenses.checks import MOST_EXAMPLES, MOST_STEPS, require, require_scale, require_whole

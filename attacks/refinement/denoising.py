@@ -52,8 +52,8 @@ class LearnedDenoiser(Refinement):
     22.4 dB; those of 150 iterations under the least noise lost 4.1 dB (n = 24).
 
     A network that knows images can paint one from nothing (``learns_prior``). An audit therefore runs the whole chain a second
-    time, on updates of noise, and scores that guess beside it: see ``simulations.report.analysis.bars``. That runs the inversion
-    before it twice.
+    time, on updates of noise, and scores that guess beside it: see ``simulations.report.studies.baselines``. That runs the
+    inversion before it twice.
 
     One auxiliary example in eight is held out. Diagnostics, means in dB over them: ``holdout_psnr`` of images denoised from s =
     ``strongest`` / 2, beside ``holdout_psnr_noisy`` before that; and ``holdout_psnr_noise``, of what it paints from pure noise,

@@ -15,7 +15,7 @@ from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from defenses.base import Batch
 from defenses.checks import MOST_EXAMPLES, require_scale, require_whole
-from defenses.instahide import InstaHide
+from defenses.images.instahide import InstaHide
 
 
 class _Map(NamedTuple):

@@ -16,9 +16,9 @@ from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from attacks.refinement.transform_inverses import changes_nothing, has_direction, invert_transform
-from defenses.ats import ATS, parse_policies
 from defenses.checks import MOST_EXAMPLES, require, require_scale, require_whole
-from defenses.transforms import LIBRARY, apply_transform
+from defenses.images.ats import ATS, parse_policies
+from defenses.images.transforms import LIBRARY, apply_transform
 
 Steps = tuple[tuple[int, int], ...]
 """What one draw of ATS does: (index of the transform, sign), from left to right."""

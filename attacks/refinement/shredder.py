@@ -14,7 +14,7 @@ from attacks.image_measures import total_variation
 from attacks.refinement.jigsaw import place_blocks
 from attacks.refinement.unshuffle import Piece, Unshuffle, Windows
 from defenses.checks import MOST_STEPS, require_scale, require_whole
-from defenses.visual_mixer_windows import Level
+from defenses.images.visual_mixer_windows import Level
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from defenses.transforms import LIBRARY, apply_transform, blend, luma, magnitude, mean_grey, rotate, smooth
+from defenses.images.transforms import LIBRARY, apply_transform, blend, luma, magnitude, mean_grey, rotate, smooth
 
 DIRECTED = ("shearY", "translateX", "translateY", "color", "contrast", "sharpness", "brightness")
 ROUNDS = 12

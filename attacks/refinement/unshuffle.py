@@ -17,12 +17,12 @@ from attacks.refinement.base import Begun, Refinement
 from attacks.refinement.restoration import protect_afresh
 from attacks.refinement.window_inference import WindowInference, learn_windows
 from defenses.base import Batch
-from defenses.block_shuffle import BlockShuffle
 from defenses.checks import MOST_SIDE, require, require_whole
+from defenses.images.block_shuffle import BlockShuffle
+from defenses.images.vfe import window_fill, window_sum
+from defenses.images.visual_mixer import VisualMixer, shuffle_windows
+from defenses.images.visual_mixer_windows import Level, levels_of
 from defenses.pipeline import Pipeline
-from defenses.vfe import window_fill, window_sum
-from defenses.visual_mixer import VisualMixer, shuffle_windows
-from defenses.visual_mixer_windows import Level, levels_of
 
 Shuffle = VisualMixer | BlockShuffle
 PARTITIONS = ("inferred", "told")

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from defenses.vfe import widened, window_fill, window_sum
-from defenses.visual_mixer_windows import Level
+from defenses.images.vfe import widened, window_fill, window_sum
+from defenses.images.visual_mixer_windows import Level
 
 Mix = Callable[[Tensor, torch.Generator], tuple[list[Level], Tensor]]
 """Auxiliary images (B, C, H, W) -> the windows that a client's algorithm chooses, and the shuffled images."""

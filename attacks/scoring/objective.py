@@ -1,6 +1,6 @@
 """What a classifier is trained for: the loss between its logits and what is true, and what counts as right.
 
-One object for each kind of task; a run has one (``clients.task.Plan.objective``).
+One object for each kind of task; a run has one (``clients.task.task.Plan.objective``).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
 from attacks.smashed.token_positions import TokenReader, place
 from attacks.smashed.token_training import train_reader
 from defenses.checks import MOST_STEPS, require_whole
-from defenses.spectral_shuffle import SpectralShuffle, from_spectrum, mirror, patch_side, to_planes, to_tokens
+from defenses.smashed.spectral_shuffle import SpectralShuffle, from_spectrum, mirror, patch_side, to_planes, to_tokens
 
 
 def pairing_costs(tokens: Tensor, patch: int) -> Tensor:

@@ -16,7 +16,7 @@ from attacks.observations import AttackError
 from attacks.uploads.base import UploadedCollection
 from attacks.uploads.magnitude_system import MagnitudeSystem, signs_of
 from defenses.checks import MOST_STARTS, MOST_STEPS, require_whole
-from defenses.instahide import InstaHide
+from defenses.images.instahide import InstaHide
 
 FIRST_PRIOR, LAST_PRIOR, SHRINK = 10.0, 1e-4, 0.85
 """Weight of the class means in the images' least squares, against the encodings: first, last, and from iteration to iteration."""

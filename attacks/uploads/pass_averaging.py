@@ -14,7 +14,7 @@ from attacks.base import Attack, Knowledge
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
 from attacks.uploads.base import UploadedCollection
-from defenses.visual_mixer import VisualMixer
+from defenses.images.visual_mixer import VisualMixer
 
 
 @dataclass(frozen=True, repr=False)

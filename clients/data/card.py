@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from clients.data.datasets import ImageDataset
-from clients.told import read_json
+from clients.wire.texts import read_json
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
-from clients.data import census, composed, file_sets, packaged, picture_files
-from clients.data.file_sets import Place
+from clients.data import census, composed, packaged
+from clients.data.files import file_sets, picture_files
+from clients.data.files.file_sets import Place
 from clients.data.hugging_face import hugging_face
 from clients.data.images import (
     IMAGE_MEMORY,
@@ -26,7 +27,7 @@ from clients.data.images import (
     with_channels,
 )
 from clients.data.own import GROUP, own_source
-from clients.own_code import installed, is_own, origin
+from clients.process.own_code import installed, is_own, origin
 from defenses.registry import RegistryError
 
 __all__ = [

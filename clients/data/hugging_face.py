@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from clients.data.file_sets import Place
+from clients.data.files.file_sets import Place
 from clients.data.images import DataError, MissingDataError, Source
 from clients.data.own import source_of
 

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.data.decoding import levels_of
+from clients.data.files.decoding import levels_of
 from clients.data.images import DataError, Labels, Part, Source, resize
-from clients.own_code import OwnCodeError, accepted, own_code
+from clients.process.own_code import OwnCodeError, accepted, own_code
 
 GROUP = "fedveil.datasets"
 """Entry points of data sets."""

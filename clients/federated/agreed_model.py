@@ -16,13 +16,13 @@ from torch.nn import functional as F
 from attacks.exact.linear_layer import called, linear_layers
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
+from clients.federated.client import LocalClient
 from clients.federated.model_check import ModelCheck, Remembered, Tried, Weights
 from clients.federated.plan import federated_plan
-from clients.node import draws_from_seed
-from clients.questions import RefusedError, refusal
-from clients.records import to_record, to_tensors
-from clients.task import load_weights
-from clients.training import LocalClient
+from clients.messages.node import draws_from_seed
+from clients.secrets.policy import RefusedError, refusal
+from clients.task.task import load_weights
+from clients.wire.records import to_record, to_tensors
 
 MOST_JUDGED = 64
 """Own examples on which a model is tried."""

@@ -17,13 +17,13 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 
 from clients.federated.agreed_model import note_update, require_agreed
+from clients.federated.client import Ledger, LocalClient, LocalResult
 from clients.federated.plan import FederatedPlan
-from clients.node import answers_of, book, client_as, draws_from_seed, reply_to
-from clients.questions import refusal
-from clients.records import metrics, tensors_of, to_record, values_of, withheld
-from clients.scenarios import ClientSide
-from clients.told import read_json
-from clients.training import Ledger, LocalClient, LocalResult
+from clients.messages.node import answers_of, book, client_as, draws_from_seed, reply_to
+from clients.secrets.policy import refusal
+from clients.task.scenarios import ClientSide
+from clients.wire.records import metrics, tensors_of, to_record, values_of, withheld
+from clients.wire.texts import read_json
 
 
 def train(message: Message, context: Context) -> Message:

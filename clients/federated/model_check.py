@@ -97,7 +97,7 @@ class ModelCheck:
 
     Attributes:
         change: Times the largest own update, root mean square per parameter tensor. An average of updates moves by no more than the
-            longest; of weights the ratio was at most 1.1 over honest rounds (``benchmarks/model_check.py``).
+            longest; of weights the ratio was at most 1.1 over honest rounds (``benchmarks/inversion/model_check.py``).
         turns: Times the largest own 1 - cosine.
         magnitude: Times the initial root mean square.
         share: Of a layer's rows.

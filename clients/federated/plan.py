@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clients.task import Plan, WholeModelPlan
+from clients.task.task import Plan, WholeModelPlan
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 
-from attacks.queries.sender import QuerySender
+from attacks.query_sender import QuerySender
 from clients.inference.plan import InferencePlan, inference_plan
 from clients.inference.queries import InferenceClient
-from clients.node import book, client_as, reply_to
-from clients.questions import RefusedError
-from clients.records import metrics, tensors_of, to_record, values_of
-from clients.scenarios import ClientSide
+from clients.messages.node import book, client_as, reply_to
+from clients.secrets.policy import RefusedError
+from clients.task.scenarios import ClientSide
+from clients.wire.records import metrics, tensors_of, to_record, values_of
 
 
 def features(message: Message, context: Context) -> Message:

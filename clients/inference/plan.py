@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from clients.evaluation import device
 from clients.models.cuts import CUTS, checked_cut, halves
 from clients.models.library import ModelError
-from clients.task import Plan, WholeModelPlan, load_weights
+from clients.task.task import Plan, WholeModelPlan, load_weights
+from clients.training.evaluation import device
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.normalisation import normalise
-from attacks.queries.sender import QuerySender
-from clients.evaluation import device, evaluate
+from attacks.query_sender import QuerySender
 from clients.inference.plan import CutModel, inference_plan
-from clients.local_data import CHUNK, Client, LocalData, Probed, Truths, chunks, rows
+from clients.task.local_data import CHUNK, Client, LocalData, Probed, Truths, chunks, rows
+from clients.training.evaluation import device, evaluate
 
 KIND = "message:query"
 """Of the draws that protect the features of a batch of queries."""
@@ -88,7 +88,8 @@ class InferenceClient(Client):
             model: The whole model, by which the client knows what it would have been told without a defence.
 
         Returns:
-            As ``clients.evaluation.evaluate``, where "original" is of the whole model on clean images and "transformed" of the
+            As ``clients.training.evaluation.evaluate``, where "original" is of the whole model on clean images and
+            "transformed" of the
             answers, "agreement", the share of test images whose most likely class is the same in both, and "answers-lost" and
             "answers-gained", the shares for which only the whole model's, or only the answer, is right.
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from clients.machine import memory_of_machine
 from clients.models.library import ModelError
+from clients.process.machine import memory_of_machine
 
 FLOAT_BYTES = 4
 HELD = 3

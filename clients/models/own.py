@@ -9,7 +9,7 @@ from torch import nn
 
 from clients.models.library import LIBRARIES, ModelError, Shape, without_in_place
 from clients.models.own_trial import prove
-from clients.own_code import OwnCodeError, accepted, installed, is_own, origin, own_code
+from clients.process.own_code import OwnCodeError, accepted, installed, is_own, origin, own_code
 
 GROUP = "fedveil.models"
 """Entry points of models."""

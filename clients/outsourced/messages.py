@@ -14,13 +14,13 @@ import time
 
 from flwr.app import Context, Message
 
-from clients.evaluation import device, evaluate
-from clients.node import answers_of, book, client_as, reply_to
+from clients.messages.node import answers_of, book, client_as, reply_to
 from clients.outsourced.plan import OutsourcedPlan, outsourced_plan
 from clients.outsourced.uploads import UPLOAD_ROUND, OutsourcedClient
-from clients.records import metrics, tensors_of, to_record, values_of
-from clients.scenarios import ClientSide
-from clients.task import load_weights
+from clients.task.scenarios import ClientSide
+from clients.task.task import load_weights
+from clients.training.evaluation import device, evaluate
+from clients.wire.records import metrics, tensors_of, to_record, values_of
 
 
 def upload(message: Message, context: Context) -> Message:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from clients.local_data import Client, LocalData, Probed, Truths, chunks, rows
 from clients.outsourced.plan import outsourced_plan
-from defenses.base import generator_for
+from clients.task.local_data import Client, LocalData, Probed, Truths, chunks, rows
+from defenses.random_draws import generator_for
 
 KIND = "message:upload"
 """Of the draws that protect an upload."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clients.evaluation import device
-from clients.local_data import Probed
-from clients.models.halves import EdgeHalf
+from clients.models.split.halves import EdgeHalf
 from clients.split.batches import SplitBatches, smashed
-from defenses.base import Batch, Key, Update, generator_for
+from clients.task.local_data import Probed
+from clients.training.evaluation import device
+from defenses.base import Batch, Update
+from defenses.random_draws import Key, generator_for
 
 
 class AuditBatches:

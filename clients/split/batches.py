@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from attacks.sender import smash
-from clients.evaluation import device
-from clients.local_data import LocalData
-from clients.models.halves import EdgeHalf
+from clients.models.split.halves import EdgeHalf
 from clients.split.passes import SplitPasses
-from defenses.base import Batch, Key, generator_for
+from clients.task.local_data import LocalData
+from clients.training.evaluation import device
+from defenses.base import Batch
+from defenses.random_draws import Key, generator_for
 
 
 @dataclass(frozen=True)

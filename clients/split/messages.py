@@ -20,7 +20,7 @@ type                  content                                                rep
 
 What is on the wire of a training step is tokens: no order, no class token. A frozen client half never crosses it: it follows from
 the seed. What a trained half needs between messages is kept in the node's state. ``train.smash`` and ``train.audit_step`` are
-answered as the node's configuration allows (``clients.questions``).
+answered as the node's configuration allows (``clients.secrets.policy``).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 from torch import Tensor
 
-from clients.node import answers_of, book, client_as, reply_to
-from clients.questions import Answers, refusal
-from clients.records import metrics, tensors_of, to_record, to_tensors, values_of, withheld
-from clients.scenarios import ClientSide
+from clients.messages.node import answers_of, book, client_as, reply_to
+from clients.secrets.policy import Answers, refusal
 from clients.split.plan import SplitPlan, split_plan
 from clients.split.training import EdgeState, SplitClient
+from clients.task.scenarios import ClientSide
+from clients.wire.records import metrics, tensors_of, to_record, to_tensors, values_of, withheld
 
 
 def step(message: Message, context: Context) -> Message:

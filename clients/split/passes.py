@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from clients.task import Task
+from clients.task.task import Task
 
 
 class SplitPasses:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from clients.models.fits import Sizes, require_fits
-from clients.models.halves import EdgeHalf
-from clients.models.server_half import ServerHalf
-from clients.models.split_models import SplitShape, build_split_model, default_width
-from clients.task import Plan
+from clients.models.split.halves import EdgeHalf
+from clients.models.split.server_half import ServerHalf
+from clients.models.split.split_models import SplitShape, build_split_model, default_width
+from clients.task.task import Plan
 from defenses.base import DefenseError
 
 

@@ -16,16 +16,17 @@ from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
 from attacks.scoring.roc import auc
-from clients.evaluation import device
-from clients.local_data import Client, LocalData, Truths, chunks
-from clients.models.halves import EdgeHalf, RawPatches
-from clients.optimizer_state import flat_state, load_flat_state
+from clients.federated.client import TrainingError, protect_gradient
+from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.audits import AuditBatches
 from clients.split.batches import SplitBatches, smashed
 from clients.split.plan import SplitPlan, build_optimizer, split_plan
-from clients.task import Task, load_weights
-from clients.training import TrainingError, protect_gradient
-from defenses.base import Update, generator_for
+from clients.task.local_data import Client, LocalData, Truths, chunks
+from clients.task.task import Task, load_weights
+from clients.training.evaluation import device
+from clients.training.optimizer_state import flat_state, load_flat_state
+from defenses.base import Update
+from defenses.random_draws import generator_for
 
 NETWORK = "network/"
 """Prefix of the weights of a network that an edge-training defence keeps at the client."""

@@ -43,17 +43,20 @@ INTERFACES = {
         ),
     },
     "clients": {
-        "clients/index": ("Clients of any Flower app", ["clients.audited.app", "clients.audited.protect"]),
-        "clients/scenario": ("A scenario's clients", ["clients.scenarios", "clients.task", "clients.local_data"]),
-        "clients/training": ("Local training", ["clients.training"]),
-        "clients/data": ("Data and models", ["clients.data.datasets", "clients.data.card", "clients.own_code"]),
+        "clients/index": ("Clients of any Flower app", ["clients.external_app.app", "clients.external_app.protect"]),
+        "clients/scenario": (
+            "A scenario's clients",
+            ["clients.task.scenarios", "clients.task.task", "clients.task.local_data"],
+        ),
+        "clients/training": ("Local training", ["clients.federated.client"]),
+        "clients/data": ("Data and models", ["clients.data.datasets", "clients.data.card", "clients.process.own_code"]),
     },
     "strategies": {
         "strategies/index": (
             "Strategies",
-            ["strategies.curious", "strategies.recording", "strategies.audited.strategy"],
+            ["strategies.federated.curious", "strategies.recording.strategy", "strategies.external_app.strategy"],
         ),
-        "strategies/exchange": ("The guarded exchange", ["strategies.guard", "strategies.exchange"]),
+        "strategies/exchange": ("The guarded exchange", ["strategies.exchange.guard", "strategies.exchange.exchange"]),
         "strategies/audit": (
             "The audit",
             [
@@ -63,21 +66,26 @@ INTERFACES = {
                 "strategies.audit.threat_card",
             ],
         ),
-        "strategies/recordings": ("Recordings", ["strategies.recording_files"]),
+        "strategies/recordings": ("Recordings", ["strategies.recording.files"]),
     },
     "simulations": {
-        "simulations/index": ("Audits from Python", ["simulations.in_process", "simulations.audited.study"]),
+        "simulations/index": ("Audits from Python", ["simulations.run.in_process", "simulations.external_app.study"]),
         "simulations/experiment": (
             "Experiments",
-            ["simulations.experiment", "simulations.settings", "simulations.server_app", "simulations.run_directory"],
+            [
+                "simulations.experiment.experiment",
+                "simulations.settings.fields",
+                "simulations.server_app",
+                "simulations.run_folder.run_directory",
+            ],
         ),
-        "simulations/scenarios": ("Scenarios", ["simulations.scenarios.base", "simulations.scenarios.federated"]),
+        "simulations/scenarios": ("Scenarios", ["simulations.experiment.scenario", "simulations.scenarios.federated"]),
         "simulations/rows": (
             "Rows and sections of the report",
-            ["simulations.rows", "simulations.report.sections.base"],
+            ["simulations.run_folder.rows", "simulations.report.section"],
         ),
-        "simulations/recorded": ("Attacks on recorded updates", ["simulations.recorded.attack_file"]),
-        "simulations/local_grid": ("A federation in one process", ["simulations.local_grid"]),
+        "simulations/recorded": ("Attacks on recorded updates", ["simulations.external_app.recorded.attack_file"]),
+        "simulations/local_grid": ("A federation in one process", ["simulations.runtime.local_grid"]),
     },
 }
 """Package -> page -> its title, and the modules whose public names it shows."""

@@ -12,9 +12,9 @@ from mkdocs.structure.files import File, Files
 
 from clients.data.datasets import dataset_names
 from clients.models.classifiers import model_names
-from clients.models.split_models import split_model_names
-from simulations.experiment import all_settings, owners
-from simulations.scenarios.base import scenarios
+from clients.models.split.split_models import split_model_names
+from simulations.experiment.experiment import all_settings, owners
+from simulations.experiment.scenario import scenarios
 from simulations.search.settings import keys as search_settings
 
 HEAD = "| setting | default | meaning | allowed |\n| --- | --- | --- | --- |\n"

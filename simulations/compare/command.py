@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from simulations.command_line import fail
-from simulations.errors import ConfigError
-from simulations.terminal import Terminal
+from simulations.console.command_line import fail
+from simulations.console.terminal import Terminal
+from simulations.settings.errors import ConfigError
 
 console = Terminal(highlight=False)
 

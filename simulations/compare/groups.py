@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from simulations.errors import ConfigError
-from simulations.places import require_rows
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.run_config import FREE_ON_RESUME, OWN_CODE
+from simulations.run_folder.places import require_rows
+from simulations.run_folder.run_config import FREE_ON_RESUME, OWN_CODE
+from simulations.settings.errors import ConfigError
 
 FREE = FREE_ON_RESUME | {"seed", "experiment"}
 """Settings in which runs of one group may differ: the seed, and what changes no number."""

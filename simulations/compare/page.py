@@ -12,11 +12,11 @@ from markupsafe import Markup
 from simulations.compare.groups import Group
 from simulations.report.analysis.conclusion import conclusion
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.plain import OWN_CLIENTS, Plain, plain_words_of
 from simulations.report.page.page import environment
 from simulations.report.page.script import SCRIPT, SCRIPT_HASH
 from simulations.report.page.style import CSS
 from simulations.report.page.template import MACROS
+from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
 
 TEMPLATE = """<!doctype html>
 <html lang="en">

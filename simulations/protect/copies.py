@@ -15,14 +15,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from clients.draws import digest_of
-from clients.with_parent import end_with_parent
+from clients.process.with_parent import end_with_parent
+from clients.secrets.draws import digest_of
 from defenses.base import Batch
+from defenses.images.vfe import vfe_image
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
-from defenses.vfe import vfe_image
-from simulations.errors import ConfigError
 from simulations.protect.pictures import PictureError, read, write
+from simulations.settings.errors import ConfigError
 
 VFE_WINDOW = 8
 """Pixels; the size for which the paper works an example."""
@@ -67,7 +67,7 @@ class Copy:
         output: Path in the target folder; "" where there is none.
         sha256: Of the source file.
         shape: (C, H, W) of the copy.
-        vfe_before: Mean VFE of windows of 8 pixels, values in [0, 1]; see ``defenses.vfe.vfe_image``.
+        vfe_before: Mean VFE of windows of 8 pixels, values in [0, 1]; see ``defenses.images.vfe.vfe_image``.
         vfe_after: The same of the copy.
         notes: What of the source is not in the copy.
         idle: Why the defence does nothing to a picture of that size, or less than it says; see ``InputDefense.idle``.

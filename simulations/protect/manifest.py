@@ -16,10 +16,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
-from simulations.errors import ConfigError, undamaged
-from simulations.folder_lock import LOCK, take_lock
 from simulations.protect.copies import Copy, Order
-from simulations.run_directory import write_atomically
+from simulations.run_folder.folder_lock import LOCK, take_lock
+from simulations.run_folder.run_directory import write_atomically
+from simulations.settings.errors import ConfigError, undamaged
 from strategies.audit.whole_files import PARTIAL
 
 MANIFEST, JOURNAL = "manifest.json", ".journal.jsonl"

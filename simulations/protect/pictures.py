@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from clients.data.decoding import decode_noted, merge_equal
+from clients.data.files.decoding import decode_noted, merge_equal
 from clients.data.images import DataError, resize, to_float
-from simulations.errors import ConfigError
+from simulations.settings.errors import ConfigError
 
 LOSSLESS = (".png", ".bmp", ".tif", ".tiff")
 """Formats that keep every pixel; copies of other formats become PNG, because a lossy one would change what the defence made."""

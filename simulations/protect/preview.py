@@ -23,15 +23,16 @@ from attacks.refinement.base import Refinement
 from attacks.registry import ATTACKS
 from attacks.uploads.base import AsUploaded, UploadedImages
 from clients.models.classifiers import build_model
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
+from defenses.random_draws import generator_for
 from defenses.spec import parse
 from simulations.protect.copies import protect_image
 from simulations.protect.manifest import Manifest
 from simulations.protect.pictures import PictureError, read
 from simulations.report.page.style import CSS
 from simulations.report.text import decibel
-from simulations.run_directory import write_atomically
+from simulations.run_folder.run_directory import write_atomically
 
 SHOWN = 6
 MOST_LEARNED = 400

@@ -11,10 +11,10 @@ import torch
 
 from clients.data.datasets import ImageDataset, dataset_names, is_multi_label, is_table, load_dataset, to_float
 from clients.data.images import MissingDataError
-from clients.own_code import is_own
-from simulations.errors import ConfigError
-from simulations.own_code_trials import try_dataset
+from clients.process.own_code import is_own
 from simulations.protect.pictures import find, write
+from simulations.runtime.own_code_trials import try_dataset
+from simulations.settings.errors import ConfigError
 
 SOURCE = ".source"
 """Ends the name of the folder beside the copies of a data set that holds its pictures as they are, while they are being protected.

@@ -10,18 +10,18 @@ from pathlib import Path
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from clients.secret_file import SecretError, default_folder, kept_secret
+from clients.secrets.secret_file import SecretError, default_folder, kept_secret
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import SpecError, parse
-from simulations.command_line import errors, fail, self_contained
-from simulations.errors import ConfigError
+from simulations.console.command_line import errors, fail, self_contained
+from simulations.console.terminal import Terminal
 from simulations.protect.copies import Order, copies
 from simulations.protect.manifest import Manifest
 from simulations.protect.pictures import left_out, output_names
 from simulations.protect.sources import Pictures, pictures_of
-from simulations.settings import IMAGE_SIDE
-from simulations.terminal import Terminal
+from simulations.settings.errors import ConfigError
+from simulations.settings.fields import IMAGE_SIDE
 
 console = Terminal(highlight=False)
 MOST_TOLD = 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from simulations.report.analysis.control import validate
-from simulations.report.analysis.rows import read_rows, to_csv
-from simulations.rows import Row
+from simulations.report.studies.control import validate
+from simulations.report.studies.rows import read_rows, to_csv
+from simulations.run_folder.rows import Row
 
 __all__ = ["Row", "read_rows", "validate", "write_report"]
 

@@ -14,21 +14,21 @@ from torch import Tensor, nn
 from attacks.spec import stages_of
 from clients.data.card import DataCard
 from clients.federated.plan import FederatedPlan, federated_plan
-from clients.records import to_record, to_tensors
-from clients.task import Plan
+from clients.task.task import Plan
+from clients.wire.records import to_record, to_tensors
 from defenses.base import DefenseError, EdgeTrainingDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
-from simulations.aggregate_settings import check_aggregates, check_group_sizes, group_sizes
-from simulations.attribute_settings import check_attribute_attacks
-from simulations.checkpoints import Checkpoint
-from simulations.declared.federated import FederatedSettings
-from simulations.errors import ConfigError
-from simulations.known_clients import KnownClients
-from simulations.scenarios.base import Rounds, Scenario, check_probe_images
-from simulations.whole_models import WholeModelExperiment
+from simulations.experiment.attribute_rules import check_attribute_attacks
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import Rounds, Scenario, check_probe_images
+from simulations.experiment.whole_models import WholeModelExperiment
+from simulations.run_folder.checkpoints import Checkpoint
+from simulations.settings.aggregates import check_aggregates, check_group_sizes, group_sizes
+from simulations.settings.errors import ConfigError
+from simulations.settings.federated import FederatedSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.curious import CuriousFedAvg
+from strategies.federated.curious import CuriousFedAvg
 from strategies.federated.observations import ACTIVE, AGGREGATE, KINDS, PROBE, PROBE_ATTRIBUTE, UPDATE
 
 

@@ -12,25 +12,25 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from attacks.queries.sender import QuerySender
 from attacks.queries.training import MIN_EXAMPLES
-from clients.auxiliary import Auxiliary
+from attacks.query_sender import QuerySender
 from clients.data.card import DataCard
 from clients.inference.plan import InferencePlan, inference_plan
-from clients.local_data import chunks
 from clients.models.library import ModelError
-from clients.task import FLOAT_BYTES, Plan
+from clients.task.auxiliary import Auxiliary
+from clients.task.local_data import chunks
+from clients.task.task import FLOAT_BYTES, Plan
 from defenses.base import DefenseError
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
-from simulations.attribute_settings import check_memory
-from simulations.checkpoints import Checkpoint
-from simulations.declared.inference import USUAL
-from simulations.errors import ConfigError
-from simulations.inference_rules import check_settings
-from simulations.inference_settings import InferenceExperiment
-from simulations.known_clients import KnownClients
-from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
+from simulations.experiment.attribute_rules import check_memory
+from simulations.experiment.inference import InferenceExperiment
+from simulations.experiment.inference_rules import check_settings
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
+from simulations.run_folder.checkpoints import Checkpoint
+from simulations.settings.errors import ConfigError
+from simulations.settings.inference import USUAL
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.inference.loaded_model import LoadedModel, read_weights
@@ -82,7 +82,7 @@ class Inference(Scenario[InferenceExperiment]):
         self._adversaries: WeakKeyDictionary[Auditor, OfflineAdversaries] = WeakKeyDictionary()
 
     def check(self, experiment: InferenceExperiment) -> None:
-        """See ``simulations.inference_rules``."""
+        """See ``simulations.experiment.inference_rules``."""
         check_settings(experiment)
 
     def check_data(self, experiment: InferenceExperiment, pipeline: Pipeline, card: DataCard) -> None:

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from attacks.spec import stages_of
 from attacks.uploads.joint_encodings import JointEncodingInversion
 from clients.data.card import DataCard
-from clients.local_data import chunks
 from clients.outsourced.plan import outsourced_plan
-from clients.task import FLOAT_BYTES, Plan
+from clients.task.local_data import chunks
+from clients.task.task import FLOAT_BYTES, Plan
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
-from simulations.checkpoints import Checkpoint
-from simulations.declared.outsourced import USUAL, OutsourcedSettings
-from simulations.errors import ConfigError
-from simulations.known_clients import KnownClients
-from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
-from simulations.whole_models import WholeModelExperiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
+from simulations.experiment.whole_models import WholeModelExperiment
+from simulations.run_folder.checkpoints import Checkpoint
+from simulations.settings.errors import ConfigError
+from simulations.settings.outsourced import USUAL, OutsourcedSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.outsourced.observations import COLLECTION, KINDS, MODEL, UPLOAD

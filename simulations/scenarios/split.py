@@ -13,20 +13,26 @@ from torch import Tensor, nn
 from attacks.sender import smash
 from clients.data.card import DataCard
 from clients.models.library import ModelError
-from clients.models.split_models import split_model_names
+from clients.models.split.split_models import split_model_names
 from clients.split.passes import SplitPasses
 from clients.split.plan import SplitPlan, split_plan
-from clients.task import Plan
+from clients.task.task import Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
-from simulations.attribute_settings import check_attribute_attacks, check_memory
-from simulations.checkpoints import Checkpoint
-from simulations.declared.split import USUAL, USUAL_ON_TABLES, SplitSettings
-from simulations.errors import ConfigError, require_known
-from simulations.experiment import Experiment
-from simulations.known_clients import KnownClients
-from simulations.scenarios.base import LARGEST_MESSAGE, Rounds, Scenario, check_probe_images, leave_cores_to_attacks
+from simulations.experiment.attribute_rules import check_attribute_attacks, check_memory
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import (
+    LARGEST_MESSAGE,
+    Rounds,
+    Scenario,
+    check_probe_images,
+    leave_cores_to_attacks,
+)
+from simulations.run_folder.checkpoints import Checkpoint
+from simulations.settings.errors import ConfigError, require_known
+from simulations.settings.split import USUAL, USUAL_ON_TABLES, SplitSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.split.costs import record_costs

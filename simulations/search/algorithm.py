@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from clients.data.card import DataCard
-from defenses.ats import Policy
-from defenses.base import generator_for
-from defenses.transforms import LIBRARY
+from defenses.images.ats import Policy
+from defenses.images.transforms import LIBRARY
+from defenses.random_draws import generator_for
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
 from simulations.search.scorer import DegenerateModelError, Scorer, require_meaning, semi_train
 from simulations.search.space import disjoint, effect, overlap, sample, text_of

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from defenses.ats import ATS
+from defenses.images.ats import ATS
 from simulations.report.analysis.adaptive import is_adaptive
-from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.run import read_run
-from simulations.report.analysis.study import Study
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.study import Study
 from simulations.report.text import decibel
-from simulations.rows import NULL_PREFIX
+from simulations.run_folder.rows import NULL_PREFIX
 from simulations.search.folder import AUDIT, SHARED, SearchFolder
 
 MEAN_IMAGE = f"{NULL_PREFIX}mean"

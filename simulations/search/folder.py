@@ -22,12 +22,12 @@ from typing import IO, Any
 from safetensors import SafetensorError
 from torch import Tensor
 
-from defenses.ats import ATS, Policy
-from simulations.errors import ConfigError
-from simulations.folder_lock import LOCK, take_lock
-from simulations.run_directory import write_atomically
+from defenses.images.ats import ATS, Policy
+from simulations.run_folder.folder_lock import LOCK, take_lock
+from simulations.run_folder.run_directory import write_atomically
 from simulations.search.scorer import Scores
 from simulations.search.settings import Search
+from simulations.settings.errors import ConfigError
 from strategies.audit.whole_files import PARTIAL, load_tensors, save_tensors
 
 IDENTITY, SINGLE, CANDIDATE, TRANSFER = "identity", "single", "candidate", "transfer"

@@ -9,12 +9,12 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from defenses.transforms import LIBRARY
+from defenses.images.transforms import LIBRARY
 from simulations.report.drawing.canvas import Canvas, Mark, ink, paint, style
 from simulations.report.drawing.domains import bounds
 from simulations.report.page.style import CSS
 from simulations.report.text import decibel, fixed, plain
-from simulations.run_directory import write_atomically
+from simulations.run_folder.run_directory import write_atomically
 from simulations.search.attacked import read_attacked
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
 from simulations.search.settings import PAPER

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from clients.data.images import ImageDataset
-from defenses.base import generator_for
-from simulations.errors import ConfigError
+from defenses.random_draws import generator_for
 from simulations.search.settings import Search
+from simulations.settings.errors import ConfigError
 
 CHUNK = 256
 """Pictures that are read at once; a data set may not fit into memory."""

@@ -14,18 +14,19 @@ from torch.nn import functional as F
 from attacks.normalisation import normalise
 from clients.data.card import DataCard
 from clients.data.images import MissingDataError, to_float
-from clients.evaluation import device
 from clients.models.classifiers import build_model
-from clients.task import load_weights
-from defenses.ats import Policy, transform_images
-from defenses.base import Batch, generator_for
-from simulations.errors import ConfigError
-from simulations.own_code_trials import try_dataset, try_model
-from simulations.search.gradients import ExampleGradients, Similarities
+from clients.task.task import load_weights
+from clients.training.evaluation import device
+from defenses.base import Batch
+from defenses.images.ats import Policy, transform_images
+from defenses.random_draws import generator_for
+from simulations.runtime.own_code_trials import try_dataset, try_model
+from simulations.search.gradients.gradients import ExampleGradients, Similarities
 from simulations.search.pictures import accuracy_batches, score_positions, semi_positions
 from simulations.search.scores import accuracy_score, paper_score, released_score, similarity_curves
 from simulations.search.settings import RELEASED, Search
-from strategies.central_training import DivergedError, train_alone
+from simulations.settings.errors import ConfigError
+from strategies.training.central_training import DivergedError, train_alone
 
 MOST_KEPT = 1 << 29
 """Bytes of the gradients at the noise that are kept for all policies; a larger model's are made again for each."""

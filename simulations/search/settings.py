@@ -10,11 +10,11 @@ from typing import Any
 from clients.data.datasets import is_multi_label, is_table
 from clients.data.images import IMAGE_MEMORY
 from clients.outsourced.plan import OutsourcedPlan
-from clients.task import WholeModelPlan
-from simulations.errors import ConfigError, require_known
-from simulations.known_names import require_dataset, require_model
+from clients.task.task import WholeModelPlan
+from simulations.experiment.known_names import require_dataset, require_model
 from simulations.search.space import LONGEST, size_of_space
-from simulations.settings import (
+from simulations.settings.errors import ConfigError, require_known
+from simulations.settings.fields import (
     IMAGE_SIDE,
     SHARE,
     above,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
-from defenses.ats import Policy
-from defenses.transforms import LIBRARY, magnitude
+from defenses.images.ats import Policy
+from defenses.images.transforms import LIBRARY, magnitude
 
 LONGEST = 3
 SIGNED = frozenset({"shearY", "translateX", "translateY", "color", "contrast", "sharpness", "brightness"})
@@ -73,7 +73,7 @@ def sample(generator: torch.Generator, channels: int, longest: int = LONGEST) ->
 
 
 def text_of(policies: tuple[Policy, ...]) -> str:
-    """``3-1-7+43-18-18``, as ``defenses.ats.parse_policies`` reads it."""
+    """``3-1-7+43-18-18``, as ``defenses.images.ats.parse_policies`` reads it."""
     return "+".join("-".join(map(str, policy)) for policy in policies)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import rankdata, spearmanr
 
-from defenses.ats import Policy
+from defenses.images.ats import Policy
 from simulations.search.folder import Scored
 from simulations.search.settings import OTHER, PAPER, RELEASED, Search
 from simulations.search.space import disjoint, text_of

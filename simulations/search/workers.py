@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
-from clients.lone_ray import keep_ray_here, start_ray
-from defenses.ats import Policy
-from simulations.command_line import errors
-from simulations.errors import ConfigError
+from clients.process.ray_cluster import keep_ray_here, start_ray
+from defenses.images.ats import Policy
+from simulations.console.command_line import errors
 from simulations.search.scorer import Scores
 from simulations.search.settings import Search
+from simulations.settings.errors import ConfigError
 
 AT_ONCE = 2
 """Policies that wait at a worker, so that it never waits itself."""

@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from simulations.command_line import fail, read_toml, value_of
-from simulations.errors import ConfigError, require_known
+from simulations.console.command_line import fail, read_toml, value_of
+from simulations.console.terminal import Terminal
 from simulations.search.algorithm import PolicySearch, Step, seconds_left
 from simulations.search.folder import AUDIT, SearchFolder
 from simulations.search.pictures import digests_of
@@ -21,7 +21,7 @@ from simulations.search.scorer import DegenerateModelError, check
 from simulations.search.settings import OTHER, WITHOUT_EFFECT, Search, keys
 from simulations.search.space import text_of
 from simulations.search.workers import require_cluster
-from simulations.terminal import Terminal
+from simulations.settings.errors import ConfigError, require_known
 
 console = Terminal(highlight=False)
 

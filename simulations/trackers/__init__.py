@@ -11,8 +11,8 @@ from types import ModuleType
 
 from rich.console import Console
 
-from simulations.command_line import errors
-from simulations.errors import ConfigError
+from simulations.console.command_line import errors
+from simulations.settings.errors import ConfigError
 
 EXIT_NOT_TRACKED = 4
 """The run is there, and a tracker did not take it."""

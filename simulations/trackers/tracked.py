@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from simulations.report.analysis.rows import read_rows
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.summary import summarise
-from simulations.rows import Row
+from simulations.report.studies.rows import read_rows
+from simulations.run_folder.rows import Row
 
 ARTIFACTS = ("report.html", "rows.csv", "rows.jsonl", "config.json")
 LONGEST_NAME = 250

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.guesses import Attributes, Cells, Labels
-from clients.audit import COUNTS
-from clients.guesses import GUESSES, guess_tensors
-from clients.records import tensors_of, to_record, values_of
-from clients.task import Task
+from clients.scoring.audit import COUNTS
+from clients.scoring.guesses import GUESSES, guess_tensors
+from clients.task.task import Task
+from clients.wire.records import tensors_of, to_record, values_of
 from strategies.audit.jobs import AttackJob, Outcome
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
@@ -26,8 +26,8 @@ from strategies.audit.recorder import Recorder
 from strategies.audit.replies import BASELINES, fault_in_scores, scores_of
 from strategies.audit.score_rows import MEMBER, OTHER, PICTURED, membership_rows, score_rows
 from strategies.audit.threat_card import FROM_SEED, ThreatCard
-from strategies.exchange import Exchange
-from strategies.guard import Answers, GuardedExchange
+from strategies.exchange.exchange import Exchange
+from strategies.exchange.guard import Answers, GuardedExchange
 
 Scores = dict[str, list[float]]
 

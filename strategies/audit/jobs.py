@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.spec import parse_attacks, stages_of
-from clients.task import Task
+from clients.task.task import Task
 from strategies.audit.kinds import Kind, Observed, kind_of, part_of
 from strategies.audit.threat_card import PAINTED, ThreatCard
 from strategies.audit.whole_files import load_tensors, save_tensors

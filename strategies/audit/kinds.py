@@ -21,9 +21,9 @@ from attacks.observations import AttackError
 from attacks.registry import ATTACKS
 from attacks.sender import Sender
 from attacks.spec import parse_attacks, stages_of
-from clients.auxiliary import Auxiliary
-from clients.scenarios import read_task
-from clients.task import Plan, Task, load_weights
+from clients.task.auxiliary import Auxiliary
+from clients.task.scenarios import read_task
+from clients.task.task import Plan, Task, load_weights
 from defenses.base import Batch
 from defenses.registry import RegistryError, collected, modules_in
 

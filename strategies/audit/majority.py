@@ -13,8 +13,8 @@ import torch
 from torch.nn import functional as F
 
 from attacks.guesses import Attributes
-from clients.auxiliary import Auxiliary
-from clients.task import Task
+from clients.task.auxiliary import Auxiliary
+from clients.task.task import Task
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.threat_card import ThreatCard

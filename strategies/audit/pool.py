@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from attacks.gradient.memory import keep_freed_memory
-from clients.with_parent import end_with_parent
+from attacks.gradient.trial_gradients.memory import keep_freed_memory
+from clients.process.with_parent import end_with_parent
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.runner import run_job
 
@@ -211,7 +211,8 @@ def threads(count: int) -> Iterator[None]:
 def _prepare_process() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
-    # Differences of gradients (``attacks.gradient.finite_difference``) need all digits of a float32; TensorFloat-32 has three.
+    # Differences of gradients (``attacks.gradient.trial_gradients.finite_difference``) need all digits of a float32;
+    # TensorFloat-32 has three.
     torch.backends.cudnn.allow_tf32 = False
 
 

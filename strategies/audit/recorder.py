@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from clients.task import Task
+from clients.task.task import Task
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from flwr.app import Message, MetricRecord
 
-from clients.audit import COUNTS
-from clients.records import tensors_of, values_of
-from clients.table_audit import COLUMN
-from clients.task import Task
-from clients.told import shortened
+from clients.scoring.audit import COUNTS
+from clients.scoring.table_audit import COLUMN
+from clients.task.task import Task
+from clients.wire.records import tensors_of, values_of
+from clients.wire.texts import shortened
 from strategies.audit.score_rows import ATTRIBUTE_ACCURACY, CHANCE, MS_SSIM_SUCCESS
 
 BASELINES = "baselines"
@@ -32,7 +32,7 @@ def fault_in_scores(reply: Message, guessed: str, task: Task) -> str:
 
     Args:
         reply: A client's reply that is no error.
-        guessed: The kind of the guesses that it was sent, one of ``clients.guesses.GUESSES``, or ``BASELINES``.
+        guessed: The kind of the guesses that it was sent, one of ``clients.scoring.guesses.GUESSES``, or ``BASELINES``.
         task: Orders of the round.
     """
     found = reply.content.get("metrics")

@@ -20,9 +20,9 @@ from attacks.refinement.base import Chain
 from attacks.scoring.oracle import Oracle, train_oracle
 from attacks.spec import stages_of
 from attacks.uploads.base import UploadedImages
-from clients.auxiliary import OWN_AUXILIARY, Auxiliary
-from clients.task import Plan
-from defenses.base import generator_for
+from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
+from clients.task.task import Plan
+from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.kinds import digest
 

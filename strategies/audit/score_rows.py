@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_interval, roc_curve, tpr_at_fpr
-from clients.blind_guesses import FLAT_PSNR, NULL_PSNR
-from clients.table_audit import CELLS, COLUMN
+from clients.scoring.null_baselines import FLAT_PSNR, NULL_PSNR
+from clients.scoring.table_audit import CELLS, COLUMN
 from strategies.audit.threat_card import ThreatCard
 
 CHANCE = "retrieval-chance"

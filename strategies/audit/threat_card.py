@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from clients.task import Task
+from clients.task.task import Task
 
 MOST_VALUE, MOST_WHOLE = 1e100, 2**53
 """Largest finite number and largest count of cards and rows. Nothing that is measured comes near the first, and the square of a sum

@@ -12,15 +12,15 @@ from attacks.base import Attack
 from attacks.local_model import shared_tensors
 from attacks.observations import AttackError
 from attacks.spec import stages_of
-from clients.questions import is_refusal
-from clients.task import Task
-from defenses.base import generator_for
+from clients.secrets.policy import is_refusal
+from clients.task.task import Task
+from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import ACTIVE_SERVER, ThreatCard
+from strategies.exchange.guard import Answers
 from strategies.federated.audit import UpdateAudit, fewest_guesses, seen_updates
 from strategies.federated.observations import ACTIVE
-from strategies.guard import Answers
 
 Ask = Callable[[Task, Mapping[str, Tensor]], Answers]
 """(orders, weights of the model to send) -> partition -> the updates of one step that answer it."""

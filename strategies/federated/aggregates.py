@@ -10,8 +10,9 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from clients.task import Task
-from defenses.base import Update, generator_for
+from clients.task.task import Task
+from defenses.base import Update
+from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import ThreatCard

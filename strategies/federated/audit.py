@@ -11,8 +11,8 @@ from torch import Tensor
 from attacks.base import Attack
 from attacks.spec import stages_of
 from clients.federated.plan import federated_plan
-from clients.records import tensors_of, values_of
-from clients.task import Task
+from clients.task.task import Task
+from clients.wire.records import tensors_of, values_of
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed

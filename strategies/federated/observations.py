@@ -15,9 +15,9 @@ from attacks.base import Attack, Knowledge
 from attacks.observations import Aggregate, ClientUpdate, Probe, TrainingUpdate
 from attacks.refinement.base import Refinement
 from attacks.spec import stages_of
-from clients.auxiliary import Auxiliary
-from clients.federated.lone_training import probes_alone, train_alone
-from clients.task import Plan
+from clients.federated.local_training import probes_alone, train_alone
+from clients.task.auxiliary import Auxiliary
+from clients.task.task import Plan
 from defenses.base import Batch, Update
 from strategies.audit.kinds import Kind, Observed, Seen, digest
 

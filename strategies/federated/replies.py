@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from clients.records import tensors_of, values_of
-from clients.task import Task
-from clients.told import shortened
-from strategies.guard import fault
+from clients.task.task import Task
+from clients.wire.records import tensors_of, values_of
+from clients.wire.texts import shortened
+from strategies.exchange.guard import fault
 
 COUNTED = {"num-examples", "local-steps"}
 """What every update tells beside its metrics."""

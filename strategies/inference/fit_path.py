@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from attacks.attributes.inference import AttributeInference
 from attacks.base import Knowledge
 from attacks.normalisation import normalise
-from attacks.queries.sender import QuerySender
 from attacks.queries.training import AT_ONCE, MIN_EXAMPLES, STATIC
-from clients.evaluation import device
+from attacks.query_sender import QuerySender
 from clients.inference.plan import CutModel, inference_plan
-from clients.task import Task
-from defenses.base import Key, generator_for
-from defenses.delta_autoencoder import DeltaAutoencoder
+from clients.task.task import Task
+from clients.training.evaluation import device
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
+from defenses.random_draws import Key, generator_for
+from defenses.smashed.delta_autoencoder import DeltaAutoencoder
 from strategies.audit.score_rows import mean_and_interval, share_and_interval
-from strategies.guard import Rows
+from strategies.exchange.guard import Rows
 from strategies.inference.observations import adversary_builder
 from strategies.inference.own_images import Examples, OwnImages
 

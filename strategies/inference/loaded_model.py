@@ -13,10 +13,10 @@ from attacks.local_model import shared_tensors
 from clients.models.library import ModelError
 from clients.models.packaged_weights import PACKAGED
 from clients.models.pretrained_classifier import load_classifier
-from clients.task import Task, WholeModelPlan
+from clients.task.task import Task, WholeModelPlan
 from defenses.base import Batch
-from strategies.central_training import MODEL
 from strategies.inference.own_images import OwnImages
+from strategies.training.central_training import MODEL
 
 FINGERPRINT = "weights-sha256"
 """Name of what a checkpoint keeps of a file."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from clients.task import Task
-from defenses.base import Key
-from defenses.delta_autoencoder import DeltaAutoencoder
-from defenses.delta_masks import jet_blue
+from clients.task.task import Task
 from defenses.fitting import FitContext, placed
-from defenses.grad_cam import grad_cam, last_map_layer
 from defenses.pipeline import Pipeline
+from defenses.random_draws import Key
+from defenses.smashed.delta_autoencoder import DeltaAutoencoder
+from defenses.smashed.delta_masks import jet_blue
+from defenses.smashed.grad_cam import grad_cam, last_map_layer
 from strategies.audit.recorder import Recorder
 
 OBSERVATION = "delta masks"

@@ -10,13 +10,13 @@ from torch import Tensor
 from attacks.attributes.inference import AttributeInference
 from attacks.base import Attack, Knowledge
 from attacks.queries.base import Query
-from attacks.queries.sender import QuerySender
 from attacks.queries.training import RETRAINED, STATIC
-from clients.auxiliary import Auxiliary
+from attacks.query_sender import QuerySender
 from clients.data.datasets import has_sensitive_attribute
-from clients.evaluation import device
 from clients.inference.plan import CutModel, InferencePlan, inference_plan
 from clients.models.adversaries import AdversaryBuilder
+from clients.task.auxiliary import Auxiliary
+from clients.training.evaluation import device
 from strategies.audit.kinds import Kind, Observed, Seen, digest, part_of
 
 MODEL, DEFENSES = "model/", "defenses/"

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from attacks.attributes.inference import AttributeInference
 from attacks.base import Knowledge
 from attacks.local_model import shared_tensors
-from attacks.queries.sender import QuerySender
 from attacks.queries.training import STATIC
+from attacks.query_sender import QuerySender
 from attacks.refinement.restoration import HOLDOUT
 from clients.inference.plan import CutModel, InferencePlan
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
+from defenses.random_draws import generator_for
 from strategies.audit.kinds import part_of
 from strategies.inference.observations import QUERY, adversary_builder
 

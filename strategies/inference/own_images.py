@@ -8,9 +8,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from clients.auxiliary import Auxiliary
-from clients.task import WholeModelPlan
-from defenses.base import Batch, generator_for
+from clients.task.auxiliary import Auxiliary
+from clients.task.task import WholeModelPlan
+from defenses.base import Batch
+from defenses.random_draws import generator_for
 
 
 @dataclass(frozen=True)

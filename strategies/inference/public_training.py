@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from clients.task import Task, WholeModelPlan, load_weights
+from clients.task.task import Task, WholeModelPlan, load_weights
 from defenses.base import Batch
-from strategies.central_training import CentralTraining
 from strategies.inference.loaded_model import check_fingerprint, fingerprint
 from strategies.inference.own_images import OwnImages
+from strategies.training.central_training import CentralTraining
 
 LOSSES, SECONDS = "losses", "seconds"
 """Names of what a checkpoint keeps beside the model: one number for each round that was trained."""

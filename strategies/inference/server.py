@@ -18,11 +18,11 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from attacks.observations import AttackError
 from attacks.queries.training import STATIC
-from clients.evaluation import device
 from clients.inference.plan import CutModel, InferencePlan
-from clients.local_data import chunks
-from clients.records import to_record
-from clients.task import Task
+from clients.task.local_data import chunks
+from clients.task.task import Task
+from clients.training.evaluation import device
+from clients.wire.records import to_record
 from defenses.base import DefenseError
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
@@ -33,8 +33,7 @@ from strategies.audit.majority import majority_judges
 from strategies.audit.recorder import FIT
 from strategies.audit.score_rows import share_and_interval
 from strategies.audit.threat_card import KnownLabels, ThreatCard
-from strategies.evaluation import fault_in_report, record_reports
-from strategies.guard import GuardedExchange
+from strategies.exchange.guard import GuardedExchange
 from strategies.inference.fit_path import fit_with_path
 from strategies.inference.loaded_model import LoadedModel
 from strategies.inference.mask_pictures import picture_masks
@@ -42,7 +41,8 @@ from strategies.inference.observations import ATTRIBUTE, DEFENSES, MODEL, QUERY,
 from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_training import PublicTraining
 from strategies.inference.service import Served, Service
-from strategies.smashed_privacy import ALL_CUTS, record_privacy
+from strategies.training.evaluation import fault_in_report, record_reports
+from strategies.training.smashed_privacy import ALL_CUTS, record_privacy
 
 log = logging.getLogger("flwr")
 

@@ -13,14 +13,14 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
-from attacks.queries.sender import QuerySender
-from clients.evaluation import device
+from attacks.query_sender import QuerySender
 from clients.inference.plan import CutModel
-from clients.records import tensors_of, to_record, values_of
-from clients.task import Task
+from clients.task.task import Task
+from clients.training.evaluation import device
+from clients.wire.records import tensors_of, to_record, values_of
 from defenses.pipeline import Pipeline
 from strategies.audit.score_rows import mean_and_interval
-from strategies.guard import Answers, FaultIn, GuardedExchange, Rows, fault, require_enough
+from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, Rows, fault, require_enough
 
 
 @dataclass

@@ -15,10 +15,10 @@ from attacks.observations import TrainingUpdate
 from attacks.refinement.base import Refinement
 from attacks.spec import stages_of
 from attacks.uploads.base import TrainedModel, UploadedCollection, UploadedImages
-from clients.task import Plan, whole_model_plan
+from clients.task.task import Plan, whole_model_plan
 from defenses.base import Batch
 from strategies.audit.kinds import Kind, Observed, Seen
-from strategies.central_training import train_alone
+from strategies.training.central_training import train_alone
 
 
 @dataclass(frozen=True)

@@ -11,21 +11,21 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.base import Attack
-from clients.local_data import chunks, join
 from clients.outsourced.plan import OutsourcedPlan
 from clients.outsourced.uploads import UPLOAD_ROUND
-from clients.records import tensors_of, to_record, values_of
-from clients.task import Task
+from clients.task.local_data import chunks, join
+from clients.task.task import Task
+from clients.wire.records import tensors_of, to_record, values_of
 from defenses.base import Batch
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed, Seen, part_of
 from strategies.audit.score_rows import mean_and_interval
 from strategies.audit.threat_card import KnownLabels, ThreatCard
-from strategies.central_training import CentralTraining
-from strategies.evaluation import fault_in_report, record_reports
-from strategies.guard import Answers, GuardedExchange, TooFewReplies, fault, require_enough
+from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies, fault, require_enough
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD, SeenCollection, SeenUpload
+from strategies.training.central_training import CentralTraining
+from strategies.training.evaluation import fault_in_report, record_reports
 
 UPLOADS, WHOLE = "uploads/", "whole/"
 """Prefixes of what a checkpoint keeps beside the training: batches, and the seconds of who uploaded all that they have."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attacks.base import Attack
 from clients.split.plan import split_plan
-from clients.task import Task
+from clients.task.task import Task
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed

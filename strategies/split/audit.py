@@ -17,16 +17,16 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.smashed.base import SmashedAttack
-from clients.image_scores import paper_scale
-from clients.records import tensors_of, to_record
+from clients.scoring.image_scores import paper_scale
 from clients.split.passes import SplitPasses
 from clients.split.plan import split_plan
-from clients.task import Task
+from clients.task.task import Task
+from clients.wire.records import tensors_of, to_record
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
-from strategies.guard import fault
+from strategies.exchange.guard import fault
 from strategies.split.exchange import like
 from strategies.split.observations import SMASHED, SeenTokens
 from strategies.split.server import Holder, SplitServer

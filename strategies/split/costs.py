@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from attacks.sender import smash
-from clients.models.halves import RawPatches
+from clients.models.split.halves import RawPatches
 from clients.split.plan import SplitPlan
-from clients.step_cost import StepCost, measure_step
-from defenses.base import generator_for
-from strategies.guard import Rows
+from clients.training.step_cost import StepCost, measure_step
+from defenses.random_draws import generator_for
+from strategies.exchange.guard import Rows
 
 
 def record_costs(plan: SplitPlan, rows: Rows) -> None:

@@ -14,12 +14,12 @@ from torch import Tensor
 from attacks.scoring.confusion import macro_mcc, micro_mcc
 from attacks.scoring.objective import objective_of
 from clients.data.card import DataCard
-from clients.evaluation import device
-from clients.records import tensors_of, to_record, values_of
 from clients.split.plan import split_plan
-from clients.task import Task
-from clients.told import shortened
-from strategies.guard import fault
+from clients.task.task import Task
+from clients.training.evaluation import device
+from clients.wire.records import tensors_of, to_record, values_of
+from clients.wire.texts import shortened
+from strategies.exchange.guard import fault
 from strategies.split.exchange import like
 from strategies.split.server import SplitServer
 

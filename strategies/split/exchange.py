@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
-from clients.records import values_of
-from clients.task import Task
-from strategies.exchange import Exchange, Posted
-from strategies.guard import Answers, FaultIn, GuardedExchange, Rows
+from clients.task.task import Task
+from clients.wire.records import values_of
+from strategies.exchange.exchange import Exchange, Posted
+from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, Rows
 
 
 @dataclass

@@ -14,16 +14,16 @@ from torch import Tensor
 from attacks.base import Attack, Knowledge
 from attacks.local_model import shared_tensors
 from attacks.queries.base import Query
-from attacks.queries.sender import TokenSender
+from attacks.query_sender import TokenSender
 from attacks.sender import Sender
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
-from clients.auxiliary import Auxiliary
-from clients.evaluation import device
-from clients.models.halves import EdgeHalf
-from clients.models.server_half import ServerHalf
-from clients.models.split_adversaries import SplitAdversaryBuilder
+from clients.models.split.halves import EdgeHalf
+from clients.models.split.server_half import ServerHalf
+from clients.models.split.split_adversaries import SplitAdversaryBuilder
 from clients.split.plan import split_plan
-from clients.task import load_weights
+from clients.task.auxiliary import Auxiliary
+from clients.task.task import load_weights
+from clients.training.evaluation import device
 from defenses.base import Update
 from strategies.audit.kinds import Kind, Observed, Seen, digest, part_of
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
-from clients.evaluation import device
 from clients.split.plan import SplitPlan
+from clients.training.evaluation import device
 from strategies.audit.auditor import Auditor
 from strategies.split.exchange import SplitExchange
 from strategies.split.observations import EDGE, SERVER

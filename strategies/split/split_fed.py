@@ -23,23 +23,23 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.smashed.base import SmashedAttack
-from clients.evaluation import device
-from clients.optimizer_state import flat_state, load_flat_state
-from clients.records import tensors_of, to_record
 from clients.split.passes import SplitPasses
 from clients.split.plan import SplitPlan, build_optimizer
-from clients.task import Task, load_weights
+from clients.task.task import Task, load_weights
+from clients.training.evaluation import device
+from clients.training.optimizer_state import flat_state, load_flat_state
+from clients.wire.records import tensors_of, to_record
 from strategies.audit.auditor import Auditor
 from strategies.audit.score_rows import mean_and_interval
-from strategies.exchange import Posted
-from strategies.guard import fault, require_enough
-from strategies.smashed_privacy import WITH_PROBES, record_privacy
+from strategies.exchange.exchange import Posted
+from strategies.exchange.guard import fault, require_enough
 from strategies.split.attributes import AttributeAudit
 from strategies.split.audit import SplitAudit
 from strategies.split.evaluation import evaluate
 from strategies.split.exchange import Tally, numbered
 from strategies.split.observations import EDGE, SERVER
 from strategies.split.server import Holder, SplitServer
+from strategies.training.smashed_privacy import WITH_PROBES, record_privacy
 
 OPTIMIZER = "optimizer/"
 """Prefix of the server's optimizer state in a checkpoint."""

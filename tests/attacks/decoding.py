@@ -14,7 +14,7 @@ from attacks.image_measures import mse
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData
 from clients.data.datasets import load_dataset
-from clients.models.split_models import SplitShape, build_split_model
+from clients.models.split.split_models import SplitShape, build_split_model
 from defenses.base import Batch, Defense
 from defenses.pipeline import Pipeline
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from attacks.base import Knowledge
 from attacks.sender import Sender, smash
 from attacks.smashed.base import SmashedData
-from clients.models.halves import EdgeHalf, ServerHalf
-from clients.models.split_models import SplitShape, build_split_model
+from clients.models.split.halves import EdgeHalf, ServerHalf
+from clients.models.split.split_models import SplitShape, build_split_model
 from defenses.base import Batch, Defense
 from defenses.pipeline import Pipeline
 from tests.attacks.wire import MEAN, STD, pictures

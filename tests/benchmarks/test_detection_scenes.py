@@ -11,7 +11,7 @@ from torchvision.ops import masks_to_boxes
 
 from clients.data.images import ImageData
 from clients.data.packaged import PHOTOS
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 
 SIZE = 96
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # scripts import each other as siblings

@@ -13,7 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from reliability_failing import AFTERWARDS, FAILING, WAYS, way_of
 from reliability_real import ANSWER, COMPLETE, changed, copy_of_the_app
 
-from simulations.launch import ROOT
+from simulations.runtime.launch import ROOT
 
 
 def test_a_copy_of_the_app_has_the_scripts_beside_it_and_in_its_bundle(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The fuzzing pieces of benchmarks/reliability.py: a small slice of what they try, and that they see a fault where there is one."""
+"""The fuzzing pieces of benchmarks/reliability/reliability.py: a small slice of what they try, and that they see a fault
+where there is one."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from reliability_files import READERS, Damaged, made, undamaged
 from reliability_replies import RUNS, Case, unspoilt
 from reliability_spoilt import WAYS, WHOLE, Drawn, spoilt
 
-from clients.records import metrics, to_record
-from clients.scenarios import COMMON, client_sides
-from strategies import guard
-from tests.strategies.test_hostile_replies import REFERENCE, reply_of
+from clients.task.scenarios import COMMON, client_sides
+from clients.wire.records import metrics, to_record
+from strategies.exchange import guard
+from tests.strategies.exchange.test_hostile_replies import REFERENCE, reply_of
 
 
 @pytest.fixture(autouse=True)

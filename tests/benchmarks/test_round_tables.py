@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from simulations.report.analysis.run import read_run
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # scripts import each other as siblings

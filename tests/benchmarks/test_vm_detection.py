@@ -25,8 +25,8 @@ from torchvision.ops import box_iou
 from vm_detection import ARMS, OWN, PLAIN, PROTECTED, Trial, options, run
 
 from clients.data.images import ImageData, ImageDataset
-from defenses.base import generator_for
-from simulations.errors import ConfigError
+from defenses.random_draws import generator_for
+from simulations.settings.errors import ConfigError
 
 SMALL = [
     "--seeds", "0", "--size", "64", "--train-scenes", "6", "--auxiliary-scenes", "16", "--validation-scenes", "4",
@@ -205,5 +205,5 @@ def test_a_defence_that_leaves_test_scenes_as_they_are_is_refused(tmp_path: Path
 def test_the_library_that_is_missing_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
     monkeypatch.setattr(sys, "argv", ["vm_detection.py"])
-    with pytest.raises(SystemExit, match=r"uv run --group studies python benchmarks/vm_detection\.py"):
+    with pytest.raises(SystemExit, match=r"uv run --group studies python benchmarks/mixer/vm_detection\.py"):
         vm_detection.main()

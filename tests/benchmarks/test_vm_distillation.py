@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from vm_distillation import options, run
 
-from simulations.errors import ConfigError
+from simulations.settings.errors import ConfigError
 
 SMALL = [
     "--seeds", "0", "--dataset", "mnist-5k", "--teacher", "cnn", "--teacher-images", "24", "--student-images", "16",

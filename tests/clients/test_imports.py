@@ -10,7 +10,7 @@ CODE = """
 import sys
 for name in ("flwr", "ray", "opacus", "flwr_datasets"):
     sys.modules[name] = None
-import attacks, defenses, clients.training, clients.audit
+import attacks, defenses, clients.federated.client, clients.scoring.audit
 import clients.models.classifiers, clients.data.datasets, clients.data.partitions
 print("imported")
 """

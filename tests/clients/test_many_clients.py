@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clients.evaluation import device, evaluate
+from clients.federated.client import LocalClient
 from clients.federated.plan import FederatedPlan
-from clients.local_data import LocalData
-from clients.scenarios import read_task
-from clients.task import TaskError, load_weights
-from clients.training import LocalClient
-from tests.clients.test_training import TASK, weights
+from clients.task.local_data import LocalData
+from clients.task.scenarios import read_task
+from clients.task.task import TaskError, load_weights
+from clients.training.evaluation import device, evaluate
+from tests.clients.federated.test_client import TASK, weights
 
 
 def client(number: int, **changes: object) -> LocalClient:

@@ -20,9 +20,9 @@ from clients.data.datasets import load_dataset
 from clients.data.images import to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app as command_line
-from simulations.local_grid import LocalGrid
-from simulations.run_directory import read_lines
-from strategies.recording_files import read_recording
+from simulations.run_folder.run_directory import read_lines
+from simulations.runtime.local_grid import LocalGrid
+from strategies.recording.files import read_recording
 from tests.common.documents import ROOT, blocks, pages
 from tests.common.test_documented_commands import commands
 
@@ -34,7 +34,7 @@ HERE = {
 ELSEWHERE = {
     "docs/adding_a_defense.md": (1, "tests/common/test_documented_examples.py"),
     "docs/adding_an_attack.md": (2, "tests/common/test_documented_examples.py"),
-    "docs/own_server.md": (1, "tests/strategies/test_start.py"),
+    "docs/own_server.md": (1, "tests/strategies/federated/test_start.py"),
     "docs/tutorial.md": (3, "tests/examples/test_tutorial.py"),
 }
 """Page -> its python blocks, and the test that runs them."""

@@ -11,10 +11,10 @@ import pytest
 import typer
 
 from simulations.cli import _pair, app
-from simulations.command_line import read_toml
-from simulations.experiment import Experiment, all_settings
-from simulations.presets import chosen
+from simulations.console.command_line import read_toml
+from simulations.experiment.experiment import Experiment, all_settings
 from simulations.search.settings import keys as search_settings
+from simulations.settings.presets import chosen
 from tests.common.documents import ROOT, blocks, pages
 
 OWN = re.compile(r"\.py:|\.json|folder|my_package|hf:|stripes|configs/split_table3|search/audit")

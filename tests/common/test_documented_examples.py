@@ -74,7 +74,7 @@ def test_the_examples_obey_what_every_class_must(passed: list[str], name: str) -
 def test_the_examples_work_in_a_run(installed: Path, tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
 run_experiment(LocalGrid(2), Experiment.of(

@@ -34,7 +34,8 @@ from defenses import (
     TrainingDefense,
     UpdateDefense,
 )
-from defenses.base import Update, generator_for
+from defenses.base import Update
+from defenses.random_draws import generator_for
 from defenses.registry import DEFENSES
 from defenses.spec import parse
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from attacks import AttackError, Knowledge, Labels
 from attacks.image_measures import mse
 from attacks.smashed.base import EdgeStep, SmashedData
-from clients.models.halves import EdgeHalf
+from clients.models.split.halves import EdgeHalf
 from defenses.base import SmashedDefense
 from defenses.pipeline import Pipeline
 from tests.attacks.smashed_wire import CLASSES, halves, knowledge, observe, seeded

@@ -12,14 +12,8 @@ import pytest
 import torch
 
 from attacks.registry import ATTACKS
-from defenses.base import (
-    Defense,
-    DefenseError,
-    EdgeTrainingDefense,
-    SmashedDefense,
-    TrainingDefense,
-    generator_for,
-)
+from defenses.base import Defense, DefenseError, EdgeTrainingDefense, SmashedDefense, TrainingDefense
+from defenses.random_draws import generator_for
 from defenses.registry import DEFENSES
 from defenses.spec import settings_of
 from tests.bounded import bounded

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from simulations.experiment import all_settings
+from simulations.experiment.experiment import all_settings
 from simulations.search.settings import keys as search_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,9 +86,9 @@ def test_what_every_package_exports_stands_in_the_reference(elements: dict[str, 
             missing += [path] if path not in anchors else []
     assert not missing
     assert {
-        "clients.audited.app.answer_audits",
-        "strategies.curious.CuriousFedAvg",
-        "simulations.in_process.audit",
+        "clients.external_app.app.answer_audits",
+        "strategies.federated.curious.CuriousFedAvg",
+        "simulations.run.in_process.audit",
     } <= anchors
 
 

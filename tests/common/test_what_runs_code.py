@@ -15,13 +15,16 @@ MODULES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "yaml
 BUILT_IN = {"eval", "exec", "compile", "__import__"}
 KNOWN = {
     (
-        "clients/data/array_files.py",
+        "clients/data/files/array_files.py",
         "import pickle",
     ): "an unpickler of arrays that refuses every name but numpy's stand-ins",
     ("clients/models/library.py", "import pickle"): "the name of an error, for a message",
-    ("clients/own_code.py", "import_module"): "code that a person named; on a deployed node, that its operator listed",
-    ("clients/trial_process.py", "import_module"): "a module of our own, which the parent process names",
-    ("clients/lone_ray.py", "import_module"): "a module of Ray, by a constant name",
+    (
+        "clients/process/own_code.py",
+        "import_module",
+    ): "code that a person named; on a deployed node, that its operator listed",
+    ("clients/process/trial_process.py", "import_module"): "a module of our own, which the parent process names",
+    ("clients/process/ray_cluster.py", "import_module"): "a module of Ray, by a constant name",
     ("simulations/trackers/__init__.py", "import_module"): "a module of our own, by a constant name",
     ("defenses/registry.py", "import_module"): "modules of our own and of installed packages, by their entry points",
 }

@@ -37,7 +37,7 @@ from defenses import (
     Training,
     TrainingDefense,
 )
-from defenses.base import generator_for, spawned
+from defenses.random_draws import generator_for, spawned
 from defenses.spec import parse
 
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import defenses.fitting as fitting
 from defenses import DefenseError, DeltaAutoencoder, FeaturePCA, FitContext, parse
-from defenses.base import generator_for
-from defenses.delta_autoencoder import _never_negative
 from defenses.fitting import SHAPE, features_by_row, features_in_batches, in_eval_mode, placed, version_of
+from defenses.random_draws import generator_for
+from defenses.smashed.delta_autoencoder import _never_negative
 
 CHAIN = "DeltaAutoencoder(delta='max', epochs=1) | FeatureNoise(std=0.1) | FeaturePCA(components=4)"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from simulations.launch import LocalRuntime
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
+from simulations.runtime.launch import LocalRuntime
 from tests.common.documents import blocks
 from tests.examples.copies import EXAMPLES, with_short_attacks
 

@@ -19,7 +19,7 @@ from flwr.cli.config_utils import get_fab_metadata
 from flwr.cli.utils import collect_files
 from packaging.requirements import Requirement
 
-from simulations.launch import PACKAGES, ROOT, Resources, app_folder
+from simulations.runtime.launch import PACKAGES, ROOT, Resources, app_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, of pathspec
 

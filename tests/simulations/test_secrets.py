@@ -21,24 +21,25 @@ from flwr.app import ArrayRecord, Message
 from flwr.common.serde import message_from_proto, message_to_proto
 
 import defenses
-import defenses.base
 import defenses.feature_chain
 import defenses.pipeline
-from clients import local_data
+import defenses.random_draws
 from clients.app import app as client_app
-from clients.records import values_of
 from clients.split import training as split_training
-from defenses.base import Defense, generator_for
+from clients.task import local_data
+from clients.wire.records import values_of
+from defenses.base import Defense
 from defenses.fitting import FittedDefense
+from defenses.random_draws import generator_for
 from defenses.spec import parse
 from simulations import server_app
-from simulations.experiment import Experiment
-from simulations.run_directory import read_lines
+from simulations.experiment.experiment import Experiment
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
+from tests.simulations.federated.test_federation import experiment
 from tests.simulations.outsourced.test_run import outsourced_experiment
 from tests.simulations.split.test_run import split_experiment
-from tests.simulations.test_federation import experiment
 
 """Tracing lines costs such runs half of their time again, and other tests run the same lines."""
 
@@ -74,7 +75,7 @@ class Streams:
         self.begun: set[bytes] = set()
         self.of_stages: list[tuple[torch.Generator, bytes]] = []
         self.watched = False
-        hashed = defenses.base.hashlib.shake_256
+        hashed = defenses.random_draws.hashlib.shake_256
 
         def shake(data: bytes) -> Any:
             found = hashed(data)
@@ -88,7 +89,7 @@ class Streams:
                 self.of_stages.append((generator, generator.get_state().numpy().tobytes()))
             return generator
 
-        monkeypatch.setattr(defenses.base, "hashlib", SimpleNamespace(shake_256=shake))
+        monkeypatch.setattr(defenses.random_draws, "hashlib", SimpleNamespace(shake_256=shake))
         for chain in (defenses.pipeline, defenses.feature_chain):
             monkeypatch.setattr(chain, "generator_for", for_stage)
         monkeypatch.setattr(

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from simulations.launch import BESIDE, PACKAGES, ROOT
-from tests.simulations.runtimes import PATIENCE
+from simulations.runtime.launch import BESIDE, PACKAGES, ROOT
+from tests.simulations.runtime.runtimes import PATIENCE
 
 SOURCES = (*PACKAGES, "pyproject.toml", *BESIDE, ".gitignore")
 
@@ -82,7 +82,7 @@ def test_what_it_hands_to_flower_is_a_whole_app(installed: Path, tmp_path: Path)
     """Its own copy can be bundled: license, README and all."""
     code = (
         "import sys; from pathlib import Path; from flwr.cli.build import build_fab_from_disk; "
-        "from simulations.launch import app_folder; app = app_folder(Path(sys.argv[1]), {}); "
+        "from simulations.runtime.launch import app_folder; app = app_folder(Path(sys.argv[1]), {}); "
         "assert app.parent == Path(sys.argv[1]); print(len(build_fab_from_disk(app)))"
     )
     assert int(run(installed / "python", "-W", "ignore", "-c", code, tmp_path, cwd=tmp_path)) > 100_000

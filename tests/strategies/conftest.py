@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strategies import exchange
+from strategies.exchange import exchange
 from tests.strategies.stub_grid import Clock
 
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simulations.report.analysis.cell import Cell
-from simulations.report.analysis.control import CHAIN
-from simulations.report.analysis.families import FAMILIES, IMAGES, READING
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.control import CHAIN
+from simulations.report.studies.families import FAMILIES, IMAGES, READING
 
 UNTESTED = "untested against an adaptive attacker"
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulations.report.analysis.families import MEMBERSHIP_METRICS
-from simulations.report.analysis.rows import read_rows
+from simulations.report.studies.families import MEMBERSHIP_METRICS
+from simulations.report.studies.rows import read_rows
 from simulations.report.text import round_mark
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 from strategies.audit.recorder import FIT
 
 FITS = "fit of defences"

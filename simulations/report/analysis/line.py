@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulations.report.analysis.cell import Cell
-from simulations.report.analysis.families import LABELS
 from simulations.report.analysis.readability import image_score
-from simulations.report.analysis.recovery import chance_of_as_many
-from simulations.report.analysis.score import Score
 from simulations.report.analysis.windows import WindowCounts
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.families import LABELS
+from simulations.report.studies.recovery import chance_of_as_many
+from simulations.report.studies.score import Score
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from simulations.report.analysis.bars import CLASS_MEAN
-from simulations.report.analysis.cell import Cell
-from simulations.report.analysis.control import LEAST_IMAGES
-from simulations.report.analysis.families import ATTRIBUTES, IMAGES, READING
-from simulations.report.analysis.recovery import DEFINITION
-from simulations.report.analysis.score import Score
+from simulations.report.studies.baselines import CLASS_MEAN
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.control import LEAST_IMAGES
+from simulations.report.studies.families import ATTRIBUTES, IMAGES, READING
+from simulations.report.studies.recovery import DEFINITION
+from simulations.report.studies.score import Score
 
 MOST = 0.5
 """Share of the images that must be recovered before all are called readable."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from simulations.report.analysis.adaptive import is_adaptive
-from simulations.report.analysis.cell import Cell
-from simulations.report.analysis.families import IMAGES
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.families import IMAGES
 from strategies.audit.kinds import kinds
 
 

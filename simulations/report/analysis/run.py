@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from simulations.line_files import whole_characters
-from simulations.report.analysis.control import validate
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.rows import read_rows
-from simulations.report.analysis.study import Study, split
 from simulations.report.analysis.summary import summarise
-from simulations.rows import Row
+from simulations.report.studies.control import validate
+from simulations.report.studies.rows import read_rows
+from simulations.report.studies.study import Study, split
+from simulations.run_folder.line_files import whole_characters
+from simulations.run_folder.rows import Row
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simulations.report.analysis.cell import Cell
-from simulations.report.analysis.control import LEAST_IMAGES
-from simulations.report.analysis.families import ATTRIBUTES, IMAGES, READING, Family
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.real_updates import stand_ins
-from simulations.report.analysis.recovery import BestImage
-from simulations.report.analysis.score import Score
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.control import LEAST_IMAGES
+from simulations.report.studies.families import ATTRIBUTES, IMAGES, READING, Family
+from simulations.report.studies.recovery import BestImage
+from simulations.report.studies.score import Score
 from simulations.report.text import brief, capital, count, decibel, percentage, round_name, within
-from simulations.rows import null_name
+from simulations.run_folder.rows import null_name
 
 LINE_UP = 0.0101
 """Highest chance of a blind guess in a full line-up, which has 99 others for each true image."""

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulations.report.analysis.adaptive import adaptive_caveats
-from simulations.report.analysis.cell import Cell
-from simulations.report.analysis.families import ATTRIBUTES, IMAGES, LABELS, MEMBERSHIP, READING
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.plain import plain_words
 from simulations.report.analysis.readability import lead
 from simulations.report.analysis.real_updates import apart, untested_on_updates
-from simulations.report.analysis.score import PARTLY_FAILED, Score
-from simulations.report.analysis.study import Study
 from simulations.report.analysis.windows import window_counts
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.families import ATTRIBUTES, IMAGES, LABELS, MEMBERSHIP, READING
+from simulations.report.studies.plain import plain_words
+from simulations.report.studies.score import PARTLY_FAILED, Score
+from simulations.report.studies.study import Study
 from simulations.report.text import percent, percentage, within
 from strategies.audit.threat_card import KnownLabels, Strength
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from simulations.report.analysis.metrics import COUNTED_IMAGES, KEYS, VFE_AFTER, VFE_BEFORE, WINDOWS
-from simulations.report.analysis.study import Study
+from simulations.report.studies.metrics import COUNTED_IMAGES, KEYS, VFE_AFTER, VFE_BEFORE, WINDOWS
+from simulations.report.studies.study import Study
 from simulations.report.text import power_of_ten
 
 NEARLY_ALL = 0.95

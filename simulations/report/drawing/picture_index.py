@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulations.report.analysis.recovery import BestImage, is_recovered
-from simulations.report.analysis.rows import read_lines
+from simulations.report.studies.recovery import BestImage, is_recovered
+from simulations.report.studies.rows import read_lines
 from simulations.report.text import count
-from simulations.rows import number_of
+from simulations.run_folder.rows import number_of
 from strategies.audit.threat_card import MOST_WHOLE
 
 

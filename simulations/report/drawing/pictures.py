@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulations.report.analysis.cell import Cell
 from simulations.report.drawing.picture_index import Picture
+from simulations.report.studies.cell import Cell
 from simulations.report.text import round_name, short_names, signed
 from strategies.audit.threat_card import PAINTED
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from markupsafe import Markup
 
 from simulations.report import text
-from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.score import Score
-from simulations.report.analysis.study import Study
 from simulations.report.drawing.domains import bounds
 from simulations.report.drawing.figures import Point, curves, plane, strip
 from simulations.report.drawing.looks import Look, is_dp_sgd
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.score import Score
+from simulations.report.studies.study import Study
 
 BROAD, NARROW = 1120.0, 350.0
 """Drawing widths for large and small screens: text keeps its size, so small screens need their own drawing."""

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from simulations.report.analysis.cell import Cell
-from simulations.report.analysis.score import Score
-from simulations.report.analysis.study import Study
 from simulations.report.drawing.canvas import Canvas, Mark, paint, style
 from simulations.report.drawing.looks import Look
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.score import Score
+from simulations.report.studies.study import Study
 from simulations.report.text import dagger, plain, two, within
 
 Curve = list[tuple[float, float]]

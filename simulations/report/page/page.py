@@ -13,20 +13,15 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from simulations.experiment import all_settings
+from simulations.experiment.experiment import all_settings
 from simulations.report import text
 from simulations.report.analysis.adaptive import is_adaptive
-from simulations.report.analysis.bars import FAR_MORE
 from simulations.report.analysis.conclusion import conclusion, recovers, verdicts
-from simulations.report.analysis.control import LEAST_IMAGES
 from simulations.report.analysis.failures import failures
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.plain import plain_words_of
 from simulations.report.analysis.readability import RULE
-from simulations.report.analysis.recovery import DEFINITION, RECOVERED
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.sentences import called, gained, picked, sentence
-from simulations.report.analysis.study import Study, mean_each
 from simulations.report.drawing import plots
 from simulations.report.drawing.looks import MARKERS, Look, looks
 from simulations.report.drawing.picture_index import Picture, read_index
@@ -37,8 +32,13 @@ from simulations.report.page.script import SCRIPT, SCRIPT_HASH
 from simulations.report.page.style import CSS
 from simulations.report.page.tables import cards, control_table, others, tally
 from simulations.report.page.template import PAGE
-from simulations.report.sections.base import sections
-from simulations.rows import Row, null_name, number_of
+from simulations.report.section import sections
+from simulations.report.studies.baselines import FAR_MORE
+from simulations.report.studies.control import LEAST_IMAGES
+from simulations.report.studies.plain import plain_words_of
+from simulations.report.studies.recovery import DEFINITION, RECOVERED
+from simulations.report.studies.study import Study, mean_each
+from simulations.run_folder.rows import Row, null_name, number_of
 
 CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "command", "run")
 """What ``config.json`` may hold; anything else is shown as it is."""

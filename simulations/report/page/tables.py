@@ -6,16 +6,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simulations.report.analysis.bars import chance_of_retrieval
-from simulations.report.analysis.cell import Cell
-from simulations.report.analysis.control import Control, images_behind
-from simulations.report.analysis.families import IMAGE_METRICS
-from simulations.report.analysis.metrics import ATTACK_METRICS, COLUMN, MCC_METRICS, UTILITY_METRICS, WINDOWS
-from simulations.report.analysis.score import Score, exact, merge
-from simulations.report.analysis.study import Study
-from simulations.report.sections.base import sections
+from simulations.report.section import sections
+from simulations.report.studies.baselines import chance_of_retrieval
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.control import Control, images_behind
+from simulations.report.studies.families import IMAGE_METRICS
+from simulations.report.studies.metrics import ATTACK_METRICS, COLUMN, MCC_METRICS, UTILITY_METRICS, WINDOWS
+from simulations.report.studies.score import Score, exact, merge
+from simulations.report.studies.study import Study
 from simulations.report.text import round_mark, round_name, setting
-from simulations.rows import Row, null_name
+from simulations.run_folder.rows import Row, null_name
 from strategies.audit.threat_card import ThreatCard
 
 CARD_ORDER = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulations.report.page.template_leaks import LEAKS
-from simulations.report.sections.base import sections
+from simulations.report.section import sections
 
 HEADLINE = """
 <section id="headline{{ s }}">

@@ -15,7 +15,7 @@ from attacks import AttackError, AttributeInference, Attributes, Reconstruction,
 from attacks.attributes.inference import ARCHITECTURES
 from attacks.scoring.metrics import attribute_accuracy, attribute_hits
 from defenses.base import SmashedDefense
-from defenses.feature_noise import FeatureNoise
+from defenses.smashed.feature_noise import FeatureNoise
 from tests.attacks.queries.query_wire import Negate, knowledge, pictures, query, seeded
 
 STEPS = {"iterations": 60, "batch_size": 16}

@@ -53,7 +53,7 @@ def step(images: Tensor, labels: Tensor, scale: Any = 1.0) -> Update:
 
 
 def probes(size: int, scale: float, batch: Batch, count: int, seed: int) -> Iterator[tuple[Tensor, Update]]:
-    """As ``clients.federated.lone_training.probes_alone``; classes are of no account to the attribute."""
+    """As ``clients.federated.local_training.probes_alone``; classes are of no account to the attribute."""
     generator = seeded(seed)
     for _ in range(count):
         rows = torch.randperm(len(batch), generator=generator)[:size]

@@ -13,12 +13,12 @@ from torch import Tensor
 from attacks import AttributeInference, Knowledge
 from attacks.attributes.inference import ARCHITECTURES
 from attacks.queries.base import Query
-from attacks.queries.sender import TokenSender
+from attacks.query_sender import TokenSender
 from attacks.scoring.metrics import attribute_accuracy, attribute_hits
 from attacks.sender import smash
-from clients.models.halves import EdgeHalf, ServerHalf
-from clients.models.split_adversaries import SplitAdversaryBuilder
-from clients.models.split_models import SplitShape, build_split_model
+from clients.models.split.halves import EdgeHalf, ServerHalf
+from clients.models.split.split_adversaries import SplitAdversaryBuilder
+from clients.models.split.split_models import SplitShape, build_split_model
 from defenses import FeatureNoise, ImageNoise, PatchShuffle, VisualMixer
 from defenses.base import Batch, SmashedDefense
 from defenses.pipeline import Pipeline

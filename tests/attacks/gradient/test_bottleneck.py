@@ -16,7 +16,7 @@ from attacks.base import Attack
 from attacks.gradient.inversion_target import Victim, prepare
 from attacks.observations import ClientUpdate
 from defenses import Precode, Training
-from defenses.base import generator_for
+from defenses.random_draws import generator_for
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, generators, observe, pictures, sigmoid_net
 
 COUNT = 3

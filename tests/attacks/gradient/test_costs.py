@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from attacks import GradientInversion, Reconstruction
 from attacks.gradient.costs import COSTS, Cost
-from attacks.gradient.finite_difference import DifferencedMatching, agrees
-from attacks.gradient.matching import GradientMatching, attackable
+from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees
+from attacks.gradient.trial_gradients.matching import GradientMatching, attackable
 from attacks.scoring.metrics import score
 from defenses.base import Update
 from tests.attacks.wire import CLASSES, classes, generators, observe, pictures, sigmoid_net

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.gradient.batch_statistics import sent_statistics, statistics_distance
 from attacks.gradient.inversion import GradientInversion, _agreement
 from attacks.gradient.presets import DLG, InvertingGradients
+from attacks.gradient.trial_gradients.batch_statistics import sent_statistics, statistics_distance
 from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
 from attacks.observations import AttackError, ClientUpdate
 from attacks.scoring.metrics import blurred, null_baselines, score
-from tests.attacks.gradient.test_batch_statistics import direct_statistics, sent
+from tests.attacks.gradient.trial_gradients.test_batch_statistics import direct_statistics, sent
 from tests.attacks.wire import CLASSES, MEAN, SIDE, STD, classes, generators, linear_net, observe, pictures, sigmoid_net
 
 QUASI_NEWTON: dict[str, Any] = {

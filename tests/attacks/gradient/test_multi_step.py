@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from attacks.gradient.costs import COSTS
 from attacks.gradient.inversion import GradientInversion
-from attacks.gradient.local_steps import local_orders
-from attacks.gradient.matching import GradientMatching, attackable, unrolled_client
 from attacks.gradient.presets import DLG
+from attacks.gradient.trial_gradients.local_steps import local_orders
+from attacks.gradient.trial_gradients.matching import GradientMatching, attackable, unrolled_client
 from attacks.observations import ClientUpdate
 from attacks.scoring.metrics import null_baselines, score
 from tests.attacks.wire import CLASSES, MEAN, STD, generators, observe, pictures, sigmoid_net

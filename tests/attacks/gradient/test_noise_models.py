@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from attacks import GradientInversion, InvertingGradients, Knowledge, MaskedInversion, NoiseModelInversion, score
 from attacks.base import Attack
 from attacks.gradient.costs import COSTS, cosine_distance, masked_cosine_distance
-from attacks.gradient.matching import GradientMatching
 from attacks.gradient.noise_models import PIXEL_SCALE, gradient_noise
+from attacks.gradient.trial_gradients.matching import GradientMatching
 from attacks.observations import ClientUpdate
 from defenses import parse
 from defenses.base import Batch
-from defenses.pruning import prune_smallest
+from defenses.updates.pruning import prune_smallest
 from tests.attacks.wire import MEAN, STD, classes, generators, observe, pictures, sigmoid_net
 
 COUNT = 4

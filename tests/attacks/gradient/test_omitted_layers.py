@@ -14,7 +14,8 @@ from attacks import InvertingGradients, Knowledge, OmittedLayerInversion, Recons
 from attacks.base import Attack
 from attacks.observations import ClientUpdate
 from defenses import Soteria, Training, parse
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
+from defenses.random_draws import generator_for
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, generators, observe, pictures, sigmoid_net
 
 COUNT = 3

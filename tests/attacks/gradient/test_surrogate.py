@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.gradient.costs import COSTS
-from attacks.gradient.finite_difference import agrees
 from attacks.gradient.inversion import GradientInversion
-from attacks.gradient.matching import GradientMatching, attackable
 from attacks.gradient.surrogate import (
     ALPHA_UNIT,
     SurrogateDifferencedMatching,
     SurrogateGradientMatching,
     SurrogateMatching,
 )
+from attacks.gradient.trial_gradients.finite_difference import agrees
+from attacks.gradient.trial_gradients.matching import GradientMatching, attackable
 from attacks.observations import ClientUpdate, Probe, TrainingUpdate
 from attacks.scoring.metrics import null_baselines, score
 from tests.attacks.gradient.test_multi_step import normalised, trained

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.gradient.costs import COSTS
-from attacks.gradient.matching import GradientMatching, attackable
 from attacks.gradient.surrogate import ALPHA_UNIT, SurrogateDifferencedMatching, SurrogateGradientMatching
+from attacks.gradient.trial_gradients.matching import GradientMatching, attackable
 from attacks.observations import ClientUpdate
 from clients.models.classifiers import build_model
 from tests.attacks.gradient.test_multi_step import normalised, trained

@@ -38,7 +38,7 @@ def seen(images: Tensor, labels: Tensor, defense: UpdateDefense | None, seed: in
 def probes(
     size: int, defense: UpdateDefense | None, batch: Batch, count: int, seed: int
 ) -> Iterator[tuple[Tensor, Update]]:
-    """As ``clients.federated.lone_training.probes_alone``."""
+    """As ``clients.federated.local_training.probes_alone``."""
     generator = seeded(seed)
     for at in range(count):
         rows = torch.randperm(len(batch), generator=generator)[:size]

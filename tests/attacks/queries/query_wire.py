@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from attacks import Knowledge
 from attacks.queries.base import Query
-from attacks.queries.sender import QuerySender
+from attacks.query_sender import QuerySender
 from clients.models.adversaries import AdversaryBuilder
 from clients.models.classifiers import build_model
 from clients.models.cuts import halves

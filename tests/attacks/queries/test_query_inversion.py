@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attacks import QueryInversion
 from attacks.image_measures import mse, psnr
 from attacks.queries.base import Query
-from attacks.queries.sender import QuerySender
+from attacks.query_sender import QuerySender
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 

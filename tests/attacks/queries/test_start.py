@@ -13,7 +13,7 @@ from attacks.guesses import Reconstruction
 from attacks.queries import inversion
 from attacks.queries.backward import BackwardReconstruction
 from attacks.queries.base import Query, QueryAttack
-from attacks.queries.sender import QuerySender
+from attacks.query_sender import QuerySender
 from defenses.pipeline import Pipeline
 from tests.attacks.queries.query_wire import MEAN, SHAPE, STD, pictures, seeded
 

@@ -9,8 +9,9 @@ from attacks.observations import AttackError
 from attacks.refinement.encodings import EncodingInversion
 from clients.data.datasets import load_dataset
 from defenses import InstaHide
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
+from defenses.random_draws import generator_for
 
 
 def digits():

@@ -13,10 +13,11 @@ from attacks.refinement.policy_inversion import PolicyInversion, fit_gaussian, p
 from attacks.refinement.transform_inverses import changes_nothing, invert_transform
 from clients.data.datasets import load_dataset
 from defenses import ATS
-from defenses.ats import parse_policies
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
+from defenses.images.ats import parse_policies
+from defenses.images.transforms import LIBRARY, apply_transform
 from defenses.pipeline import Pipeline
-from defenses.transforms import LIBRARY, apply_transform
+from defenses.random_draws import generator_for
 from tests.attacks.wire import classes, pictures
 
 GREY = "42-28-42+14-48-48"  # the default audit's

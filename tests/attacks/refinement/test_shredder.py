@@ -15,9 +15,9 @@ from attacks.refinement.jigsaw import _Puzzle, place_blocks, seam_costs
 from attacks.refinement.shredder import Jigsaw, Shredder, _Annealer, _swap_groups
 from attacks.refinement.unshuffle import WindowMean, Windows
 from defenses import Batch, BlockShuffle, Blur, Clip, ImageNoise, Pipeline, VisualMixer
-from defenses.visual_mixer_windows import window_sides
+from defenses.images.visual_mixer_windows import window_sides
 from tests.attacks.wire import MEAN, STD, generators, linear_net, observe, pictures
-from tests.defenses.visual_mixer_reference import window_ids
+from tests.defenses.images.visual_mixer_reference import window_ids
 
 ALL = (WindowMean(), Shredder(sweeps=3), Jigsaw())
 

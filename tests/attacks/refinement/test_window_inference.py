@@ -20,9 +20,9 @@ from attacks.refinement.window_inference import (
 )
 from clients.data.datasets import load_dataset, to_float
 from defenses import VisualMixer
-from defenses.vfe import window_sum
-from defenses.visual_mixer import shuffle_windows
-from defenses.visual_mixer_windows import window_sides
+from defenses.images.vfe import window_sum
+from defenses.images.visual_mixer import shuffle_windows
+from defenses.images.visual_mixer_windows import window_sides
 
 DIGITS = VisualMixer(window_lower=2, window_upper=16, first_regions="nearest")
 COLOURS = VisualMixer(window_lower=2, window_upper=16)

@@ -7,8 +7,8 @@ import torch
 
 from attacks.smashed.adaptive_decoder import AdaptiveDecoder, RecurringTokens, side_by_side
 from attacks.smashed.decoder_training import independent_transmissions, mean_of_transmissions
-from defenses.feature_noise import FeatureNoise
-from defenses.patch_shuffle import BatchShuffle, PatchShuffle
+from defenses.smashed.feature_noise import FeatureNoise
+from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
 from tests.attacks.decoding import TARGETS, digits, error, error_of_mean_image, knowledge, observe, seeded, sender
 
 SMALL = AdaptiveDecoder(iterations=80, width=32, depth=2, learning_rate=3e-3, transmissions=4)

@@ -11,10 +11,10 @@ from attacks.observations import AttackError
 from attacks.smashed.base import EdgeStep
 from attacks.smashed.edge_update_inversion import EdgeUpdateInversion
 from attacks.smashed.token_positions import to_patches
-from defenses.feature_noise import FeatureDP, FeatureNoise
-from defenses.patch_shuffle import PatchShuffle
 from defenses.pipeline import Pipeline
-from defenses.spectral_shuffle import SpectralShuffle
+from defenses.smashed.feature_noise import FeatureDP, FeatureNoise
+from defenses.smashed.patch_shuffle import PatchShuffle
+from defenses.smashed.spectral_shuffle import SpectralShuffle
 from tests.attacks.smashed_wire import PATCH, Known, halves, knowledge, observe, seeded
 
 RATE, DECAY = 0.1, 5e-4

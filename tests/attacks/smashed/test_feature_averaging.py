@@ -7,7 +7,7 @@ import torch
 
 from attacks.smashed.feature_averaging import FeatureAveraging
 from attacks.smashed.token_decoder import TokenDecoder
-from defenses.feature_noise import FeatureNoise
+from defenses.smashed.feature_noise import FeatureNoise
 from tests.attacks.decoding import error, error_of_mean_image, knowledge, observe, seeded, sender
 
 SMALL = {"iterations": 80, "width": 32, "depth": 2, "learning_rate": 3e-3}

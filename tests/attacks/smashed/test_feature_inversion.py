@@ -11,12 +11,12 @@ from attacks.observations import AttackError
 from attacks.smashed.feature_inversion import AssumedSender, FeatureInversion, without_noise
 from attacks.smashed.token_positions import to_patches
 from defenses.base import SmashedDefense
-from defenses.feature_noise import FeatureDP, FeatureNoise
-from defenses.feature_pca import FeaturePCA
 from defenses.fitting import FitContext
-from defenses.patch_shuffle import BatchShuffle, PatchShuffle
 from defenses.pipeline import Pipeline
-from defenses.spectral_shuffle import SpectralShuffle
+from defenses.smashed.feature_noise import FeatureDP, FeatureNoise
+from defenses.smashed.feature_pca import FeaturePCA
+from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
+from defenses.smashed.spectral_shuffle import SpectralShuffle
 from tests.attacks.smashed_wire import PATCH, Known, halves, knowledge, observe, seeded
 
 QUICK = FeatureInversion(iterations=150)

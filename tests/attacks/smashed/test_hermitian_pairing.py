@@ -11,10 +11,10 @@ from attacks.observations import AttackError
 from attacks.smashed.hermitian_pairing import HermitianPairing, pair_slots, pairing_costs, place_pairs
 from attacks.smashed.patch_embedding import images_of_patches, patch_embedding, patches_of_tokens
 from attacks.smashed.token_positions import place
-from clients.models.halves import EdgeHalf
-from defenses.patch_shuffle import PatchShuffle
+from clients.models.split.halves import EdgeHalf
 from defenses.pipeline import Pipeline
-from defenses.spectral_shuffle import SpectralShuffle, from_spectrum, patch_side, spectrum, to_planes, to_tokens
+from defenses.smashed.patch_shuffle import PatchShuffle
+from defenses.smashed.spectral_shuffle import SpectralShuffle, from_spectrum, patch_side, spectrum, to_planes, to_tokens
 from tests.attacks.smashed_wire import SHAPE, Known, halves, knowledge, observe, seeded
 from tests.attacks.wire import pictures
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from attacks.smashed.server_prediction import ServerPrediction
-from defenses.patch_shuffle import PatchShuffle
+from defenses.smashed.patch_shuffle import PatchShuffle
 from tests.attacks.smashed_wire import observe, seeded
 
 

@@ -13,8 +13,8 @@ from attacks.smashed.adaptive_decoder import AdaptiveDecoder
 from attacks.smashed.feature_averaging import FeatureAveraging
 from attacks.smashed.pix2pix import Pix2Pix
 from attacks.smashed.token_decoder import TokenDecoder
-from defenses.blur import Blur
-from defenses.patch_shuffle import BatchShuffle, PatchShuffle
+from defenses.images.blur import Blur
+from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
 from defenses.spec import parse_statements
 from tests.attacks.decoding import SHAPE, TARGETS, error, error_of_mean_image, knowledge, observe, seeded, sender
 from tests.attacks.wire import generators

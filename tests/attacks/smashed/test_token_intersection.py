@@ -16,7 +16,7 @@ from attacks.smashed.token_intersection import (
     multiplicities,
 )
 from attacks.smashed.token_positions import to_patches
-from defenses.patch_shuffle import BatchShuffle, PatchShuffle
+from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
 from tests.attacks.smashed_wire import PATCH, knowledge, observe, seeded
 from tests.attacks.wire import pictures
 

@@ -8,8 +8,8 @@ import torch
 from attacks.image_measures import mse, psnr
 from attacks.observations import AttackError
 from attacks.smashed.token_jigsaw import TokenJigsaw
-from defenses.feature_noise import FeatureNoise
-from defenses.patch_shuffle import BatchShuffle, PatchShuffle
+from defenses.smashed.feature_noise import FeatureNoise
+from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
 from tests.attacks.smashed_wire import knowledge, observe, seeded
 from tests.attacks.wire import pictures
 

@@ -15,8 +15,8 @@ from attacks.sender import Sender, smash
 from attacks.smashed.base import SmashedData
 from attacks.tabular.base import Dictionary, categories_of, table_of
 from attacks.tabular.matching import closest, matched_mean
-from clients.models.halves import EdgeHalf
-from clients.models.split_models import SplitShape, build_split_model
+from clients.models.split.halves import EdgeHalf
+from clients.models.split.split_models import SplitShape, build_split_model
 from defenses import BatchShuffle, FeatureNoise, PatchShuffle
 from defenses.base import Batch, Defense
 from defenses.pipeline import Pipeline

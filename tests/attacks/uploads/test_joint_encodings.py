@@ -17,8 +17,9 @@ from attacks.uploads.base import UploadedCollection
 from attacks.uploads.joint_encodings import count_classes
 from attacks.uploads.magnitude_system import MagnitudeSystem, project_onto_shares, signs_of
 from defenses import parse
-from defenses.base import Batch, generator_for
-from defenses.instahide import InstaHide, bounded_convex_weights
+from defenses.base import Batch
+from defenses.images.instahide import InstaHide, bounded_convex_weights
+from defenses.random_draws import generator_for
 from tests.attacks.wire import CLASSES, MEAN, STD
 
 COUNT, PASSES, SIDE, BATCH = 12, 24, 8, 6

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from attacks import Knowledge, PassAveraging
 from attacks.uploads.base import UploadedCollection
 from defenses import Pipeline, VisualMixer, parse
-from defenses.base import Batch, generator_for
+from defenses.base import Batch
+from defenses.random_draws import generator_for
 from tests.attacks.wire import MEAN, STD
 
 COUNT, SIDE, WINDOW = 5, 16, 4

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clients.auxiliary import Auxiliary
 from clients.data.attributes import balanced, binary_attribute, paired
 from clients.data.datasets import DataError, ImageDataset, has_sensitive_attribute, is_multi_label, load_dataset
 from clients.data.images import ImageData, with_channels
 from clients.data.packaged import mnist_5k, packaged_file, photos
+from clients.task.auxiliary import Auxiliary
 from defenses.pipeline import Pipeline
-from simulations.experiment import Experiment
-from tests.clients.data_files import write_celeba, write_mnist
+from simulations.experiment.experiment import Experiment
+from tests.clients.data.data_files import write_celeba, write_mnist
 
 LABELS = st.lists(st.integers(0, 1), min_size=4, max_size=60)
 

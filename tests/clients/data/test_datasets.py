@@ -24,13 +24,13 @@ from PIL import Image
 from torch.nn import functional as F
 
 from clients.data import packaged
-from clients.data.array_files import read_idx, read_pickle
 from clients.data.datasets import DataError, ImageData, load_dataset, to_float
-from clients.data.decoding import decode
-from clients.data.file_sets import SYSTEM_FASHION_MNIST
+from clients.data.files.array_files import read_idx, read_pickle
+from clients.data.files.decoding import decode
+from clients.data.files.file_sets import SYSTEM_FASHION_MNIST
+from clients.data.files.picture_files import cut_by_hash
 from clients.data.images import StoredImages, resize, stratified_prefix, with_channels
-from clients.data.picture_files import cut_by_hash
-from tests.clients.data_files import (
+from tests.clients.data.data_files import (
     idx_bytes,
     python2_pickle,
     write_celeba,

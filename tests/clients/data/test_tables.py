@@ -17,7 +17,7 @@ from clients.data.criteo import LEAST, criteo
 from clients.data.datasets import is_table, load_dataset
 from clients.data.images import DataError
 from clients.data.tables import UNSEEN, bucket
-from tests.clients.table_files import census_line, criteo_line, write_census
+from tests.clients.data.table_files import census_line, criteo_line, write_census
 
 
 @pytest.mark.parametrize(("value", "expected"), [(-3, -3), (0, 0), (2, 2), (3, 4), (7, 6), (8, 7), (99_999, 135)])

@@ -20,12 +20,12 @@ from scipy.stats import beta
 from torch import Tensor
 
 from attacks.normalisation import normalise
-from clients.records import tensors_of, to_record, values_of
-from clients.sgd import soft_cross_entropy
-from clients.task import Task, load_weights
-from defenses.gaussian_mechanism import gaussian_epsilon
+from clients.task.task import Task, load_weights
+from clients.training.sgd import soft_cross_entropy
+from clients.wire.records import tensors_of, to_record, values_of
+from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from tests.clients.federated.test_messages import OPEN, Asker
-from tests.clients.test_draws import TASK, weights_of
+from tests.clients.secrets.test_draws import TASK, weights_of
 
 COUNT, BATCH, STEPS, RUNS, DELTA = 40, 10, 4, 40, 1e-5
 CNN = TASK.but(

@@ -12,10 +12,10 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from torch.nn import functional as F
 
 from attacks.normalisation import normalise
-from clients.records import REFUSED, tensors_of, to_record, values_of
-from clients.task import Task, load_weights
-from strategies.exchange import Exchange
-from tests.clients.test_draws import TASK, Node, weights_of
+from clients.task.task import Task, load_weights
+from clients.wire.records import REFUSED, tensors_of, to_record, values_of
+from strategies.exchange.exchange import Exchange
+from tests.clients.secrets.test_draws import TASK, Node, weights_of
 from tests.local_grid import LocalGrid
 
 OPEN = {"model-check": False, "probes": True, "repeats": -1}

@@ -16,13 +16,13 @@ from attacks import ClassFishing, ImprintLayer, Knowledge, TrapWeights
 from attacks.active.base import AgreedModel
 from attacks.local_model import shared_tensors
 from clients.federated.agreed_model import tried_on_own
+from clients.federated.client import LocalClient
 from clients.federated.model_check import ModelCheck, Remembered, Tried, share_of_copies, turn
-from clients.local_data import LocalData
-from clients.records import REFUSED, tensors_of
-from clients.task import load_weights
-from clients.training import LocalClient
+from clients.task.local_data import LocalData
+from clients.task.task import load_weights
+from clients.wire.records import REFUSED, tensors_of
 from tests.clients.federated.test_messages import Asker
-from tests.clients.test_draws import TASK, weights_of
+from tests.clients.secrets.test_draws import TASK, weights_of
 
 CLASSES = 10
 PLAIN = Tried(2.3, 0.4)
@@ -177,7 +177,7 @@ def judged(client: LocalClient, last: Remembered, sent: dict[str, Tensor], at: i
     "changes", [{}, {"model": "lenet"}, {"pipeline": "GaussianNoise(std=0.01, per='update')"}], ids=str
 )
 def test_no_honest_round_is_refused(changes: dict[str, Any]) -> None:
-    """16 verdicts each; benchmarks/model_check.py has more of them."""
+    """16 verdicts each; benchmarks/inversion/model_check.py has more of them."""
     verdicts = [
         judged(client, last, weights, at)
         for at, weights, nodes in honest(MLP.but(**changes), 4, 4)

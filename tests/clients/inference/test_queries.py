@@ -15,14 +15,14 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.inference.plan import InferencePlan, inference_plan
 from clients.inference.queries import InferenceClient
-from clients.local_data import LocalData
-from clients.node import draws_of
-from clients.records import REFUSED, tensors_of, to_record, values_of
-from clients.task import Task
+from clients.messages.node import draws_of
+from clients.task.local_data import LocalData
+from clients.task.task import Task
+from clients.wire.records import REFUSED, tensors_of, to_record, values_of
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
 from tests.local_grid import LocalGrid
 
 PLAN = InferencePlan(

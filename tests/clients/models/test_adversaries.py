@@ -12,8 +12,8 @@ from torch import nn
 from clients.models.adversaries import AdversaryBuilder
 from clients.models.classifiers import ModelError, build_model
 from clients.models.cuts import CUTS, halves
-from clients.models.split_adversaries import SplitAdversaryBuilder
-from clients.models.split_models import SplitShape, build_split_model
+from clients.models.split.split_adversaries import SplitAdversaryBuilder
+from clients.models.split.split_models import SplitShape, build_split_model
 
 SHAPE = (3, 32, 32)
 SMALL = [(name, cut) for name in ("vgg_small", "resnet20", "efficientnet_lite0") for cut in CUTS[name]]

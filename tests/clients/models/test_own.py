@@ -13,8 +13,8 @@ import torch
 
 from clients.models.classifiers import ModelError, build_model
 from clients.models.own import GROUP, is_own_model
-from clients.own_code import _from_file, absolute, fingerprint, own_code
-from clients.questions import RefusedError, require_own_code
+from clients.process.own_code import _from_file, absolute, fingerprint, own_code
+from clients.secrets.policy import RefusedError, require_own_code
 
 CODE = """
 import torch

@@ -14,7 +14,7 @@ from torchvision.models import ResNet50_Weights, VGG16_Weights  # type: ignore[i
 from torchvision.transforms.functional import pil_to_tensor  # type: ignore[import-untyped]
 
 from attacks.local_model import shared_tensors
-from attacks.queries.sender import QuerySender
+from attacks.query_sender import QuerySender
 from clients.data.card import DataCard
 from clients.data.packaged import packaged_file
 from clients.inference.plan import InferencePlan

@@ -18,11 +18,11 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from clients.data.card import DataCard
-from clients.models.halves import EdgeHalf, RawPatches, ServerHalf
 from clients.models.library import ModelError
-from clients.models.split_models import SplitShape, build_split_model
-from clients.scenarios import read_task
+from clients.models.split.halves import EdgeHalf, RawPatches, ServerHalf
+from clients.models.split.split_models import SplitShape, build_split_model
 from clients.split.plan import SplitPlan, split_plan
+from clients.task.scenarios import read_task
 
 SHAPE = SplitShape(patch_size=4, width=16, depth=3, heads=2, edge_blocks=1)
 UNCUT = replace(SHAPE, edge_blocks=0)

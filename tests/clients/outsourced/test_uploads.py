@@ -13,15 +13,15 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 from torch.nn import functional as F
 
-from clients.local_data import LocalData
-from clients.node import draws_of
+from clients.messages.node import draws_of
 from clients.outsourced.plan import OutsourcedPlan
 from clients.outsourced.uploads import OutsourcedClient
-from clients.records import REFUSED, tensors_of, to_record, values_of
-from clients.task import Task
+from clients.task.local_data import LocalData
+from clients.task.task import Task
+from clients.wire.records import REFUSED, tensors_of, to_record, values_of
 from defenses.base import Batch
 from defenses.spec import parse
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
 from tests.local_grid import LocalGrid
 
 PLAN = OutsourcedPlan(

@@ -14,9 +14,8 @@ from torch.nn import functional as F
 
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
-from clients.local_data import LocalData
-from clients.models.halves import EdgeHalf, RawPatches
-from clients.optimizer_state import flat_state, load_flat_state
+from clients.federated.client import TrainingError
+from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.passes import SplitPasses
 from clients.split.plan import SplitPlan, build_optimizer, split_plan
 from clients.split.training import (
@@ -24,8 +23,9 @@ from clients.split.training import (
     EdgeState,
     SplitClient,
 )
-from clients.task import Task
-from clients.training import TrainingError
+from clients.task.local_data import LocalData
+from clients.task.task import Task
+from clients.training.optimizer_state import flat_state, load_flat_state
 from defenses.base import Batch
 
 TASK = SplitPlan(

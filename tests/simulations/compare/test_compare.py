@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from simulations.cli import app
 from simulations.compare.groups import grouped
 from simulations.compare.page import write_comparison
-from simulations.errors import ConfigError
+from simulations.settings.errors import ConfigError
 from tests.simulations.report.report_run import CONFIG, INVERSION, PIPELINES, Page, demo_rows, write_run
 
 

@@ -16,21 +16,21 @@ from torch import Tensor
 from attacks.normalisation import normalise
 from clients.data.datasets import to_float
 from clients.inference.plan import inference_plan
-from clients.records import tensors_of, values_of
-from clients.scenarios import read_task
+from clients.task.scenarios import read_task
+from clients.wire.records import tensors_of, values_of
 from defenses import FeatureDP
 from defenses.spec import parse
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
-from simulations.known_clients import KnownClients
-from simulations.scenarios.base import scenario
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import scenario
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from strategies.inference import fit_path
 from tests.local_grid import LocalGrid
 from tests.simulations.inference.test_run import inference_experiment, inference_rows, no_report, rows_in
 from tests.simulations.report.report_run import Page
+from tests.simulations.run_folder.test_resume import Killed, killed_at
 from tests.simulations.split.test_run import Wire, untimed
-from tests.simulations.test_resume import Killed, killed_at
 
 __all__ = ["no_report"]  # a fixture
 
@@ -197,9 +197,9 @@ def test_a_defence_that_needs_an_adversary_gets_one_at_each_cut_and_a_row_says_w
 
 
 def test_the_report_shows_each_cut_with_its_own_accuracy(run: Run) -> None:
-    from simulations.report.analysis.study import split
     from simulations.report.analysis.summary import summarise
-    from simulations.rows import Row
+    from simulations.report.studies.study import split
+    from simulations.run_folder.rows import Row
 
     out, rows, _ = run
     assert {row["cut"] for row in rows if row["round"] == 1} == {""}

@@ -20,19 +20,19 @@ from clients.data.datasets import to_float
 from clients.models.classifiers import build_model
 from clients.models.cuts import halves
 from clients.models.library import ModelError
-from clients.records import tensors_of, values_of
-from clients.scenarios import read_task
+from clients.task.scenarios import read_task
+from clients.wire.records import tensors_of, values_of
 from defenses.spec import parse
 from simulations import server_app
-from simulations.experiment import Experiment
-from simulations.local_run import EXIT_ATTACKS_FAILED, tell_failures
+from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.failures import failed_attacks
-from simulations.run_directory import read_lines
+from simulations.run_folder.run_directory import read_lines
+from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, tell_failures
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.report.report_run import Page
+from tests.simulations.run_folder.test_resume import Killed, killed_at, killed_with_open_attacks
 from tests.simulations.split.test_run import Wire, untimed
-from tests.simulations.test_resume import Killed, killed_at, killed_with_open_attacks
 
 INVERSION = "QueryInversion(iterations=40)"
 NOISE = "FeatureNoise(std=0.5)"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from simulations.launch import ROOT
-from simulations.progress import read_progress
-from simulations.run_directory import read_lines
-from tests.simulations.runtimes import PATIENCE, deployment, folder
+from simulations.run_folder.run_directory import read_lines
+from simulations.runtime.launch import ROOT
+from simulations.runtime.progress import read_progress
+from tests.simulations.runtime.runtimes import PATIENCE, deployment, folder
 
 __all__ = ["deployment", "folder"]  # fixtures
 

@@ -13,17 +13,17 @@ from flwr.app import Message
 from torch import Tensor
 from torch.nn import functional as F
 
-from clients.records import tensors_of
+from clients.wire.records import tensors_of
 from defenses import VisualMixer
 from simulations import server_app
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
-from simulations.run_directory import read_lines
+from simulations.experiment.experiment import Experiment
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.report.report_run import Page
+from tests.simulations.run_folder.test_resume import Killed, killed_at, killed_with_open_attacks
 from tests.simulations.split.test_run import Wire, untimed
-from tests.simulations.test_resume import Killed, killed_at, killed_with_open_attacks
 
 
 def outsourced_experiment(out: Path, **changes: Any) -> Experiment:

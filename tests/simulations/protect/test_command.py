@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 
 from clients.data.datasets import load_dataset
+from defenses.images.vfe import vfe_map
 from defenses.registry import DEFENSES
 from defenses.spec import parse
-from defenses.vfe import vfe_map
 from simulations.protect.copies import protect_image
 from simulations.protect.pictures import read
 from simulations.protect.preview import Preview

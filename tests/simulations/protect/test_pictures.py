@@ -11,9 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from simulations.errors import ConfigError
 from simulations.protect import pictures
 from simulations.protect.pictures import PictureError, find, output_names, read, write
+from simulations.settings.errors import ConfigError
 
 PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3) * 3
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from simulations.errors import ConfigError
-from simulations.folder_lock import take_lock
 from simulations.protect.copies import AT_ONCE, Copy, Order, copies
 from simulations.protect.manifest import Manifest
+from simulations.run_folder.folder_lock import take_lock
+from simulations.settings.errors import ConfigError
 from tests.simulations.protect.commands import MIXER, NOISE, beside, files, protect, refused, result
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from simulations.cli import app
 from simulations.report import Row, read_rows, write_report
-from simulations.report.analysis.rows import to_csv
+from simulations.report.studies.rows import to_csv
 from tests.simulations.report.report_run import (
     CONFIG,
     Page,

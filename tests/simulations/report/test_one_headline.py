@@ -15,9 +15,9 @@ from simulations.compare.page import write_comparison
 from simulations.report.analysis.conclusion import conclusion, verdicts
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import Readability
-from simulations.report.analysis.recovery import LEAST_GAIN
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
+from simulations.report.studies.recovery import LEAST_GAIN
 from simulations.report.text import short_names, signed
 from strategies.audit.score_rows import rounded_gain
 from tests.simulations.report.report_run import Page

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
+from simulations.settings.errors import ConfigError
 
 BAD = [
     ({"train-edge": True}, "train-edge is True; it is a setting of split, and scenario is 'federated'"),

@@ -13,11 +13,11 @@ from attacks.local_model import shared_tensors
 from clients.data.card import DataCard
 from clients.models.classifiers import build_model
 from defenses.spec import parse
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
-from simulations.known_clients import KnownClients
-from simulations.scenarios.base import scenario
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import scenario
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from tests.local_grid import LocalGrid
 from tests.simulations.inference.test_run import inference_experiment
 

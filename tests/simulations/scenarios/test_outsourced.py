@@ -10,11 +10,11 @@ import pytest
 
 from clients.data.card import DataCard
 from defenses.spec import parse
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
-from simulations.known_clients import KnownClients
-from simulations.scenarios.base import scenario
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import scenario
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from strategies.outsourced.observations import MODEL, UPLOAD
 from tests.local_grid import LocalGrid
 from tests.simulations.outsourced.test_run import outsourced_experiment

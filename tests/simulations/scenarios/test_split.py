@@ -11,11 +11,11 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 
 from clients.data.card import DataCard
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
-from simulations.known_clients import KnownClients
-from simulations.scenarios.base import scenario
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import scenario
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from tests.local_grid import LocalGrid
 from tests.simulations.split.test_run import split_experiment
 

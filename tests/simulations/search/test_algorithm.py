@@ -19,9 +19,9 @@ import torch
 
 from clients.data.card import DataCard
 from defenses import ATS
-from defenses.ats import parse_policies
+from defenses.images.ats import parse_policies
 from defenses.spec import parse
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.search.algorithm import PolicySearch, Step
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, Scored, SearchFolder
 from simulations.search.page import write_page

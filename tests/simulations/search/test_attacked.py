@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from defenses import ATS
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 from simulations.search.attacked import Attacked, read_attacked
 from simulations.search.folder import AUDIT, SHARED, SearchFolder
 from simulations.search.settings import Search

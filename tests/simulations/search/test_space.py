@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses.ats import parse_policies, transform_images
-from defenses.transforms import LIBRARY
+from defenses.images.ats import parse_policies, transform_images
+from defenses.images.transforms import LIBRARY
 from simulations.search.space import disjoint, effect, effective, policy_at, sample, size_of_space, text_of
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import ray
 
-from simulations.errors import ConfigError
 from simulations.search.settings import Search
 from simulations.search.workers import score_all
+from simulations.settings.errors import ConfigError
 
 
 def start(monkeypatch: pytest.MonkeyPatch, search: Search, raised: Exception) -> tuple[dict[str, Any], str]:

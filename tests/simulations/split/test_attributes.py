@@ -11,18 +11,18 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from clients.records import tensors_of, values_of
-from clients.scenarios import read_task
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
-from simulations.known_clients import KnownClients
-from simulations.run_directory import read_lines
-from simulations.scenarios.base import scenario
+from clients.task.scenarios import read_task
+from clients.wire.records import tensors_of, values_of
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import scenario
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from tests.local_grid import LocalGrid
 from tests.simulations.inference.test_run import no_report
+from tests.simulations.run_folder.test_resume import Killed, killed_at
 from tests.simulations.split.test_run import Wire, split_experiment, split_rows, untimed
-from tests.simulations.test_resume import Killed, killed_at
 
 __all__ = ["no_report"]  # a fixture
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from attacks.smashed.feature_averaging import FeatureAveraging
-from clients.records import tensors_of
 from clients.split.passes import SplitPasses
-from clients.task import Task
-from defenses.feature_noise import FeatureDP
+from clients.task.task import Task
+from clients.wire.records import tensors_of
 from defenses.pipeline import Pipeline
-from simulations.experiment import Experiment
+from defenses.smashed.feature_noise import FeatureDP
+from simulations.experiment.experiment import Experiment
 from strategies.split.audit import as_sent, most_transmissions, window
 from tests.clients.split.test_training import client
 from tests.simulations.split.test_run import Wire, split_experiment, split_rows

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from simulations.experiment import Experiment
-from simulations.launch import ROOT, LocalRuntime
-from simulations.progress import read_progress
-from simulations.run_directory import read_lines
-from tests.simulations.runtimes import PATIENCE, broken_app, deployment, folder, run_in
+from simulations.experiment.experiment import Experiment
+from simulations.run_folder.run_directory import read_lines
+from simulations.runtime.launch import ROOT, LocalRuntime
+from simulations.runtime.progress import read_progress
+from tests.simulations.runtime.runtimes import PATIENCE, broken_app, deployment, folder, run_in
 
 __all__ = ["deployment", "folder"]  # fixtures
 

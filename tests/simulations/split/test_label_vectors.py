@@ -12,11 +12,11 @@ import torch
 from torch.nn import functional as F
 
 from attacks.scoring.confusion import macro_mcc, micro_mcc
-from clients.records import tensors_of
-from clients.scenarios import read_task
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
-from tests.clients.data_files import write_celeba
+from clients.task.scenarios import read_task
+from clients.wire.records import tensors_of
+from simulations.experiment.experiment import Experiment
+from simulations.settings.errors import ConfigError
+from tests.clients.data.data_files import write_celeba
 from tests.simulations.split.test_run import Wire, split_experiment, split_rows
 
 SPLIT = {"scenario": "split", "model": "vit"}

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from simulations.experiment import Experiment
-from simulations.run_directory import read_lines
+from simulations.experiment.experiment import Experiment
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid
+from tests.simulations.run_folder.test_resume import Killed, killed_at, killed_with_open_attacks
 from tests.simulations.split.test_run import split_experiment, split_rows, untimed
-from tests.simulations.test_resume import Killed, killed_at, killed_with_open_attacks
 
 """Tracing lines costs such runs half of their time again, and other tests run the same lines."""
 

@@ -18,12 +18,12 @@ from attacks.guesses import Labels
 from attacks.normalisation import normalise
 from attacks.registry import ATTACKS
 from attacks.smashed.base import SmashedAttack, SmashedData
-from clients.auxiliary import Auxiliary
-from clients.records import tensors_of
 from clients.split.plan import split_plan
+from clients.task.auxiliary import Auxiliary
+from clients.wire.records import tensors_of
 from defenses.pipeline import Pipeline
-from simulations.experiment import Experiment
-from simulations.run_directory import read_lines
+from simulations.experiment.experiment import Experiment
+from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from strategies.audit import runner as attack_runner
 from tests.local_grid import LocalGrid, Tamper

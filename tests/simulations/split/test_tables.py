@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from clients.records import tensors_of
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
-from tests.clients.table_files import write_census
+from clients.wire.records import tensors_of
+from simulations.experiment.experiment import Experiment
+from simulations.settings.errors import ConfigError
+from tests.clients.data.table_files import write_census
 from tests.simulations.split.test_run import Wire, split_rows, untimed
 
 DEFENSES = "PatchShuffle()"

@@ -19,12 +19,12 @@ from wandb.sdk.internal.datastore import DataStore
 
 import simulations
 from simulations.cli import app
-from simulations.errors import ConfigError
-from simulations.report.analysis.rows import read_rows
-from simulations.rows import Row
+from simulations.report.studies.rows import read_rows
+from simulations.run_folder.rows import Row
+from simulations.settings.errors import ConfigError
 from simulations.trackers import EXIT_NOT_TRACKED, parse_trackers
 from simulations.trackers.tracked import LONGEST_NAME, Tracked, metric_name
-from tests.simulations.test_in_process import TINY
+from tests.simulations.run.test_in_process import TINY
 
 ACCURACY = "no-defence/training/test-accuracy-original"
 

@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 
 from attacks import LabelInference, Labels, UpdateHistory
 from attacks.spec import parse_attacks
-from clients.auxiliary import Auxiliary
-from clients.local_data import LocalData
-from clients.task import Plan
-from clients.training import LocalClient
+from clients.federated.client import LocalClient
+from clients.task.auxiliary import Auxiliary
+from clients.task.local_data import LocalData
+from clients.task.task import Plan
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 from strategies.audit.pool import AttackPool
@@ -28,7 +28,7 @@ from strategies.audit.runner import run_job
 from strategies.audit.score_rows import mean_and_interval
 from strategies.audit.threat_card import ThreatCard
 from strategies.federated.observations import PROBE, SeenUpdate
-from tests.clients.test_training import TASK, weights
+from tests.clients.federated.test_client import TASK, weights
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
-from simulations.report.analysis.score import merge
-from simulations.rows import Row
+from simulations.report.studies.score import merge
+from simulations.run_folder.rows import Row
 from strategies.audit.score_rows import mean_and_interval, score_rows
 from strategies.audit.threat_card import ThreatCard
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from attacks import InvertingGradients, LearnedRestorer, PolicyInversion, WindowMean
 from attacks.refinement.base import Chain
-from simulations.report.analysis.rows import read_rows
+from simulations.report.studies.rows import read_rows
 from strategies.audit.threat_card import KnownLabels, Strength, ThreatCard
 from tests.simulations.report.report_run import Page
-from tests.strategies.test_curious import Wire, run
+from tests.strategies.federated.test_curious import Wire, run
 
 EFFORT = ("iterations", "restarts", "selection", "training_iterations", "batch", "images", "local_steps")
 INVERSION = "InvertingGradients(iterations=2, restarts=3)"

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from attacks.normalisation import normalise
 from attacks.scoring.roc import binomial_interval
-from clients.auxiliary import Auxiliary
 from clients.inference.plan import InferencePlan
-from clients.task import Task
+from clients.task.auxiliary import Auxiliary
+from clients.task.task import Task
 from defenses import DeltaAutoencoder, FeaturePCA, FitContext, Pipeline, parse
 from strategies.inference import fit_path
 from strategies.inference.fit_path import MOST_POINTS, few, fit_with_path, static_adversary

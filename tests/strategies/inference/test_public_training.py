@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
-from clients.auxiliary import Auxiliary
 from clients.data.card import DataCard
 from clients.inference.plan import InferencePlan
 from clients.models.classifiers import build_model
 from clients.models.library import ModelError
+from clients.task.auxiliary import Auxiliary
 from strategies.inference.loaded_model import read_weights
 from strategies.inference.public_training import PublicTraining
 

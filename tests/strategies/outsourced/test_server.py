@@ -13,17 +13,17 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 from attacks import AsUploaded, JointEncodingInversion, LossThreshold
-from clients.records import to_record
-from clients.task import Task, whole_model_plan
+from clients.task.task import Task, whole_model_plan
+from clients.wire.records import to_record
 from defenses.spec import parse
-from simulations.experiment import Experiment
-from simulations.nodes import set_up
+from simulations.experiment.experiment import Experiment
+from simulations.runtime.nodes import set_up
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
-from strategies.exchange import Exchange
-from strategies.guard import TooFewReplies
+from strategies.exchange.exchange import Exchange
+from strategies.exchange.guard import TooFewReplies
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD
 from strategies.outsourced.server import OutsourcedServer
 from tests.local_grid import LocalGrid, Tamper

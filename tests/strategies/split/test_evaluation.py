@@ -10,7 +10,7 @@ import pytest
 from flwr.app import RecordDict
 
 from clients.data.card import DataCard
-from clients.records import metrics
+from clients.wire.records import metrics
 from strategies.split.evaluation import _fault_in
 
 CARD = DataCard(2, (1, 4, 4), (0.0,), (1.0,))

@@ -14,18 +14,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.normalisation import normalise
-from clients.records import tensors_of
-from clients.scenarios import read_task
 from clients.split.plan import split_plan
-from clients.task import Task
+from clients.task.scenarios import read_task
+from clients.task.task import Task
+from clients.wire.records import tensors_of
 from defenses.spec import parse
-from simulations.experiment import Experiment
-from simulations.known_clients import KnownClients
-from simulations.nodes import set_up
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.runtime.nodes import set_up
 from simulations.scenarios.split import schedule_of
 from strategies.audit.auditor import Auditor
 from strategies.audit.pool import AttackPool
-from strategies.exchange import Exchange
+from strategies.exchange.exchange import Exchange
 from strategies.split.observations import EDGE, SERVER
 from strategies.split.server import Holder
 from strategies.split.split_fed import OPTIMIZER, Schedule, SplitFed

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from simulations.report.section import Section
 from simulations.report.sections.active.analysis import active_server
 from simulations.report.sections.active.template import ACTIVE
-from simulations.report.sections.base import Section
 from strategies.federated.observations import ACTIVE as KIND
 
 SECTION = Section(

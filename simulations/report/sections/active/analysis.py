@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.score import exact
-from simulations.report.analysis.study import Study
 from simulations.report.page.tables import Cards, cards
-from simulations.rows import Row
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.score import exact
+from simulations.report.studies.study import Study
+from simulations.run_folder.rows import Row
 
 REFUSED = "model-refused"
 """Share of the clients that refused an attack's model."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from simulations.report.section import Section
 from simulations.report.sections.aggregates.analysis import aggregates
 from simulations.report.sections.aggregates.template import AGGREGATES
-from simulations.report.sections.base import Section
 from strategies.federated.aggregates import WITHHELD
 from strategies.federated.observations import AGGREGATE
 

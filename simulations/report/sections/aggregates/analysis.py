@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.study import Study
 from simulations.report.page.tables import Cards, cards
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.study import Study
 from strategies.federated.aggregates import WITHHELD
 
 

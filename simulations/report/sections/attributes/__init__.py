@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from simulations.report.section import Section
 from simulations.report.sections.attributes.analysis import inferred_attributes
 from simulations.report.sections.attributes.template import ATTRIBUTES
-from simulations.report.sections.base import Section
 
 SECTION = Section("attributes", "Sensitive attribute", inferred_attributes, ATTRIBUTES)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulations.report.analysis.adversary import RETRAINED_KIND, kind
-from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.score import Score
-from simulations.report.analysis.study import Study
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.score import Score
+from simulations.report.studies.study import Study
 
 ACCURACY = ("attribute-accuracy", "")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulations.report.sections.base import Section
+from simulations.report.section import Section
 from simulations.report.sections.inference.analysis import MASKS, METRICS, edge_cloud_inference
 from simulations.report.sections.inference.template import INFERENCE
 

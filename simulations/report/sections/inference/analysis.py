@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.study import Study
 from simulations.report.sections.inference.cuts import Cut, CutLine, read_cut
 from simulations.report.sections.inference.equation import NOT_SATISFIED, RULE, SATISFIED
 from simulations.report.sections.inference.fit_curves import MASKED, FitCurve, fit_curves
 from simulations.report.sections.inference.fit_curves import METRICS as PATH_METRICS
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.study import Study
 
 OBSERVATION = "queries"
 MASKS = {"delta masks": ("image", "server-cam", "adversary-cam", "mask", "masked")}

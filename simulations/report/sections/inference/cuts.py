@@ -5,11 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulations.report.analysis.cell import Cell
-from simulations.report.analysis.families import ATTRIBUTES
-from simulations.report.analysis.metrics import MS_SSIM
-from simulations.report.analysis.score import Score, merge
-from simulations.report.analysis.study import Study
 from simulations.report.sections.inference.equation import (
     OPEN,
     Difference,
@@ -20,6 +15,11 @@ from simulations.report.sections.inference.equation import (
     least_before,
     paired,
 )
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.families import ATTRIBUTES
+from simulations.report.studies.metrics import MS_SSIM
+from simulations.report.studies.score import Score, merge
+from simulations.report.studies.study import Study
 
 ACCURACY = ATTRIBUTES.decides
 

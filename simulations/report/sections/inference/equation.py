@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from simulations.report.analysis.score import Score, wilson
+from simulations.report.studies.score import Score, wilson
 
 LEAST_DROP = 0.1
 """What the adversary must lose at least for ">>", as a share: 10 percentage points."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from simulations.report import text
-from simulations.report.analysis.score import Score, merge
-from simulations.report.analysis.study import Study
 from simulations.report.drawing.domains import bounds
 from simulations.report.drawing.figures import Across, Point, curves
 from simulations.report.drawing.looks import Look
-from simulations.rows import Row
+from simulations.report.studies.score import Score, merge
+from simulations.report.studies.study import Study
+from simulations.run_folder.rows import Row
 
 SERVER, ADVERSARY = "path-server-accuracy", "path-adversary-accuracy"
 METRICS = (SERVER, ADVERSARY)

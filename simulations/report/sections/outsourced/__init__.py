@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulations.report.sections.base import Section
+from simulations.report.section import Section
 from simulations.report.sections.outsourced.analysis import METRICS, outsourced_training
 from simulations.report.sections.outsourced.template import OUTSOURCED
 

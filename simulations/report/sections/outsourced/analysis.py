@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.study import Study
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.study import Study
 
 OBSERVATION = "uploaded images"
 LOOKING = "AsUploaded()"

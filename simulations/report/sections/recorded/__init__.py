@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulations.report.sections.base import Section
+from simulations.report.section import Section
 from simulations.report.sections.recorded.analysis import RECORDED, recorded_updates, said_first
 from simulations.report.sections.recorded.template import RECORDING
 

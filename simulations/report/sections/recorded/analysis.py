@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.study import Study
-from simulations.rows import Row
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.study import Study
+from simulations.run_folder.rows import Row
 
 RECORDED = "recorded-updates"
 """Metric of the row of each round, whose further columns this section reads."""

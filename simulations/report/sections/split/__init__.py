@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulations.report.sections.base import Section
+from simulations.report.section import Section
 from simulations.report.sections.split.analysis import split_learning
 from simulations.report.sections.split.template import SPLIT
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from simulations.report.analysis.cell import Cell
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.metrics import CELLS, COLUMN, SMASHED_METRICS, SPLIT_METRICS
-from simulations.report.analysis.score import Score
-from simulations.report.analysis.study import Study
 from simulations.report.page.tables import cards
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.metrics import CELLS, COLUMN, SMASHED_METRICS, SPLIT_METRICS
+from simulations.report.studies.score import Score
+from simulations.report.studies.study import Study
 
 OBSERVATION = "smashed data"
 FACTS = ("transmissions_used", "auxiliary_data", "client_half_update")

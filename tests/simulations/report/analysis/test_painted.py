@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from simulations.report import Row, validate
-from simulations.report.analysis.control import controls
-from simulations.report.analysis.study import split
 from simulations.report.analysis.summary import summarise
-from simulations.rows import null_name
+from simulations.report.studies.control import controls
+from simulations.report.studies.study import split
+from simulations.run_folder.rows import null_name
 from strategies.audit.threat_card import PAINTED, ThreatCard
 
 PROBE = ThreatCard(observation="one-step probe", images=1)

@@ -11,8 +11,8 @@ from simulations.report.analysis.conclusion import conclusion, verdicts
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import Readability
 from simulations.report.analysis.sentences import sentence
-from simulations.report.analysis.study import split
 from simulations.report.analysis.summary import summarise
+from simulations.report.studies.study import split
 from strategies.audit.threat_card import ThreatCard
 
 UPDATE = ThreatCard(observation="training update", local_steps=4)

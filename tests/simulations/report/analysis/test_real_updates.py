@@ -11,8 +11,8 @@ from simulations.report import Row, validate
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.real_updates import apart, stand_ins
 from simulations.report.analysis.sentences import sentence
-from simulations.report.analysis.study import split
 from simulations.report.analysis.summary import summarise
+from simulations.report.studies.study import split
 from strategies.audit.threat_card import ThreatCard
 
 PROBE = ThreatCard(observation="one-step probe", images=4, local_steps=1)

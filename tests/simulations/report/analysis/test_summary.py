@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from simulations.experiment import Experiment
+from simulations.experiment.experiment import Experiment
 from simulations.report import Row, validate
 from simulations.report.analysis.adaptive import UNTESTED, is_adaptive
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.score import interval, merge, wilson
 from simulations.report.analysis.sentences import among, sentence
-from simulations.report.analysis.study import Study, split
 from simulations.report.analysis.summary import summarise
+from simulations.report.studies.score import interval, merge, wilson
+from simulations.report.studies.study import Study, split
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
 
 PROBE = ThreatCard(observation="probe")

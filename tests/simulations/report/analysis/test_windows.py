@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from simulations.report import write_report
-from simulations.report.analysis.study import split
 from simulations.report.analysis.windows import WindowCounts, window_counts
-from simulations.rows import Row
+from simulations.report.studies.study import split
+from simulations.run_folder.rows import Row
 from tests.simulations.report.report_run import PIPELINES, Page, demo_rows, row, write_run
 
 MIXER = PIPELINES[1]

@@ -9,9 +9,9 @@ import pytest
 
 from simulations.report import Row, validate, write_report
 from simulations.report.analysis.adversary import kind
-from simulations.report.analysis.score import wilson
-from simulations.report.analysis.study import split
 from simulations.report.sections.attributes.analysis import SensitiveAttribute, inferred_attributes
+from simulations.report.studies.score import wilson
+from simulations.report.studies.study import split
 from tests.simulations.report.report_run import CONFIG, Page, row, write_run
 
 STATIC, RETRAINED = "PropertyInference(training='static')", "PropertyInference()"

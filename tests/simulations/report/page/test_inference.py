@@ -13,8 +13,6 @@ import pytest
 
 from attacks.scoring.roc import binomial_interval
 from simulations.report import Row, validate, write_report
-from simulations.report.analysis.score import Score, merge, wilson
-from simulations.report.analysis.study import Study, split
 from simulations.report.analysis.summary import summarise
 from simulations.report.sections.inference.analysis import Conclusion, EdgeCloudInference, edge_cloud_inference
 from simulations.report.sections.inference.equation import (
@@ -32,6 +30,8 @@ from simulations.report.sections.inference.equation import (
     paired,
 )
 from simulations.report.sections.inference.fit_curves import fit_curves
+from simulations.report.studies.score import Score, merge, wilson
+from simulations.report.studies.study import Study, split
 from tests.simulations.report.report_run import CONFIG, Page, row, write_run
 
 ADP, PCA, NOISE = "DeltaAutoencoder(variant='decreasing')", "FeaturePCA(components=5)", "FeatureNoise(std=0.1)"

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from simulations.report import Row, validate, write_report
-from simulations.report.analysis.study import split
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.roc import mean_curve, rate_at, read_curve, roc_charts
+from simulations.report.studies.study import split
 from tests.simulations.report.report_run import (
     CHAINED,
     CONFIG,

@@ -10,11 +10,11 @@ from attacks.smashed.base import BEYOND_RUN
 from simulations.report import Row, validate
 from simulations.report.analysis.adaptive import UNTESTED
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.metrics import SMASHED_METRICS, SPLIT_METRICS
-from simulations.report.analysis.score import merge
 from simulations.report.analysis.sentences import sentence
-from simulations.report.analysis.study import Study, split
 from simulations.report.analysis.summary import strongest, summarise
+from simulations.report.studies.metrics import SMASHED_METRICS, SPLIT_METRICS
+from simulations.report.studies.score import merge
+from simulations.report.studies.study import Study, split
 from simulations.report.text import amount, power_of_ten, size
 from tests.simulations.report.report_run import Page, demo_rows, row
 from tests.simulations.report.report_split_run import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulations.report.page.tables import _picked
-from simulations.rows import Row
+from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
 
 

@@ -1,0 +1,141 @@
+"""Batch statistics that BatchNorm's running averages give away, and those of dummy images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from attacks.gradient.trial_gradients.matching import attackable
+from attacks.observations import AttackError, ClientUpdate
+
+Statistics = dict[str, tuple[Tensor, Tensor]]
+"""Layer name -> (mean, variance) over a batch of what enters it, one value per channel; biased, as BatchNorm normalises."""
+
+
+def sent_statistics(observation: ClientUpdate) -> Statistics:
+    """Mean and variance that every BatchNorm layer saw in the one step of a client, exact for an undefended update.
+
+    A step in train mode moves the running averages by delta = momentum * (batch value - running value), so that
+
+        mean = running_mean + delta_mean / momentum,    variance = (n - 1) / n * (running_var + delta_var / momentum)
+
+    where n is the number of values per channel: torch averages the unbiased variance and normalises by the biased one.
+
+    Returns:
+        One entry per layer whose running averages were sent, in the model's order. A negative variance (from a defence) is 0.
+
+    Raises:
+        AttackError: Unless the update was one step in train mode, of a model that has such layers with a fixed momentum.
+
+    Source: Yin et al., "See through Gradients" (GradInversion), 2021, section 3.3, assumes the statistics known; this is why they
+    are, when buffers are sent (Huang et al., "Evaluating Gradient Inversion Attacks", 2021, section 3).
+    """
+    if observation.local_steps != 1 or not observation.train_mode:
+        raise AttackError("batch statistics can be read from one step in train mode; several steps mix theirs")
+    counts = _values_per_channel(observation)
+    buffers, found = dict(observation.model.named_buffers()), Statistics()
+    for name, layer in batch_norms(observation.model).items():
+        mean, variance = (f"{name}.running_{what}".lstrip(".") for what in ("mean", "var"))
+        if mean not in observation.update or variance not in observation.update:
+            continue
+        if not layer.momentum:
+            raise AttackError(f"{name!r} keeps a plain average of all its batches, whose number is not sent")
+        seen = [_solve(buffers[key], observation.update[key], layer.momentum) for key in (mean, variance)]
+        if not all(value.isfinite().all() for value in seen):
+            raise AttackError(f"the running averages of {name!r} hold NaN or infinite values")
+        found[name] = (seen[0], seen[1].clamp(min=0) * (counts[name] - 1) / counts[name])
+    if not found:
+        raise AttackError("the update holds no running averages of a BatchNorm layer")
+    return found
+
+
+def _solve(running: Tensor, delta: Tensor, momentum: float) -> Tensor:
+    if running.shape != delta.shape:
+        raise AttackError(f"running averages have shape {tuple(delta.shape)}, the model {tuple(running.shape)}")
+    return running + delta.to(running) / momentum
+
+
+def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
+    """Name -> BatchNorm layer, in order of definition."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+
+
+@contextmanager
+def recorded_statistics(model: nn.Module) -> Iterator[Statistics]:
+    """Fills the dictionary that it gives with the batch statistics of every BatchNorm layer, each time the model is called.
+
+    Enter and use it within one transformed function: under ``torch.func`` the entries are of that level and must not leave it but
+    as results.
+    """
+    seen = Statistics()
+
+    def recorder(name: str) -> object:
+        def record(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            values = inputs[0].transpose(0, 1).flatten(1)  # (C, B * H * W)
+            seen[name] = (values.mean(1), values.var(1, unbiased=False))
+
+        return batch_norms(model)[name].register_forward_pre_hook(record)
+
+    handles = [recorder(name) for name in batch_norms(model)]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()  # type: ignore[attr-defined]
+
+
+def call_with_statistics(
+    model: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], images: Tensor
+) -> tuple[Tensor, Statistics]:
+    """Logits (B, K) of normalised images (B, C, H, W), and the batch statistics of every BatchNorm layer on the way.
+
+    Pure, and differentiable under ``torch.func.grad`` and ``vmap``, for a model from
+    ``attacks.gradient.trial_gradients.matching.attackable`` with
+    ``train_mode``, which normalises by the batch.
+    """
+    with recorded_statistics(model) as seen:
+        logits = functional_call(model, (dict(parameters), dict(buffers)), (images,))
+    return logits, seen
+
+
+def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
+    """Mean over layers and channels of the squared differences, relative to the observed variance; a 0-d tensor.
+
+        (m - m')^2 / (v + eps) + (v - v')^2 / (v + eps)^2,   eps = 1e-5 of BatchNorm
+
+    Differs from Yin et al. 2021, Eq. 9, sums of norms, which have no derivative at their minimum and follow the scale of features.
+
+    Raises:
+        AttackError: When ``dummy`` lacks a layer of ``observed``.
+    """
+    if missing := sorted(set(observed) - set(dummy)):
+        raise AttackError(f"the dummy statistics lack {missing[:3]}")
+    terms = []
+    for name, (mean, variance) in observed.items():
+        scale = variance + 1e-5
+        off_mean, off_variance = dummy[name][0] - mean, dummy[name][1] - variance
+        terms.append(off_mean.square() / scale + (off_variance / scale).square())
+    return torch.cat(terms).mean()
+
+
+def _values_per_channel(observation: ClientUpdate) -> dict[str, int]:
+    """Values per channel of every layer: examples of the batch times positions of its feature map."""
+    model, counts = attackable(observation.model, train_mode=False), dict[str, int]()
+    like = next(model.parameters())
+
+    def counter(name: str) -> None:
+        def count(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            counts[name] = observation.num_examples * inputs[0][0, 0].numel()
+
+        batch_norms(model)[name].register_forward_pre_hook(count)
+
+    for name in batch_norms(model):
+        counter(name)
+    with torch.no_grad():
+        model(like.new_zeros(1, *observation.input_shape))
+    return counts

@@ -1,9 +1,0 @@
-"""An app's clients among the scenarios: their plan can be read anywhere, and their messages are answered in the app itself."""
-
-from __future__ import annotations
-
-from clients.audited.client import AppClient
-from clients.audited.plan import SCENARIO, AppPlan
-from clients.scenarios import ClientSide
-
-SIDE = ClientSide(SCENARIO, AppClient, AppPlan, {})

@@ -1,0 +1,1 @@
+"""Data sets that lie in files: arrays, pictures, and how they are decoded."""

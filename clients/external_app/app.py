@@ -1,0 +1,185 @@
+"""Makes anybody's own ClientApp answer a curious server's questions: probes, and scores of guesses. The truth stays with it.
+
+=================  ==================================================  ==================================================
+type               content                                             reply
+=================  ==================================================  ==================================================
+``query.setup``    ``config``                                          ``metrics``: partition, examples; ``card``: of the
+                                                                       data, randomness, and what protects the replies
+``train.probe``    as the app's ``train``, with ``task`` and           as the app's ``train``: ``arrays``: weights after
+                   ``target`` in ``config``                            one step; ``metrics``
+``query.audit``    as of fedveil's own clients (``clients.app``)       likewise
+``query.check``    ``config``; ``sent``, ``reply``: weights of the     ``metrics``: difference, how far the reply lies from a step
+                   last message of training and of its answer          on the examples
+=================  ==================================================  ==================================================
+
+Flower's mods change the weights that a reply holds, so a probe is answered with weights too, one for each message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+from torch import Tensor
+from torch.nn import functional as F
+
+from clients.data.card import DataCard
+from clients.external_app.app_checks import check_given, numbers
+from clients.external_app.client import (
+    AppClient,
+    DataMistake,
+    Examples,
+    Loss,
+    OwnExamples,
+    card_of,
+    examples_of,
+    name_of_loss,
+    one_step,
+    read_data,
+)
+from clients.external_app.mods import Budget, app_mods, budgets, inner_mods, mods_of, named, training_names
+from clients.external_app.named_arrays import named_as
+from clients.external_app.plan import ModelFactory, app_plan, built
+from clients.external_app.reply_check import distance, remember_replies, require_last_reply
+from clients.external_app.streams import keep_streams
+from clients.messages.audit_answers import answer_audit
+from clients.messages.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
+from clients.task.scenarios import read_task
+from clients.wire.records import metrics, to_record, values_of
+from defenses.base import Batch
+
+DataOf = Callable[[Context], Examples | tuple[Examples, Examples]]
+"""Context of a node -> its training examples; or a tuple of these and of examples of its own that it does not train on."""
+
+
+@dataclass
+class _Answers:
+    """What an app told ``answer_audits``, and the examples of the node that this process answered for last."""
+
+    model: ModelFactory
+    data: DataOf
+    loss: Loss
+    mean: float | tuple[float, ...]
+    std: float | tuple[float, ...]
+    protection: str
+    loss_name: str
+    budgets: list[Budget]
+    _held: tuple[tuple[int, int], Batch, DataCard, int] | None = None
+
+    def client(self, message: Message, context: Context) -> AppClient:
+        """The client behind a message. The server's orders choose none of its model, loss and data."""
+        task = read_task(str(values_of(message, "config")["task"]))
+        app_plan(task.plan)  # Plans of other scenarios do what the app never agreed to.
+        whose = (context.run_id, context.node_id)
+        if self._held is None or self._held[0] != whose:
+            images, labels, held_out = read_data(self.data(context))
+            card = card_of(images, built(self.model), self.mean, self.std)
+            self._held = (whose, examples_of(images, labels, card), card, held_out)
+        _, batch, card, held_out = self._held
+        partition = partition_of(context)
+        return AppClient(OwnExamples(task, partition, batch, card, draws_of(context, task.plan.seed), held_out))
+
+    def setup(self, message: Message, context: Context) -> Message:
+        answers_of(context)  # a wrong value is told before the run, not in its middle
+        client = self.client(message, context)
+        if client.data.num_train < (wanted := client.task.plan.probe_images):
+            raise DataMistake(f"probe_images is {wanted}; data gives {client.data.num_train} examples at this node")
+        sizes = {"partition": client.data.partition, "train-examples": client.data.num_train}
+        randomness = "seed" if draws_from_seed(context) else "secret"
+        card = {
+            "card": json.dumps(asdict(client.data.card)), "randomness": randomness, "protection": self.protection,
+            "loss": self.loss_name, "budgets": json.dumps(self.budgets),
+        }  # fmt: skip
+        return reply_to(message, {"metrics": metrics(sizes), "card": ConfigRecord({**card})})
+
+    def probe(self, message: Message, context: Context) -> Message:
+        answers_of(context).require("probes", "updates of single steps")
+        client, config = self.client(message, context), values_of(message, "config")
+        sent: Any = message.content["arrays"]
+        assert isinstance(sent, ArrayRecord)
+        weights, batch = self._named(sent), client.probed(int(config["target"])).original
+        moved = self._one_step(client, weights, batch)
+        numbers = metrics({"num-examples": len(batch), "local-steps": 1})
+        answer = {theirs: moved[ours] for theirs, ours in zip(sent, weights, strict=True)}
+        return reply_to(message, {"arrays": to_record(answer), "metrics": numbers})
+
+    def _named(self, record: ArrayRecord) -> dict[str, Tensor]:
+        return named_as(built(self.model).state_dict(), record.to_torch_state_dict())
+
+    def _one_step(self, client: AppClient, weights: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """Weights after a step as the server reckons with it."""
+        task, plan = client.task, app_plan(client.task.plan)
+        ahead = plan.momentum if plan.nesterov else 0.0
+        return one_step(
+            self.model, weights, batch, client.data.card, self.loss, task.learning_rate, plan.weight_decay, ahead
+        )
+
+    def audit(self, message: Message, context: Context) -> Message:
+        answers_of(context).require("audits", "scores of guesses")
+        return answer_audit(message, context, self.client(message, context), self.model)
+
+    def check(self, message: Message, context: Context) -> Message:
+        answers_of(context).require("audits", "how far its reply lies from a step on its examples")
+        client = self.client(message, context)
+        sent, came = map(self._named, require_last_reply(message, context))
+        every = client.data.plain(torch.arange(client.data.num_train))
+        learned = {name for name, _ in self.model().named_parameters()}
+        moved = self._one_step(client, sent, every)
+        assumed = {name: value for name, value in moved.items() if name in learned}
+        found = distance(sent, came, assumed)
+        return reply_to(message, {"metrics": metrics({"difference": found})})
+
+
+def answer_audits(
+    app: ClientApp,
+    *,
+    model: ModelFactory,
+    data: DataOf,
+    loss: Loss = F.cross_entropy,
+    mean: float | tuple[float, ...] = 0.0,
+    std: float | tuple[float, ...] = 1.0,
+    mods: Sequence[Mod] | None = None,
+) -> None:
+    """Registers answers to probes and audits with an app; its own functions answer as before (a digest is kept).
+
+    Flower runs a mod only for messages that an app has a function for, so that no mod could answer these: functions are added.
+    In a simulation every question is answered; a deployed node answers what its operator allows (``clients.secrets.policy``).
+
+    Args:
+        app: The app.
+        model: Builds the model, without arguments; the weights received are loaded into it.
+        data: The node's training examples, as their owner sees them: what the app trains on, without its random transforms. Better
+            a tuple of two data sets, these and images of the same kind that are not trained on: a guess about an update of all
+            trained images can be told from chance only if there are others that it might have been nearer to, 100 for a verdict.
+        loss: Of logits and classes, as the app trains.
+        mean: Of the app's normalisation (x - mean) / std, of all channels or of each.
+        std: Likewise.
+        mods: What probes pass through, and the report names with their plain settings (``described`` in mods.py): by default
+            the mods of the app and of its ``@app.train``, as Flower calls them. Those of the app act on probes whatever is given.
+
+    Raises:
+        TypeError: When one of these is nothing of its kind, such as a model in place of what builds it.
+        ValueError: When the app answers such messages already, nothing answers training yet, or mean and std do not fit images in
+            [0, 1].
+    """
+    check_given(app, model, data, loss, mods)
+    mean, std = numbers("mean", mean), numbers("std", std)
+    trained_by = training_names(app)
+    inner_of_probe = inner_mods(app, mods_of(app) if mods is None else mods)
+    acting = [*app_mods(app), *inner_of_probe]
+    answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss), budgets(acting))
+    for register, name, answer, inner in (
+        (app.query, "setup", answers.setup, ()),
+        (app.train, "probe", answers.probe, inner_of_probe),
+        (app.query, "audit", answers.audit, ()),
+        (app.query, "check", answers.check, ()),
+    ):
+        register(name, mods=[*MODS, *inner])(answer)
+    keep_streams(app, ("query.setup", "train.probe", "query.audit", "query.check"))
+    remember_replies(app, trained_by)

@@ -1,0 +1,51 @@
+"""What an app gives ``answer_audits``, checked when the app is loaded: what is wrong here would otherwise fail at every node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from clients.wire.texts import shortened
+
+LARGEST = 10.0
+"""Of mean and std: images lie in [0, 1], and whoever tells more thinks of [0, 255]."""
+
+
+def check_given(app: Any, model: Any, data: Any, loss: Any, mods: Any) -> None:
+    """Raises ``TypeError`` for what is nothing of its kind, and ``ValueError`` for an app that answers audits already."""
+    listed = isinstance(mods, Sequence) and not isinstance(mods, str) and all(callable(one) for one in mods)
+    for name, value, good, allowed in (
+        ("app", app, isinstance(app, ClientApp), "a ClientApp"),
+        ("model", model, callable(model) and not isinstance(model, nn.Module), "a class or function that builds the model"),
+        ("data", data, callable(data), "a function of the context, which gives the examples"),
+        ("loss", loss, callable(loss) and not isinstance(loss, type),
+         "a function of logits and classes, or an object such as nn.CrossEntropyLoss()"),
+        ("mods", mods, mods is None or listed, "a list of mods, or None for those of the app"),
+    ):  # fmt: skip
+        if not good:
+            came = " ".join(shortened(value).split())
+            raise TypeError(f"answer_audits: {name} is {came}; allowed: {allowed}")
+    if "query.setup" in getattr(app, "_registered_funcs", {}):
+        raise ValueError("answer_audits: this app answers audits already; call it once for each app")
+
+
+def numbers(name: str, value: Any) -> float | tuple[float, ...]:
+    """``mean`` or ``std``: a number, or a tuple of one for each channel.
+
+    Raises:
+        ValueError: When it is not, or not on the scale of images in [0, 1].
+    """
+    each = tuple(value) if isinstance(value, list | tuple) else (value,)
+    low, words = (0.0, "above 0") if name == "std" else (-LARGEST, f"from {-LARGEST:g}")
+    for one in each:
+        fits = isinstance(one, Real) and low <= float(one) <= LARGEST and (name != "std" or float(one) > 0)
+        if not fits:
+            allowed = (
+                f"allowed: a number {words}, at most {LARGEST:g}, or one for each channel, as images lie in [0, 1]"
+            )
+            raise ValueError(f"answer_audits: {name} is {value!r}; {allowed}")
+    return tuple(map(float, each)) if isinstance(value, list | tuple) else float(value)

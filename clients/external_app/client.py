@@ -1,0 +1,225 @@
+"""A client of somebody's own Flower app: its images and labels, the steps of its probes, and the truth behind its updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from attacks.normalisation import normalise
+from clients.data.card import DataCard
+from clients.external_app.plan import ModelFactory, built
+from clients.federated.client import LocalClient
+from clients.secrets.draws import Draws
+from clients.task.local_data import LocalData, Probed, Truths
+from clients.task.task import Task
+from defenses.base import Batch
+from defenses.pipeline import Pipeline
+
+Examples = Dataset[tuple[Tensor, int]]
+"""Map-style: (image (C, H, W) in [0, 1], class) each, before any normalisation."""
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(logits (B, K), classes (B,)) -> mean loss."""
+
+
+CROSS_ENTROPY = "cross entropy"
+
+
+class DataMistake(ValueError):  # noqa: N818 (a mistake of the app's ``data``, told to whoever wrote it)
+    """Examples that are not what an audit needs."""
+
+
+class OwnExamples(LocalData):
+    """What the app's ``data`` gave: training examples, and perhaps held-out ones; no defence of fedveil acts on them.
+
+    Args:
+        task: The server's orders.
+        partition: Number of this client.
+        batch: Images (N, C, H, W) in [0, 1] and one-hot targets (N, K): the trained examples, then the held-out ones.
+        card: Of these images.
+        draws: Where randomness starts.
+        num_held_out: How many of the last examples were not trained on: the others that line-ups need.
+    """
+
+    def __init__(
+        self, task: Task, partition: int, batch: Batch, card: DataCard, draws: Draws, num_held_out: int = 0
+    ) -> None:
+        self.task = task.but(card=card, pipeline="")
+        self.partition, self.draws, self.card, self.pipeline = partition, draws, card, Pipeline()
+        trained = len(batch) - num_held_out
+        self._train, self._test = range(trained), range(trained, len(batch))  # type: ignore[assignment]
+        self._batch = batch
+
+    def plain(self, positions: Tensor) -> Batch:
+        """The examples at ``positions`` (n,)."""
+        return Batch(self._batch.images[positions], self._batch.targets[positions])
+
+    def own_images(self, positions: Tensor) -> Tensor:
+        """Images at positions (n,) among the trained examples, and behind them the held-out ones."""
+        return self._batch.images[positions]
+
+    def train_labels(self) -> Tensor:
+        """Classes (N,) of the trained examples."""
+        return self._batch.targets[: self.num_train].argmax(1)
+
+    def test_labels(self) -> Tensor:
+        """Classes (M,) of the held-out examples."""
+        return self._batch.targets[self.num_train :].argmax(1)
+
+    def test_plain(self, positions: Tensor) -> Batch:
+        """The held-out examples at ``positions`` (n,)."""
+        return self.plain(positions + self.num_train)
+
+
+class AppClient(LocalClient):
+    """Scores guesses about an app's updates. Augmentation of the app is not known: the truth is the images of ``data``."""
+
+    def truths(self, observation: str) -> Truths:
+        """Of "probe" one view for each target, of "update" all trained examples."""
+        if observation == "probe":
+            return Truths([self.probed(target) for target in range(self.task.plan.probe_targets)])
+        if observation == "update":
+            return Truths([self._as_it_is(torch.arange(self.data.num_train))], whole_round=True)
+        raise ValueError(f"an audited app shows no {observation!r}; it shows probe, update")
+
+    def probed(self, target: int, question: int = 0) -> Probed:
+        """The images of a probe: the same in every round."""
+        del question
+        return self._as_it_is(self.probed_positions(target))
+
+    def _as_it_is(self, positions: Tensor) -> Probed:
+        batch = self.data.plain(positions)
+        return Probed(batch, batch, positions)
+
+
+def read_data(given: Examples | tuple[Examples, Examples]) -> tuple[Tensor, Tensor, int]:
+    """Images (N + M, C, H, W) and classes of the N trained and the M held-out examples, and M.
+
+    Args:
+        given: A data set of what is trained on, or a tuple of it and one of images that are not.
+
+    Raises:
+        DataMistake: When they are something else.
+    """
+    if not isinstance(given, tuple):
+        return *read_examples(given), 0
+    if len(given) != 2:
+        raise DataMistake(f"data gives a tuple of {len(given)}; expected a data set, or a pair (trained, held out)")
+    trained, held_out = read_examples(given[0]), read_examples(given[1])
+    if trained[0].shape[1:] != held_out[0].shape[1:]:
+        raise DataMistake(
+            f"data gives trained images {tuple(trained[0].shape[1:])} and held-out ones {tuple(held_out[0].shape[1:])}; "
+            "expected one shape"
+        )
+    return torch.cat([trained[0], held_out[0]]), torch.cat([trained[1], held_out[1]]), len(held_out[1])
+
+
+def read_examples(data: Examples) -> tuple[Tensor, Tensor]:
+    """Images (N, C, H, W) in [0, 1] and classes (N,) of a map-style data set.
+
+    Raises:
+        DataMistake: When they are something else.
+    """
+    pairs = [data[at] for at in range(len(data))]  # type: ignore[arg-type]
+    if not pairs:
+        raise DataMistake("data gives no examples")
+    try:
+        images = torch.stack([torch.as_tensor(image, dtype=torch.float32) for image, _ in pairs])
+        labels = torch.tensor([_whole(label) for _, label in pairs])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataMistake(
+            f"data gives no pairs of (image tensor, class): {error}; expected a data set of them, or a tuple of two such data sets"
+        ) from error
+    if images.dim() != 4 or images.shape[1] not in (1, 3):
+        raise DataMistake(f"data gives images {tuple(images.shape[1:])}; expected (1 or 3, H, W)")
+    low, high = float(images.min()), float(images.max())
+    if not (low >= 0 and high <= 1):
+        raise DataMistake(
+            f"data gives images between {low:.3g} and {high:.3g}; expected [0, 1], before the normalisation of your transform, "
+            "which mean and std tell"
+        )
+    return images, labels
+
+
+def _whole(label: Any) -> int:
+    if int(label) != float(label):
+        raise ValueError(f"a class is {label!r}; expected a whole number")
+    return int(label)
+
+
+def card_of(
+    images: Tensor, model: nn.Module, mean: float | tuple[float, ...], std: float | tuple[float, ...]
+) -> DataCard:
+    """The card of images (N, C, H, W), with as many classes as the model has logits.
+
+    Raises:
+        DataMistake: When the model gives no logits (1, K), or mean and std do not fit the channels.
+    """
+    channels = images.shape[1]
+    means, stds = (value if isinstance(value, tuple) else (value,) * channels for value in (mean, std))
+    if {len(means), len(stds)} != {channels}:
+        raise DataMistake(
+            f"mean is {mean}, std is {std}; expected a number each, or {channels}, as images have channels"
+        )
+    _, _, height, side = images.shape
+    card = DataCard(2, (channels, height, side), tuple(map(float, means)), tuple(map(float, stds)))
+    with torch.no_grad():
+        logits = model.eval()(normalise(images[:1], card))
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < 2:
+        raise DataMistake(
+            f"model gives {getattr(logits, 'shape', type(logits).__name__)}; expected logits (1, K) with K >= 2"
+        )
+    return DataCard(int(logits.shape[1]), card.input_shape, card.mean, card.std)
+
+
+def one_step(
+    factory: ModelFactory,
+    weights: Mapping[str, Tensor],
+    batch: Batch,
+    card: DataCard,
+    loss: Loss,
+    rate: float,
+    decay: float = 0.0,
+    ahead: float = 0.0,
+) -> dict[str, Tensor]:
+    """Weights after one step of SGD in train mode on a batch, as an app sends its own: the whole ``state_dict``.
+
+    With momentum a first step is the same, but for Nesterov's: ``ahead`` is the momentum by which it looks ahead. ``decay`` is the
+    weight decay. The server tells both.
+    """
+    model = built(factory)
+    model.load_state_dict(dict(weights))
+    model.train()
+    loss(model(normalise(batch.images, card)), batch.targets.argmax(1)).backward()  # type: ignore[no-untyped-call]
+    torch.optim.SGD(model.parameters(), lr=rate, momentum=ahead, nesterov=ahead > 0, weight_decay=decay).step()
+    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+
+def name_of_loss(loss: Loss) -> str:
+    """``CROSS_ENTROPY`` where it is that, as attacks on gradients assume; else what it is called."""
+    plain = type(loss) is nn.CrossEntropyLoss and (loss.weight, loss.label_smoothing, loss.reduction) == (
+        None,
+        0,
+        "mean",
+    )
+    if loss is F.cross_entropy or plain:
+        return CROSS_ENTROPY
+    return str(getattr(loss, "__name__", type(loss).__name__))
+
+
+def examples_of(images: Tensor, labels: Tensor, card: DataCard) -> Batch:
+    """With one-hot targets.
+
+    Raises:
+        DataMistake: When a label is no class of the model.
+    """
+    if int(labels.min()) < 0 or int(labels.max()) >= card.num_classes:
+        raise DataMistake(
+            f"data gives labels {int(labels.min())} to {int(labels.max())}; the model has classes 0 to {card.num_classes - 1}"
+        )
+    return Batch(images, F.one_hot(labels, card.num_classes).float())

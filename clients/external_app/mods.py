@@ -1,0 +1,186 @@
+"""Which of Flower's mods act on what an app's clients send, and what they are set to."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, message_size_mod
+from flwr.clientapp.typing import Mod
+
+from clients.external_app.protect import ProtectMod
+from defenses.base import DefenseError
+from defenses.registry import RegistryError
+from defenses.spec import SpecError, parse
+
+WRAPPED = ("_ffn", "_mod")
+"""Names that a function of Flower's closes over when it puts a mod (``_mod``) around another function (``_ffn``)."""
+PASSIVE: tuple[Mod, ...] = (arrays_size_mod, message_size_mod)
+"""Log the size of what passes."""
+LONGEST, LONGEST_WORD = 200, 40
+"""Characters of a mod's text and of a setting that is a text; what is longer is cut, and a digest tells it from others."""
+SECRET = re.compile("seed|key|secret|token|passw|salt", re.IGNORECASE)
+"""Names of settings whose values stay at the node: whoever knows the seed of a noise takes it off again."""
+
+
+def mods_of(app: ClientApp) -> list[Mod]:
+    """Those of the app and of its ``@app.train``, the outermost first, as Flower calls them.
+
+    Flower keeps no list of the second: they are read from the function that it registered.
+
+    Raises:
+        ValueError: When nothing answers training yet, or its functions have different mods.
+    """
+    registered: dict[str, Any] = getattr(app, "_registered_funcs", {})
+    chains = [_around(registered[name]) for name in training_names(app)]
+    if not chains:
+        raise ValueError("answer_audits: nothing answers training yet; call it after @app.train, whose mods it reads")
+    if any(chain != chains[0] for chain in chains):
+        told = "; ".join(named(chain) or "none" for chain in chains)
+        raise ValueError(
+            f"answer_audits: the functions of @app.train have different mods ({told}); name those of mods="
+        )
+    return chains[0]
+
+
+def training_names(app: ClientApp) -> list[str]:
+    """The functions of an app that answer training, as Flower names them."""
+    registered: dict[str, Any] = getattr(app, "_registered_funcs", {})
+    return [name for name in registered if name.startswith("train.")]
+
+
+def inner_mods(app: ClientApp, mods: Sequence[Mod]) -> list[Mod]:
+    """Those of ``mods`` that Flower does not put around every function of the app anyway.
+
+    Mods that somebody named by hand may leave out those of the app: then they are all to be put around the function.
+    """
+    everywhere = app_mods(app)
+    first = mods[: len(everywhere)]
+    begins = len(first) == len(everywhere) and all(one is other for one, other in zip(first, everywhere, strict=True))
+    return list(mods[len(everywhere) :] if begins else mods)
+
+
+def app_mods(app: ClientApp) -> list[Mod]:
+    """Those that Flower puts around every function of the app."""
+    return list(getattr(app, "_mods", []))
+
+
+def named(mods: Sequence[Mod]) -> str:
+    """In the order in which they act on a reply, which is the last one first, each with its settings (``described``).
+
+    Flower's mods that only look (``PASSIVE``) protect nothing and are left out.
+    """
+    acting = (mod for mod in reversed(mods) if not any(mod is one for one in PASSIVE))
+    return " | ".join(mod.text if isinstance(mod, ProtectMod) else described(mod) for mod in acting)
+
+
+class Budget(NamedTuple):
+    """What a ``LocalDpMod`` is set to spend on a message, and what its noise is reckoned from.
+
+    Attributes:
+        epsilon: Of local differential privacy.
+        delta: Likewise.
+        sensitivity: That its noise is for.
+        clipping_norm: Norm that no update is longer than.
+    """
+
+    epsilon: float
+    delta: float
+    sensitivity: float
+    clipping_norm: float
+
+    @property
+    def farthest(self) -> float:
+        """How far two clipped updates can lie apart."""
+        return 2 * self.clipping_norm
+
+    @property
+    def holds(self) -> bool:
+        """Whether the noise is for updates that lie as far apart as they can; Flower leaves the two numbers to the user."""
+        return self.sensitivity >= self.farthest
+
+
+def budgets(mods: Sequence[Mod]) -> list[Budget]:
+    """Those of each ``LocalDpMod``; other mods tell nobody what they spend."""
+    names = Budget._fields
+    return [Budget(*(float(getattr(mod, name)) for name in names)) for mod in mods if isinstance(mod, LocalDpMod)]
+
+
+def described(mod: Any) -> str:
+    """A mod by its name and its plain settings, such as ``LocalDpMod(clipping_norm=1.0, ...)``.
+
+    Settings are the attributes of an object, what a function closes over and its defaults, and the arguments of a partial. Numbers,
+    truth values and texts are told, everything else by its type, as are values whose name sounds like a secret (``SECRET``). A text
+    that fedveil would read as one of its own defences gets its module in front: attacks may not reckon with that defence.
+    """
+    name, settings = _parts(mod)
+    told = ", ".join(f"{key}={value}" for key, value in settings)
+    text = f"{name}({told})" if told else name
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}… {hashlib.blake2b(text.encode(), digest_size=4).hexdigest()})"
+    return f"{getattr(mod, '__module__', type(mod).__module__)}.{text}" if _is_ours(text) else text
+
+
+def _parts(mod: Any) -> tuple[str, list[tuple[str, str]]]:
+    if isinstance(mod, functools.partial):
+        name, inner = _parts(mod.func)
+        given = [*((str(at), value) for at, value in enumerate(mod.args)), *mod.keywords.items()]
+        return name, [*((k, v) for k, v in inner if k not in mod.keywords), *((k, _plain(k, v)) for k, v in given)]
+    if hasattr(mod, "__func__"):  # a method, of an object that holds its settings
+        name, settings = _parts(mod.__self__)
+        return f"{name}.{mod.__name__}", settings
+    pairs = _of_function(mod) if hasattr(mod, "__code__") else _of_object(mod)
+    return str(getattr(mod, "__name__", type(mod).__name__)), [(key, _plain(key, value)) for key, value in pairs]
+
+
+def _of_function(function: Any) -> Iterator[tuple[str, Any]]:
+    code, defaults = function.__code__, function.__defaults__ or ()
+    positional = code.co_varnames[: code.co_argcount]
+    yield from zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+
+
+def _of_object(mod: Any) -> Iterator[tuple[str, Any]]:
+    yield from vars(mod).items() if hasattr(mod, "__dict__") else ()
+    for name in (slot for one in type(mod).__mro__ for slot in getattr(one, "__slots__", ())):
+        if name != "__dict__" and hasattr(mod, name):
+            yield name, getattr(mod, name)
+
+
+def _plain(name: str, value: Any) -> str:
+    if SECRET.search(name) or not (value is None or isinstance(value, Real | str)):
+        return type(value).__name__
+    if isinstance(value, str):
+        # Stages and pipelines are told apart by these signs.
+        word = repr(value).replace("|", "/").replace(";", ",")
+        cut = hashlib.blake2b(value.encode(), digest_size=4).hexdigest()
+        return word if len(word) <= LONGEST_WORD else f"{word[:LONGEST_WORD]}… {cut}'"
+    if value is None or isinstance(value, bool):
+        return str(value)
+    return repr(int(value) if isinstance(value, Integral) else float(value))
+
+
+def _is_ours(text: str) -> bool:
+    try:
+        return bool(parse(text).defenses)
+    except (SpecError, RegistryError, DefenseError):
+        return False
+
+
+def _around(function: Any) -> list[Mod]:
+    found = []
+    while getattr(getattr(function, "__code__", None), "co_freevars", ()) == WRAPPED:
+        held = dict(zip(WRAPPED, (cell.cell_contents for cell in function.__closure__), strict=True))
+        found.append(held["_mod"])
+        function = held["_ffn"]
+    return found

@@ -1,0 +1,101 @@
+"""What an audit of somebody's own Flower app fixes: there is no data set by name, and the model is a function of the app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from clients.data.datasets import ImageDataset
+from clients.data.images import ImageData
+from clients.federated.plan import FederatedPlan
+from clients.process.own_code import own_code
+from clients.task.task import Plan
+from defenses.base import Defense, DefenseError
+from defenses.pipeline import Pipeline
+from defenses.registry import RegistryError
+from defenses.spec import SpecError, parse
+
+SCENARIO = "audited"
+OWN_DATA = "the app's own"
+"""What rows say of the data set."""
+ModelFactory = Callable[[], nn.Module]
+
+
+@dataclass(frozen=True)
+class AppPlan(FederatedPlan):
+    """A plan for clients that are not fedveil's own. ``model`` is ``package.module:function``, called without arguments.
+
+    ``local_epochs`` and ``batch_size`` are 0 where the server does not know them. ``pipeline`` may also hold the names of mods that
+    fedveil does not know; attacks then know of the others alone.
+    """
+
+    may_be_unknown: ClassVar[frozenset[str]] = frozenset({"local_epochs", "batch_size"})
+
+    def load_data(self) -> ImageDataset:
+        """A black image in place of the examples: the server has none, and clients are asked through their own class."""
+        card = self.data_card()
+        image = ImageData(torch.zeros(1, *card.input_shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
+        names = tuple(map(str, range(card.num_classes)))
+        return ImageDataset(OWN_DATA, image, image, card.num_classes, names, card.mean, card.std)
+
+    def defenses(self) -> Pipeline:
+        """The stages that fedveil knows; others are mods of the app or of Flower, by name alone."""
+        known: list[Defense] = []
+        for stage in self.pipeline.split(" | "):
+            try:
+                known += parse(stage).defenses
+            except (SpecError, RegistryError, DefenseError):
+                continue
+        return Pipeline(tuple(known))
+
+    def build_model(self) -> nn.Module:
+        """The app's model, whose weights do not matter: those of the round are loaded into it."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(self.seed)
+            return built(own_code(self.model))
+
+
+def built(factory: ModelFactory) -> nn.Module:
+    """The model that somebody's function or class builds.
+
+    Raises:
+        ValueError: When it builds none without arguments.
+    """
+    allowed = "allowed: a class or function that builds the model without arguments"
+    try:
+        model = factory()
+    except Exception as error:
+        raise ValueError(f"model is {factory!r}, which fails: {type(error).__name__}: {error}; {allowed}") from error
+    if not isinstance(model, nn.Module) or isinstance(factory, nn.Module):
+        raise ValueError(f"model is {factory!r}, which gives {type(model).__name__}; {allowed}")
+    return model
+
+
+def app_plan(plan: Plan) -> AppPlan:
+    """The plan as that of an audited app.
+
+    Raises:
+        TypeError: When it is of another scenario.
+    """
+    if not isinstance(plan, AppPlan):
+        raise TypeError(f"a run of scenario {plan.scenario!r} is no audit of an app")
+    return plan
+
+
+def name_of(factory: ModelFactory) -> str:
+    """``package.module:function``, by which attackers in other processes find it.
+
+    Raises:
+        ValueError: When they could not: a lambda, a function within another, a partial, or one of ``__main__``.
+    """
+    module, name = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
+    if module in ("", "__main__") or not name.isidentifier():
+        raise ValueError(
+            f"model is {factory!r}; allowed: a class or function at the top level of a module, callable without arguments, as "
+            "attacks build the model in processes of their own"
+        )
+    return f"{module}:{name}"

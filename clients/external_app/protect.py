@@ -1,0 +1,85 @@
+"""Update defences as a mod of anybody's own Flower app."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from flwr.app import ArrayRecord, Context, Message
+from flwr.clientapp.typing import ClientAppCallable
+
+from clients.messages.node import draws_from_seed, partition_of
+from clients.wire.records import to_record, to_tensors
+from defenses.base import DefenseError
+from defenses.random_draws import Key
+from defenses.spec import parse
+
+
+class ProtectMod:
+    """Protects what ``@app.train`` sends: the difference between the weights sent back and those received.
+
+    Floating-point tensors only, as everywhere in fedveil: parameters and running statistics. A reply has to hold one ArrayRecord
+    with the names that were sent. Draws are new for every reply; in a simulation they follow from ``seed``, the node's partition,
+    the kind of message and what was received.
+
+    Args:
+        pipeline: Update defences that act once per update, such as ``Clip(max_norm=1.0) | GaussianNoise(std=0.01, per="update")``.
+        seed: Of a simulation's draws.
+
+    Raises:
+        DefenseError: When another kind of defence is named: a mod sees neither images nor steps.
+    """
+
+    def __init__(self, pipeline: str, seed: int = 0) -> None:
+        self._pipeline, self._seed = parse(pipeline), seed
+        acting = [one for one in self._pipeline.update_defenses if one.per == "update"]
+        if len(acting) != len(self._pipeline.defenses):
+            raise DefenseError(
+                f"protect_mod({pipeline!r}): allowed are defences of whole updates (per='update'); not others"
+            )
+
+    @property
+    def text(self) -> str:
+        """The pipeline."""
+        return str(self._pipeline)
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """The reply of the app, protected."""
+        sent = _only_record(message)
+        before = to_tensors(sent[1])
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        name, record = _only_record(reply)
+        after = to_tensors(record)
+        if set(after) != set(before):
+            raise DefenseError(
+                f"the reply's arrays differ from those received at {sorted(set(after) ^ set(before))[:3]}"
+            )
+        update = {key: value - before[key] for key, value in after.items() if value.is_floating_point()}
+        protected = self._pipeline.protect_update(update, self._key(message, context, sent[1]))
+        moved = {key: before[key] + protected[key] if key in protected else value for key, value in after.items()}
+        reply.content[name] = to_record(moved)
+        return reply
+
+    def _key(self, message: Message, context: Context, sent: ArrayRecord) -> Key:
+        if not draws_from_seed(context):
+            return (secrets.token_bytes(32), "protect mod")
+        received = hashlib.blake2b(digest_size=16)
+        for array in sent.values():
+            received.update(array.data)
+        config = repr([dict(record) for record in message.content.config_records.values()])
+        about = (message.metadata.message_type, received.hexdigest(), config)
+        return (self._seed, "protect mod", partition_of(context), *about)
+
+
+def protect_mod(pipeline: str, *, seed: int = 0) -> ProtectMod:
+    """``@app.train(mods=[protect_mod("Clip(max_norm=1.0) | GaussianNoise(std=0.01, per='update')")])``; see ``ProtectMod``."""
+    return ProtectMod(pipeline, seed)
+
+
+def _only_record(message: Message) -> tuple[str, ArrayRecord]:
+    records = list(message.content.array_records.items())
+    if len(records) != 1:
+        raise DefenseError(f"protect_mod: a message of training has {len(records)} ArrayRecords; expected one")
+    return records[0]

@@ -1,0 +1,69 @@
+"""The global random streams of an app's process: questions draw from others, and the app's go on as if nobody had asked."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
+
+from clients.messages.node import draws_from_seed, partition_of
+
+
+@contextmanager
+def own_streams(start: bytes) -> Iterator[None]:
+    """Within it torch (on the processor), numpy and Python draw from streams that begin anew; behind it theirs go on.
+
+    They must not merely be kept: a mod would then add the same noise to every probe and to the app's own update, and a server that
+    subtracts two of them would be rid of it.
+
+    Args:
+        start: The streams follow from it.
+    """
+    before: Any = random.getstate(), np.random.get_state()
+    seeds = np.frombuffer(hashlib.blake2b(start, digest_size=24).digest(), np.uint64)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(seeds[0] >> np.uint64(1)))
+            np.random.seed(seeds[1:2].view(np.uint32))
+            random.seed(int(seeds[2]))
+            yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def keep_streams(app: ClientApp, names: Iterable[str]) -> None:
+    """Has functions that an app has registered draw from streams of their own, with every mod around them, the app's included.
+
+    Args:
+        app: The app.
+        names: Of the functions, as "train.probe".
+    """
+    registered: dict[str, ClientAppCallable] = getattr(app, "_registered_funcs")  # noqa: B009 (Flower has no public name for it)
+    for name in names:
+        registered[name] = _undisturbed(registered[name])
+
+
+def _undisturbed(answer: ClientAppCallable) -> ClientAppCallable:
+    def answered(message: Message, context: Context) -> Message:
+        with own_streams(_start(message, context)):
+            return answer(message, context)
+
+    return answered
+
+
+def _start(message: Message, context: Context) -> bytes:
+    """In a simulation what is asked, so that runs repeat; elsewhere nothing that anybody knows."""
+    if not draws_from_seed(context):
+        return secrets.token_bytes(32)
+    asked = [sorted(record.items()) for record in message.content.config_records.values()]
+    return repr((message.metadata.message_type, partition_of(context), asked)).encode()

@@ -1,0 +1,306 @@
+"""Local training, probing and evaluation of one client; no Flower here.
+
+Data flow: images -> once-only protection -> fresh protection per batch -> normalise -> model -> loss -> gradient -> update
+defences per step -> step (under the training defences) -> update -> update defences per update. Where local training sees crops and
+mirror images, these come first, anew for every batch, and all protection after them is fresh as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from attacks.attributes.property_inference import majority
+from attacks.local_model import shared_tensors
+from clients.federated.plan import federated_plan
+from clients.task.local_data import Client, KeptExamples, Probed, Truths, join, rows
+from clients.task.task import Plan, load_weights
+from clients.training.evaluation import device, evaluate
+from clients.training.sgd import batches, plain_training, train_on
+from defenses.base import Batch, Training, TrainingDefense, Update
+from defenses.pipeline import Pipeline
+from defenses.random_draws import Key, generator_for
+
+Ledger = dict[str, dict[str, Any]]
+"""What training defences must remember: their state under "train", and under "probe" that of the server's probes."""
+
+
+QUESTIONS = {"probe": 0, "active": 1}
+"""Kind of observation -> number of the question in a round: one step on the global model, or on what is sent in its place."""
+
+
+class TrainingError(RuntimeError):
+    """Local training that produced nothing worth sending."""
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What one local round yields.
+
+    Attributes:
+        updates: Name -> (local - global), protected; one, or one per probe.
+        num_examples: Examples behind each; a public number where a defence hides the true one.
+        local_steps: Optimizer steps behind each.
+        metrics: Numbers about the round: "train-loss" unless a defence bounds what one example tells, "train-seconds" unless it
+            hides the number of examples, a privacy budget.
+        ledger: To be kept until the next round; see ``Ledger``.
+    """
+
+    updates: list[Update]
+    num_examples: int
+    local_steps: int
+    metrics: dict[str, float]
+    ledger: Ledger
+
+
+@functools.lru_cache(maxsize=1)
+def _judged(plan: Plan) -> nn.Module:
+    """Into which evaluations load their weights: with a thousand clients, most of their time would go into building models."""
+    return plan.build_model().to(device())
+
+
+class LocalClient(Client):
+    """One client's work on one task of federated learning."""
+
+    def train(self, weights: Mapping[str, Tensor], ledger: Ledger) -> LocalResult:
+        """One local round from the global weights.
+
+        Args:
+            weights: The global weights.
+            ledger: What the training defences recorded before; see ``Ledger``.
+
+        Raises:
+            TrainingError: When the update is not finite.
+        """
+        start = time.perf_counter()
+        self.data.renew("train")
+        model = self._model(weights)
+        key = self.data.key("train", self.task.round)
+        training = self._training(model, KeptExamples(self.data), ledger.get("train", {}), key)
+        loss, steps = self._run(training, key)
+        update = self._update(model, weights, key)
+        # An exact loss is a message about every example, which no bound of what an update tells would cover.
+        told = {} if any(defense.bounds_examples for defense in self.pipeline.defenses) else {"train-loss": loss}
+        spent = self._privacy(training.state)
+        # Only the client's ledger knows both: what they spend together is not the sum of two budgets.
+        spent |= self._privacy_with_probes(training.state, ledger["probe"]) if ledger.get("probe") else {}
+        public = self.pipeline.reported_examples(self.task.plan.batch_size)
+        # Where the number of examples is hidden, times would tell it.
+        times = {} if public else {"train-seconds": time.perf_counter() - start}
+        metrics = {**told, **spent, **times}
+        # Exact, because a pass repeats nobody; of a Poisson sample (DP-SGD) the expected size, as the true one is private.
+        examples = public or min(self.data.num_train, steps * self.task.plan.batch_size)
+        return LocalResult([update], examples, steps, metrics, _without_empty(ledger | {"train": training.state}))
+
+    def truths(self, observation: str) -> Truths:
+        """One view for each probe target, or one for the whole local round."""
+        if observation in QUESTIONS:
+            question = QUESTIONS[observation]
+            return Truths([self.probed(target, question) for target in range(self.task.plan.probe_targets)])
+        if observation == "update":
+            return Truths([self.trained_views()], whole_round=True)
+        if observation == "aggregate":  # the client's part of it, which is its probe
+            return replace(self.truths("probe"), pooled=True)
+        return super().truths(observation)
+
+    def sensitive(self, observation: str) -> list[Tensor]:
+        """Of "probe-attribute" one value for each probe target (see ``attacks.attributes.property_inference.majority``)."""
+        if observation != "probe-attribute":
+            return super().sensitive(observation)
+        probed = map(self.probed_positions, range(self.task.plan.probe_targets))
+        return [torch.tensor([majority(self.data.train_sensitive(positions))]) for positions in probed]
+
+    def trained_on(self) -> Tensor:
+        """Positions (n,), int64 and ascending, of the training examples that this round's training update depends on."""
+        everyone = torch.arange(self.data.num_train)
+        if not self.task.plan.local_steps:
+            return everyone
+        drawn = everyone[torch.isin(everyone, torch.cat(list(self._drawn())))]
+        # Poisson sampling may draw nobody, and a score needs somebody.
+        return drawn if len(drawn) else everyone
+
+    def trained_views(self) -> Probed:
+        """The examples of ``trained_on`` as they first entered this round's training.
+
+        Later passes see other crops and draws, so that an update of several passes depends on more than this.
+        """
+        used, key = self.trained_on(), self.data.key("train", self.task.round)
+        if not self.task.plan.augments and not self.pipeline.protects_batches:
+            return self.data.view(used, key)
+        found: list[tuple[Tensor, Probed]] = []
+        missing = torch.ones(self.data.num_train, dtype=torch.bool)
+        for step, positions in enumerate(self._drawn()):
+            new = missing[positions]
+            if new.any():
+                found.append((positions[new], rows(self.data.view(positions, (*key, "batch", step)), new)))
+                missing[positions] = False
+            if not missing.any():
+                break
+        if len(never := used[missing[used]]):  # whom Poisson sampling missed
+            found.append((never, self.data.view(never, (*key, "audit"))))
+        order = torch.cat([positions for positions, _ in found]).argsort()
+        original, seen = join([view.original for _, view in found]), join([view.seen for _, view in found])
+        return rows(Probed(original, seen, torch.cat([positions for positions, _ in found])), order)
+
+    def _drawn(self) -> Iterator[Tensor]:
+        """Positions (b,) of the examples in each batch of this round's training: the draws of ``train`` without its images."""
+        everyone = torch.arange(self.data.num_train)
+        key = self.data.key("train", self.task.round)
+        training = self._training(self.task.plan.build_model(), TensorDataset(everyone, everyone), {}, key)
+        return (positions for positions, _ in self._batches(training))
+
+    def probe(self, weights: Mapping[str, Tensor], ledger: Ledger, question: int = 0) -> LocalResult:
+        """One-step updates on a few images each, through the same defences: the strongest setting of the papers.
+
+        Noise is calibrated for the real training, never for the probe. What probes spend is booked apart: the training's
+        own budget does not cover a question that a curious server adds.
+
+        Args:
+            weights: The global weights, or what the server sends in their place.
+            ledger: What the training defences recorded before.
+            question: One of ``QUESTIONS``, so that each has draws of its own and can be audited later.
+
+        Raises:
+            ValueError: On another question.
+        """
+        if question not in QUESTIONS.values():
+            raise ValueError(f"question is {question}; allowed: {', '.join(map(str, QUESTIONS.values()))}")
+        kept = ledger.get("train", {})
+        real = kept if set(kept) - {"accountant"} else kept | self._calibrated(weights)
+        # What a server hands back to a node that was started anew holds what was spent, and no noise: that follows from training.
+        booked = {name: value for name, value in real.items() if name != "accountant"} | ledger.get("probe", {})
+        updates, steps = [], 0
+        self.data.renew("probe", question)
+        for target in range(self.task.plan.probe_targets):
+            key = self.data.key("probe", self.task.round, target, number=question)
+            model, seen = self._model(weights), self.probed(target, question).seen
+            images = TensorDataset(seen.images, seen.targets)
+            training = self._training(model, images, booked, key, one_step=True)
+            if federated_plan(self.task.plan).probe_mode == "eval":
+                set_eval(training.model, keep_hooked=self.pipeline.needs_group_norm)
+            _, steps = self._run(training, key, protect=False)
+            booked = training.state
+            updates.append(self._update(model, weights, key))
+        metrics = self._privacy_with_probes(ledger.get("train", {}), booked)
+        return LocalResult(
+            updates, self.task.plan.probe_images, steps, metrics, _without_empty(ledger | {"probe": booked})
+        )
+
+    def _calibrated(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What training defences work out from the real training (such as a noise multiplier), before its first round."""
+        if not any(isinstance(defense, TrainingDefense) for defense in self.pipeline.defenses):
+            return {}
+        key = self.data.key("calibrate")
+        return self._training(self._model(weights), KeptExamples(self.data), {}, key).state
+
+    def _privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
+        spent: dict[str, float] = {}
+        for defense in self.pipeline.defenses:
+            if isinstance(defense, TrainingDefense):
+                spent |= defense.privacy(*states)
+        return spent
+
+    def _privacy_with_probes(self, trained: Mapping[str, Any], probed: Mapping[str, Any]) -> dict[str, float]:
+        """Budgets of training and probes together, so far."""
+        spent = self._privacy(trained, probed)
+        return {f"{name}-with-probes": value for name, value in spent.items() if name != "delta"}
+
+    def probed(self, target: int, question: int = 0) -> Probed:
+        """The images of a probe: the same in every round, pipeline and question, so that curves compare the same people.
+
+        No two probes show the same person as long as there are enough, because scores of an image that is attacked twice are not
+        two observations. Crops and mirror images are drawn anew in every round.
+        """
+        # Defences that mix examples need company: the probe is the first examples of a batch of the usual size.
+        count, chosen = self.task.plan.probe_images, self._probed_batch(target)
+        key = self.data.key("probe", self.task.round, "batch", target, number=question)
+        return rows(self.data.view(chosen, key), slice(count))
+
+    def probed_positions(self, target: int) -> Tensor:
+        """Which training examples a probe is of: positions (b,)."""
+        return self._probed_batch(target)[: self.task.plan.probe_images]
+
+    def _probed_batch(self, target: int) -> Tensor:
+        count = self.task.plan.probe_images
+        order = torch.randperm(self.data.num_train, generator=generator_for(*self.data.key("probed")))
+        return order.roll(-target * count)[: max(count, self.task.plan.batch_size)]
+
+    def probed_windows(self, target: int) -> Tensor | None:
+        """Sides of the windows that each pixel of a probe was shuffled in, (B, H, W) int64; for upper bounds only.
+
+        None where the first input defence has none: what it draws for these images is not drawn again here.
+        """
+        return self.pipeline.window_sides(self.probed(target).original.images)
+
+    def evaluate(self, weights: Mapping[str, Tensor]) -> dict[str, float]:
+        """Accuracy and mean loss of the global model on the local test share; see ``clients.training.evaluation``."""
+        return evaluate(self.data, load_weights(_judged(self.task.plan), weights))
+
+    def _model(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        return load_weights(self.task.plan.build_model(), weights).to(device())
+
+    def _training(
+        self, model: nn.Module, examples: Dataset[Any], state: dict[str, Any], key: Key, *, one_step: bool = False
+    ) -> Training:
+        plan, order = self.task.plan, generator_for(*key, "order")
+        size = plan.probe_images if one_step else plan.batch_size
+        loader = DataLoader(examples, batch_size=size, shuffle=True, generator=order)
+        training = plain_training(plan, model, loader, self.task.learning_rate, self.data.num_train)
+        training = replace(training, epochs=1 if one_step else training.epochs, state=dict(state), probe=one_step)
+        return self.pipeline.protect_training(training, (*key, "training"))
+
+    def _run(self, training: Training, key: Key, *, protect: bool = True) -> tuple[float, int]:
+        """Trains; returns the mean loss per example and the number of steps."""
+
+        def enter(batch: Batch, step: int) -> Batch:
+            return self.data.enter(batch, (*key, "batch", step)) if protect else batch
+
+        def gradient(step: int) -> None:
+            protect_gradient(self.pipeline, training.model, (*key, "gradient", step))
+
+        return train_on(training, self._batches(training), self.data.card, enter=enter, protect=gradient)
+
+    def _batches(self, training: Training) -> Iterator[tuple[Tensor, ...]]:
+        return batches(training, self.task.plan.local_steps)
+
+    def _update(self, model: nn.Module, weights: Mapping[str, Tensor], key: Key) -> Update:
+        update = {name: local.cpu() - weights[name] for name, local in shared_tensors(model).items()}
+        if bad := [name for name, delta in update.items() if not torch.isfinite(delta).all()]:
+            raise TrainingError(
+                f"client {self.data.partition}, round {self.task.round}: training diverged, {bad[0]!r} is not finite; "
+                f"lower learning-rate (now {self.task.learning_rate:g})"
+            )
+        return self.pipeline.protect_update(update, (*key, "update"))
+
+
+def protect_gradient(pipeline: Pipeline, model: nn.Module, key: Key) -> None:
+    """Defences per step, in place: the optimizer sees nothing else."""
+    held = {name: weight for name, weight in model.named_parameters() if weight.grad is not None}
+    gradient = {name: weight.grad for name, weight in held.items() if weight.grad is not None}
+    for name, protected in pipeline.protect_gradient(gradient, key).items():
+        held[name].grad = protected
+
+
+def set_eval(model: nn.Module, *, keep_hooked: bool = False) -> None:
+    """Puts a model into eval mode: BatchNorm uses its running statistics, dropout is off.
+
+    Args:
+        model: Changed in place.
+        keep_hooked: Leave layers with weights of their own in train mode, because Opacus collects gradients per example in no
+            other. None of those that it knows computes anything else there.
+    """
+    for module in [model, *model.modules()]:
+        own = next(module.parameters(recurse=False), None) is not None
+        module.training = keep_hooked and own and not isinstance(module, _BatchNorm)
+
+
+def _without_empty(ledger: Ledger) -> Ledger:
+    return {name: state for name, state in ledger.items() if any(state.values())}

@@ -1,0 +1,102 @@
+"""Training on the server's own examples as a client trains on its: for attacks that learn from models or updates of their own."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from attacks.local_model import shared_tensors
+from attacks.observations import AttackError
+from clients.federated.client import Ledger, LocalClient
+from clients.task.local_data import BLOCK, LocalData, join
+from clients.task.task import Plan, Task, load_weights
+from defenses.base import Batch, Update
+from defenses.random_draws import generator_for
+
+AT_ONCE = 16
+"""Updates that are held at once."""
+
+
+class _GivenData(LocalData):
+    """Examples that are given as they are: the server's own."""
+
+    def __init__(self, task: Task, batch: Batch, partition: int) -> None:
+        super().__init__(task, partition, range(len(batch)), ())
+        self._batch = batch
+
+    def plain(self, positions: Tensor) -> Batch:
+        """Of the given examples."""
+        return Batch(self._batch.images[positions], self._batch.targets[positions])
+
+    def kept(self, positions: Tensor) -> Batch:
+        """Kept here, as a batch has no name to cache it by."""
+        if self.task.plan.augments or not self.pipeline.protects_once:
+            return self.plain(positions)
+        return Batch(self._whole.images[positions], self._whole.targets[positions])
+
+    @functools.cached_property
+    def _whole(self) -> Batch:
+        return join([self._kept_block(at) for at in range(math.ceil(self.num_train / BLOCK))])
+
+
+def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
+    """A model trained on one batch of examples as clients train theirs, in as many rounds; in eval mode.
+
+    Args:
+        plan: The clients' plan; its pipeline protects this training too.
+        batch: The examples.
+        seed: Of the weights and of the training; the clients' own seeds are not touched.
+    """
+    # Streams that no client has: clients' partitions count from 0.
+    own_seed = int(torch.randint(2**31, (), generator=generator_for("alone", plan.seed, seed)))
+    alone = replace(plan, seed=own_seed)
+    data = _GivenData(alone.at(1), batch, -1)
+    client = LocalClient(data)
+    weights = shared_tensors(alone.build_model())
+    ledger: Ledger = {}
+    for server_round in range(1, plan.rounds + 1):
+        data.task = alone.at(server_round)
+        result = client.train(weights, ledger)
+        ledger = result.ledger
+        weights = {name: weight + result.updates[0][name] for name, weight in weights.items()}
+    return load_weights(alone.build_model(), weights).eval()
+
+
+def probes_alone(
+    task: Task, weights: Mapping[str, Tensor], batch: Batch, count: int, seed: int
+) -> Iterator[tuple[Tensor, Update]]:
+    """One-step updates that a client with these examples would send in a round, of images and under draws of its own each.
+
+    A protection that an image gets once and keeps is drawn anew for every ``AT_ONCE`` updates, which show it seldom twice.
+
+    Noise that follows from a privacy budget (DP-SGD) is that of a client with so many examples.
+
+    Args:
+        task: Orders of the round; its pipeline protects these updates too, under draws of their own.
+        weights: The global model of the round.
+        batch: The examples.
+        count: How many updates.
+        seed: Of all draws; the clients' own seeds are not touched.
+
+    Yields:
+        Positions (b,) of the images behind an update, and the update.
+
+    Raises:
+        AttackError: When there are fewer examples than images in an update.
+    """
+    if len(batch) < task.plan.probe_images:
+        raise AttackError(
+            f"an update is of {task.plan.probe_images} images, and {len(batch)} of the server's are left for it; raise "
+            "auxiliary-fraction"
+        )
+    for at in range(0, count, AT_ONCE):
+        own_seed = int(torch.randint(2**31, (), generator=generator_for("probes alone", task.plan.seed, seed, at)))
+        mine = task.but(seed=own_seed, probe_targets=min(AT_ONCE, count - at))
+        client = LocalClient(_GivenData(mine, batch, -1))
+        for target, update in enumerate(client.probe(weights, {}).updates):
+            yield client.probed_positions(target), update

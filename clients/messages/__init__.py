@@ -1,0 +1,1 @@
+"""How a node answers the messages that every scenario has."""

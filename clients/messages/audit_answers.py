@@ -1,0 +1,57 @@
+"""The answer to ``query.audit``, whoever the client is: scores of guesses, and pictures where its node shares them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from flwr.app import Context, Message
+from torch import nn
+
+from attacks.scoring.oracle import Oracle
+from clients.messages.node import answers_of, reply_to
+from clients.scoring.audit import Audited, audit_baselines, audit_guesses
+from clients.scoring.guesses import read_guesses
+from clients.secrets.policy import refusal
+from clients.task.local_data import Client
+from clients.wire.records import metrics, tensors_of, to_record, values_of, withheld
+
+
+def answer_audit(
+    message: Message, context: Context, client: Client, build_model: Callable[[], nn.Module] | None = None
+) -> Message:
+    """Scores the server's guesses against a client's images; only numbers leave, unless pictures are shared.
+
+    The node's say comes before: whoever calls this has asked ``answers_of(context).require("audits", ...)``.
+
+    Args:
+        message: The question.
+        context: Of the node.
+        client: Whose images they are.
+        build_model: Builds the model that a test of membership is about; by default the one that the task names.
+    """
+    config, answers = values_of(message, "config"), answers_of(context)
+    observation, kind = str(config["observation"]), str(config["kind"])
+    if kind == "baselines":
+        wanted, left_out = bool(config["share-images"]), {}
+        if wanted and not answers.share_images:
+            left_out["share-images"] = refusal("share_images", "pictures")
+        found = audit_baselines(
+            client, observation, pictures=wanted and answers.share_images, totals=bool(config.get("totals", True)),
+            images=max(0, int(config.get("guesses", 0))),
+        )  # fmt: skip
+        return _audit_reply(message, found, left_out)
+    arrays = tensors_of(message, "guesses")
+    model = (build_model or client.task.plan.build_model)() if kind == "membership" else None
+    guesses = read_guesses(kind, arrays, int(config["guesses"]), model)
+    sent = tensors_of(message, "oracle")
+    oracle = Oracle.from_tensors(sent, client.data.card.input_shape) if sent else None
+    return _audit_reply(message, audit_guesses(client, observation, guesses, oracle))
+
+
+def _audit_reply(message: Message, audited: Audited, left_out: Mapping[str, str] = MappingProxyType({})) -> Message:
+    records: dict[str, Any] = {"metrics": metrics(audited.scores), **withheld(left_out)}
+    if audited.pictures:
+        records["pictures"] = to_record(audited.pictures)
+    return reply_to(message, records)

@@ -1,0 +1,273 @@
+"""What all message handlers of the ClientApp share: the watchdog, refusals, the client behind a message, replies."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app.error import Error
+from flwr.clientapp.typing import Mod
+
+from clients.process.machine import memory_of_machine
+from clients.secrets.draws import Draws, Notebook
+from clients.secrets.policy import (
+    UNLIMITED,
+    Answers,
+    RefusedError,
+    may_download,
+    refusal,
+    require_own_code,
+    require_own_files,
+    require_pipeline,
+)
+from clients.secrets.secret_file import SecretError, default_folder, kept_secret
+from clients.task.local_data import Client, LocalData
+from clients.task.scenarios import client_side, read_task
+from clients.wire.records import REFUSED, to_tensors, values_of
+from clients.wire.texts import RecordError, shortened
+from defenses.spec import parse
+
+GRACE_SECONDS = 10.0
+LEAST_SECONDS, MOST_SECONDS = 1e-3, 1e8
+"""A thousandth of a second to three years: what timers take."""
+IMAGE_SHARE = 0.25
+"""Of a deployed node's memory, for images, whatever the server says: what is more is read batch by batch, with the same results."""
+STDERR = 2
+"""Its file descriptor, whatever became of ``sys.stderr``."""
+Call = Callable[[Message, Context], Message]
+C = TypeVar("C", bound=Client)
+
+
+def watchdog(message: Message, context: Context, call_next: Call) -> Message:
+    """Turns a client that runs longer than ``config.timeout`` seconds into an error reply, so that its worker lives on.
+
+    If a call that Python cannot interrupt hangs, the process is ended a little later, and its log says where it hung: the runtime
+    then tries once more, and reports the loss. The node's own ``max-seconds`` holds whatever the server says.
+    """
+    name, seconds = _limit(message, context)
+    if seconds <= 0 or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        return call_next(message, context)
+
+    runs = True
+
+    def expire(*_: object) -> None:
+        if runs:  # else it came while it was being called off
+            raise TimeoutError(f"client ran longer than {name} = {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, expire)
+    ends_process = Path(sys.argv[0]).name == "default_worker.py"  # a Ray worker: the pool starts another
+    try:
+        if ends_process:
+            # By a thread that is none of Python's: it costs microseconds, and needs no lock that the call may hold.
+            faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True, file=STDERR)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        return call_next(message, context)
+    finally:
+        runs = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if ends_process:
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _limit(message: Message, context: Context) -> tuple[str, float]:
+    """What a message may take, and who says so: the server, or the node where that is less; 0: as long as it likes.
+
+    Raises:
+        ValueError: When one of them is no number of seconds.
+    """
+    told = {
+        "client-timeout": values_of(message, "config").get("timeout", 0.0),
+        "max-seconds": context.node_config.get("max-seconds", 0.0),
+    }
+    for name, value in told.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            raise ValueError(f"{name} is {shortened(value)}; allowed: seconds, 0 for no limit")
+    seconds, name = min(((value, name) for name, value in told.items() if value > 0), default=(0.0, ""))
+    # A timer of less than a microsecond is none: a server that sets it would take the node's own limit away.
+    return name, min(max(float(seconds), LEAST_SECONDS), MOST_SECONDS) if name else 0.0
+
+
+def refusals(message: Message, context: Context, call_next: Call) -> Message:
+    """Turns a refused question into an error reply of its own code, so that the server can tell it from a failure."""
+    try:
+        return call_next(message, context)
+    except RefusedError as refused:
+        return Message(Error(code=REFUSED, reason=str(refused)), reply_to=message)
+
+
+MODS: list[Mod] = [watchdog, refusals]
+"""What every message passes on its way to its handler."""
+
+
+def draws_from_seed(context: Context) -> bool:
+    """Whether this node's random draws follow from the experiment's seed, as they should in a simulation and nowhere else.
+
+    Nothing that the server sends has a say. A node draws from the seed when it is a worker of Flower's simulation, or when its own
+    configuration says ``randomness = "seed"``; otherwise, and with ``randomness = "secret"``, from a secret of its own.
+
+    Raises:
+        ValueError: When ``randomness`` is something else.
+    """
+    chosen = context.node_config.get("randomness")
+    if chosen not in (None, "seed", "secret"):
+        raise ValueError(f"randomness is {chosen!r} in the node's configuration; allowed: seed, secret")
+    # The worker's program is Ray's, and it has loaded the actor that Flower's simulation sends it; a SuperNode has neither.
+    in_worker = (
+        Path(sys.argv[0]).name == "default_worker.py" and "flwr.simulation.ray_transport.ray_actor" in sys.modules
+    )
+    return chosen == "seed" or (chosen is None and in_worker)
+
+
+def draws_of(context: Context, seed: int) -> Draws:
+    """Where this node's random draws start; ``seed`` is that of the server, and counts in a simulation only.
+
+    Raises:
+        SecretError: When the node cannot keep a secret.
+    """
+    partition = partition_of(context)
+    if draws_from_seed(context):
+        return Draws.simulated(seed, partition)
+    folder = Path(str(context.node_config.get("secret-dir", default_folder())))
+    if not folder.is_absolute():
+        raise SecretError(f"secret-dir is {str(folder)!r} in the node's configuration; it must be absolute")
+    kept: Any = context.state.get("nonces") or {"text": ""}
+
+    def keep(text: str) -> None:
+        context.state["nonces"] = ConfigRecord({"text": text})
+
+    return Draws(kept_secret(folder / f"partition-{partition}.secret"), Notebook(str(kept["text"]), keep))
+
+
+def answers_of(context: Context) -> Answers:
+    """Which questions this node answers."""
+    return Answers.of(context.node_config, simulated=draws_from_seed(context))
+
+
+def client_of(message: Message, context: Context) -> Client:
+    """The client that a message is for, with this node's data.
+
+    Raises:
+        RefusedError: When the node's operator does not allow the task's pipeline, code or files.
+        RuntimeError: When the node was not set up.
+    """
+    task = read_task(values_of(message, "config").get("task"))
+    simulated = draws_from_seed(context)
+    require_own_code(context.node_config, task.plan.model, task.plan.dataset, simulated=simulated)
+    pretrained = str(getattr(task.plan, "pretrained", ""))
+    require_own_files(context.node_config, task.plan.data_dir, pretrained, simulated=simulated)
+    if message.metadata.message_type != "query.setup":  # which shows nothing of the images, and names no pipeline yet
+        require_pipeline(context.node_config, task.plan.pipeline)
+        # As understood: what is spent, drawn and kept for a pipeline is one account, however it is spelt.
+        task = task.but(pipeline=str(parse(task.plan.pipeline)))
+    if "data-dir" in context.node_config:
+        task = task.but(data_dir=str(context.node_config["data-dir"]))
+    if not simulated:
+        most = IMAGE_SHARE * memory_of_machine() / 2**30
+        task = task.but(image_memory=min(task.plan.image_memory, most))
+    task = task.but(download=task.plan.download and may_download(context.node_config, simulated=simulated))
+    partition, draws = partition_of(context), draws_of(context, task.plan.seed)
+    if task.plan.owns_data:
+        data = task.plan.load_data()
+        return client_side(task.plan.scenario).client(
+            LocalData(task, partition, range(len(data.train)), range(len(data.test)), draws)
+        )
+    if "indices" not in context.state:
+        raise RuntimeError("this node was not set up: it joined after the start, or its `query.setup` failed")
+    train, test = _share(context.state["indices"])
+    return client_side(task.plan.scenario).client(LocalData(task, partition, train, test, draws))
+
+
+def _share(record: Any) -> tuple[list[int], list[int]]:
+    """The numbers of a node's training and test examples, as the server named them."""
+    found = to_tensors(record) if isinstance(record, ArrayRecord) else {}
+    if set(found) != {"train", "test"} or any(
+        one.ndim != 1 or one.dtype != torch.int64 or (one < 0).any() for one in found.values()
+    ):
+        raise RecordError("indices: expected two rows of numbers from 0 on, 'train' and 'test'")
+    return found["train"].tolist(), found["test"].tolist()
+
+
+def client_as(kind: type[C], message: Message, context: Context) -> C:
+    """As ``client_of``, for a message that only the clients of one scenario understand.
+
+    Raises:
+        RuntimeError: When the task is of another scenario.
+    """
+    client = client_of(message, context)
+    if not isinstance(client, kind):
+        raise RuntimeError(f"{message.metadata.message_type} is no message of the scenario {client.task.plan.scenario}")
+    return client
+
+
+def book(
+    context: Context, client: Client, kind: str, first: int = 0, count: int = 1, *, over_rounds: bool = False
+) -> None:
+    """Books that what a round needs once is about to be sent, under new draws.
+
+    Rounds only go forward, so that those of the latest one are all that need be counted.
+
+    Args:
+        context: Keeps the counts, for one run.
+        client: Says the pipeline and the round.
+        kind: What is sent, in words.
+        first: Number of the first batch or image.
+        count: How many.
+        over_rounds: It is needed once in a run, so that sending it in another round is sending it again.
+
+    Raises:
+        RefusedError: When it was sent before, more often than the node's operator allows (``repeats``).
+        ValueError: When ``first`` is negative: such numbers would name what earlier rounds sent.
+    """
+    answers, task = answers_of(context), client.task
+    if first < 0:
+        raise ValueError(f"{kind} number {first} was asked for; allowed: 0 or more")
+    if answers.repeats == UNLIMITED:
+        return
+    kept: Any = context.state.get("sent") or {}
+    name = f"{kind}; {client.pipeline}"  # as read, so that another spelling is no other pipeline
+    latest, counts = json.loads(kept[name]) if name in kept else (task.round, {})
+    if over_rounds:
+        latest = task.round
+    if task.round < latest:
+        raise RefusedError(f"{refusal('repeats', f'{kind} of a round before {latest}')} (-1 allows it)")
+    counts = counts if task.round == latest else {}
+    numbers = [str(number) for number in range(first, first + count)]
+    answers.require_repeats(f"{kind} of round {task.round}", max((counts.get(n, 0) for n in numbers), default=0))
+    counts |= {number: counts.get(number, 0) + 1 for number in numbers}
+    context.state["sent"] = ConfigRecord({**kept, name: json.dumps([task.round, counts])})
+
+
+def partition_of(context: Context) -> int:
+    """The partition that this node holds.
+
+    Raises:
+        RuntimeError: When it was started without one.
+    """
+    if "partition-id" not in context.node_config:
+        raise RuntimeError(
+            'this node does not know its partition: start it with --node-config "partition-id=0 num-partitions=2"'
+        )
+    return int(context.node_config["partition-id"])
+
+
+def check_bundle(app_dir: str) -> None:
+    """In a simulation every process must run the code that the server runs (Ray workers may find another checkout)."""
+    here = Path(__file__).resolve()
+    if app_dir and not here.is_relative_to(app_dir):
+        raise RuntimeError(
+            f"this worker runs {here}, not the bundle {app_dir}; stop Flower's local runtime and run again"
+        )
+
+
+def reply_to(message: Message, records: dict[str, Any]) -> Message:
+    """A reply of named records."""
+    return Message(RecordDict(records), reply_to=message)

@@ -1,0 +1,1 @@
+"""Processes and their machine: memory, Ray, children, code of anybody's own."""

@@ -1,0 +1,195 @@
+"""Code of anybody's own: what ``file.py:NAME`` or ``package.module:NAME`` names, or what an installed package offers.
+
+Naming it runs it. Whoever starts a run names it himself; a deployed node runs none that its operator did not allow
+(``clients.secrets.policy.require_own_code``). What a package offers by an entry point needs no such word: the operator
+installed it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Collection, Mapping
+from importlib.machinery import SourceFileLoader
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from defenses.registry import RegistryError
+
+
+class OwnCodeError(ValueError):
+    """A file, module or name that is not there, or that cannot be called as it would be."""
+
+
+def is_own(name: str, known: Collection[str] = ()) -> bool:
+    """Whether a name says where the code is; ``known`` are words before the colon that say something else."""
+    prefix, colon, _ = name.rpartition(":")
+    if not colon or prefix in known:
+        return False
+    # A word that is no module may be one of the known ones that was misspelt.
+    try:
+        return _is_file(prefix) or "." in prefix or importlib.util.find_spec(prefix) is not None
+    except (ValueError, ImportError):  # of the program that runs, which has no place to be imported from
+        return False
+
+
+@functools.cache
+def installed(group: str) -> dict[str, EntryPoint]:
+    """Name -> what other packages offer under it, without importing any. Read once.
+
+    Args:
+        group: ``fedveil.models`` or ``fedveil.datasets``.
+
+    Raises:
+        RegistryError: When a name holds a colon, which would make it a place, or two packages offer the same.
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=group):
+        where = f"entry point {point.name} = {point.value!r} ({group})"
+        if ":" in point.name:
+            raise RegistryError(f"{where}: a name without a colon is expected")
+        if point.name in found and found[point.name].value != point.value:
+            raise RegistryError(f"{where}: there is another {point.name}; rename one of them")
+        found[point.name] = point
+    return found
+
+
+def fingerprint(name: str, group: str) -> str:
+    """SHA-256 of the file that a name's code stands in, its first 16 hexadecimal digits; "" where it names none, or none is found.
+
+    Modules that the file imports are not looked at.
+
+    Args:
+        name: As a setting has it.
+        group: Of entry points.
+    """
+    place = (installed(group)[name].value if name in installed(group) else name).rpartition(":")[0]
+    if _is_file(place):
+        path: Path | None = Path(place).expanduser()
+    else:
+        try:
+            spec = importlib.util.find_spec(place) if place else None
+        except (ValueError, ImportError):
+            spec = None
+        path = Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+    if path is None or not path.is_file():
+        return ""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def origin(point: EntryPoint) -> str:
+    """One line that tells where an entry point comes from, for listings."""
+    return f"{point.value} of the package {point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def absolute(name: str) -> str:
+    """The same name with its file's path made absolute: what starts later has another working directory."""
+    prefix, colon, attribute = name.rpartition(":")
+    return f"{Path(prefix).expanduser().resolve()}:{attribute}" if colon and _is_file(prefix) else name
+
+
+def own_code(name: str) -> Callable[..., Any]:
+    """The class or function that a name means.
+
+    To be called before anything is seeded: a file may draw when it is imported, which happens once in a process.
+
+    Raises:
+        OwnCodeError: Where there is no such file, module or name.
+    """
+    place, _, attribute = name.rpartition(":")
+    if not _is_file(place) and ":" in place:
+        raise OwnCodeError(f"{name!r} has several colons; expected FILE.py:NAME or PACKAGE.MODULE:NAME")
+    module = _from_file(Path(place).expanduser().resolve()) if _is_file(place) else _imported(place)
+    found: Callable[..., Any] | None = getattr(module, attribute, None)
+    if not callable(found):
+        known = sorted(
+            key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
+        )
+        what = "has no" if found is None else f"has {type(found).__name__}, nothing to call, as"
+        raise OwnCodeError(f"{name!r}: {place} {what} {attribute!r}; in it are {', '.join(known) or 'no names'}")
+    return found
+
+
+def accepted(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that it has parameters for.
+
+    Raises:
+        OwnCodeError: Where it needs others.
+    """
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise OwnCodeError(f"{name!r}: its parameters cannot be read: {error}") from error
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    free = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    unknown = [one for one in free if one.name not in arguments or one.kind is one.POSITIONAL_ONLY]
+    if needed := [one.name for one in unknown if one.default is one.empty]:
+        given = " and ".join(arguments) or "no arguments"
+        raise OwnCodeError(
+            f"{name!r} needs {', '.join(needed)}; given are {given} alone: name a function that fills in the rest"
+        )
+    names = {one.name for one in free}
+    return {key: value for key, value in arguments.items() if takes_all or key in names}
+
+
+def _is_file(place: str) -> bool:
+    return place.endswith(".py")
+
+
+class _AsAScript(SourceFileLoader):
+    """Loads a file as Python runs a script: from its source alone.
+
+    Bytecode would lie in a folder that is the user's, and be matched to the source by its second and size: after two edits within a
+    second the older code would run under the digest of the newer.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
+
+
+@functools.cache
+def _from_file(path: Path) -> ModuleType:
+    try:
+        missing = not path.is_file()
+    except OSError as error:  # such as a name that is too long
+        raise OwnCodeError(f"there is no file {path}: {error.strerror}") from error
+    if missing:
+        raise OwnCodeError(f"there is no file {path}")
+    # The same name in every process, so that what it defines can be sent from one to another.
+    name = f"{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=_AsAScript(name, str(path)))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # A file may import what lies beside it, now and later; ours comes first.
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # a script that parses arguments or ends itself when it is imported
+        del sys.modules[name]
+        hint = (
+            "; a file that imports its neighbours so is named as PACKAGE.MODULE:NAME, from the folder above the package"
+            if isinstance(error, ImportError) and "relative import" in str(error)
+            else ""
+        )
+        raise OwnCodeError(f"{path} cannot be imported: {type(error).__name__}: {error}{hint}") from error
+    return module
+
+
+def _imported(place: str) -> ModuleType:
+    try:
+        return importlib.import_module(place)
+    except (Exception, SystemExit) as error:
+        hint = (
+            f"; a file is named by its path, such as {place.replace('.', '/')}.py:NAME"
+            if isinstance(error, ImportError)
+            else ""
+        )
+        raise OwnCodeError(f"{place} cannot be imported: {type(error).__name__}: {error}{hint}") from error

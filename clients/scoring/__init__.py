@@ -1,0 +1,1 @@
+"""How a client scores guesses of its own examples: the truth stays here."""

@@ -1,0 +1,82 @@
+"""Guesses as tensors by name, for the message that takes them to the client who can score them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Representatives
+from attacks.membership.loss_threshold import Membership
+from clients.wire.texts import RecordError, shortened
+
+Guess = Reconstruction | Labels | Representatives | Membership | Attributes | Cells
+
+GUESSES: dict[str, type[Any]] = {
+    "images": Reconstruction,
+    "labels": Labels,
+    "representatives": Representatives,
+    "membership": Membership,
+    "attributes": Attributes,
+    "cells": Cells,
+}
+"""The kind that an audit message names -> the type of its guesses."""
+
+
+def guess_tensors(guess: Guess, target: int, recognised: Tensor | None) -> dict[str, Tensor]:
+    """One guess under the number of its target.
+
+    Args:
+        guess: The guess.
+        target: Number of the probe; 0 for a training update.
+        recognised: (B,) int64, the class that an oracle sees in each of its images.
+    """
+    end = f"-{target}"
+    if isinstance(guess, Membership):
+        return {f"test{end}/{name}": tensor for name, tensor in guess.to_tensors().items()}
+    if isinstance(guess, Labels):
+        return {f"labels{end}": guess.classes}
+    if isinstance(guess, Attributes):
+        return {f"attributes{end}": guess.logits}
+    if isinstance(guess, Cells):
+        return {f"categories{end}": guess.categories, f"embeddings{end}": guess.embeddings.float()}
+    classes = guess.labels if isinstance(guess, Reconstruction) else guess.classes
+    seen = {} if recognised is None else {f"recognised{end}": recognised}
+    return {f"labels{end}": classes, f"images{end}": guess.images.float(), **seen}
+
+
+def read_guesses(
+    kind: str, tensors: Mapping[str, Tensor], count: int, model: nn.Module | None
+) -> list[tuple[Guess, Tensor | None]]:
+    """Inverts ``guess_tensors`` for targets 0 to count - 1; each with what the oracle recognised, if there is one.
+
+    Args:
+        kind: One of ``GUESSES``.
+        tensors: All guesses of one message.
+        count: How many there are.
+        model: Of the clients' architecture; only tests of membership need it.
+
+    Raises:
+        ValueError: When a guess is missing, or is none of its kind.
+    """
+    found: list[tuple[Guess, Tensor | None]] = []
+    for at in range(count):
+        recognised = tensors.get(f"recognised-{at}")
+        if kind == "membership":
+            prefix = f"test-{at}/"
+            assert model is not None
+            mine = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+            found.append((Membership.from_tensors(mine, model), None))
+        elif kind == "labels":
+            found.append((Labels(tensors[f"labels-{at}"]), None))
+        elif kind == "attributes":
+            found.append((Attributes(tensors[f"attributes-{at}"]), None))
+        elif kind == "cells":
+            found.append((Cells(tensors[f"categories-{at}"], tensors[f"embeddings-{at}"]), None))
+        elif kind not in GUESSES:
+            raise RecordError(f"kind is {shortened(kind)}; allowed: {', '.join(GUESSES)}")
+        else:
+            images, classes = tensors[f"images-{at}"].float(), tensors[f"labels-{at}"]
+            found.append((GUESSES[kind](images, classes), recognised))
+    return found

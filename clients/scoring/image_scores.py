@@ -1,0 +1,144 @@
+"""Scores of guessed images and labels against those of a client, who holds both references: original and transformed images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.guesses import Labels, Reconstruction
+from attacks.image_measures import ms_ssim, mse, psnr, ssim
+from attacks.normalisation import normalise
+from attacks.scoring.metrics import label_hits, optimal_assignment, score, score_pairs
+from clients.task.local_data import Probed
+from clients.task.task import Task
+from defenses.base import Batch
+
+MAX_PSNR = 100.0
+"""dB; an exact recovery would be infinite, and an average must not drop it. float32 images end near 140 dB."""
+
+MS_SSIM_SUCCESS = 0.35
+"""What a reconstruction must exceed to count as a success in the delta protection paper (ADP, section 5.5)."""
+
+
+def score_both(guess: Reconstruction | Labels, truth: Probed, *, paired: bool = False) -> dict[str, list[float]]:
+    """Every metric of a guess, image metrics against both references.
+
+    Args:
+        guess: The guess.
+        truth: What it is compared with.
+        paired: Guess i is of image i, as in smashed data, where an image keeps its row: image i is scored against image i and
+            label i against label i, one value each. Else images are paired by the optimal assignment and labels count as a
+            multiset, one value for a batch. Attacks on smashed data guess no labels beside their images.
+    """
+    classes = truth.original.targets.argmax(1)
+    if isinstance(guess, Labels):
+        return {"label-accuracy": label_hits(guess, classes) if paired else [score(guess, classes)["label-accuracy"]]}
+    if paired:
+        return _image_scores(guess, truth, paired=True)
+    return _image_scores(guess, truth) | score_both(Labels(guess.labels.sort().values), truth)
+
+
+@dataclass(frozen=True)
+class PaperScale:
+    """The scale of images in which the shuffling paper's code computes MSE, PSNR and SSIM, each with a peak of 1.
+
+    Attributes:
+        mean: Per channel.
+        std: Per channel.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __str__(self) -> str:
+        if {*self.mean, *self.std} == {0.5}:
+            return "images in [-1, 1], peak 1"
+        mean, std = (", ".join(f"{value:.4f}" for value in values) for values in (self.mean, self.std))
+        return f"z-scores (mean {mean}; std {std}), peak 1"
+
+
+PAPER_STD = {"cifar10": (0.2023, 0.1994, 0.2010)}
+"""Data set -> what the paper's code divides by where that is not the data set's own deviation."""
+
+
+def paper_scale(task: Task) -> PaperScale:
+    """Images as they enter the network, which the paper's code compares: (x - mean) / std of the data set.
+
+    That is [-1, 1] for the faces (CelebA, LFW: 0.5 and 0.5), and z-scores for CIFAR-10 and for what the paper does not have.
+    """
+    card = task.plan.data_card()
+    return PaperScale(card.mean, PAPER_STD.get(task.plan.dataset.partition(":")[0], card.std))
+
+
+def paper_scores(guess: Tensor, truth: Tensor, scale: PaperScale) -> dict[str, list[float]]:
+    """Scores in the convention of the shuffling paper (Yao et al., ICDM 2022, reference code), to compare with its tables only.
+
+    With images in [-1, 1] "mse-paper" is 4 times the usual one and "psnr-paper" 6.02 dB below; "ssim-paper" is that of a data
+    range of 1 on images whose range is larger.
+    """
+    g, t = (normalise(images.cpu(), scale) for images in (guess, truth))
+    found = {metric.__name__: metric(g, t).tolist() for metric in (mse, psnr, ssim)}
+    return {f"{name}-paper": [min(value, MAX_PSNR) for value in values] for name, values in found.items()}
+
+
+def scores_at_many_scales(guess: Tensor, truth: Tensor) -> dict[str, list[float]]:
+    """MS-SSIM "ms-ssim-original" of images (B, C, H, W) in [0, 1], and "ms-ssim-success", 1 above ``MS_SSIM_SUCCESS``, by row.
+
+    The paper's images of 224 pixels have five scales; see ``ms_ssim`` for how many fewer a small image has.
+    """
+    found = ms_ssim(guess.cpu(), truth[: len(guess)].cpu().to(guess.dtype))
+    return {"ms-ssim-original": found.tolist(), "ms-ssim-success": (found > MS_SSIM_SUCCESS).float().tolist()}
+
+
+def uniform_label_accuracy(batch: Batch, *, paired: bool = False) -> list[float]:
+    """Expected accuracy of guessing classes evenly without looking.
+
+    As a multiset one value: round-robin, mean over all starting classes. Paired, one for each image: 1 / K.
+    """
+    count, num_classes = batch.targets.shape
+    if paired:
+        return [1 / num_classes] * count
+    classes = batch.targets.argmax(1)
+    hits = [
+        score(Labels((torch.arange(count) + at) % num_classes), classes)["label-accuracy"] for at in range(num_classes)
+    ]
+    return [float(sum(hits)) / num_classes]
+
+
+def recognition(guess: Reconstruction, recognised: Tensor, truth: Batch, *, paired: bool = False) -> list[float]:
+    """1 for every guessed image in which the oracle sees the class of the true image that it is paired with, else 0."""
+    rows, columns = pairs_of(guess.images, truth.images, paired=paired)
+    classes = truth.targets.argmax(1)[columns]
+    return (recognised[rows] == classes).float().tolist()
+
+
+def pairs_of(guess: Tensor, truth: Tensor, *, paired: bool) -> tuple[Tensor, Tensor]:
+    """Which guessed image is compared with which true one: rows of both, by place where ``paired``, else by the optimal assignment.
+
+    Raises:
+        ValueError: When there are more paired guesses than attacked images.
+    """
+    if not paired:
+        return optimal_assignment(guess, truth)
+    if len(guess) > len(truth):
+        raise ValueError(f"{len(guess)} guessed images for {len(truth)} attacked ones")
+    return torch.arange(len(guess)), torch.arange(len(guess))
+
+
+def _image_scores(guess: Reconstruction, truth: Probed, *, paired: bool = False) -> dict[str, list[float]]:
+    return both_references((guess, guess), truth, paired=paired)
+
+
+def both_references(
+    guesses: tuple[Reconstruction, Reconstruction], truth: Probed, *, paired: bool
+) -> dict[str, list[float]]:
+    """Scores of a guess of the original and of one of the transformed images."""
+    found = {}
+    references = (("original", truth.original), ("transformed", truth.seen))
+    for guess, (reference, batch) in zip(guesses, references, strict=True):
+        pairs = pairs_of(guess.images, batch.images, paired=paired)
+        for metric, values in score_pairs(guess.images, batch.images, pairs).items():
+            found[f"{metric}-{reference}"] = [min(value, MAX_PSNR) if metric == "psnr" else value for value in values]
+    return found

@@ -1,0 +1,241 @@
+"""Guesses that used no observation, and what is made from the truth to read scores by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from attacks.guesses import Reconstruction
+from attacks.image_measures import psnr
+from attacks.scoring.metrics import blurred, null_baselines
+from clients.data.augmentation import mean_view
+from clients.data.images import ImageDataset
+from clients.scoring.image_scores import MAX_PSNR
+from clients.scoring.retrieval import shows_views
+from clients.task.local_data import CHUNK, LocalData, Probed, chunks
+from defenses.base import Batch
+
+NULL_PSNR = "psnr-null"
+"""Score that stands beside "psnr-original": for each guess, the PSNR of the best null baseline for the same image, in dB."""
+FLAT_PSNR = "psnr-flat"
+"""Another one: the PSNR of the image's own mean colour, in dB. No blind guess: it tells how flat the image is."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """Means of a client's training images, in float32.
+
+    Attributes:
+        total: Sum (C, H, W) over all of them, float64.
+        count: How many they are.
+        classes: Class -> sum and number of its images; of the classes that were asked for.
+        attacked: Of each observation: class -> sum and number of its images, as they are part of the sums.
+    """
+
+    total: Tensor
+    count: int
+    classes: dict[int, tuple[Tensor, int]]
+    attacked: list[dict[int, tuple[Tensor, int]]]
+
+    def mean(self) -> Tensor:
+        """Of all."""
+        return (self.total / self.count).float()
+
+    def has_others(self, observation: int) -> bool:
+        """Whether there are images besides those behind an observation."""
+        return self.count > sum(count for _, count in self.attacked[observation].values())
+
+    def class_mean(self, number: int, observation: int) -> Tensor:
+        """Of a class without the images behind an observation; of all other images where the class has none besides.
+
+        There must be others (``has_others``).
+
+        Without all of them, guessed or not: where two are of one class, the mean without the first would be the second, and the
+        other way round, so that together they would be a perfect guess of both.
+        """
+        own = self.attacked[observation]
+        nothing = torch.zeros_like(self.total), 0
+        every = sum((total for total, _ in own.values()), nothing[0]), sum(count for _, count in own.values())
+        for (total, count), (left_out, fewer) in (
+            (self.classes.get(number, nothing), own.get(number, nothing)),
+            ((self.total, self.count), every),
+        ):
+            if count > fewer:
+                return ((total - left_out) / (count - fewer)).float()
+        raise ValueError("there are no images besides those behind the observation")
+
+
+def means_of(
+    data: LocalData,
+    read: Callable[[Tensor, int], Tensor],
+    size: int,
+    classes: Collection[int] = (),
+    attacked: Sequence[Tensor] = (),
+) -> Means:
+    """Sums over the training images that ``LocalData.averaged`` names.
+
+    Args:
+        data: The client's examples.
+        read: Positions (n,) and the number of the piece -> images (n, C, H, W).
+        size: Images that are read at once.
+        classes: Classes to be summed apart.
+        attacked: Positions (n,) of the images behind each observation, to be summed apart so that they can be left out.
+    """
+    chosen = data.averaged()
+    labels = data.train_labels()
+    total = torch.zeros(data.card.input_shape, dtype=torch.float64)
+    sums: dict[int, tuple[Tensor, int]] = {}
+    apart: list[dict[int, tuple[Tensor, int]]] = [{} for _ in attacked]
+    for at, piece in enumerate(chunks(len(chosen), size)):
+        positions = chosen[piece]
+        images = read(positions, at).double().cpu()
+        total += images.sum(0)
+        _add_up(sums, images, labels[positions], classes)
+        for found, out in zip(apart, attacked, strict=True):
+            mine = torch.isin(positions, out)
+            _add_up(found, images[mine], labels[positions][mine], set(labels[positions][mine].tolist()))
+    return Means(total, len(chosen), sums, apart)
+
+
+def _add_up(sums: dict[int, tuple[Tensor, int]], images: Tensor, labels: Tensor, classes: Collection[int]) -> None:
+    """Adds images (n, C, H, W) of labels (n,) to the sums of their classes."""
+    for number in classes:
+        mine = labels == number
+        so_far, count = sums.get(number, (torch.zeros(()), 0))
+        sums[number] = so_far + images[mine].sum(0), count + int(mine.sum())
+
+
+class NullImages:
+    """The null baselines of one client's images, by themselves: what an audit of an attack compares each single image with.
+
+    Args:
+        data: The client's examples.
+        known: The images behind each observation.
+    """
+
+    def __init__(self, data: LocalData, known: Sequence[Probed]) -> None:
+        self._mean = _shown(data, known, _mean_image(data))
+
+    def scores(self, truth: Tensor, columns: Tensor) -> dict[str, list[float]]:
+        """``NULL_PSNR`` and ``FLAT_PSNR`` of the images (B, C, H, W) that guesses are compared with, which ``columns`` numbers."""
+        return null_psnr(truth, self._mean, columns)
+
+
+def _mean_image(data: LocalData) -> Tensor:
+    """The mean of a client's training images, read once a process: every attack of a round asks for it."""
+    dataset: ImageDataset | None = getattr(data, "dataset", None)
+    if dataset is None:  # examples that an app gave, which are in memory
+        return _mean_read(data)
+    kept = _MEANS.setdefault(dataset, {})
+    if data.train_indices not in kept:
+        if len(kept) >= MOST_KEPT:
+            kept.clear()
+        kept[data.train_indices] = _mean_read(data)
+    return kept[data.train_indices]
+
+
+def _mean_read(data: LocalData) -> Tensor:
+    return means_of(data, lambda positions, _: data.plain(positions).images, CHUNK).mean()
+
+
+_MEANS: WeakKeyDictionary[ImageDataset, dict[tuple[int, ...], Tensor]] = WeakKeyDictionary()
+MOST_KEPT = 64
+"""Clients of one data set whose mean images a process keeps."""
+
+
+def null_psnr(truth: Tensor, mean: Tensor | None, columns: Tensor) -> dict[str, list[float]]:
+    """The highest PSNR of any null baseline, and that of its own mean colour, for each image by itself.
+
+    Args:
+        truth: (B, C, H, W) in [0, 1].
+        mean: (C, H, W), the mean image; None where there is none.
+        columns: (M,) int64, which images of ``truth`` are asked for.
+
+    Returns:
+        ``NULL_PSNR`` and ``FLAT_PSNR``: M values in dB each, in the order of ``columns``.
+    """
+    images = truth.detach().cpu()[columns]
+    nulls = null_baselines(images, torch.zeros_like(images[:1])[0] if mean is None else mean)
+    if mean is None:
+        del nulls["mean"]
+    best = torch.stack([psnr(one.images, images) for one in nulls.values()]).amax(0)
+    flat = psnr(images.mean((2, 3), keepdim=True).expand_as(images), images)
+    return {name: values.clamp(max=MAX_PSNR).tolist() for name, values in ((NULL_PSNR, best), (FLAT_PSNR, flat))}
+
+
+def _shown(data: LocalData, known: Sequence[Probed], mean: Tensor) -> Tensor:
+    """A mean of raw images as the mean of their views, where views are attacked."""
+    if not all(shows_views(data, truth) for truth in known):
+        return mean
+    return mean_view(mean[None], data.task.plan.crop_padding, data.task.plan.horizontal_flip)[0]
+
+
+class BlindGuesses:
+    """What one client's images could be guessed as without an observation, and the scales.
+
+    Null baselines ("baseline:grey", "baseline:mean") are what anyone can guess; their mean is of this client's own images, which no
+    attacker has. Scales are no bars: "scale:blurred" is a blurred copy of the truth, and "scale:class-mean" what who knows only the
+    class could guess: the mean of the client's images of the true class without those of the observation (not where examples have
+    several labels, nor where the observation is of all images). Against the transformed images
+    means are of transformed images. Where the attacked images are cropped and mirrored, means are of such views.
+
+    Args:
+        data: The client's examples.
+        known: The images behind each observation.
+        few: Which images of an observation are guessed.
+    """
+
+    def __init__(self, data: LocalData, known: list[Probed], few: slice) -> None:
+        self.few = few
+        self._data = data
+        self._one_class = data.task.plan.objective.one_class
+        classes = (
+            {int(c) for truth in known for c in truth.original.targets[few].argmax(1)} if self._one_class else set()
+        )
+        self._known = known
+        attacked = [truth.positions for truth in known]
+        self._means = (
+            means_of(data, lambda positions, _: data.plain(positions).images, CHUNK, classes, attacked),
+            means_of(data, transformed(data), data.task.plan.batch_size, classes, attacked),
+        )
+
+    def of(self, truth: Probed) -> dict[str, tuple[Reconstruction, Reconstruction]]:
+        """Name -> a guess of the original and one of the transformed images behind one of the observations.
+
+        Null baselines depend on their shape alone.
+        """
+        images = truth.original.images[self.few], truth.seen.images[self.few]
+        means = self._shown(self._means[0].mean()), self._means[1].mean()
+        nulls = [null_baselines(of, mean) for of, mean in zip(images, means, strict=True)]
+        found = {f"baseline:{name}": (nulls[0][name], nulls[1][name]) for name in nulls[0]}
+        scale = [_unlabelled(blurred(of)) for of in images]
+        found["scale:blurred"] = (scale[0], scale[1])
+        at = next(at for at, one in enumerate(self._known) if one is truth)
+        # Of all images at once a mean would be of the attacked ones themselves, under a name that denies it.
+        if not self._one_class or not self._means[0].has_others(at):
+            return found
+        classes = truth.original.targets[self.few].argmax(1).tolist()
+        by_class = [torch.stack([of.class_mean(one, at) for one in classes]).to(images[0]) for of in self._means]
+        by_class[0] = torch.stack([self._shown(image) for image in by_class[0]])
+        return found | {"scale:class-mean": (_unlabelled(by_class[0]), _unlabelled(by_class[1]))}
+
+    def _shown(self, mean: Tensor) -> Tensor:
+        return _shown(self._data, self._known, mean)
+
+
+def transformed(data: LocalData) -> Callable[[Tensor, int], Tensor]:
+    """What ``means_of`` reads of the images as they enter the model in this round, a piece being a batch."""
+
+    def read(positions: Tensor, at: int) -> Tensor:
+        seen: Batch = data.view(positions, data.key("mean-transformed", data.task.round, at)).seen
+        return seen.images
+
+    return read
+
+
+def _unlabelled(images: Tensor) -> Reconstruction:
+    return Reconstruction(images, torch.full((len(images),), -1))

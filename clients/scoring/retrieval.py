@@ -1,0 +1,146 @@
+"""The images among which a client looks for the truth that a guess is nearest to."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from attacks.guesses import Reconstruction
+from attacks.scoring.metrics import retrieved
+from clients.scoring.same_images import KnownImages
+from clients.task.local_data import LocalData, Probed
+from defenses.base import Batch
+from defenses.random_draws import generator_for
+
+CANDIDATES = 100
+"""Images of a line-up: the attacked one and 99 others of its kind, where the client has so many."""
+CHUNK = 128
+"""Images that are read at once."""
+MARGIN = 0.25
+"""Of a whole round, where a guess is free to be of any of many images, the error of the true one must be below this share of the
+error of the nearest other (6 dB). Of 130 images and 30 others some image of the 130 is nearest to four blind guesses of five."""
+
+
+def other_images(data: LocalData, truth: Probed, target: int, wanted: int | None = None) -> Tensor:
+    """99 images for each attacked one, of the client's own data: (M, C, H, W) in [0, 1].
+
+    None is an attacked image, by its place in the client's data, nor repeats one of those or another before any crop, as far as
+    one could see. They come from the part of the data that the attacked ones are of, and from the other part when that does not
+    suffice; of a client with few images there are fewer. They are the same in every round and under every defence. Where the
+    attacked images are cropped and mirrored, so are these, by draws of their own: else a black border would tell a view from the
+    others.
+
+    Args:
+        data: The client's examples.
+        truth: The images behind one observation.
+        target: Number of the observation.
+        wanted: How many; by default 99 for each attacked image.
+    """
+    wanted = (CANDIDATES - 1) * len(truth.positions) if wanted is None else wanted
+    generator = generator_for(*data.key("line-up", target))
+    parts = [
+        torch.randperm(data.num_train, generator=generator),
+        data.num_train + torch.randperm(data.num_test, generator=generator),
+    ]
+    # Attacked are test images where they are what is sent, or where the server holds the training images.
+    order = torch.cat(parts[::-1] if (truth.positions >= data.num_train).all() else parts)
+    order = order[~torch.isin(order, truth.positions)]
+    known = KnownImages(data.own_images(truth.positions))
+    found: list[Tensor] = []
+    images = (image for at in range(0, len(order), CHUNK) for image in data.own_images(order[at : at + CHUNK]))
+    for image in itertools.takewhile(lambda _: len(found) < wanted, images):
+        if known.adds(image):
+            found.append(image)
+    if not found:
+        return truth.original.images[:0].cpu()
+    others = torch.stack(found)
+    if not shows_views(data, truth):
+        return others
+    return data.augmented(Batch(others, torch.zeros(len(others), 1)), data.key("line-up", target, "views")).images
+
+
+def shows_views(data: LocalData, truth: Probed) -> bool:
+    """Whether the attacked images are crops and mirror images: training images where the task asks for it, test images never."""
+    return data.task.plan.augments and bool((truth.positions < data.num_train).all())
+
+
+def retrieval(
+    guess: Reconstruction, pairs: tuple[Tensor, Tensor], truth: Tensor, others: Tensor, *, paired: bool
+) -> dict[str, list[float]]:
+    """Whether each guess picks its own image out of a line-up.
+
+    Where the wire says which guess is of which image, the line-up of each is its own image and 99 others. Where it does not, the
+    assignment lets a guess choose among the B images behind the observation: all B are lined up with all 99 B others, which
+    leaves a blind guess at most the same chance of 1 in 100. Where guesses are more than images (of a sum over clients), each image
+    is nearest to a given blind one with probability 1 in all candidates at most, and has as many chances as there are guesses.
+
+    Args:
+        guess: The guesses.
+        pairs: Indices into guesses and truth, as the other scores use them.
+        truth: (B, C, H, W), the original images behind the observation.
+        others: (M, C, H, W) as ``other_images`` finds them.
+        paired: The wire says which guess is of which image.
+
+    Returns:
+        "retrieval-original", 1 or 0 for each pair, and "retrieval-chance", for each the highest chance of a blind guess. Nothing
+        where there are no others: whoever is alone in a line-up is always found.
+    """
+    if not len(others):
+        return {}
+    images, truth = guess.images.detach().cpu(), truth.cpu()
+    if not paired:
+        hits = retrieved(images[pairs[0]], torch.cat([truth, others]), pairs[1])
+        chance = min(max(len(truth), len(images)) / (len(truth) + len(others)), 1.0)
+        return {"retrieval-original": hits, "retrieval-chance": [chance] * len(hits)}
+    hits, size = [], min(CANDIDATES - 1, len(others))
+    for place, (row, column) in enumerate(zip(*pairs, strict=True)):
+        # Each image has others of its own, as far as they go round.
+        mine = others[(torch.arange(size) + place * size) % max(len(others), 1)]
+        hits += retrieved(images[row][None], torch.cat([truth[column][None], mine]), torch.tensor([0]))
+    return {"retrieval-original": hits, "retrieval-chance": [1 / (1 + size)] * len(hits)}
+
+
+def retrieval_from_round(
+    guess: Reconstruction, pairs: tuple[Tensor, Tensor], truth: Tensor, others: Tensor
+) -> dict[str, list[float]]:
+    """Whether each guess of an image of a whole round is of its image and of no other: a line-up of one and at most 99 others.
+
+    No client has 99 others for each image that it trains on, so the choice among the B images cannot be made up for by more
+    candidates. Instead the guess must be nearer to its image than ``MARGIN`` times the distance of the nearest other, and the
+    chance of a blind guess is not reckoned but measured: every other image in turn is a guess by one who knows what such images
+    look like, may choose the nearest of the B, and is compared with the rest. With h of M such guesses found, the chance is
+    (h + 1) / (M + 1), which is never below 1 in 100.
+
+    Args:
+        guess: The guesses.
+        pairs: Indices into guesses and truth, as the other scores use them.
+        truth: (B, C, H, W), the original images of the round.
+        others: (M, C, H, W), M at most 99, none of them of the round.
+
+    Returns:
+        As ``retrieval``; nothing where there are fewer than two others, as one has nothing to be compared with.
+    """
+    if len(others) < 2:
+        return {}
+    images, count = guess.images.detach().cpu()[pairs[0]], len(others)
+    own = _errors(images, truth)[torch.arange(len(images)), pairs[1]]
+    hits = own < MARGIN * _nearest(_errors(images, others))
+    between = _errors(others, others).fill_diagonal_(torch.inf)
+    blind = _nearest(_errors(others, truth)) < MARGIN * _nearest(between)
+    return {
+        "retrieval-original": hits.float().tolist(),
+        "retrieval-chance": [(int(blind.sum()) + 1) / (count + 1)] * len(hits),
+    }
+
+
+def _errors(guess: Tensor, known: Tensor) -> Tensor:
+    """Squared errors (M, K) up to a factor; infinite where the guess is not finite."""
+    g, k = (images.flatten(1).float().cpu() for images in (guess, known))
+    distances = torch.cdist(g, k, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances.square().nan_to_num(nan=torch.inf)
+
+
+def _nearest(errors: Tensor) -> Tensor:
+    return errors.amin(1) if errors.shape[1] else errors.new_full((len(errors),), torch.inf)

@@ -1,0 +1,184 @@
+"""Where a client's random draws start: at a secret of its node, or in a simulation at the seed; no Flower here.
+
+A draw is named by a *key* (what it is for), and its stream follows from the secret and the key. Whoever lacks the secret can tell
+nothing of a stream. But the server chooses what a message asks for: were the key all, it could ask for a round twice, with other
+weights, and subtract the two replies to be rid of the noise. So a node with a secret of its own draws a *nonce* for every message
+whose reply is protected, puts it into the keys, and keeps it for what comes later: the gradients that answer a batch, the audit of
+a round. It never uses a nonce for a second reply, nor one that came from outside.
+
+In a simulation there are no nonces: everything follows from the seed, so that runs repeat and a killed run goes on as if it had not
+been killed. A simulation protects nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from defenses.base import Batch
+from defenses.random_draws import Key
+
+CHOICES = frozenset({"probed", "audited", "order", "line-up"})
+"""Kinds of draws that choose among images, always in the same way, so that pipelines and rounds compare the same people."""
+PROTECTED = frozenset({"once", "test", "membership"})
+"""Kinds of draws that protect an image once and for all. They name what they hide by its digest (``digest_of``): at a node with a
+secret that of the image alone, whatever its company, except where a defence mixes images."""
+OWN = frozenset({"network", "calibrate", "counts", "mean-transformed"})
+"""Kinds of draws behind what the client keeps to itself or sums over many images: the same whenever a pipeline asks for them."""
+RENEWED = frozenset({"train", "probe", "batches", "collect", "smash", "edge-step", "audit-step", "test-tokens"})
+"""Kinds of draws that are new for every message: its reply depends on them."""
+MESSAGE = "message:"
+"""How the kinds of draws begin that the messages of further scenarios renew, as "message:upload"."""
+MOST_NOTES = 128
+"""Nonces of a kind that a node remembers; older messages can no longer be audited."""
+
+
+class ForgottenError(RuntimeError):
+    """Something about an earlier message, of which this node does not know the draws."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """A nonce, and what it was drawn for.
+
+    Attributes:
+        kind: One of ``RENEWED``.
+        about: Digest of the pipeline's text.
+        round: The server's round.
+        first: First number (of a batch, of an audit target) that it is for.
+        count: How many numbers from there.
+        nonce: 64 hexadecimal digits.
+    """
+
+    kind: str
+    about: str
+    round: int
+    first: int
+    count: int
+    nonce: str
+
+    def covers(self, kind: str, about: str, server_round: int, number: int) -> bool:
+        """Whether it was drawn for this."""
+        same = (self.kind, self.about, self.round) == (kind, about, server_round)
+        return same and self.first <= number < self.first + self.count
+
+
+@dataclass
+class Notebook:
+    """The nonces of one node in one run, newest last.
+
+    Args:
+        text: What ``keep`` was last given; "" at first.
+        keep: Is given the whole notebook as text whenever a nonce was drawn.
+    """
+
+    text: str = field(repr=False)
+    keep: Callable[[str], None] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        self._notes = [Note(*entry) for entry in json.loads(self.text or "[]")]
+
+    def renew(self, kind: str, pipeline: str, server_round: int, first: int, count: int) -> None:
+        """Draws a nonce for a message that is about to be answered."""
+        note = Note(kind, _name(pipeline), server_round, first, count, secrets.token_hex(32))
+        alike = [one for one in self._notes if one.kind == kind]
+        dropped = set(alike[: max(len(alike) + 1 - MOST_NOTES, 0)])
+        self._notes = [*(one for one in self._notes if one not in dropped), note]
+        self.text = json.dumps([list(vars(one).values()) for one in self._notes])
+        self.keep(self.text)
+
+    def nonce(self, kind: str, pipeline: str, server_round: int, number: int) -> str | None:
+        """The latest nonce for this, or None."""
+        about = _name(pipeline)
+        found = (one.nonce for one in reversed(self._notes) if one.covers(kind, about, server_round, number))
+        return next(found, None)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The start of all random streams of one client.
+
+    Args:
+        secret: What all keys begin with.
+        notebook: Nonces of a node with a secret of its own; None in a simulation, where draws repeat.
+    """
+
+    secret: bytes = field(repr=False)
+    notebook: Notebook | None = field(default=None, repr=False)
+
+    @classmethod
+    def simulated(cls, seed: int, partition: int) -> Draws:
+        """Those of a simulated client: they follow from two numbers that the server knows."""
+        return cls(hashlib.blake2b(repr(("simulated client", seed, partition)).encode(), digest_size=32).digest())
+
+    def renew(self, kind: str, pipeline: str, server_round: int, first: int = 0, count: int = 1) -> None:
+        """To be called when a message begins to be answered whose reply depends on draws of this kind.
+
+        Args:
+            kind: One of ``RENEWED``, or one that begins with ``MESSAGE``.
+            pipeline: Text of the pipeline.
+            server_round: The round.
+            first: First number that the message is about.
+            count: How many.
+        """
+        if not _renewed(kind):
+            raise ValueError(f"draws of {kind!r} are not renewed; known: {sorted(RENEWED)}")
+        if self.notebook:
+            self.notebook.renew(kind, pipeline, server_round, first, count)
+
+    def knows(self, kind: str, pipeline: str, server_round: int, number: int = 0) -> bool:
+        """Whether ``key`` would find what it needs."""
+        return self.notebook is None or self.notebook.nonce(kind, pipeline, server_round, number) is not None
+
+    def key(self, kind: str, *what: int | str | bytes, pipeline: str, server_round: int, number: int = 0) -> Key:
+        """The name of a stream.
+
+        Args:
+            kind: One of ``CHOICES``, ``PROTECTED``, ``OWN`` or ``RENEWED``, or one that begins with ``MESSAGE``.
+            what: Tells streams of a kind apart.
+            pipeline: Text of the pipeline.
+            server_round: The round.
+            number: Of the batch or target, where one round has several messages of the kind.
+
+        Raises:
+            ForgottenError: When this node never answered the message that the draws belong to, or no longer knows.
+            ValueError: When nobody has decided whether draws of this kind are renewed.
+        """
+        if kind in CHOICES | PROTECTED:
+            return (self.secret, "kept", kind, *what)
+        if kind in OWN:
+            return (self.secret, "own", kind, pipeline, *what)
+        if not _renewed(kind):
+            raise ValueError(f"draws of {kind!r} are neither kept nor renewed: enter them in clients/secrets/draws.py")
+        if self.notebook is None:
+            return (self.secret, kind, *what)
+        nonce = self.notebook.nonce(kind, pipeline, server_round, number)
+        if nonce is None:
+            raise ForgottenError(
+                f"this node does not know its draws of {kind!r} in round {server_round}: it did not take part, was started anew, "
+                f"or has answered {MOST_NOTES} such messages since"
+            )
+        return (self.secret, nonce, kind, *what)
+
+
+def digest_of(batch: Batch, text: str) -> bytes:
+    """What stands for examples, and the stages that protect them, in a key that is kept: other images get other draws.
+
+    Else a server that deals the examples out could have two images protected by the same draws, one after the other.
+    """
+    digest = hashlib.blake2b(text.encode(), digest_size=32)
+    for tensor in (batch.images, batch.targets):
+        digest.update(repr(tuple(tensor.shape)).encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.digest()
+
+
+def _renewed(kind: str) -> bool:
+    return kind in RENEWED or kind.startswith(MESSAGE)
+
+
+def _name(pipeline: str) -> str:
+    return hashlib.blake2b(pipeline.encode(), digest_size=8).hexdigest()

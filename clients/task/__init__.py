@@ -1,0 +1,1 @@
+"""What a server asks of a client, and the examples that a client has for it."""

@@ -1,0 +1,351 @@
+"""One client's examples under one task: what its defences make of them, and where its random draws start; no Flower here."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from attacks.scoring.objective import objective_of
+from clients.data.augmentation import random_crop_and_flip
+from clients.data.datasets import ImageData, to_float
+from clients.secrets.draws import Draws, digest_of
+from clients.task.task import FLOAT_BYTES, Plan, Task
+from defenses.base import Batch
+from defenses.pipeline import Pipeline
+from defenses.random_draws import Key, generator_for
+
+BLOCK = 8
+"""Examples that share the draws of a defence that protects an image once. A client whose share does not fit into memory protects no
+more than the blocks that a batch touches; with one example in a block, defences would take five times as long."""
+
+CHUNK = 256
+"""Examples that are read and judged at once."""
+
+
+MOST_AVERAGED = 4096
+"""Images behind a mean image: no mean is known better by reading more of them."""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """The images of one probe: as the person holds them, and as they entered the model.
+
+    Attributes:
+        original: Before the defences, cropped and mirrored where training does so.
+        seen: As they entered the model.
+        positions: (B,) int64, which of the client's own images they are: as ``LocalData.own_images`` counts.
+    """
+
+    original: Batch
+    seen: Batch
+    positions: Tensor
+
+
+@dataclass(frozen=True)
+class Truths:
+    """What the server observed of one kind in a round, as the client knows it.
+
+    Attributes:
+        views: One entry for each observation.
+        paired: What crosses the wire says which row is of which image, so that guess i is compared with image i.
+        whole_round: Each observation is of all that was trained on, so that a guess may be of any of many images.
+        in_paper_scale: Guesses are also scored in the convention of the shuffling paper
+            (``clients.scoring.image_scores.paper_scores``).
+        embed: Of rows of a table: rows (n, 1, F, 1) -> embeddings (n, F, D) as the client half makes them; None where it changes.
+        at_many_scales: Images are also scored by MS-SSIM (``clients.scoring.image_scores.scores_at_many_scales``).
+        pooled: Each observation is of other clients' images as well: of the guesses of all images, each of this client's gets the
+            one that the assignment gives it, and classes, of which nobody knows whose they are, get no score.
+    """
+
+    views: list[Probed]
+    paired: bool = False
+    whole_round: bool = False
+    in_paper_scale: bool = False
+    embed: Callable[[Tensor], Tensor] | None = None
+    at_many_scales: bool = False
+    pooled: bool = False
+
+
+class LocalData:
+    """One client's examples, as it holds them and as they are shown to a model.
+
+    Args:
+        task: The server's orders.
+        partition: Number of this client.
+        train: Indices of its training examples.
+        test: Indices of its share of the test examples.
+        draws: Where its randomness starts; by default that of a simulated client, which follows from seed and partition.
+    """
+
+    def __init__(
+        self, task: Task, partition: int, train: Sequence[int], test: Sequence[int], draws: Draws | None = None
+    ) -> None:
+        self.task = task
+        self.partition = partition
+        self.draws = draws or Draws.simulated(task.plan.seed, partition)
+        self.dataset = task.plan.load_data()
+        self.card = task.plan.data_card()
+        self.pipeline = task.plan.defenses()
+        self._train, self._test = tuple(train), tuple(test)
+
+    @property
+    def num_train(self) -> int:
+        """Number of training examples."""
+        return len(self._train)
+
+    @property
+    def train_indices(self) -> tuple[int, ...]:
+        """Which examples of the data set it trains on."""
+        return tuple(self._train)
+
+    def train_labels(self) -> Tensor:
+        """Classes (num_train,) of its training examples; of label vectors the first label."""
+        return self.dataset.train.labels[torch.tensor(self._train, dtype=torch.long)]
+
+    @property
+    def num_test(self) -> int:
+        """Number of test examples."""
+        return len(self._test)
+
+    def key(self, kind: str, *what: int | str | bytes, number: int = 0) -> Key:
+        """A random stream of this client; see ``Draws.key``."""
+        task = self.task
+        return self.draws.key(
+            kind, *what, self.partition, pipeline=task.plan.pipeline, server_round=task.round, number=number
+        )
+
+    def renew(self, kind: str, first: int = 0, count: int = 1) -> None:
+        """To be called before anything is drawn for a reply; see ``Draws.renew``."""
+        self.draws.renew(kind, self.task.plan.pipeline, self.task.round, first, count)
+
+    def protected_test(self, kind: str, batch: Batch, *what: int | str) -> Batch:
+        """Examples as they are shown to a model in use: the same examples are always protected in the same way."""
+        stages, protect = self.pipeline.in_tests, self.pipeline.protect_test
+        if not stages:
+            return batch
+        if self._one_by_one:
+            return _each(protect, stages, batch, self.key(kind))
+        return protect(batch, self.key(kind, *what, digest_of(batch, stages)))
+
+    def plain(self, positions: Tensor) -> Batch:
+        """Local training examples at ``positions`` (n,), unprotected."""
+        indices = torch.tensor(self._train, dtype=torch.long)[positions]
+        return local_batch(self.dataset.train, indices, self.card.num_classes)
+
+    def kept(self, positions: Tensor) -> Batch:
+        """Those examples after the defences that protect an image once and keep the result.
+
+        Where training sees crops and mirror images nothing is kept: every view of an image is protected anew.
+        """
+        if self.task.plan.augments or not self.pipeline.protects_once:
+            return self.plain(positions)
+        if self._one_by_one:
+            return _each(self.pipeline.protect_once, self.pipeline.once, self.plain(positions), self.key("once"))
+        if self.num_train * math.prod(self.card.input_shape) * FLOAT_BYTES <= self.task.plan.image_memory * 2**30:
+            whole = _protect_once(self.task.plan, self._train, self.key("once"))
+            return Batch(whole.images[positions], whole.targets[positions])
+        blocks = {at: self._kept_block(at) for at in sorted({int(position) // BLOCK for position in positions})}
+        rows = [(blocks[int(position) // BLOCK], int(position) % BLOCK) for position in positions]
+        return Batch(
+            torch.stack([block.images[row] for block, row in rows]),
+            torch.stack([block.targets[row] for block, row in rows]),
+        )
+
+    @property
+    def _one_by_one(self) -> bool:
+        """Whether the draws that protect an image once depend on that image alone, and not on its company.
+
+        Company is the server's to choose, by the examples that it deals out, limits and batch sizes: each choice would protect
+        the image anew, and the protections would average out. In a simulation blocks cost a fifth, and nobody is protected.
+        """
+        return self.draws.notebook is not None and not self.pipeline.mixes_images
+
+    def _kept_block(self, at: int) -> Batch:
+        """Examples ``at * BLOCK`` onwards after the once-only defences; the block's draws depend on nothing else."""
+        positions = torch.arange(at * BLOCK, min((at + 1) * BLOCK, self.num_train))
+        return _once(self.pipeline, self.plain(positions), (*self.key("once"), at))
+
+    def originals(self) -> Batch:
+        """All local training examples, unprotected."""
+        return self.plain(torch.arange(self.num_train))
+
+    def own_images(self, positions: Tensor) -> Tensor:
+        """Images (N, C, H, W) in [0, 1] at positions (N,) among the training examples, and behind them the test examples."""
+        indices = torch.tensor([*self._train, *self._test], dtype=torch.long)[positions]
+        images = torch.zeros(len(positions), *self.card.input_shape)
+        for part, chosen in (
+            (self.dataset.train, positions < self.num_train),
+            (self.dataset.test, positions >= self.num_train),
+        ):
+            images[chosen] = local_batch(part, indices[chosen], self.card.num_classes).images
+        return images
+
+    def protected(self) -> Batch:
+        """All local training examples as ``kept``."""
+        return self.kept(torch.arange(self.num_train))
+
+    def averaged(self) -> Tensor:
+        """Positions (n,) of the training images that stand for all of them in a mean: ``MOST_AVERAGED`` at most, evenly spaced."""
+        return torch.linspace(0, self.num_train - 1, min(self.num_train, MOST_AVERAGED)).long()
+
+    def augmented(self, batch: Batch, key: Key) -> Batch:
+        """The batch as cropped and mirrored under ``key``; itself where the task asks for neither."""
+        if not self.task.plan.augments:
+            return batch
+        task, generator = self.task, generator_for(*key, "augment")
+        return replace(
+            batch,
+            images=random_crop_and_flip(batch.images, task.plan.crop_padding, task.plan.horizontal_flip, generator),
+        )
+
+    def enter(self, kept: Batch, key: Key) -> Batch:
+        """What enters the model of examples that are as ``kept`` gives them: one view of each, protected."""
+        if self.task.plan.augments:
+            kept = self.pipeline.protect_once(self.augmented(kept, key), key)
+        return self.pipeline.protect_batch(kept, key)
+
+    def view(self, positions: Tensor, key: Key) -> Probed:
+        """The training examples at ``positions`` as one batch sees them: before the defences, and as they enter the model.
+
+        A crop or a mirror image is no protection: it shows what the image shows. A guess is therefore compared with the view that
+        was used, since a shift of four pixels would look like privacy to every score that compares pixels.
+        """
+        return Probed(self.augmented(self.plain(positions), key), self.enter(self.kept(positions), key), positions)
+
+    def test_labels(self) -> Tensor:
+        """What is true of its test examples: classes (num_test,), or label vectors (num_test, K)."""
+        return self.dataset.test.truth(torch.tensor(self._test, dtype=torch.long))
+
+    def train_sensitive(self, positions: Tensor) -> Tensor:
+        """Values (n,) of the sensitive attribute of its training examples at ``positions``.
+
+        Raises:
+            ValueError: When its data set has none.
+        """
+        return self._sensitive(self.dataset.train)[torch.tensor(self._train, dtype=torch.long)[positions]]
+
+    def test_sensitive(self) -> Tensor:
+        """Values (num_test,) of the sensitive attribute of its test examples.
+
+        Raises:
+            ValueError: When its data set has none.
+        """
+        return self._sensitive(self.dataset.test)[torch.tensor(self._test, dtype=torch.long)]
+
+    def _sensitive(self, part: ImageData) -> Tensor:
+        if part.sensitive is None:
+            raise ValueError(f"dataset {self.dataset.name!r} has no sensitive attribute")
+        return part.sensitive
+
+    def test_plain(self, positions: Tensor) -> Batch:
+        """Test examples of this client at ``positions`` (n,), unprotected."""
+        indices = torch.tensor(self._test, dtype=torch.long)[positions]
+        return local_batch(self.dataset.test, indices, self.card.num_classes)
+
+
+class Client:
+    """What the clients of all scenarios have: examples, and what an audit compares guesses with.
+
+    Attributes:
+        data: The examples.
+    """
+
+    def __init__(self, data: LocalData) -> None:
+        self.data = data
+
+    @property
+    def task(self) -> Task:
+        """The server's orders."""
+        return self.data.task
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The defences."""
+        return self.data.pipeline
+
+    def truths(self, observation: str) -> Truths:
+        """What the server observed of a kind ("probe", "smashed", ...), as the client knows it.
+
+        Raises:
+            ValueError: When clients of this scenario show nothing of that kind.
+        """
+        raise ValueError(f"clients of scenario {self.task.plan.scenario!r} know no observation {observation!r}")
+
+    def sensitive(self, observation: str) -> list[Tensor]:
+        """True values of the sensitive attribute of the images behind each observation of a kind, (B,) int64.
+
+        Raises:
+            ValueError: When clients of this scenario show nothing of that kind, or the data have no such attribute.
+        """
+        raise ValueError(f"clients of scenario {self.task.plan.scenario!r} know no attribute of {observation!r}")
+
+    def trained_on(self) -> Tensor:
+        """Positions (n,), int64 and ascending, of the training examples that this round's training depends on."""
+        return torch.arange(self.data.num_train)
+
+
+class KeptExamples(Dataset[tuple[Tensor, Tensor]]):
+    """A client's training examples for a loader, read when they are asked for."""
+
+    def __init__(self, data: LocalData) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return self._data.num_train
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        batch = self._data.kept(torch.tensor(indices, dtype=torch.long))
+        return list(zip(batch.images, batch.targets, strict=True))
+
+
+def local_batch(part: ImageData, indices: Tensor, num_classes: int) -> Batch:
+    """The examples at ``indices`` as floats in [0, 1] with their targets (one-hot, or label vectors)."""
+    targets = objective_of(part.vectors is not None).targets(part.truth(indices), num_classes)
+    return Batch(to_float(part.images[indices]), targets)
+
+
+def rows(view: Probed, chosen: Tensor | slice) -> Probed:
+    """Those of its images."""
+    original, seen = (Batch(batch.images[chosen], batch.targets[chosen]) for batch in (view.original, view.seen))
+    return Probed(original, seen, view.positions[chosen])
+
+
+@functools.lru_cache(maxsize=32)
+def _protect_once(plan: Plan, indices: tuple[int, ...], key: Key) -> Batch:
+    """Cached per process: protection that is drawn once needs computing once, and every process computes the same."""
+    part, pipeline, num_classes = plan.load_data().train, plan.defenses(), plan.data_card().num_classes
+    blocks = [torch.tensor(indices[at : at + BLOCK]) for at in range(0, len(indices), BLOCK)]
+    return join([_once(pipeline, local_batch(part, block, num_classes), (*key, at)) for at, block in enumerate(blocks)])
+
+
+def chunks(count: int, size: int, first: int = 0) -> list[Tensor]:
+    """Positions ``first`` to ``first + count`` in pieces of ``size``; one that is left over joins the last, as nobody can be mixed
+    with it.
+    """
+    cuts = [*range(first, max(first + count - 1, first + 1), size), first + count]
+    return [torch.arange(start, end) for start, end in itertools.pairwise(cuts)]
+
+
+def join(batches: Sequence[Batch]) -> Batch:
+    """One batch of several, in order."""
+    return Batch(torch.cat([batch.images for batch in batches]), torch.cat([batch.targets for batch in batches]))
+
+
+def _each(protect: Callable[[Batch, Key], Batch], stages: str, batch: Batch, key: Key) -> Batch:
+    """Every example protected as if it were the only one, under draws that its content names."""
+    alone = (Batch(batch.images[at : at + 1], batch.targets[at : at + 1]) for at in range(len(batch)))
+    return join([protect(one, (*key, digest_of(one, stages))) for one in alone]) if len(batch) else batch
+
+
+def _once(pipeline: Pipeline, batch: Batch, key: Key) -> Batch:
+    return pipeline.protect_once(batch, (*key, digest_of(batch, pipeline.once))) if pipeline.once else batch

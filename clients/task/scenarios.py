@@ -1,0 +1,99 @@
+"""The clients' side of each scenario: a folder here whose ``messages`` module holds a ``SIDE``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from flwr.app import Context, Message
+
+from clients.task.local_data import Client
+from clients.task.task import SHORT, Plan, Task, TaskError, require_kind
+from clients.wire.limits import MOST_RATE, MOST_ROUNDS
+from clients.wire.texts import read_json
+from defenses.registry import collected, modules_in
+
+Handler = Callable[[Message, Context], Message]
+COMMON = {"query.setup", "query.partition", "query.audit"}
+"""Messages of all scenarios."""
+
+
+@dataclass(frozen=True)
+class ClientSide:
+    """What a scenario adds to the ClientApp.
+
+    Attributes:
+        name: Value of the setting ``scenario``.
+        client: What works on a task of it.
+        plan: What a run of it fixes for its clients.
+        handlers: Message type, such as "train" or "train.step", -> what answers it. Other scenarios may have handlers of the same
+            type; a task says whose it is.
+
+    Raises:
+        ValueError: When it would answer a message of all scenarios.
+    """
+
+    name: str
+    client: type[Client]
+    plan: type[Plan]
+    handlers: Mapping[str, Handler]
+
+    def __post_init__(self) -> None:
+        if taken := COMMON & set(self.handlers):
+            raise ValueError(f"{min(taken)} is a message of all scenarios")
+
+
+@functools.cache
+def client_sides() -> dict[str, ClientSide]:
+    """Scenario -> its clients' side; of this package and of others, by entry points of the group "fedveil.clients".
+
+    Raises:
+        RegistryError: Naming an entry point that cannot be loaded, or takes a name or a message that is taken.
+    """
+    return collected(ClientSide, "scenario", "fedveil.clients", modules_in("clients", "messages"), "SIDE")
+
+
+def client_side(scenario: str) -> ClientSide:
+    """The clients' side of one scenario.
+
+    Raises:
+        RuntimeError: When this node knows no such scenario.
+    """
+    known = client_sides()
+    if scenario not in known:
+        raise RuntimeError(f"scenario {scenario!r} is not known to this node; known: {', '.join(known)}")
+    return known[scenario]
+
+
+def read_task(text: object) -> Task:
+    """Reads what ``Task.to_json`` wrote.
+
+    A process reads the same text but once: in a round all clients of a simulation have the same orders, and read them twice.
+
+    Raises:
+        RuntimeError: When this node does not know its scenario.
+        TaskError: When it is no task.
+    """
+    return _read(text if isinstance(text, str) else "null")
+
+
+@functools.lru_cache(maxsize=2)
+def _read(text: str) -> Task:
+    try:
+        values = read_json(text)
+    except (ValueError, RecursionError) as error:  # nested deeper than Python goes
+        raise TaskError(f"the task is no JSON: {type(error).__name__}: {str(error)[:SHORT]}") from None
+    plan = values.get("plan") if isinstance(values, dict) else None
+    if not isinstance(values, dict) or not isinstance(plan, dict) or not isinstance(plan.get("scenario"), str):
+        raise TaskError("the task is no JSON object with a plan that names its scenario")
+    orders = {name: value for name, value in values.items() if name != "plan"}
+    if set(orders) != {"round", "learning_rate"}:
+        raise TaskError(f"the task has {str(sorted(orders))[:SHORT]} beside its plan; expected learning_rate, round")
+    require_kind("round", orders["round"], "int")
+    require_kind("learning_rate", orders["learning_rate"], "float")
+    if not 0 <= orders["round"] <= 2 * MOST_ROUNDS:  # phases follow the last round
+        raise TaskError(f"round is {orders['round']}; allowed: at least 0, at most {2 * MOST_ROUNDS}")
+    if not 0 <= orders["learning_rate"] <= MOST_RATE:
+        raise TaskError(f"learning_rate is {orders['learning_rate']}; allowed: at least 0, at most {MOST_RATE:g}")
+    return Task(client_side(plan["scenario"]).plan.of(plan), **orders)

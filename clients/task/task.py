@@ -1,0 +1,297 @@
+"""What the server asks of a client: a task, sent with every message as JSON. It is what a run fixes, in one round."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from attacks.local_model import shared_tensors
+from attacks.scoring.objective import Objective, objective_of
+from clients.data.card import DataCard
+from clients.data.datasets import ImageDataset, load_dataset
+from clients.data.images import IMAGE_MEMORY
+from clients.models.classifiers import build_model
+from clients.models.fits import Sizes, require_fits
+from clients.wire.limits import LIMITS, MOST_TEXT
+from defenses.pipeline import Pipeline
+from defenses.spec import parse
+
+FLOAT_BYTES = 4
+"""Of one value of an image that enters a model."""
+
+
+SHORT = 120
+"""Characters of what a server sent, in an error."""
+
+
+class TaskError(ValueError):
+    """A task that is none."""
+
+
+def require_kind(name: str, value: object, kind: str) -> None:
+    """Raises ``TaskError`` unless a value is of the type that a field declares; whole numbers may stand for others."""
+    allowed: dict[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,), "float": (float, int)}
+    inner = kind.removeprefix("tuple[").removesuffix(", ...]")
+    if inner != kind:
+        fits = isinstance(value, tuple) and all(type(one) in allowed.get(inner, (type(one),)) for one in value)
+    else:  # a plan of another package may hold anything
+        fits = type(value) in allowed.get(kind, (type(value),))
+    if not fits or (isinstance(value, float) and not math.isfinite(value)):
+        raise TaskError(f"{name} is {repr(value)[:SHORT]}, expected {kind}")
+
+
+def require_within(name: str, value: Any) -> None:
+    """Raises ``TaskError`` for a number beyond what this node takes on (``LIMITS``), and for a text longer than any name.
+
+    A pipeline's text may be longer; what it may be is checked as it is read (``defenses.spec``).
+    """
+    if name in LIMITS and not LIMITS[name].allows(value):
+        raise TaskError(f"{name} is {repr(value)[:SHORT]}; allowed: {LIMITS[name]}")
+    if isinstance(value, str | tuple) and len(value) > MOST_TEXT and name != "pipeline":
+        raise TaskError(f"{name} has a length of {len(value)}; allowed: at most {MOST_TEXT}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all rounds of one pipeline have in common; ranges are checked where the experiment is read, and where a message is.
+
+    Scenarios whose clients must know more have a plan of their own (``clients.task.scenarios.ClientSide.plan``).
+
+    Attributes:
+        scenario: How clients and server work together (see ``clients.task.scenarios``).
+        dataset: Name of the data set (see ``clients.data.datasets``), with ``data_dir``, ``download``, ``image_size``, limits and
+            ``image_memory``.
+        model: Name of the model (see ``clients.models.classifiers``), with ``width`` and ``norm``.
+        pipeline: The defences' text; "" for none.
+        seed: Of the whole experiment.
+        rounds: Rounds in which this client will train, for the privacy budget.
+        local_epochs: Passes over the local data in a round, unless ``local_steps`` says otherwise.
+        batch_size: Examples of a local step.
+        momentum: Of local SGD.
+        weight_decay: L2 coefficient of local SGD.
+        nesterov: Local SGD looks ahead by its momentum.
+        crop_padding: Local training sees random crops after padding with so many pixels; 0: none.
+        horizontal_flip: Local training sees mirror images with probability 1/2.
+        probe_targets: Observations that the audit asks each client for in a round.
+        probe_images: Attacked images of each of them.
+        local_steps: Optimizer steps in a round, in as many passes as that takes; 0: those of ``local_epochs``.
+        auxiliary_fraction: Share of the training examples that the server holds and no client has.
+        auxiliary_limit: At most so many of them; 0: no limit.
+        auxiliary_data: Where the server's own examples come from: "held-out" (that share), "private" (the clients' own training
+            examples: the worst case of the split papers), or the name of another data set.
+        owns_data: Everything in the client's data directory is its own; else the server names its examples.
+        card: Shape and normalisation that all clients share; None only until the set-up is done.
+        may_be_unknown: Fields whose 0 says that the server does not know them.
+    """
+
+    may_be_unknown: ClassVar[frozenset[str]] = frozenset()
+
+    scenario: str
+    dataset: str
+    data_dir: str
+    download: bool
+    image_size: int
+    train_limit: int
+    test_limit: int
+    model: str
+    width: int
+    norm: str
+    pipeline: str
+    seed: int
+    rounds: int
+    local_epochs: int
+    batch_size: int
+    momentum: float
+    weight_decay: float
+    probe_targets: int
+    probe_images: int
+    local_steps: int = 0
+    nesterov: bool = False
+    crop_padding: int = 0
+    horizontal_flip: bool = False
+    auxiliary_fraction: float = 0.0
+    auxiliary_data: str = "held-out"
+    auxiliary_limit: int = 0
+    image_memory: float = IMAGE_MEMORY
+    owns_data: bool = False
+    card: DataCard | None = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Reads what ``dataclasses.asdict`` gave, also after JSON, which knows neither cards nor tuples.
+
+        Raises:
+            TaskError: Naming a value that is missing, unknown or of another type.
+        """
+        card = values.get("card")
+        read: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        read |= {"card": None if card is None else DataCard.from_mapping(card)}
+        kinds = {spec.name: str(spec.type) for spec in fields(cls)}
+        needed = {spec.name for spec in fields(cls) if spec.default is MISSING and spec.default_factory is MISSING}
+        if odd := sorted(set(read) - set(kinds)) or sorted(needed - set(read)):
+            raise TaskError(f"plan: {str(odd[0])[:SHORT]!r} is {'unknown' if odd[0] in read else 'missing'}")
+        for name, value in read.items():
+            if name != "card":
+                require_kind(name, value, kinds[name])
+                if not (name in cls.may_be_unknown and value == 0):
+                    require_within(name, value)
+        return cls(**read)
+
+    @property
+    def augments(self) -> bool:
+        """Whether local training sees crops or mirror images."""
+        return self.crop_padding > 0 or self.horizontal_flip
+
+    def at(self, server_round: int, learning_rate: float = 0.0) -> Task:
+        """Orders for a round."""
+        return Task(self, server_round, learning_rate)
+
+    def cut_at(self, server_round: int) -> str:
+        """Where the model is cut in a round, by which rows are told apart; "" where that is no question."""
+        return ""
+
+    def passes(self, num_examples: int, rounds: int = 1) -> int:
+        """Passes over a client's examples in the training steps of ``rounds`` rounds, a begun pass counted whole."""
+        if not self.local_steps:
+            return rounds * self.local_epochs
+        steps_per_pass = max(1, math.ceil(num_examples / self.batch_size))
+        return math.ceil(rounds * self.local_steps / steps_per_pass)
+
+    def load_data(self) -> ImageDataset:
+        """The data set, cached per process."""
+        return load_dataset(
+            self.dataset,
+            data_dir=self.data_dir,
+            download=self.download,
+            image_size=self.image_size,
+            train_limit=self.train_limit,
+            test_limit=self.test_limit,
+            image_memory=self.image_memory,
+        )
+
+    def defenses(self) -> Pipeline:
+        """The pipeline."""
+        return parse(self.pipeline)
+
+    def data_card(self) -> DataCard:
+        """The shared card, or that of the data set at hand."""
+        return self.card or DataCard.of(self.load_data())
+
+    @property
+    def objective(self) -> Objective:
+        """What is trained for, and what counts as right."""
+        return objective_of(self.data_card().multi_label)
+
+    def build_model(self) -> nn.Module:
+        """The whole model as client and server both build it: same initial weights for the same seed.
+
+        BatchNorm is replaced by GroupNorm when a defence needs per-example gradients; what a defence adds to the architecture is
+        there (``TrainingDefense.extended``).
+
+        Raises:
+            TooLargeError: When this machine could not hold it.
+        """
+        card, defenses = self.data_card(), self.defenses()
+        build = functools.partial(
+            build_model,
+            self.model,
+            num_classes=card.num_classes,
+            input_shape=card.input_shape,
+            width=self.width,
+            norm="group" if defenses.needs_group_norm else self.norm,
+            seed=self.seed,
+        )
+        require_fits(
+            Sizes(self.model, card.input_shape, self.image_size, self.batch_size, self.width), lambda: [build()]
+        )
+        return defenses.extended(build(), self.seed)
+
+
+@dataclass(frozen=True)
+class WholeModelPlan(Plan):
+    """A plan of scenarios in which whole models are trained by SGD with a step decay.
+
+    Attributes:
+        learning_rate: In the first round.
+        milestones: Rounds after each of which it is multiplied by ``learning_rate_factor``.
+        learning_rate_factor: See ``milestones``.
+    """
+
+    learning_rate: float = 0.1
+    milestones: tuple[int, ...] = ()
+    learning_rate_factor: float = 0.1
+
+    def at(self, server_round: int, learning_rate: float | None = None) -> Task:
+        """Orders for a round, with the learning rate that MultiStepLR has in epoch ``server_round`` - 1 unless one is given."""
+        decayed = self.learning_rate * self.learning_rate_factor ** sum(at < server_round for at in self.milestones)
+        return Task(self, server_round, decayed if learning_rate is None else learning_rate)
+
+
+def whole_model_plan(plan: Plan) -> WholeModelPlan:
+    """The plan as that of a scenario that trains whole models.
+
+    Raises:
+        TypeError: When it is of another scenario.
+    """
+    if not isinstance(plan, WholeModelPlan):
+        raise TypeError(f"a run of scenario {plan.scenario!r} trains no whole model")
+    return plan
+
+
+@dataclass(frozen=True)
+class Task:
+    """A client's orders: what the run fixes, and what a round adds.
+
+    Attributes:
+        plan: The same in all rounds of a pipeline.
+        round: The server round, from 1. Behind ``plan.rounds`` no training follows: the final model is attacked in the next one, or
+            served in several phases, one for each cut.
+        learning_rate: Of what the client trains in this round.
+    """
+
+    plan: Plan
+    round: int
+    learning_rate: float
+
+    def to_json(self) -> str:
+        """The task as JSON text; ``clients.task.scenarios.read_task`` reads it."""
+        return json.dumps(asdict(self))
+
+    def but(self, **changes: Any) -> Task:
+        """The same task with other values of its own fields or of its plan's."""
+        own = {spec.name for spec in fields(self)}
+        plan = {name: value for name, value in changes.items() if name not in own}
+        mine = {name: value for name, value in changes.items() if name in own}
+        return replace(self, **{"plan": replace(self.plan, **plan)} | mine)
+
+    @property
+    def cut(self) -> str:
+        """Where the model is cut in this round; "" where that is no question."""
+        return self.plan.cut_at(self.round)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether this is about the model after the last round, which is only attacked."""
+        return self.round > self.plan.rounds
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
+    """Copies exchanged tensors into a model, in place; returns the model.
+
+    Raises:
+        TaskError: When one is missing, or of another shape; a single number would otherwise fill a whole layer.
+    """
+    with torch.no_grad():
+        for name, tensor in shared_tensors(model).items():
+            if name not in weights or weights[name].shape != tensor.shape:
+                came = tuple(weights[name].shape) if name in weights else "missing"
+                raise TaskError(f"weights: {name!r} is {came}, expected {tuple(tensor.shape)}")
+            tensor.copy_(weights[name])
+    return model

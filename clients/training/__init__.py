@@ -1,0 +1,1 @@
+"""What training and judging a model takes, in every scenario."""

@@ -1,0 +1,50 @@
+"""A whole model judged on a client's test examples; no Flower here."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from attacks.normalisation import normalise
+from clients.task.local_data import CHUNK, LocalData, chunks
+from defenses.base import Batch
+
+
+def device() -> torch.device:
+    """The GPU when this process may use one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def evaluate(data: LocalData, model: nn.Module) -> dict[str, float]:
+    """Accuracy and mean loss of a model on the local test share, on clean images and as deployed.
+
+    Args:
+        data: The client's examples.
+        model: Normalised images -> logits; put into eval mode.
+
+    Returns:
+        "test-accuracy-original", "test-loss-original" and the same for "transformed" (test images protected where
+        the pipeline asks for it at inference; else equal), and "num-examples".
+    """
+    model.eval()
+    shown = ["original"] + ["transformed"] * data.pipeline.at_inference
+    found = {f"test-{what}-{name}": 0.0 for name in shown for what in ("accuracy", "loss")}
+    for positions in chunks(data.num_test, CHUNK):
+        clean = data.test_plain(positions)
+        for name in shown:
+            batch = clean if name == "original" else data.protected_test("test", clean, int(positions[0]))
+            correct, loss = _judge(data, model, batch)
+            found[f"test-accuracy-{name}"] += correct / data.num_test
+            found[f"test-loss-{name}"] += loss / data.num_test
+    for what in ("accuracy", "loss"):
+        found.setdefault(f"test-{what}-transformed", found[f"test-{what}-original"])
+    return {"num-examples": float(data.num_test), **found}
+
+
+@torch.no_grad()
+def _judge(data: LocalData, model: nn.Module, batch: Batch) -> tuple[float, float]:
+    """Right answers and summed loss."""
+    truth = batch.targets.argmax(1).to(device())
+    logits = model(normalise(batch.images.to(device()), data.card))
+    return float((logits.argmax(1) == truth).sum()), float(F.cross_entropy(logits, truth, reduction="sum"))

@@ -1,0 +1,89 @@
+"""Training a whole model by stochastic gradient descent: the same steps at a client, and at a server that was given the images."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from attacks.normalisation import normalise
+from clients.data.card import DataCard
+from clients.task.task import Plan
+from clients.training.evaluation import device
+from defenses.base import Batch, Training
+
+
+def soft_cross_entropy(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy between the model's logits and soft targets (B, K)."""
+    return F.cross_entropy(model(images), targets)
+
+
+def plain_training(
+    plan: Plan, model: nn.Module, loader: DataLoader[Any], learning_rate: float, num_examples: int
+) -> Training:
+    """What a round of training is made of before any training defence changes it.
+
+    Args:
+        plan: What the run fixes.
+        model: Put into train mode.
+        loader: Yields (images in [0, 1], soft targets).
+        learning_rate: Of the round.
+        num_examples: Examples of one pass.
+    """
+    return Training(
+        model=model.train(),
+        optimizer=torch.optim.SGD(
+            model.parameters(), lr=learning_rate, momentum=plan.momentum, weight_decay=plan.weight_decay, nesterov=plan.nesterov
+        ),
+        loader=loader,
+        loss=soft_cross_entropy,
+        epochs=plan.passes(num_examples),
+        total_epochs=plan.passes(num_examples, plan.rounds),
+        total_steps=plan.rounds * plan.local_steps or None,
+    )  # fmt: skip
+
+
+def batches(training: Training, local_steps: int) -> Iterator[tuple[Tensor, ...]]:
+    """The batches of all passes; at most ``local_steps`` of them, unless that is 0."""
+    passes = itertools.chain.from_iterable(training.loader for _ in range(training.epochs))
+    return itertools.islice(passes, local_steps or None)
+
+
+def train_on(
+    training: Training,
+    found: Iterable[tuple[Tensor, ...]],
+    card: DataCard,
+    *,
+    enter: Callable[[Batch, int], Batch] = lambda batch, _: batch,
+    protect: Callable[[int], None] = lambda _: None,
+) -> tuple[float, int]:
+    """Takes a step for each batch.
+
+    Args:
+        training: Its model is changed in place.
+        found: (images (B, C, H, W) in [0, 1], soft targets (B, K)); one without examples is a step as well.
+        card: Normalises the images.
+        enter: (batch, number of the step) -> what enters the model.
+        protect: Changes the gradient of a step in place.
+
+    Returns:
+        The mean loss per example, and the number of steps.
+    """
+    total, seen, step = 0.0, 0, 0
+    for images, targets in found:
+        batch = Batch(images, targets)
+        if len(batch):
+            batch = enter(batch, step)
+        inputs = normalise(batch.images.to(device()), card)
+        loss = training.loss(training.model, inputs, batch.targets.to(device()))
+        training.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        protect(step)
+        training.optimizer.step()
+        total, seen, step = total + float(loss.detach()) * len(batch), seen + len(batch), step + 1
+    return total / max(seen, 1), step

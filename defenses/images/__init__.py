@@ -1,0 +1,1 @@
+"""Defences of images, before they enter the training."""

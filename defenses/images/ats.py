@@ -1,0 +1,156 @@
+"""ATS: image transformation policies that were searched for making gradients hard to invert."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from defenses.base import Batch, DefenseError, InputDefense
+from defenses.checks import is_whole, require
+from defenses.functional import random_signs
+from defenses.images.transforms import LIBRARY, apply_transform
+
+Policy = tuple[int, ...]
+"""Indices of transforms, applied from left to right."""
+
+MOST_TRANSFORMS = 16
+"""Of a policy: the paper's have up to three, and each is another pass over every image."""
+
+FILE = ".json"
+"""How a name of a file of policies ends."""
+
+
+def parse_policies(text: str) -> tuple[Policy, ...]:
+    """Reads ``3-1-7+43-18-18`` as ((3, 1, 7), (43, 18, 18)).
+
+    Raises:
+        ValueError: When the text is not of this form, an index is not in 0 .. 49, a policy is too long, or two policies share a
+            transform.
+    """
+    if not re.fullmatch(r"[0-9]+(-[0-9]+)*(\+[0-9]+(-[0-9]+)*)*", text):
+        raise ValueError("not indices joined by '-' within and '+' between policies")
+    policies = tuple(tuple(map(int, policy.split("-"))) for policy in text.split("+"))
+    if unknown := sorted({index for policy in policies for index in policy if index >= len(LIBRARY)}):
+        raise ValueError(f"index {unknown[0]} is not in 0 .. {len(LIBRARY) - 1}")
+    if (longest := max(map(len, policies))) > MOST_TRANSFORMS:
+        raise ValueError(f"a policy of {longest} transforms; it may have {MOST_TRANSFORMS}")
+    distinct = [set(policy) for policy in policies]
+    if len(set().union(*distinct)) < sum(map(len, distinct)):
+        raise ValueError("two policies share a transform")
+    return policies
+
+
+def transform_images(
+    images: Tensor, policies: tuple[Policy, ...], use_prob: bool, generator: torch.Generator
+) -> Tensor:
+    """Applies to each image one policy, drawn uniformly, with a fresh sign for every step.
+
+    Args:
+        images: (B, C, H, W) in [0, 1], C = 1 or 3.
+        policies: What to draw from.
+        use_prob: Apply each step with its library probability only.
+        generator: Every image takes the same number of draws, whatever its policy.
+    """
+    count, longest = len(images), max(map(len, policies))
+    choice = torch.randint(len(policies), (count,), generator=generator)
+    signs = random_signs((count, longest), generator)
+    chance = torch.rand(count, longest, generator=generator)
+    result = images.clone()
+    for number, policy in enumerate(policies):
+        for step, index in enumerate(policy):
+            applies = chance[:, step] < LIBRARY[index].probability if use_prob else torch.ones(count, dtype=torch.bool)
+            rows = ((choice == number) & applies).nonzero().flatten()
+            at = rows.to(images.device)
+            if len(rows):
+                result[at] = apply_transform(result[at], index, signs[rows, step])
+    return result
+
+
+@dataclass(frozen=True, repr=False)
+class ATS(InputDefense):
+    """Transforms every training image by one of a few searched policies, drawn per image and anew in every epoch.
+
+    A policy is up to three of the 50 transforms of ``defenses.images.transforms``; "i-j-k" applies i first. Shear, shift,
+    colour, contrast, brightness and sharpness go either way with equal chance. Test images stay clean. The default is
+    the paper's hybrid for ResNet20 on CIFAR-100. Published analyses find that such policies slow an attack down late
+    in training but not in the first steps (Balunovic et al., ICLR 2022), so attack early as well.
+
+    Args:
+        policies: Policies joined by "+"; they must not share transforms, the paper's condition for a hybrid (4.4). Never a
+            file's name, which ``read`` takes: this text comes with messages, too, and would open files of whoever gets them.
+        use_prob: Apply a transform with the probability of the AutoAugment policy that it comes from. The authors' code
+            keeps these numbers and applies everything with certainty, the default here.
+        channels: Channels of the images that the policies are meant for, those that they were searched on as a rule; 0: any.
+    """
+
+    policies: str = "3-1-7+43-18-18"
+    use_prob: bool = False
+    channels: int = 0
+
+    always_shown: ClassVar[tuple[str, ...]] = ("policies",)
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("PolicyInversion", "LearnedRestorer")
+    source: ClassVar[str] = "Gao et al., Privacy-preserving Collaborative Learning with ATS, CVPR 2021, 4.4 and Table 5"
+
+    def __post_init__(self) -> None:
+        form = f"policies such as '3-1-7+43-18-18', of indices 0 .. {len(LIBRARY) - 1}, no index in two policies"
+        require(isinstance(self.policies, str), self, "policies", form)
+        known = is_whole(self.channels) and self.channels in (0, 1, 3)
+        require(known, self, "channels", "0 (any), 1 (grey) or 3 (colours)")
+        if self.policies.endswith(FILE):
+            raise DefenseError(
+                f"policies is {self.policies!r}, and files are read only where a person names them: by `fedveil run`, "
+                "`protect` and `attack`, in Python by ATS.read; elsewhere write what the file holds under policies and channels"
+            )
+        try:
+            parse_policies(self.policies)
+        except ValueError as error:
+            require(False, self, "policies", f"{form} ({error})")
+        require(isinstance(self.use_prob, bool), self, "use_prob", "True or False")
+
+    @classmethod
+    def read(cls, policies: str | Path, use_prob: bool = False, channels: int | None = None) -> Self:
+        """ATS with the policies of a file, which are kept in place of its name: other machines do not have it.
+
+        Args:
+            policies: Path of a ``policies.json`` that ``fedveil search`` wrote; a relative one starts at the working directory.
+            use_prob: See the class.
+            channels: See the class; None: what the file says. Another number, or 0, is for a transfer to other images.
+
+        Raises:
+            DefenseError: When the file cannot be read, is something else, or holds no policies.
+            ValueError: When ``channels`` is not allowed.
+        """
+        try:
+            found = json.loads(Path(policies).read_text(encoding="utf-8"))
+            text, searched = str(found["policies"]), int(found["channels"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) else f"it is no result of fedveil search ({error!r})"
+            raise DefenseError(f"policies is {str(policies)!r}: {reason}") from error
+        if not text:
+            raise DefenseError(f"policies is {str(policies)!r}: it is of a search that found none")
+        return cls(text, use_prob, searched if channels is None else channels)
+
+    @classmethod
+    def configured(cls, **given: Any) -> Self:
+        """As ``read`` where the policies are the name of a file."""
+        return cls.read(**given) if str(given.get("policies", "")).endswith(FILE) else cls(**given)
+
+    def unfit(self, channels: int, height: int, width: int) -> str:
+        """Policies that are meant for images of other colours."""
+        if self.channels in (0, channels):
+            return ""
+        return (
+            f"{self} was searched for images of {self.channels} channels, and these have {channels}: search policies for them, or "
+            f"write channels={channels} (0: any) beside the policies to use them all the same"
+        )
+
+    def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """Transforms the images; targets are unchanged."""
+        policies = parse_policies(self.policies)
+        return replace(batch, images=transform_images(batch.images, policies, self.use_prob, generator))

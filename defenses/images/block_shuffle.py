@@ -1,0 +1,80 @@
+"""The block shuffle of VisualMixer's released code, which differs from its paper.
+
+Source: Released code of Li, Zhang, Ren, Li, Zhang, "You Can Use But Cannot Recognize: Preserving Visual Privacy in Deep Neural
+Networks" (NDSS 2024), data-set generator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from defenses.base import Batch, InputDefense
+from defenses.checks import MOST_SIDE, is_whole, require, require_whole
+from defenses.images.visual_mixer import shuffle_windows
+
+
+@dataclass(frozen=True, repr=False)
+class BlockShuffle(InputDefense):
+    """Permutes square blocks inside fixed windows: what the released VisualMixer data-set generator does.
+
+    It differs from Algorithm 1 in all that matters: the window does not depend on VFE (both of its branches permute
+    2 x 2 blocks), and the pixels inside a block stay together. The published accuracies may come from it.
+
+    Attributes:
+        window: Side of a window in pixels, a multiple of ``blocks``.
+        blocks: Blocks per side of a window.
+    """
+
+    always_shown: ClassVar[tuple[str, ...]] = ("window", "blocks")
+    source: ClassVar[str] = "Released code of Li et al., VisualMixer, NDSS 2024 (data-set generator)"
+    at_inference: ClassVar[bool] = True
+    resamples: ClassVar[bool] = False
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "WindowMean", "Shredder", "Jigsaw")
+
+    window: int = 8
+    blocks: int = 2
+
+    def __post_init__(self) -> None:
+        require_whole(self, "blocks", 1, MOST_SIDE)
+        fits = is_whole(self.window) and 1 <= self.window <= MOST_SIDE and self.window % self.blocks == 0
+        require(fits, self, "window", f"a positive multiple of blocks, {self.blocks}, at most {MOST_SIDE}")
+
+    def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """Permutes the blocks; targets are unchanged."""
+        return Batch(block_shuffle(batch.images, self.window, self.blocks, generator), batch.targets)
+
+
+def block_shuffle(images: Tensor, window: int, n: int, generator: torch.Generator) -> Tensor:
+    """Permutes the n x n blocks of every window, channel by channel; pixels inside a block keep their places.
+
+    Args:
+        images: (B, C, H, W), any dtype.
+        window: Side of a window in pixels, a multiple of ``n``. Edge windows hold fewer blocks; a block cut by the edge
+            stays as it is.
+        n: Blocks per side of a window.
+        generator: CPU generator.
+
+    Returns:
+        (B, C, H, W), a new tensor.
+
+    Raises:
+        ValueError: When ``n`` does not divide ``window``.
+    """
+    if n < 1 or window < 1 or window % n:
+        raise ValueError(f"window is {window} and n is {n}; allowed: a positive window that n divides")
+    side = window // n
+    rows, columns = (length // side for length in images.shape[-2:])
+    if rows * columns == 0:
+        return images.clone()
+    every = torch.ones(len(images), -(-rows // n), -(-columns // n), dtype=torch.bool)
+    numbers = torch.arange(rows * columns).view(rows, columns).expand(*images.shape[:2], -1, -1)
+    source = shuffle_windows(numbers, [(n, every)], generator).flatten(2)[..., None, None].to(images.device)
+    out = images.clone()
+    tiles = out.unfold(2, side, side).unfold(3, side, side)
+    blocks = tiles.flatten(2, 3)
+    tiles.copy_(blocks.gather(2, source.expand_as(blocks)).view_as(tiles))
+    return out

@@ -1,0 +1,187 @@
+"""Which windows VisualMixer shuffles an image in: larger ones where the image has little structure.
+
+Source: Li et al., VisualMixer (NDSS 2024), Algorithm 1, lines 3-21.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from defenses.images.vfe import (
+    squared_differences,
+    vfe_map,
+    vfe_normalised,
+    window_fill,
+    window_pairs,
+    window_sum,
+    window_vfe,
+)
+
+DENSITIES = ("normalised", "sum", "sigma")
+FIRST_REGIONS = ("halved", "nearest")
+
+Level = tuple[int, Tensor]
+"""A window size and which windows of that size are shuffled: (B, ceil(H / size), ceil(W / size)), bool."""
+
+
+def power_of_two(value: int, up: bool = False) -> int:
+    """The largest power of two at most ``value`` (1 or more); with ``up``, the smallest at least ``value``."""
+    return 1 << ((value - 1).bit_length() if up else value.bit_length() - 1)
+
+
+def window_sizes(
+    height: int, width: int, lower: int, upper: int, strict_lower: bool = False, first_regions: str = "halved"
+) -> list[int]:
+    """Sides of the first regions and of the windows that they are halved to (Algorithm 1, lines 3-6, 11 and 16).
+
+    The size of an image is its longer side. Where the paper would fall below its own lower bound, we stop at it: line 5
+    can undershoot (17 becomes 8 although 16 would do), and so can half of an image no larger than ``upper``.
+
+    Args:
+        height: H in pixels.
+        width: W in pixels.
+        lower: WS_l in pixels.
+        upper: WS_u in pixels.
+        strict_lower: Round ``lower`` up to a power of two, not down.
+        first_regions: See ``VisualMixer``.
+
+    Returns:
+        Decreasing sizes: regions first. One entry alone means that the regions themselves are shuffled whole.
+    """
+    smallest = power_of_two(lower, up=strict_lower)
+    size = max(height, width)
+    if size <= upper:  # One region, whose VFE is the median: it is shuffled at half its size and never split further.
+        return [size] if size <= smallest else [size, max(-(-size // 2), smallest)]
+    if first_regions == "nearest":
+        size = power_of_two(upper)
+    while size > upper:
+        size = power_of_two(size) // 2
+    size = max(size, smallest)
+    return [size >> halvings for halvings in range((size // smallest).bit_length())]
+
+
+def region_density(images: Tensor, sizes: list[int], density: str) -> Iterator[Tensor]:
+    """What Algorithm 1 compares with its median, mean over channels (equation 4), for regions of each size in turn.
+
+    Args:
+        images: (B, C, H, W).
+        sizes: Region sizes in pixels.
+        density: See ``VisualMixer``.
+
+    Yields:
+        (B, ceil(H / size), ceil(W / size)).
+    """
+    if density == "sigma":
+        for size in sizes:
+            yield vfe_normalised(images, size).mean(1)
+        return
+    height, width = images.shape[-2:]
+    across, down = (squared.mean(1) for squared in squared_differences(images))
+    for size in sizes:
+        pairs = window_pairs(height, width, size).clamp(min=1) if density == "normalised" else torch.ones(())
+        yield window_vfe(across, down, size) / pairs.to(across.device)
+
+
+def partition(images: Tensor, sizes: list[int], density: str = "normalised") -> list[Level]:
+    """Which windows each image is shuffled in (Algorithm 1, lines 7-21); every pixel lies in exactly one.
+
+    A window is at most one of ``sizes`` high and wide, and smaller at the right and bottom edge.
+
+    Args:
+        images: (B, C, H, W), any range.
+        sizes: See ``window_sizes``.
+        density: See ``VisualMixer``.
+
+    Returns:
+        One level per size, largest first, on the device of the images.
+    """
+    height, width = images.shape[-2:]
+    pending = torch.ones(
+        len(images), -(-height // sizes[0]), -(-width // sizes[0]), dtype=torch.bool, device=images.device
+    )
+    levels: list[Level] = []
+    shuffled = torch.zeros_like(pending)
+    median: Tensor | None = None
+    for size, half, value in zip(sizes, sizes[1:], region_density(images, sizes[:-1], density), strict=False):
+        median = _median(value) if median is None else median
+        low = value <= median
+        levels.append((size, shuffled))
+        rows, columns = -(-height // half), -(-width // half)
+        shuffled, pending = (window_fill(regions, 2, rows, columns) for regions in (pending & low, pending & ~low))
+    return [*levels, (sizes[-1], shuffled | pending)]
+
+
+def window_sides(levels: list[Level], height: int, width: int) -> Tensor:
+    """Side of the window that each pixel is shuffled in: (B, H, W) int64, in pixels."""
+    sides = torch.zeros(len(levels[0][1]), height, width, dtype=torch.int64)
+    for size, active in levels:
+        sides += size * window_fill(active.cpu().long(), size, height, width)
+    return sides
+
+
+def levels_of(sides: Tensor) -> list[Level]:
+    """The windows that ``window_sides`` was taken of, without levels that no image uses.
+
+    Args:
+        sides: (B, H, W) int64; windows of each size lie on a grid that begins at the top left corner.
+    """
+    return [(size, sides[:, ::size, ::size] == size) for size in sorted(set(sides.flatten().tolist()), reverse=True)]
+
+
+def mixing_windows(images: Tensor, levels: list[Level]) -> dict[int, int]:
+    """How many windows of each size change anything: those that hold two different values in some channel.
+
+    A window of one colour is shuffled into itself, so it says nothing about what the defence did.
+
+    Args:
+        images: (B, C, H, W).
+        levels: As ``partition`` returns them.
+
+    Returns:
+        Size -> count over all images; sizes that cannot occur (a first region that is always cut) count 0.
+    """
+    return {size: int((active & (vfe_map(images, size) > 0).any(1)).sum()) for size, active in levels}
+
+
+def total_vfe(images: Tensor, levels: list[Level]) -> float:
+    """VFE / (2 sigma^2) of windows, mean over channels, added up over all windows of all images; see ``vfe_normalised``.
+
+    Args:
+        images: (B, C, H, W), before or after the shuffle, which keeps the sigma of every window.
+        levels: As ``partition`` returns them.
+    """
+    return sum(
+        float((vfe_normalised(images, size).mean(1) * active).sum(dtype=torch.float64)) for size, active in levels
+    )
+
+
+def log10_keys(images: Tensor, levels: list[Level], *, per_channel: bool = False) -> float:
+    """Decimal logarithm of the number of orders that one shuffle of all windows can have, added up over images.
+
+    A window of n pixels has n! orders, and windows are shuffled independently: the product over them. The paper prints their sum,
+    which is the work of whoever can check each window alone. Windows of one colour, which no order changes, are not counted; of
+    equal pixels in others no account is taken, so that this is an upper bound.
+
+    Args:
+        images: (B, C, H, W).
+        levels: As ``partition`` returns them.
+        per_channel: Channels are shuffled apart: each in which something moves has orders of its own. Else all have one.
+    """
+    total, (height, width) = 0.0, images.shape[-2:]
+    for size, active in levels:
+        pixels = window_sum(torch.ones(height, width, dtype=torch.float64), size)
+        moving = vfe_map(images, size) > 0  # (B, C, h, w)
+        orders = (moving.sum(1) if per_channel else moving.any(1)) * active
+        total += float((torch.lgamma(pixels + 1) * orders.cpu()).sum()) / math.log(10)
+    return total
+
+
+def _median(value: Tensor) -> Tensor:
+    """Median over regions, the mean of the two middle ones for an even number: (B, h, w) -> (B, 1, 1)."""
+    ordered = value.flatten(1).sort(1).values
+    count = ordered.shape[1]
+    return ((ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2).view(-1, 1, 1)

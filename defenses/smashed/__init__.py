@@ -1,0 +1,1 @@
+"""Defences of smashed data, the features that a client half sends."""

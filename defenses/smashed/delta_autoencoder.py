@@ -1,0 +1,235 @@
+"""Delta protection: an autoencoder between the halves of a network, which learned to forget masked parts of images (ADP)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from defenses.base import DefenseError
+from defenses.checks import MOST_EXAMPLES, MOST_STEPS, require, require_scale, require_whole
+from defenses.fitting import SHAPE, FitContext, FittedDefense, features_by_row, in_eval_mode, placed
+from defenses.smashed.delta_masks import MODES, DeltaMasks
+
+VARIANTS: Mapping[str, int] = {"decreasing": 1, "deep": 2, "extra_deep": 3}
+"""Name -> convolutions of the encoder, each of which halves the channels."""
+_RECTIFIED = "rectified"
+
+
+@dataclass(frozen=True, repr=False)
+class DeltaAutoencoder(FittedDefense):
+    """Maps features of an image to what the features of that image without its delicate parts would be, by a small autoencoder.
+
+        min over e, d of  mean ||d(e(F(I))) - F(I~)||^2,    F: the client half, I: public images, I~: masked (``DeltaMasks``)
+
+    Both halves of the network stay as they are. The client runs F and e, and e(F(x)) travels: ``channels >> depth`` maps for
+    ``channels``. The server runs d and its half. No mask is made for the image that is sent, so that nothing depends on a label.
+
+    What it is worth against an adversary that is trained on d's output, or on the latent, is for such an attack to say: the paper
+    attacks with one that has seen unprotected features alone, and concedes this.
+
+    Stages behind act on the latent: ``DeltaAutoencoder() | FeatureNoise(std=0.1)`` adds noise to e(F(x)), which d decodes.
+
+    Where the paper is silent: 3 x 3 convolutions with padding 1, mirrored by transposed ones, ReLU between, and at the end where no
+    feature of the fit is negative (a cut behind a ReLU); squared error; Adam.
+
+    Args:
+        variant: "decreasing": channels C -> C/2 -> C; "deep": by C/4; "extra_deep": by C/8, one convolution per halving.
+        delta: "min" masks what the context's adversary looks at and the server half does not, "max" all that the server half does
+            not look at.
+        fill: "blur" or "black": what takes the place of masked pixels.
+        iterations: How often images are masked, each time by maps of the masked image; None: 2 for "min" and 1 for "max",
+            as in the paper.
+        mode: "scalar", "percentile" or "blue_literal": how hot is told from cold; see ``delta_masks.is_hot``.
+        threshold: Of that, from 0 to 1; None: what the paper's 99 % is in this mode (0.3775, 0.99, 0.99).
+        epochs: Passes over the public images; 120 (VGG16) and 60 (ResNet50) in the paper. 0 leaves the initial weights.
+        learning_rate: Of Adam.
+        stride: Of every convolution; 2 also halves height and width of the latent.
+        batch_size: Images per step.
+    """
+
+    variant: str = "decreasing"
+    delta: str = "min"
+    fill: str = "blur"
+    iterations: int | None = None
+    mode: str = "scalar"
+    threshold: float | None = None
+    epochs: int = 120
+    learning_rate: float = 1e-3
+    stride: int = 1
+    batch_size: int = 32
+
+    quick: ClassVar[Mapping[str, Any]] = {"epochs": 3}
+    path_axis: ClassVar[str] = "epochs"
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("AttributeInference", "InverseNetwork")
+    always_shown: ClassVar[tuple[str, ...]] = ("variant", "delta", "fill")
+    source: ClassVar[str] = "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), Algorithms 1 and 2"
+
+    def __post_init__(self) -> None:
+        known = isinstance(self.variant, str) and self.variant in VARIANTS
+        require(known, self, "variant", ", ".join(VARIANTS))
+        for name, least, most in (("epochs", 0, MOST_STEPS), ("stride", 1, 2), ("batch_size", 1, MOST_EXAMPLES)):
+            require_whole(self, name, least, most)
+        require_scale(self, "learning_rate")
+        _ = self.masks  # which checks the other fields
+
+    @property
+    def masks(self) -> DeltaMasks:
+        """How the images of the fit are masked."""
+        known = isinstance(self.mode, str) and self.mode in MODES
+        require(known, self, "mode", ", ".join(MODES))
+        iterations = self.iterations if self.iterations is not None else 1 + (self.delta == "min")
+        threshold = self.threshold if self.threshold is not None else MODES[self.mode]
+        return DeltaMasks(self.delta, self.fill, iterations, self.mode, threshold)
+
+    @property
+    def needs_adversary(self) -> bool:
+        """With "min", whose masks are where the adversary looks."""
+        return self.delta == "min"
+
+    def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:
+        """Weights and biases of encoder and decoder, and whether the last layer is rectified.
+
+        Raises:
+            DefenseError: When the channels cannot be halved so often, or, with ``stride`` 2, the maps.
+        """
+        depth = VARIANTS[self.variant]
+        if channels % 2**depth:
+            raise DefenseError(
+                f"{self} halves the channels {depth} times, and {channels} cannot be divided by {2**depth}: "
+                "cut the network elsewhere or take another variant"
+            )
+        if self.stride == 2 and min(height, width) < 2**depth:
+            raise DefenseError(
+                f"{self} halves height and width {depth} times, for which maps of {height} x {width} are too small: "
+                "cut the network earlier, take another variant or stride=1"
+            )
+        found: dict[str, tuple[int, ...]] = {_RECTIFIED: ()}
+        for at in range(depth):
+            wide, narrow = channels >> at, channels >> (at + 1)
+            found |= {f"encoder.{at}.weight": (narrow, wide, 3, 3), f"encoder.{at}.bias": (narrow,)}
+            # A transposed convolution's weights have its inputs first: the decoder's stage ``at`` undoes the encoder's.
+            found |= {f"decoder.{at}.weight": (narrow, wide, 3, 3), f"decoder.{at}.bias": (wide,)}
+        return found
+
+    def latent_shape(self, channels: int, height: int, width: int) -> tuple[int, ...]:
+        """(C / 2^depth, H, W), with ``stride`` 2 also smaller maps; see the base class."""
+        self.shapes(channels, height, width)
+        return (channels >> VARIANTS[self.variant], *self._sides(height, width)[-1])
+
+    def _sides(self, height: int, width: int) -> list[tuple[int, int]]:
+        """(H, W) in front of each stage of the encoder, and behind the last."""
+        sides = [(height, width)]
+        for _ in range(VARIANTS[self.variant]):
+            sides.append((-(-sides[-1][0] // self.stride), -(-sides[-1][1] // self.stride)))
+        return sides
+
+    def fit(self, context: FitContext, generator: torch.Generator) -> Self:
+        """Trains the autoencoder on masked copies of ``context.images``; see ``features_by_row`` for which features are kept.
+
+        Raises:
+            DefenseError: When the split cannot be restored, with the reason, or an adversary is missing.
+        """
+        *_, last = self.training(context, generator)
+        return last
+
+    @property
+    def path_positions(self) -> tuple[int, ...]:
+        """Before the first epoch, and after each."""
+        return tuple(range(self.epochs + 1))
+
+    def path(self, context: FitContext, generator: torch.Generator) -> Iterator[tuple[int, Self]]:
+        """(epochs so far, defence), from 0; see the base class."""
+        return enumerate(self.training(context, generator))
+
+    def training(self, context: FitContext, generator: torch.Generator) -> Iterator[Self]:
+        """The defence as it is before the first epoch and after each; the last is that of ``fit``.
+
+        Raises:
+            DefenseError: See ``fit``.
+        """
+        images = context.images
+        with in_eval_mode(context.client), torch.no_grad():
+            sample = context.client(placed(images[:1], context.client))
+        if sample.dim() != 4:
+            raise DefenseError(
+                f"{self}: the client half returns features {tuple(sample.shape)}; allowed: maps (B, C, H, W)"
+            )
+        shapes = self.shapes(*sample.shape[1:])
+        masked = torch.cat(
+            [
+                self.masks.apply(placed(batch, context.client), context)[0].to(images.device)
+                for batch in torch.split(images, self.batch_size)
+            ]
+        )
+        weights = {n: t.to(sample.device).requires_grad_() for n, t in _initial(shapes, generator).items()}
+        fixed = {SHAPE: torch.tensor(sample.shape[1:]), _RECTIFIED: _never_negative(context.client, images)}
+        yield self.with_state(weights | fixed)
+        optimizer = torch.optim.Adam(weights.values(), self.learning_rate)
+        features, wanted = (features_by_row(context.client, some) for some in (images, masked))
+        for _ in range(self.epochs):
+            for chosen in torch.split(torch.randperm(len(images), generator=generator), self.batch_size):
+                self._step(features(chosen), wanted(chosen), weights | fixed, optimizer)
+            yield self.with_state(weights | fixed)
+
+    def _step(self, features: Tensor, wanted: Tensor, tensors: dict[str, Tensor], optimizer: torch.optim.Adam) -> None:
+        with torch.enable_grad():
+            restored = self._decoded(self._encoded(features, tensors), tensors)
+            loss = F.mse_loss(restored, wanted)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    def encode(self, features: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, *``latent_shape``); see the base class."""
+        self._require(features)
+        return self._encoded(features, self._tensors(features))
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """(B, *``latent_shape``) -> (B, C, H, W); see the base class."""
+        self._require(latent, latent=True)
+        return self._decoded(latent, self._tensors(latent))
+
+    def _encoded(self, maps: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+        for at in range(VARIANTS[self.variant]):
+            weight, bias = tensors[f"encoder.{at}.weight"], tensors[f"encoder.{at}.bias"]
+            maps = F.conv2d(maps, weight, bias, stride=self.stride, padding=1).relu()
+        return maps
+
+    def _decoded(self, maps: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+        height, width = (int(side) for side in tensors[SHAPE][1:])
+        for at, sides in reversed(list(enumerate(self._sides(height, width)[:-1]))):
+            weight, bias = tensors[f"decoder.{at}.weight"], tensors[f"decoder.{at}.bias"]
+            # What a stride of 2 rounded away, so that the sides are those in front of the encoder's stage.
+            more = tuple(
+                side - (self.stride * (int(got) - 1) + 1) for side, got in zip(sides, maps.shape[2:], strict=True)
+            )
+            maps = F.conv_transpose2d(maps, weight, bias, stride=self.stride, padding=1, output_padding=more)
+            maps = maps.relu() if at > 0 or tensors[_RECTIFIED] else maps
+        return maps
+
+
+def _initial(shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator) -> dict[str, Tensor]:
+    """Weights by He et al. 2015 (uniform, ReLU), biases 0, of all layers in ``shapes``."""
+    weights = {}
+    for name, shape in shapes.items():
+        if name != _RECTIFIED:
+            tensor = torch.zeros(shape)
+            if name.endswith("weight"):
+                # Inputs of a unit: axis 1 of a convolution's weights, axis 0 of a transposed one's.
+                fan_in = shape[1 if name.startswith("encoder") else 0] * 9
+                bound = math.sqrt(6 / fan_in)
+                tensor.uniform_(-bound, bound, generator=generator)
+            weights[name] = tensor
+    return weights
+
+
+def _never_negative(client: nn.Module, images: Tensor) -> Tensor:
+    """Whether no feature of these images is negative: a bool without axes."""
+    with in_eval_mode(client), torch.no_grad():
+        return torch.stack([client(placed(batch, client)).min() >= 0 for batch in torch.split(images, 32)]).all()

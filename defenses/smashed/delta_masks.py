@@ -1,0 +1,128 @@
+"""Delta masks: the parts of a public image that a server half does not need, and that an adversary may.
+
+Source: Higgins et al., "Towards Privacy-Preserving Split Learning" (ADP), Algorithms 1 and 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from defenses.base import DefenseError
+from defenses.checks import MOST_STEPS, require, require_share, require_whole
+from defenses.fitting import FitContext
+from defenses.smashed.grad_cam import grad_cam, last_map_layer
+
+DELTAS = ("min", "max")
+FILLS = ("blur", "black")
+MODES: Mapping[str, float] = {"scalar": 0.3775, "percentile": 0.99, "blue_literal": 0.99}
+"""Ways to tell hot from cold -> what the paper's "delta threshold intensity 99 %" is in each; see ``is_hot``."""
+
+
+@dataclass(frozen=True)
+class DeltaMasks:
+    """How images are masked before an autoencoder learns to imitate them.
+
+    Attributes:
+        delta: "min": what is hot for the adversary and cold for the server half, so that what both need stays. "max": all that is
+            cold for the server half, which needs no adversary.
+        fill: What takes the place of a masked pixel: "blur", the mean of the box around it, or "black".
+        iterations: How often; maps are worked out anew on the masked images.
+        mode: See ``is_hot``.
+        threshold: See ``is_hot``.
+    """
+
+    delta: str
+    fill: str
+    iterations: int
+    mode: str
+    threshold: float
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("delta", DELTAS), ("fill", FILLS), ("mode", tuple(MODES))):
+            value = getattr(self, name)
+            require(isinstance(value, str) and value in allowed, self, name, ", ".join(allowed))
+        require_whole(self, "iterations", 1, MOST_STEPS)
+        require_share(self, "threshold")
+
+    def apply(self, images: Tensor, context: FitContext) -> tuple[Tensor, Tensor]:
+        """Masks images: (B, C, H, W), normalised -> the masked images and the mask (B, H, W), all pixels that were ever masked.
+
+        Raises:
+            DefenseError: When ``delta`` is "min" and the context has no adversary, or Grad-CAM finds no maps.
+        """
+        server = _Looking(context.client, context.server, images)
+        adversary = None
+        if self.delta == "min":
+            if context.adversary is None:
+                raise DefenseError(
+                    "delta='min' masks what an adversary looks at, and the context has none: give one, or say delta='max'"
+                )
+            adversary = _Looking(context.client, context.adversary, images)
+        total = torch.zeros(len(images), *images.shape[2:], dtype=torch.bool, device=images.device)
+        for _ in range(self.iterations):
+            mask = ~is_hot(server.cams(images), self.mode, self.threshold)
+            if adversary is not None:
+                mask = mask & is_hot(adversary.cams(images), self.mode, self.threshold)
+            images, total = self.filled(images, mask, context.black), total | mask
+        return images, total
+
+    def filled(self, images: Tensor, mask: Tensor, black: Tensor) -> Tensor:
+        """Images (B, C, H, W) with the pixels of a mask (B, H, W) replaced, black being (C,); the others stay, bit for bit."""
+        fill = black.to(images)[:, None, None].expand_as(images) if self.fill == "black" else box_blur(images)
+        return torch.where(mask[:, None], fill, images)
+
+
+class _Looking:
+    """A network with the layer whose maps are looked at."""
+
+    def __init__(self, client: nn.Module, half: nn.Module, images: Tensor) -> None:
+        self.model = nn.Sequential(client, half)
+        self.layer = last_map_layer(self.model, images, client)
+
+    def cams(self, images: Tensor) -> Tensor:
+        return grad_cam(self.model, images, self.layer)
+
+
+def is_hot(cams: Tensor, mode: str, threshold: float) -> Tensor:
+    """Which pixels of class activation maps v (B, H, W) in [0, 1] count as hot; cold is the rest.
+
+    "scalar": v > threshold. The paper decides by the blue of a pixel in the colour map "jet", which is 0.99 at v = 0.1225 and at
+    v = 0.3775 and falls behind: 0.3775 is that rule where it means "hot". "percentile": v above the quantile ``threshold`` of its
+    own image. "blue_literal": blue(v) < threshold, word for word; blue(0) is 0.5, so that the coldest pixels count as hot.
+    """
+    if mode == "scalar":
+        return cams > threshold
+    if mode == "percentile":
+        pixels = cams[0].numel() if len(cams) else 1
+        # The k-th smallest, so that with n pixels at most n - k are above, whatever ties there are.
+        place = min(max(math.ceil(threshold * pixels - 1e-9), 1), pixels)
+        return cams > cams.flatten(1).kthvalue(place, 1).values[:, None, None]
+    return jet_blue(cams) < threshold
+
+
+def jet_blue(values: Tensor) -> Tensor:
+    """Blue of the colour map "jet", clip(min(4 v + 0.5, 2.5 - 4 v), 0, 1), for values v in [0, 1]."""
+    return torch.minimum(4 * values + 0.5, 2.5 - 4 * values).clamp(0, 1)
+
+
+def box_blur(images: Tensor) -> Tensor:
+    """Mean over a box, reflected at the border without repeating it: (B, C, H, W) -> (B, C, H, W).
+
+    The box has a side of 40 pixels where the image's shorter side is 224, and as much of other sizes, at least 2. An even box has
+    one pixel more above and to the left, as in OpenCV. "Blur intensity 40" is all that the paper says.
+    """
+    side = box_side(*images.shape[-2:])
+    before, after = side // 2, (side - 1) // 2
+    padded = F.pad(images, (before, after, before, after), mode="reflect")
+    return F.avg_pool2d(F.avg_pool2d(padded, (side, 1), 1), (1, side), 1)
+
+
+def box_side(height: int, width: int) -> int:
+    """Side of the box of ``box_blur``, in pixels."""
+    return max(2, round(40 * min(height, width) / 224))

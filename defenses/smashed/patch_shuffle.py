@@ -1,0 +1,156 @@
+"""Shuffling of a transformer's tokens, within one image and across a batch.
+
+Source: Yao, Xiang, Li, "Privacy-Preserving Split Learning via Patch Shuffling over Transformers" (ICDM 2022), Algorithms 1
+and 2. What the paper counts as its privacy is in ``shuffle_counts``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from defenses.base import DefenseError, SmashedDefense
+from defenses.checks import require, require_share
+from defenses.smashed.shuffle_counts import order_counts
+
+
+def shuffled_within_images(num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
+    """One uniform permutation per image: (B, N) int64 on the CPU; row j holds the numbers j * N to j * N + N - 1."""
+    # Double precision: two of n draws are equal, which would favour the first of them, with probability n^2 / 2^54.
+    positions = torch.rand(num_images, num_tokens, generator=generator, dtype=torch.float64).argsort(1)
+    return positions + num_tokens * torch.arange(num_images).unsqueeze(1)
+
+
+def gather_tokens(features: Tensor, order: Tensor) -> Tensor:
+    """Puts token number ``order[j, i]`` of the batch into slot i of image j: (B, N, D) -> (B, N, D)."""
+    return features.flatten(0, 1)[order.to(features.device)]
+
+
+@dataclass(frozen=True, repr=False)
+class PatchShuffle(SmashedDefense):
+    """Shuffles the tokens of every image, afresh each time that it is sent.
+
+    It hides the order of the tokens, log2(N!) bits, and nothing else: the multiset of tokens is on the wire. A transformer
+    without position embedding does not notice (so accuracy stays), and since blocks commute with permutations, shuffling
+    before or after the client's blocks has the same law. On a client half that is not trained, more transmissions of the same
+    image show the same multiset again and add nothing.
+
+    The tokens of a table's row are the embeddings of its fields. With ``difm`` all that is sent is shuffled. Embeddings of
+    different fields hardly coincide, so that their multiset is the row (``FieldReading``). The paper shuffles the input of
+    DIFM's vector-wise branch alone (``difm-factors``): the prediction layer gets the embeddings in order, and so does an attacker.
+
+    ``order`` gathers: slot i receives token order[i]. The paper's sigma(i) is where token i goes, the inverse permutation.
+    """
+
+    source: ClassVar[str] = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Algorithm 1"
+    before_blocks: ClassVar[bool] = True
+    at_inference: ClassVar[bool] = True
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("TokenJigsaw", "AdaptiveDecoder", "FieldReading")
+
+    def hidden_orders(self, batch_size: int, num_tokens: int) -> dict[str, float]:
+        """Of its N! orders; see ``order_counts``."""
+        return order_counts(num_tokens, num_tokens, batch_size)
+
+    def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
+        """One uniform permutation per image; see the base class."""
+        return shuffled_within_images(num_images, num_tokens, generator)
+
+    def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
+        """Shuffles the tokens of every image."""
+        num_images, num_tokens, _ = features.shape
+        return gather_tokens(features, self.order(num_images, num_tokens, generator))
+
+
+@dataclass(frozen=True, repr=False)
+class BatchShuffle(SmashedDefense):
+    """Keeps a share of every image's tokens, exchanges the others with the rest of the batch, and shuffles each result.
+
+    Of N tokens, K = floor(k N), chosen at random, stay with their image; the other N' of every image are pooled over the
+    B images, shuffled, and dealt out again. A pooled token returns to its image with probability 1 / B, so that
+    K + N' / B tokens of a sent image are its own on average. Those recur when the image is sent again in another batch
+    and the foreign ones do not: unlike with ``PatchShuffle``, more transmissions tell more.
+
+    Args:
+        k: Share of native tokens, 0 to 1; 1 is ``PatchShuffle`` and 0 deals all tokens out.
+        final_shuffle: Shuffle every image once more, as the paper's text and code do. Algorithm 2 leaves that out, which
+            puts the native tokens into slots 0 to K - 1 of every image and so tells which ones they are.
+    """
+
+    k: float = 0.4
+    final_shuffle: bool = True
+
+    always_shown: ClassVar[tuple[str, ...]] = ("k",)
+    source: ClassVar[str] = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Algorithm 2"
+    before_blocks: ClassVar[bool] = True
+    # All examples are one client's, but what is sent for one depends on several, which no per-example bound allows.
+    mixes_examples: ClassVar[bool] = True
+    at_inference: ClassVar[bool] = True
+    adaptive_attacks: ClassVar[tuple[str, ...]] = (
+        "TokenIntersection",
+        "AdaptiveDecoder",
+        "TokenJigsaw",
+        "FieldReading",
+    )
+
+    def __post_init__(self) -> None:
+        require_share(self, "k")
+        require(isinstance(self.final_shuffle, bool), self, "final_shuffle", "True or False")
+
+    def num_native(self, num_tokens: int) -> int:
+        """K, how many of an image's N tokens are not exchanged."""
+        # In floating point, 0.29 * 100 is a little less than 29.
+        return math.floor(self.k * num_tokens + 1e-9)
+
+    def check_batch(self, batch_size: int, num_tokens: int, dim: int) -> None:
+        """Whether there is someone to exchange with, something to exchange and something to keep, where ``k`` says so.
+
+        Raises:
+            DefenseError: When a single image, or ``k`` rounded to whole tokens, would make it another defence.
+        """
+        self._check(batch_size, num_tokens)
+
+    def _check(self, batch_size: int, num_tokens: int) -> None:
+        native = self.num_native(num_tokens)
+        if self.k < 1 and batch_size == 1:
+            raise DefenseError(f"{self} exchanges tokens between images: a batch of 1 has none to exchange with")
+        if self.k < 1 and native == num_tokens:
+            raise DefenseError(
+                f"{self} would keep all {num_tokens} tokens of an image: k must be 1 or at most 1 - 1/{num_tokens}"
+            )
+        if self.k > 0 and native == 0:
+            raise DefenseError(
+                f"{self} would keep none of {num_tokens} tokens of an image: k must be 0 or at least 1/{num_tokens}"
+            )
+
+    def hidden_orders(self, batch_size: int, num_tokens: int) -> dict[str, float]:
+        """Of the whole batch; see ``order_counts``."""
+        return order_counts(num_tokens, self.num_native(num_tokens), batch_size)
+
+    def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
+        """Native tokens, then pooled ones, then the final shuffle; see the base class.
+
+        Raises:
+            DefenseError: See ``check_batch``.
+        """
+        self._check(num_images, num_tokens)
+        native = self.num_native(num_tokens)
+        own = shuffled_within_images(num_images, num_tokens, generator)
+        pool = own[:, native:].flatten()
+        dealt = pool[torch.randperm(len(pool), generator=generator)].view(num_images, num_tokens - native)
+        mixed = torch.cat([own[:, :native], dealt], 1)
+        if not self.final_shuffle:
+            return mixed
+        return mixed.flatten()[shuffled_within_images(num_images, num_tokens, generator)]
+
+    def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
+        """Exchanges and shuffles tokens.
+
+        Raises:
+            DefenseError: See ``check_batch``.
+        """
+        num_images, num_tokens, _ = features.shape
+        return gather_tokens(features, self.order(num_images, num_tokens, generator))

@@ -1,0 +1,1 @@
+"""Defences of the training itself: DP-SGD with its accounting, adversarial training, optimizers, models."""

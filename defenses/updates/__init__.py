@@ -1,0 +1,1 @@
+"""Defences of gradients and updates."""

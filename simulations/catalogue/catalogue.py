@@ -1,0 +1,102 @@
+"""What there is to list: names, parameters with defaults, what they assume, and sources. ``listed`` prints it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from typing import Any
+
+from attacks.registry import ATTACKS
+from clients.data.datasets import dataset_names
+from clients.models.classifiers import model_names
+from clients.models.split.split_models import split_model_names
+from defenses.registry import DEFENSES
+from defenses.spec import settings_of
+from simulations.experiment.experiment import all_settings, owners
+from simulations.experiment.scenario import scenarios
+from simulations.search.settings import keys as search_settings
+
+
+def catalogue() -> dict[str, list[list[str]]]:
+    """Section (``listed.SECTIONS``) -> its entries, each a name and lines about it."""
+    rows = {
+        "scenarios": _scenarios,
+        "defenses": _defenses,
+        "attacks": _attacks,
+        "datasets": _datasets,
+        "models": _models,
+        "settings": _settings,
+        "search": _search,
+    }
+    return {section: [list(entry) for entry in entries()] for section, entries in rows.items()}
+
+
+def _scenarios() -> Iterator[tuple[str, ...]]:
+    for name, one in scenarios().items():
+        yield name, one.about, f"the server observes: {', '.join(kind.plural for kind in one.kinds)}"
+
+
+def _defenses() -> Iterator[tuple[str, ...]]:
+    for name, cls in DEFENSES.items():
+        adaptive = ", ".join(cls.adaptive_attacks) or "none yet: untested against an adaptive attacker"  # type: ignore[attr-defined]
+        yield (
+            name,
+            f"{_first_line(cls)} Protects: {cls.stage}.",  # type: ignore[attr-defined]
+            _signature(name, cls),
+            f"adaptive attacks: {adaptive}",
+            f"source: {cls.source}",  # type: ignore[attr-defined]
+        )
+
+
+def _attacks() -> Iterator[tuple[str, ...]]:
+    for name, cls in ATTACKS.items():
+        yield name, _first_line(cls), _signature(name, cls), f"the server knows: {cls.threat}", f"source: {cls.source}"  # type: ignore[attr-defined]
+
+
+def _datasets() -> Iterator[tuple[str, ...]]:
+    yield from dataset_names().items()
+
+
+def _models() -> Iterator[tuple[str, ...]]:
+    yield from model_names().items()
+    yield from ((name, f"split: {about}") for name, about in split_model_names().items())
+
+
+def _settings() -> Iterator[tuple[str, ...]]:
+    everywhere = len(scenarios())
+    for key, spec in all_settings().items():
+        of = owners(key)
+        name, *lines = _setting(key, spec, f"{', '.join(of)}: " if len(of) < everywhere else "")
+        yield (name, *lines, *_usual(key))
+
+
+def _usual(key: str) -> Iterator[str]:
+    """What scenarios have in place of a default."""
+    for name, one in scenarios().items():
+        for whose, usual in ((name, one.usual), (f"{name}, tables", one.usual_on_tables)):
+            if key in usual:
+                yield f"default of {whose}: {usual[key]!r}"
+
+
+def _search() -> Iterator[tuple[str, ...]]:
+    """Settings of ``fedveil search``."""
+    yield from (_setting(key, spec) for key, spec in search_settings().items())
+
+
+def _setting(key: str, spec: Any, whose: str = "") -> tuple[str, ...]:
+    allowed = f" ({spec.metadata['allowed']})" if spec.metadata["allowed"] else ""
+    return key, whose + spec.metadata["about"] + allowed, f"default: {spec.default!r}"
+
+
+def _signature(name: str, cls: Any) -> str:
+    shown = []
+    settings = settings_of(cls)
+    for spec in (one for one in fields(cls) if one.name in settings):
+        default = spec.default_factory() if spec.default_factory is not MISSING else spec.default
+        shown.append(spec.name if default is MISSING else f"{spec.name}={default!r}")
+    return f"{name}({', '.join(shown)})"
+
+
+def _first_line(cls: Any) -> str:
+    return (inspect.getdoc(cls) or "").splitlines()[0]

@@ -1,0 +1,102 @@
+"""What `fedveil list` prints. It is made once from the code, and then read from a file, as making it imports torch."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from simulations.runtime.user_cache import cache_folder
+
+SECTIONS = ("scenarios", "defenses", "attacks", "datasets", "models", "settings", "search")
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")
+
+Catalogue = dict[str, list[list[str]]]
+
+
+def listed() -> Catalogue:
+    """Section -> its entries, each a name and lines about it.
+
+    Raises:
+        RegistryError: When another package offers something that cannot be listed.
+    """
+    if any(group.startswith("fedveil.") for group in entry_points().groups):
+        return _made()  # what other packages offer may change without a file of ours
+    try:
+        path = cache_folder() / f"catalogue-{fingerprint()}.json"
+    except RuntimeError:  # a user without a home directory, as in containers
+        return _made()
+    return kept(path) or _keep(path, _made())
+
+
+def fingerprint() -> str:
+    """Changes with every file of our packages, and with Python's version."""
+    found = hashlib.sha256(sys.version.encode())
+    for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        about = path.stat()
+        found.update(f"{path}\0{about.st_size}\0{about.st_mtime_ns}\n".encode())
+    return found.hexdigest()[:32]
+
+
+def kept(path: Path) -> Catalogue | None:
+    """What a file holds, if it is one of ours."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and _is_catalogue(found) else None
+
+
+def print_section(console: Console, section: str, entries: list[list[str]]) -> None:
+    """Prints one of ``SECTIONS``."""
+    console.print(f"\n[bold]{section}[/bold]")
+    if not console.is_terminal:
+        # Tables are for eyes; a pipe gets every line whole.
+        for name, *details in entries:
+            console.print("\n    ".join([name, *details]), markup=False, soft_wrap=True)
+        return
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, *details in entries:
+        table.add_row(escape(name), escape("\n".join(details)))
+    console.print(table)
+
+
+def _made() -> Catalogue:
+    from simulations.catalogue.catalogue import catalogue
+
+    return catalogue()
+
+
+def _keep(path: Path, made: Catalogue) -> Catalogue:
+    """Writes it, whole or not at all, in place of those of other versions; where that fails it is made again next time."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(made), encoding="utf-8")
+        partial.replace(path)
+        for other in path.parent.glob("catalogue-*"):
+            if other != path:
+                other.unlink(missing_ok=True)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+    return made
+
+
+def _is_catalogue(found: dict[str, object]) -> bool:
+    return all(
+        isinstance(entries, list)
+        and all(isinstance(entry, list) and entry and all(isinstance(line, str) for line in entry) for entry in entries)
+        for entries in map(found.get, SECTIONS)
+    )

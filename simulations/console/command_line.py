@@ -1,0 +1,101 @@
+"""What the commands share: reading settings as users write them, and ending on a mistake."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+from rich.markup import escape
+
+from simulations.console.terminal import Terminal
+from simulations.settings.errors import ConfigError
+
+LONGEST_ERROR = 2000
+"""Characters of a message: some name everything that is known."""
+
+MOST_PARTS = 64
+_DEEP = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]+[ \t]*\.[ \t]*){{{MOST_PARTS}}}")
+"""A dotted key that no setting has; tomllib keeps all beginnings of one, and of fifty thousand parts that is gigabytes."""
+SIZES = ("paper",)
+"""Tables that a file of settings may hold: the experiment at another size."""
+errors = Terminal(stderr=True, highlight=False)
+
+
+def read_toml(path: Path, size: str = "") -> dict[str, Any]:
+    """The settings of a file: its keys, and over them those of the table of a size, such as ``[paper]``.
+
+    Args:
+        path: The file.
+        size: One of ``SIZES``, or "" for the keys outside tables.
+
+    Raises:
+        ConfigError: When the file cannot be read, or has no such size.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
+        return _of_size(_settings(text), path, size)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not text in UTF-8: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{path} is not valid TOML: it is nested too deep") from None
+    except ValueError as error:  # numbers of more digits than Python reads, too
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def _of_size(values: dict[str, Any], path: Path, size: str) -> dict[str, Any]:
+    sizes: dict[str, dict[str, Any]] = {name: values.pop(name) for name in SIZES if isinstance(values.get(name), dict)}
+    if size and size not in sizes:
+        raise ConfigError(
+            f"size is {size!r}; allowed for {path}: {', '.join(sizes) or 'none, as it has no table of a size'}"
+        )
+    return values | sizes.get(size, {})
+
+
+def _settings(text: str) -> dict[str, Any]:
+    if _DEEP.search(text):
+        raise tomllib.TOMLDecodeError(f"a key has more than {MOST_PARTS} parts")
+    return tomllib.loads(text)
+
+
+def self_contained(text: str, key: str) -> str:
+    """A person's text of defences, with what the files that it names hold in their place (``defenses.spec.read_files``).
+
+    Only this process is the person's: what it starts has other working directories, and other machines have other files.
+
+    Raises:
+        ConfigError: Beginning with ``key``, under which the text was given.
+    """
+    from defenses.spec import read_files
+
+    try:
+        return read_files(text)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
+def value_of(text: str, kind: type) -> Any:
+    """A word of the command line as a value of a setting's type: text needs no quotes, true and false may be small."""
+    if kind is str:
+        return text
+    try:
+        words = {"true": True, "false": False}
+        if kind is float and text.strip().lower().lstrip("+-") in ("nan", "inf"):  # as TOML writes them
+            return float(text)
+        return words[text.lower()] if kind is bool and text.lower() in words else ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # all of which some text provokes
+        return text
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the command for something that cannot be run; a message that would fill the screen is cut."""
+    if len(message) > LONGEST_ERROR:
+        begin, end = message[: LONGEST_ERROR // 2], message[-LONGEST_ERROR // 2 :]
+        message = f"{begin} ... ({len(message)} characters) ... {end}"
+    errors.print(f"[red]error:[/red] {escape(message)}", markup=True, soft_wrap=True)
+    raise typer.Exit(2)

@@ -1,0 +1,28 @@
+"""The console that all commands print to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from clients.wire.texts import plain
+
+
+class Terminal(Console):
+    """Prints text that files, clients and own code hand over as text: a terminal obeys no character of it (``plain``).
+
+    Colours and the movements of a progress bar are rich's own, and stay.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """As rich reads it, with the text made plain: before it is wrapped, and cut to the width of a column."""
+        return super().render_str(plain(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich renders it, with whatever did not come as a string made plain, too."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else plain(text), style, control)

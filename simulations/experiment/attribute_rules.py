@@ -1,0 +1,73 @@
+"""Checks of the settings of attacks on a sensitive attribute, which several scenarios have."""
+
+from __future__ import annotations
+
+from clients.data.datasets import has_sensitive_attribute
+from clients.task.auxiliary import OWN_AUXILIARY
+from clients.task.task import FLOAT_BYTES
+from simulations.experiment.experiment import Experiment
+from simulations.settings.errors import ConfigError
+from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind
+
+
+def check_attribute_attacks(experiment: Experiment, kind: Kind) -> None:
+    """Refuses attacks on an attribute that the data do not have, or of which the server knows nothing.
+
+    Args:
+        experiment: The settings.
+        kind: That of attributes.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    if not experiment.chosen_attacks(kind):
+        return
+    told = f"{ATTRIBUTE_SETTING} is {experiment.attribute_attacks!r}"  # type: ignore[attr-defined]
+    require_attribute(experiment, told, f"{ATTRIBUTE_SETTING} = ''")
+    if experiment.auxiliary_data not in OWN_AUXILIARY:
+        raise ConfigError(
+            f"{told}, which learn from examples with the same attribute, and auxiliary-data is {experiment.auxiliary_data!r}; "
+            f"allowed: {' or '.join(OWN_AUXILIARY)}"
+        )
+    held_out = experiment.auxiliary_data == "held-out" and experiment.partition != "node"
+    if held_out and not experiment.auxiliary_fraction:
+        raise ConfigError(f"{told}, which learn from the server's own examples: auxiliary-fraction is 0, raise it")
+
+
+def require_attribute(experiment: Experiment, what: str, instead: str) -> None:
+    """Refuses data without a sensitive attribute.
+
+    Args:
+        experiment: The settings.
+        what: What asks for it, for the message.
+        instead: What to set otherwise.
+
+    Raises:
+        ConfigError: Naming data sets that have one.
+    """
+    if not has_sensitive_attribute(experiment.dataset):
+        raise ConfigError(
+            f"{what}, and dataset = {experiment.dataset!r} has no sensitive attribute: take garment-digit, photo-face, or two "
+            f"attributes of CelebA such as celeba:Wearing_Lipstick,Wearing_Hat; or set {instead}"
+        )
+
+
+def check_memory(experiment: Experiment, queries: int, values: int, copies: int = 1) -> None:
+    """Refuses to hold more features at once than ``image-memory`` allows.
+
+    Args:
+        experiment: The settings.
+        queries: Images of all clients whose attribute is guessed.
+        values: Numbers that one of them sends.
+        copies: How often each number is held.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    size = copies * FLOAT_BYTES * queries * values
+    if size > experiment.image_memory * 2**30:
+        raise ConfigError(
+            f"attribute-queries is {experiment.attribute_queries}, "  # type: ignore[attr-defined]
+            f"and features of {queries} queries are {size / 2**30:.2g} GiB at once; image-memory is "
+            f"{experiment.image_memory:g}: lower one or raise the other"
+        )

@@ -1,0 +1,24 @@
+"""Models and data sets by name: what a setting may say, told before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from clients.data.datasets import dataset_names
+from clients.models.classifiers import model_names
+from clients.process.own_code import is_own
+from simulations.settings.errors import require_known
+
+
+def require_dataset(key: str, name: str, also: Collection[str] = ()) -> None:
+    """Raises ``ConfigError``, with the nearest name, unless it names a data set, code of one's own, or one of ``also``."""
+    known = dataset_names()
+    if not is_own(name, known):
+        require_known(key, name.partition(":")[0], {**dict.fromkeys(also), **known})
+
+
+def require_model(name: str) -> None:
+    """The same of models; names with a colon are of a library, or code of one's own, which building it tells."""
+    if ":" not in name:
+        also = "or a torchvision or timm classifier, such as torchvision:resnet18"
+        require_known("model", name, model_names(), also=also)

@@ -1,0 +1,214 @@
+"""What a scenario is, and which there are: the modules beside this one, and what other packages offer by entry points."""
+
+from __future__ import annotations
+
+import functools
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from clients.data.card import DataCard
+from clients.task.task import Plan
+from defenses.pipeline import Pipeline
+from defenses.registry import collected, modules_in
+from simulations.experiment.known_clients import KnownClients
+from simulations.run_folder.checkpoints import Checkpoint
+from simulations.settings.defaults import SCENARIOS_GROUP
+from simulations.settings.errors import ConfigError, unknown_scenario
+from strategies.audit.auditor import Auditor
+from strategies.audit.kinds import Kind
+
+LARGEST_MESSAGE = 1 << 30
+"""Bytes of tensors in one message: Flower keeps several copies of it on the way."""
+
+
+class Schedule(Protocol):
+    """What a scenario reads of any experiment; the class itself imports this module, which therefore cannot name it."""
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of training."""
+
+    def attacked_rounds(self) -> list[int]:
+        """Numbers of the attacked rounds, in order; ``rounds + 1`` is the model after the last one."""
+
+
+E = TypeVar("E", bound=Schedule)
+"""The experiment."""
+
+
+class Rounds(Protocol):
+    """The training of one pipeline, as the loop over rounds sees it: run a round, keep it, take it up again."""
+
+    def restore(self, done: Checkpoint) -> None:
+        """Goes on from a checkpoint."""
+
+    def run_round(self, server_round: int) -> None:
+        """Trains (unless it is round 0, the initial model), then evaluates."""
+
+    def observe_final(self, server_round: int) -> None:
+        """A phase behind the last round, as round ``server_round``, such as attacks on the final model; nothing is trained."""
+
+    def checkpoint(self, server_round: int) -> Checkpoint:
+        """What must be kept of the round that just ended."""
+
+
+class Scenario(ABC, Generic[E]):
+    """How clients and server work together. An object without state; a module of this folder calls it ``SCENARIO``.
+
+    Attributes:
+        name: Value of the setting ``scenario``.
+        about: One line for `fedveil list`.
+        settings: Its settings: those of all scenarios and its own.
+        kinds: What the server may observe.
+        labels: Values of the setting ``labels``, the usual one first.
+        reads_tables: Examples may be rows of a table; else they are images.
+        takes_many_labels: Examples may have several labels each; else they have one class.
+        usual: Key -> value where nobody sets it, in place of the default of all scenarios, which would be refused here.
+        usual_on_tables: Likewise where examples are rows of a table; over ``usual``.
+    """
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    settings: ClassVar[type[Any]]
+    kinds: ClassVar[tuple[Kind, ...]]
+    labels: ClassVar[tuple[str, ...]]
+    reads_tables: ClassVar[bool] = False
+    takes_many_labels: ClassVar[bool] = False
+    usual: ClassVar[Mapping[str, Any]] = {}
+    usual_on_tables: ClassVar[Mapping[str, Any]] = {}
+
+    @abstractmethod
+    def check(self, experiment: E) -> None:
+        """Refuses settings that the scenario does not read, or that contradict each other in it.
+
+        Raises:
+            ConfigError: Naming the setting, what came and what is allowed.
+        """
+
+    @abstractmethod
+    def check_data(self, experiment: E, pipeline: Pipeline, card: DataCard) -> None:
+        """Refuses before any process starts what does not fit the data.
+
+        Args:
+            experiment: The settings.
+            pipeline: One of its pipelines.
+            card: Of the data.
+
+        Raises:
+            ConfigError: Naming what to change.
+            ValueError: Of models and defences that cannot be built.
+        """
+
+    def check_clients(self, experiment: E, clients: KnownClients) -> None:
+        """Refuses clients that the scenario cannot work with, once the server knows them.
+
+        Raises:
+            ConfigError: Naming the client.
+        """
+        return
+
+    def check_share(self, experiment: E, train: int, test: int) -> None:
+        """Refuses settings that do not fit so many training and test examples of a client.
+
+        Raises:
+            ConfigError: Naming the setting.
+        """
+        return
+
+    def server_has_labels(self, experiment: E) -> bool:
+        """Whether the server holds the classes of the clients' training examples."""
+        return False
+
+    @abstractmethod
+    def rounds(self, experiment: E, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
+        """The training of one pipeline.
+
+        Args:
+            experiment: The settings.
+            plan: What the run fixes for the clients of this pipeline.
+            auditor: Queues attacks and has them scored.
+            clients: The clients.
+            label: Short name of the pipeline for file names.
+        """
+
+    @abstractmethod
+    def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
+        """The modules that are trained, and what makes logits of images (B, C, H, W) in [0, 1]: for estimates."""
+
+    @abstractmethod
+    def count_messages(self, experiment: E, plan: Plan, train: int, test: int) -> int:
+        """Messages of one pipeline's training and evaluation to clients that hold so many examples, about."""
+
+    def phases_behind(self, experiment: E) -> int:
+        """Phases behind the last round, in which nothing is trained (``Rounds.observe_final``): here one, where it is attacked."""
+        return int(any(at > experiment.rounds for at in experiment.attacked_rounds()))
+
+    def observed_rounds(self, experiment: E, kind: Kind) -> int:
+        """Attacked rounds in which this kind is observed."""
+        return len(experiment.attacked_rounds())
+
+    def trains_on_server(self) -> bool:
+        """Whether one process trains on everybody's images, and holds them as floats."""
+        return False
+
+    def needs_whole_share(self, experiment: E) -> str:
+        """The setting because of which all images of a client are needed at once, such as "update-attacks"; "" for none."""
+        return ""
+
+
+def leave_cores_to_attacks(attack_workers: int) -> None:
+    """Lets this process compute on no more threads than there are cores that no attack may need, at least one.
+
+    A server that trains does so beside the attacks, and threads that wait for a core spin. Who has set fewer threads, as by
+    ``OMP_NUM_THREADS``, keeps them.
+    """
+    free = (os.cpu_count() or 1) - attack_workers
+    torch.set_num_threads(max(1, min(free, torch.get_num_threads())))
+
+
+@functools.cache
+def scenarios() -> dict[str, Scenario[Any]]:
+    """Name -> scenario.
+
+    Raises:
+        RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
+    """
+    modules = modules_in("simulations.scenarios", without=__name__)
+    return collected(Scenario, "scenario", SCENARIOS_GROUP, modules, "SCENARIO")  # type: ignore[type-abstract]
+
+
+def scenario(name: str) -> Scenario[Any]:
+    """The scenario of a name.
+
+    Raises:
+        ConfigError: With the names that there are.
+    """
+    known = scenarios()
+    if not isinstance(name, str) or name not in known:
+        raise unknown_scenario(name, known)
+    return known[name]
+
+
+def check_probe_images(images: int, targets: int, held: int) -> None:
+    """Refuses to probe more images than a client holds: one that is attacked twice is no second observation.
+
+    Args:
+        images: ``probe-images``.
+        targets: ``probe-targets``.
+        held: Images that a client holds, about.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    if images > held:
+        raise ConfigError(f"probe-images is {images}; a client holds about {held} images")
+    if images * targets > held:
+        raise ConfigError(
+            f"probe-targets is {targets}, each of probe-images = {images}; a client holds about {held} images, and none is probed "
+            "twice"
+        )

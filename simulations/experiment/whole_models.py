@@ -1,0 +1,50 @@
+"""Settings of scenarios in which whole models are trained by SGD with a step decay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from clients.task.task import Plan, WholeModelPlan
+from defenses.pipeline import Pipeline
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_names import require_model
+from simulations.settings.errors import ConfigError
+from simulations.settings.fields import milestone
+from simulations.settings.whole_models import WholeModelSettings
+
+
+@dataclass(frozen=True)
+class WholeModelExperiment(WholeModelSettings, Experiment):
+    """What such scenarios read besides the settings of all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.milestones()
+
+    def milestones(self) -> tuple[int, ...]:
+        """Rounds after which the learning rate falls, ascending.
+
+        Raises:
+            ConfigError: Naming the word that is no round.
+        """
+        words = [word.strip() for word in self.learning_rate_milestones.split(",") if word.strip()]
+        found = [milestone(word, self.rounds) for word in words]
+        # A share of few rounds may be all of them, or none; two shares may be the same round.
+        return tuple(sorted({at for at in found if 0 < at < self.rounds}))
+
+    def check_whole_model(self) -> None:
+        """Refuses models that are no whole ones, and auxiliary data of other kinds.
+
+        Raises:
+            ConfigError: Naming the setting.
+        """
+        require_model(self.model)
+        if self.auxiliary_data != "held-out":
+            raise ConfigError(
+                f"auxiliary-data is {self.auxiliary_data!r}; allowed with scenario = {self.scenario!r}: 'held-out'"
+            )
+
+    def plan(self, pipeline: Pipeline) -> Plan:
+        """What the run fixes for the clients of a pipeline."""
+        plan = super().plan(pipeline)
+        return replace(plan, milestones=self.milestones()) if isinstance(plan, WholeModelPlan) else plan

@@ -1,0 +1,1 @@
+"""Audits of external Flower apps: live, and of recorded updates."""

@@ -1,0 +1,1 @@
+"""Attacks on updates that an app recorded, without a simulation."""

@@ -1,0 +1,121 @@
+"""Scores of guesses from a recording against the true images, where the user has them; no attack sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks import Labels, Reconstruction, score
+from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment, score_pairs
+from clients.scoring.image_scores import MAX_PSNR, uniform_label_accuracy
+from clients.scoring.null_baselines import null_psnr
+from clients.scoring.retrieval import CANDIDATES, retrieval
+from clients.scoring.same_images import KnownImages
+from defenses.base import Batch
+from simulations.external_app.recorded.replies import Attackable
+from simulations.external_app.recorded.update_files import read_truth
+from simulations.settings.errors import ConfigError
+
+Scores = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The examples behind one reply.
+
+    Attributes:
+        images: (N, C, H, W) in [0, 1].
+        labels: (N,) int64, or None.
+        others: (M, C, H, W), what the true images are looked for among: other examples of their kind.
+    """
+
+    images: Tensor
+    labels: Tensor | None
+    others: Tensor
+
+    @property
+    def mean(self) -> Tensor | None:
+        """The mean image (C, H, W) of the others; None where there are none."""
+        return self.others.mean(0) if len(self.others) else None
+
+    def pairs(self, guess: Reconstruction) -> tuple[Tensor, Tensor]:
+        """Which guess is compared with which image."""
+        return optimal_assignment(guess.images, self.images)
+
+    def score(self, guess: Reconstruction | Labels) -> Scores:
+        """Every metric of a guess, as the rows of a run name them; an exact copy scores ``MAX_PSNR``."""
+        found: Scores = {}
+        if isinstance(guess, Reconstruction):
+            pairs = self.pairs(guess)
+            plain = score_pairs(guess.images, self.images, pairs)
+            found = {f"{name}-original": [min(value, MAX_PSNR) for value in values] for name, values in plain.items()}
+            found |= retrieval(guess, pairs, self.images, self.others, paired=False)
+            found |= null_psnr(self.images, self.mean, pairs[1])
+            guess = Labels(guess.labels)
+        if self.labels is not None:
+            found["label-accuracy"] = [score(guess, self.labels)["label-accuracy"]]
+        return found
+
+    def baselines(self, num_classes: int) -> dict[str, Scores]:
+        """Text of a baseline or scale -> its scores."""
+        mean = self.mean
+        nulls = null_baselines(self.images, torch.zeros_like(self.images[0]) if mean is None else mean)
+        if mean is None:
+            del nulls["mean"]
+        found = {f"baseline:{name}": self.score(null) for name, null in nulls.items()}
+        found["scale:blurred"] = self.score(Reconstruction(blurred(self.images), torch.full((len(self.images),), -1)))
+        for scores in found.values():  # of classes they say nothing
+            scores.pop("label-accuracy", None)
+        if self.labels is not None:
+            targets = F.one_hot(self.labels, num_classes).float()
+            found["baseline:uniform"] = {"label-accuracy": uniform_label_accuracy(Batch(self.images, targets))}
+        return found
+
+
+def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Tensor) -> dict[tuple[int, int], Truth]:
+    """(round, client) -> the true examples.
+
+    True images are looked for among those of the other replies and the auxiliary ones.
+
+    Args:
+        folder: Of ``round-0001-node-ID.safetensors``, or ``node-ID.safetensors`` where a node has the same images in all rounds.
+        replies: That are attacked.
+        auxiliary: (M, C, H, W), maybe empty.
+
+    Raises:
+        ConfigError: When a file is missing or does not fit its reply.
+    """
+    found: dict[tuple[int, int], Mapping[str, Tensor]] = {}
+    for one in replies:
+        names = (f"round-{one.reply.round:04d}-node-{one.reply.node}", f"node-{one.reply.node}")
+        paths = [path for name in names if (path := folder / f"{name}.safetensors").is_file()]
+        if not paths:
+            raise ConfigError(f"--originals: {folder} has neither {names[0]}.safetensors nor {names[1]}.safetensors")
+        found[one.reply.round, one.client] = read_truth(
+            paths[0], one.parsed.input_shape, one.request.num_examples, one.request.num_classes, "--originals"
+        )
+    every = torch.cat([*(truth["images"] for truth in found.values()), auxiliary])
+    return {
+        place: Truth(truth["images"], truth.get("labels"), _others(every, truth["images"]))
+        for place, truth in found.items()
+    }
+
+
+def _others(every: Tensor, own: Tensor) -> Tensor:
+    """Different images that are none of ``own``, at most 99 for each of these.
+
+    An original that went through an app's normalisation and back differs from the same auxiliary image by float errors.
+    """
+    known = KnownImages(own)
+    kept: list[Tensor] = []
+    for image in every:
+        if len(kept) == (CANDIDATES - 1) * len(own):
+            break
+        if known.adds(image):
+            kept.append(image)
+    return torch.stack(kept) if kept else own[:0]

@@ -1,0 +1,301 @@
+"""From replies of a recording to what attacks observe, and what had to be assumed on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attacks import ClientUpdate
+from attacks.local_model import shared_tensors
+from clients.task.task import load_weights
+from simulations.external_app.recorded.attack_file import build, check_memory
+from simulations.external_app.recorded.request import Parsed, Request, parse_request
+from simulations.external_app.recorded.update_files import model_tensors, resembles_differences
+from simulations.settings.errors import ConfigError
+from strategies.recording.files import RecordedReply, RecordingError, read_recording, strategy_of
+from strategies.recording.usual_names import BATCHES, EPOCHS, EXAMPLES, RATES, local_steps
+
+
+@dataclass(frozen=True)
+class RecordingRequest:
+    """What ``fedveil attack FOLDER`` was asked to do.
+
+    Attributes:
+        request: The options that it shares with the attack on a single update; ``update`` is the recording's folder, and 0 as
+            ``num_examples``, ``batch_size``, ``local_steps`` or ``learning_rate`` stands for what the recording says.
+        local_epochs: Of the clients; 0 for what the recording says.
+        rounds: Rounds to attack, comma-separated; "" for all.
+        originals: Folder of the true images: ``round-0001-node-ID.safetensors``, or ``node-ID.safetensors`` for all rounds.
+    """
+
+    request: Request
+    local_epochs: int = 0
+    rounds: str = ""
+    originals: Path | None = None
+
+
+@dataclass(frozen=True)
+class Attackable:
+    """A reply that can be attacked.
+
+    Attributes:
+        reply: As recorded.
+        client: Number of its node, in order of the node ids of the recording.
+        request: The request with this reply's numbers.
+        parsed: The same, read.
+    """
+
+    reply: RecordedReply
+    client: int
+    request: Request
+    parsed: Parsed
+
+    def observe(self) -> ClientUpdate:
+        """The update, and the global model that it starts from.
+
+        Raises:
+            ConfigError: When the arrays do not fit the model.
+        """
+        model = build(self.request, self.parsed)
+        start = fitted(self.reply.sent_arrays(), model, f"{self.reply.path}: the weights sent")
+        load_weights(model, shared_tensors(model) | start)
+        came = fitted(self.reply.arrays(), model, str(self.reply.path))
+        before, request = shared_tensors(model), self.request
+        names = [name for name, _ in model.named_parameters()]
+        if resembles_differences(came, {name: before[name] for name in names}):
+            raise ConfigError(
+                f"{self.reply.path}: the reply seems to hold differences (local - global), not weights: it is short beside the "
+                "weights sent, and points elsewhere; allowed: weights. Its file of arrays can be attacked as a single update, with "
+                "the file of what was sent as --weights"
+            )
+        update = {name: value - before[name] for name, value in came.items()}
+        if not any(update[name].any() for name, _ in model.named_parameters()):
+            raise ConfigError(f"{self.reply.path}: the client sent back what it was sent: there is nothing to attack")
+        assert self.parsed.labels is None
+        return ClientUpdate(
+            model, update, self.parsed.input_shape, self.parsed.mean, self.parsed.std, request.num_examples,
+            request.batch_size, request.local_steps, request.learning_rate, request.weight_decay, None,
+            not request.eval_mode, request.momentum, request.nesterov,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Replay:
+    """All replies of a recording.
+
+    Attributes:
+        attackable: In order of rounds.
+        unusable: (round, node, why) of the others.
+        nodes: Node ids; their places are the clients' numbers.
+        assumed: What nobody could know, and what was taken instead; each a sentence.
+    """
+
+    attackable: Sequence[Attackable]
+    unusable: Sequence[tuple[int, int, str]]
+    nodes: Sequence[int]
+    assumed: Sequence[str]
+
+
+def replay(asked: RecordingRequest) -> Replay:
+    """Reads a recording and checks all that can be checked before any attack.
+
+    Raises:
+        ConfigError: Naming the option or the file, what came and what is allowed.
+    """
+    _refuse_options_of_files(asked.request)
+    if asked.local_epochs < 0:
+        raise ConfigError(f"--local-epochs is {asked.local_epochs}; allowed: a whole number of at least 0")
+    try:
+        replies = _chosen(read_recording(asked.request.update), asked.rounds)
+        nodes = sorted({reply.node for reply in replies})
+        usable = [reply for reply in replies if not reply.unusable]
+        if not usable:
+            told = "; ".join(sorted({reply.unusable for reply in replies})[:3]) or "no client replied"
+            raise ConfigError(f"{asked.request.update} holds no reply that can be attacked: {told}")
+        found, faulty = _sorted_out(usable, nodes, asked)
+        largest = max(found, key=lambda one: one.request.num_examples)
+        model = build(largest.request, largest.parsed)
+        check_memory(model, largest.request, largest.parsed)
+        renamed = not _names_fit(usable[0].sent_arrays(), model)
+    except RecordingError as error:
+        raise ConfigError(str(error)) from error
+    unusable = [(reply.round, reply.node, reply.unusable) for reply in replies if reply.unusable] + faulty
+    rates = tuple(dict.fromkeys(one.request.learning_rate for one in found))
+    return Replay(found, unusable, nodes, assumptions(asked, usable[0], renamed=renamed, rates=rates))
+
+
+def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[str, Tensor]:
+    """Arrays as tensors by the model's own names: theirs, or, where names and model are strangers, in the model's order.
+
+    Apps that send lists of arrays, or whose model wraps this one, have other names; order and every shape must agree then.
+
+    Raises:
+        ConfigError: When neither names nor order fit.
+    """
+    tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+    if not _names_fit(arrays, model):
+        own = model.state_dict()
+        if [tuple(t.shape) for t in tensors.values()] == [tuple(t.shape) for t in own.values()]:
+            tensors = dict(zip(own, tensors.values(), strict=True))
+    return model_tensors(where, tensors, model)
+
+
+def assumptions(
+    asked: RecordingRequest, reply: RecordedReply, *, renamed: bool, rates: Sequence[float] = ()
+) -> list[str]:
+    """What an observer of the wire cannot know, each with what was taken instead.
+
+    Args:
+        asked: The options.
+        reply: The first of the replies.
+        renamed: Names of arrays are not those of the model.
+        rates: Learning rates of all replies, in order, each once.
+    """
+    request = asked.request
+    found = [
+        f"Whether a defence acted on the replies before they were sent: {request.defense or 'none'} was assumed.",
+        "Which classes the examples have: attacks inferred them where they need them.",
+        "Which optimizer the clients ran, and that its state starts anew each round: SGD with momentum "
+        f"{request.momentum:g}{' (Nesterov)' if request.nesterov else ''} and weight decay {request.weight_decay:g} was assumed.",
+        "Whether images were augmented, or the last, smaller batch of an epoch left out: neither was assumed.",
+        f"Whether gradients were computed in train mode: {'eval' if request.eval_mode else 'train'} mode was assumed; nor whether "
+        "dropout acted, or some layers were frozen: neither was assumed.",
+        "Which loss the clients used: cross entropy, without label smoothing or weights, was assumed.",
+        f"Whether {request.model} computes what the clients' model does: names and shapes agree, and no more was compared.",
+        "Whether replies hold weights: weights were assumed; a reply that looks like a difference of weights is not attacked.",
+    ]
+    found += _told_by_strategy(strategy_of(request.update), reply)
+    if not request.local_steps:
+        found.append("How many local steps there were: counted from the local epochs, the batch size and the examples.")
+    if not request.batch_size and not reply.number(*BATCHES):
+        found.append(
+            f"How many examples a step saw: all of them in each of the {request.local_steps} local steps, for want of --batch-size."
+        )
+    if not request.learning_rate:
+        told = ", ".join(f"{rate:g}" for rate in rates) or reply.number(*RATES)
+        found.append(f"The learning rate: {told} was read from what the server sent or the app was set to.")
+    if not request.num_examples:
+        found.append("How many examples there were: the clients' own counts were believed.")
+    if not request.mean or not request.std:
+        found.append("How images are normalised: mean 0 and std 1 were assumed, for want of --mean and --std.")
+    if renamed:
+        found.append(
+            f"Which array is which: their names are not those of {request.model}, so they were taken in order."
+        )
+    if asked.originals is None and request.auxiliary:
+        found.append(
+            f"Whether {request.auxiliary} holds the clients' own images: attacks that learn from it would know what they guess."
+        )
+    if asked.originals is None:
+        found.append(
+            "What the images were: without --originals nothing is scored, and no attack is validated or refuted."
+        )
+    return found
+
+
+def _told_by_strategy(names: Sequence[str], reply: RecordedReply) -> list[str]:
+    """What the server's own strategy asks of clients, and the attacks do not reckon with."""
+    found = []
+    if (mu := reply.number("proximal-mu")) and mu > 0:
+        found.append(
+            f"FedProx asks clients for a proximal term of weight {mu:g}: 0 in the first step, left out in later ones."
+        )
+    if clipped := [name for name in names if name.startswith("DifferentialPrivacyClientSide")]:
+        found.append(
+            f"{clipped[0]} asks clients to clip their updates: by how much each was scaled down is not in the recording."
+        )
+    return found
+
+
+def _sorted_out(
+    usable: Sequence[RecordedReply], nodes: Sequence[int], asked: RecordingRequest
+) -> tuple[list[Attackable], list[tuple[int, int, str]]]:
+    """The replies that make an observation, and (round, node, why) of those that do not, such as one with NaN.
+
+    Raises:
+        ConfigError: When none does: then it is the options that do not fit.
+    """
+    found, faulty, errors = list[Attackable](), list[tuple[int, int, str]](), list[Exception]()
+    for reply in usable:
+        try:
+            one = _attackable(reply, nodes.index(reply.node), asked)
+            one.observe()
+            found.append(one)
+        except (ConfigError, RecordingError) as error:
+            faulty.append((reply.round, reply.node, str(error)))
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    return found, faulty
+
+
+def _attackable(reply: RecordedReply, client: int, asked: RecordingRequest) -> Attackable:
+    """The reply with its numbers.
+
+    Raises:
+        ConfigError: When neither the command line nor the recording tells one of them.
+    """
+    request = asked.request
+    examples = int(_known("--num-examples", request.num_examples, reply, EXAMPLES))
+    rate = _known("--learning-rate", request.learning_rate, reply, RATES)
+    batch = int(request.batch_size or reply.number(*BATCHES) or 0)
+    epochs = int(asked.local_epochs or reply.number(*EPOCHS) or 0)
+    steps = request.local_steps
+    if not steps:
+        if epochs < 1 or batch < 1:
+            raise ConfigError(
+                f"{reply.path} does not tell how often a client stepped; name --local-steps, or --local-epochs and --batch-size"
+            )
+        steps = local_steps(epochs, examples, batch)
+    own = replace(
+        request,
+        num_examples=examples,
+        learning_rate=float(rate),
+        local_steps=steps,
+        batch_size=min(batch or examples, examples),
+    )
+    return Attackable(reply, client, own, parse_request(own))
+
+
+def _known(option: str, given: float, reply: RecordedReply, names: Sequence[str]) -> float:
+    found = given or reply.number(*names)
+    if found is None or not 0 < found < math.inf:
+        told = " or ".join(map(repr, names))
+        raise ConfigError(
+            f"{reply.path} tells no {told} above 0{'' if found is None else f' ({found:g})'}; name {option}"
+        )
+    return found
+
+
+def _chosen(replies: list[RecordedReply], rounds: str) -> list[RecordedReply]:
+    if not rounds:
+        return replies
+    there = {reply.round for reply in replies}
+    wanted = {int(part) if part.strip().isdecimal() else 0 for part in rounds.split(",")}
+    if not wanted <= there:
+        raise ConfigError(
+            f"--rounds is {rounds!r}; allowed: of {', '.join(map(str, sorted(there))) or 'none'}, such as 1,3"
+        )
+    return [reply for reply in replies if reply.round in wanted]
+
+
+def _names_fit(arrays: dict[str, Any], model: nn.Module) -> bool:
+    return all(name in arrays for name, _ in model.named_parameters())
+
+
+def _refuse_options_of_files(request: Request) -> None:
+    for option, given in (
+        ("--weights", request.weights), ("--local", request.local), ("--labels", request.labels), ("--truth", request.truth)
+    ):  # fmt: skip
+        if given:
+            raise ConfigError(
+                f"{option} is for a single update, and {request.update} is a recording, which holds its weights; "
+                "true images go by --originals"
+            )

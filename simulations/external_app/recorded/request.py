@@ -1,0 +1,230 @@
+"""What ``fedveil attack`` is asked to do: its options as they were written, and the values that they stand for."""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks import Attack, AttackError, Membership
+from defenses.pipeline import Pipeline
+from defenses.spec import parse
+from simulations.settings.defaults import DEFAULT_ATTACKS
+from simulations.settings.errors import ConfigError
+from strategies.federated.observations import UPDATE
+
+MAX_EXAMPLES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Request:
+    """What ``fedveil attack`` was asked to do, as it was written; ``parse_request`` checks it.
+
+    Attributes:
+        update: File of name -> (local - global), or of local weights with ``local``.
+        model: Name of the model (see ``clients.models.classifiers``), with ``num_classes``, ``width`` and ``norm``.
+        input_shape: "C,H,W".
+        learning_rate: Of the client's SGD.
+        weights: File of the global weights; None: the model's initial ones, from ``seed``.
+        local: ``update`` holds weights after local training.
+        mean: Per channel, comma-separated; "" for 0.
+        std: Per channel, comma-separated; "" for 1.
+        num_examples: Examples that the update was computed on.
+        local_steps: Optimizer steps.
+        batch_size: Examples of a local step; 0 for all of them.
+        weight_decay: L2 coefficient.
+        momentum: Of the client's SGD, from 0, below 1.
+        nesterov: It looks ahead by its momentum.
+        labels: Known classes, comma-separated; "" for unknown.
+        eval_mode: The client computed its gradients in eval mode.
+        attacks: Text of the attacks, separated by ``;``.
+        auxiliary: Data set that the attacks may learn from; "" for none.
+        data_dir: Directory of its files.
+        defense: Text of the client's pipeline, which the server knows.
+        truth: File of the true images, for scores.
+        seed: Of the attacks, and of the initial weights.
+    """
+
+    update: Path
+    model: str
+    num_classes: int
+    input_shape: str
+    learning_rate: float
+    weights: Path | None = None
+    local: bool = False
+    width: int = 0
+    norm: str = "group"
+    mean: str = ""
+    std: str = ""
+    num_examples: int = 1
+    local_steps: int = 1
+    batch_size: int = 0
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    nesterov: bool = False
+    labels: str = ""
+    eval_mode: bool = False
+    attacks: str = DEFAULT_ATTACKS
+    auxiliary: str = ""
+    data_dir: str = ""
+    defense: str = ""
+    truth: Path | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What the texts of a request stand for.
+
+    Attributes:
+        input_shape: (C, H, W).
+        mean: Per channel, C numbers.
+        std: Per channel, C positive numbers.
+        labels: (num_examples,) int64, or None where unknown.
+        attacks: In order, before they have learned anything.
+        pipeline: The client's defences.
+    """
+
+    input_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    labels: Tensor | None
+    attacks: Sequence[Attack[Any, Any]]
+    pipeline: Pipeline
+
+
+def parse_request(request: Request) -> Parsed:
+    """Reads the texts of a request and checks its numbers; opens no file.
+
+    Raises:
+        ConfigError: Naming the option, what came and what is allowed.
+    """
+    _check_numbers(request)
+    shape = _shape(request.input_shape)
+    mean, std = _per_channel("mean", request.mean, shape[0], 0.0), _per_channel("std", request.std, shape[0], 1.0)
+    if min(std) <= 0:
+        raise ConfigError(f"--std is {request.std!r}; allowed: positive numbers")
+    labels, attacks = _labels(request), _attacks(request)
+    with blaming("--defense"):
+        pipeline = parse(request.defense)
+    return Parsed(shape, mean, std, labels, attacks, pipeline)
+
+
+@contextmanager
+def blaming(option: str) -> Iterator[None]:
+    """Turns what other code refuses, or what torch cannot do, into an error that begins with the option behind it.
+
+    Raises:
+        ConfigError: Instead of ``ValueError`` (which all our errors are), ``RuntimeError`` and ``MemoryError``.
+    """
+    try:
+        yield
+    except (ValueError, RuntimeError, MemoryError) as error:
+        raise ConfigError(f"{option}: {error}") from error
+
+
+def require_usable(attack: Attack[Any, Any], *, has_auxiliary: bool) -> None:
+    """Refuses an attack that one update, and the auxiliary data at hand, are not enough for.
+
+    Raises:
+        AttackError: Saying what it needs.
+    """
+    if attack.observes_history:
+        raise AttackError(f"{attack} needs a client's updates of several rounds, and one was given; use `fedveil run`")
+    if attack.needs_auxiliary and not has_auxiliary:
+        raise AttackError(f"{attack} learns from auxiliary data; name a data set (--auxiliary), or pass knowledge")
+
+
+def guess_type(attack: Attack[Any, Any]) -> Any:
+    """The class of an attack's guesses, as its own class declares it: ``Labels`` for an ``Attack[ClientUpdate, Labels]``."""
+    bases = getattr(type(attack), "__orig_bases__", ())
+    return next(types[1] for base in bases if len(types := typing.get_args(base)) == 2)
+
+
+def _check_numbers(request: Request) -> None:
+    whole = {"num-classes": 2, "num-examples": 1, "local-steps": 1, "batch-size": 0, "width": 0, "seed": 0}
+    for key, least in whole.items():
+        value = getattr(request, key.replace("-", "_"))
+        if value < least:
+            raise ConfigError(f"--{key} is {value}; allowed: a whole number of at least {least}")
+    if request.num_examples > MAX_EXAMPLES:
+        raise ConfigError(f"--num-examples is {request.num_examples}; allowed: at most {MAX_EXAMPLES}")
+    if request.seed >= 2**63:
+        raise ConfigError(f"--seed is {request.seed}; allowed: below 2^63")
+    if request.batch_size > request.num_examples:
+        raise ConfigError(
+            f"--batch-size is {request.batch_size}; allowed: at most --num-examples, {request.num_examples}"
+        )
+    if not 0 < request.learning_rate < math.inf:
+        raise ConfigError(f"--learning-rate is {request.learning_rate}; allowed: a positive number")
+    if not 0 <= request.weight_decay < math.inf:
+        raise ConfigError(f"--weight-decay is {request.weight_decay}; allowed: a number of at least 0")
+    if not 0 <= request.momentum < 1:
+        raise ConfigError(f"--momentum is {request.momentum}; allowed: from 0, below 1")
+    if request.nesterov and not request.momentum:
+        raise ConfigError("--nesterov needs a --momentum above 0: there is nothing to look ahead by")
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    sizes = _whole_numbers(text)
+    if len(sizes) != 3 or min(sizes) < 1:
+        raise ConfigError(f"--input-shape is {text!r}; allowed: channels, height and width, such as 1,28,28")
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _labels(request: Request) -> Tensor | None:
+    if not request.labels:
+        return None
+    classes = _whole_numbers(request.labels)
+    if not classes or max(classes) >= request.num_classes:
+        raise ConfigError(
+            f"--labels is {request.labels!r}; allowed: classes from 0 to {request.num_classes - 1}, such as 3,5"
+        )
+    if len(classes) != request.num_examples:
+        raise ConfigError(
+            f"--labels holds {len(classes)} classes; --num-examples is {request.num_examples}, and one each is needed"
+        )
+    return torch.tensor(classes)
+
+
+def _whole_numbers(text: str) -> list[int]:
+    """The numbers of "3,5"; none when it is no list of whole numbers that fit into 64 bits."""
+    parts = text.replace(" ", "").split(",")
+    return [int(part) for part in parts] if all(part.isdecimal() and len(part) < 19 for part in parts) else []
+
+
+def _per_channel(key: str, text: str, channels: int, default: float) -> tuple[float, ...]:
+    if not text:
+        return (default,) * channels
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if len(values) not in (1, channels) or not all(map(math.isfinite, values)):
+        raise ConfigError(
+            f"--{key} is {text!r}; allowed: one number, or one for each of {channels} channels, such as 0.5,0.5"
+        )
+    return values * channels if len(values) == 1 else values
+
+
+def _attacks(request: Request) -> list[Attack[Any, Any]]:
+    with blaming("--attack"):
+        attacks = UPDATE.parse(request.attacks)
+        for attack in attacks:
+            require_usable(attack, has_auxiliary=bool(request.auxiliary))
+    if not attacks:
+        raise ConfigError(
+            f"--attack is {request.attacks!r}; allowed: names of `fedveil list attacks`, such as {DEFAULT_ATTACKS}"
+        )
+    if membership := [attack for attack in attacks if guess_type(attack) is Membership]:
+        raise ConfigError(
+            f"--attack: {membership[0]} judges records that only the client holds; audit it with `fedveil run`"
+        )
+    return attacks

@@ -1,0 +1,168 @@
+"""The safetensors files around one recorded update: read, and checked against the model before anything uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from attacks.local_model import shared_tensors
+from clients.task.task import load_weights
+from defenses.base import Update
+from simulations.settings.errors import ConfigError
+
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def load_global_weights(model: nn.Module, path: Path) -> list[str]:
+    """Copies the weights of a file into a model, in place.
+
+    Returns:
+        Names of the model's floating-point buffers that the file lacks; they keep their values.
+
+    Raises:
+        ConfigError: When a parameter is missing, or names, shapes or values do not fit.
+    """
+    weights, own = model_tensors(f"--weights: {path}", _read("--weights", path), model), shared_tensors(model)
+    load_weights(model, own | weights)
+    return [name for name in own if name not in weights]
+
+
+def read_update(model: nn.Module, path: Path, *, local: bool) -> Update:
+    """Name -> (local - global) of every parameter, and of the floating-point buffers that the file holds; float32.
+
+    Args:
+        model: Holds the global weights.
+        path: The file.
+        local: It holds the local weights, not their difference.
+
+    Raises:
+        ConfigError: When names, shapes or values do not fit the model, and when no parameter has changed.
+    """
+    found = model_tensors(f"UPDATE: {path}", _read("UPDATE", path), model)
+    if local:
+        start = shared_tensors(model)
+        found = {name: value - start[name] for name, value in found.items()}
+    if not any(found[name].any() for name, _ in model.named_parameters()):
+        why = (
+            "the local weights equal the global ones; allowed: weights after local training"
+            if local
+            else "every value is 0; allowed: local - global weights of a client that trained"
+        )
+        raise ConfigError(f"UPDATE: {path} holds no update: {why}")
+    return found
+
+
+def resembles_weights(update: Update, model: nn.Module) -> bool:
+    """Whether an update lies closer to the global weights than half their norm: then it may be local weights."""
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    away = sum(float((update[name] - value).square().sum()) for name, value in weights.items())
+    size = sum(float(value.square().sum()) for value in weights.values())
+    return away < 0.25 * size
+
+
+def resembles_differences(came: Update, sent: Update) -> bool:
+    """Whether what a client sent back is no weights but their change: far shorter than what it was sent, and pointing elsewhere.
+
+    Weights that training merely shrank point where they did before.
+
+    Args:
+        came: Tensors of the reply.
+        sent: Tensors that it answers, by the same names.
+    """
+    a, b = (torch.cat([tensors[name].flatten() for name in sent]).double() for tensors in (came, sent))
+    short = float(a.norm()) < 0.5 * float(b.norm())
+    return short and float(a @ b) < 0.5 * float(a.norm() * b.norm())
+
+
+def read_truth(
+    path: Path, input_shape: tuple[int, int, int], num_examples: int, num_classes: int, option: str = "--truth"
+) -> dict[str, Tensor]:
+    """The true "images" (num_examples, C, H, W) in [0, 1], float32, and perhaps "labels" (num_examples,), int64.
+
+    Raises:
+        ConfigError: When the file holds anything else.
+    """
+    found = _read(option, path)
+    if "images" not in found or set(found) - {"images", "labels"}:
+        raise ConfigError(f"{option}: {path} holds {few(found)}; allowed: 'images', and perhaps 'labels'")
+    images, expected = found["images"], (num_examples, *input_shape)
+    if images.shape != expected or not images.is_floating_point():
+        raise ConfigError(
+            f"{option}: images are {images.dtype} {tuple(images.shape)}; allowed: floating point {expected}"
+        )
+    if not (images.min() >= 0 and images.max() <= 1):  # A NaN is neither.
+        raise ConfigError(
+            f"{option}: images run from {images.min():g} to {images.max():g}; allowed: 0 to 1, before normalisation"
+        )
+    truth = {"images": images.float()}
+    if "labels" in found:
+        truth["labels"] = _checked_labels(found["labels"], num_examples, num_classes, option)
+    return truth
+
+
+def few(names: Iterable[str]) -> str:
+    """The first three names, and how many more there are."""
+    listed = list(names)
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return ", ".join(map(repr, listed[:3])) + more or "nothing"
+
+
+def _checked_labels(labels: Tensor, num_examples: int, num_classes: int, option: str) -> Tensor:
+    allowed = f"allowed: {num_examples} whole numbers from 0 to {num_classes - 1}"
+    if labels.dtype not in WHOLE or labels.shape != (num_examples,):
+        raise ConfigError(f"{option}: labels are {labels.dtype} {tuple(labels.shape)}; {allowed}")
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise ConfigError(f"{option}: labels run from {labels.min()} to {labels.max()}; {allowed}")
+    return labels.long()
+
+
+def _read(option: str, path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise ConfigError(f"{option}: there is no file {path}")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{option}: {path} cannot be read as safetensors: {error}") from error
+
+
+def model_tensors(where: str, found: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Tensors as float32: every parameter of the model, and any of its floating-point buffers.
+
+    Args:
+        where: They come from; errors begin with it.
+        found: By name.
+        model: Whose they must be.
+
+    Raises:
+        ConfigError: When a parameter is missing, or names, shapes or values do not fit.
+    """
+    parameters = dict(model.named_parameters())
+    own = parameters | dict(model.named_buffers())
+    if missing := [name for name in parameters if name not in found]:
+        raise ConfigError(
+            f"{where} lacks {few(missing)} of the model's {len(parameters)} parameters; it holds {few(found)}"
+        )
+    if unknown := [name for name in found if name not in own]:
+        raise ConfigError(
+            f"{where} holds {few(unknown)}, which the model does not have; its names begin {few(parameters)}"
+        )
+    for name, tensor in found.items():
+        if tensor.shape != own[name].shape:
+            raise ConfigError(f"{where}: {name!r} has shape {tuple(tensor.shape)}, the model {tuple(own[name].shape)}")
+    # Integer buffers, such as BatchNorm's batch counter, carry nothing that a model needs.
+    floating = {name: tensor for name, tensor in found.items() if own[name].is_floating_point()}
+    return {name: _as_float32(f"{where}: {name!r}", tensor) for name, tensor in floating.items()}
+
+
+def _as_float32(what: str, tensor: Tensor) -> Tensor:
+    if not tensor.is_floating_point():
+        raise ConfigError(f"{what} has type {tensor.dtype}; allowed: floating-point numbers")
+    value = tensor.float()
+    if not value.isfinite().all():
+        raise ConfigError(f"{what} holds NaN or infinite values (as float32); allowed: finite numbers")
+    return value

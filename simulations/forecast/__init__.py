@@ -1,0 +1,1 @@
+"""Before a run: costs, memory, notices, and refusals of what cannot run."""

@@ -1,0 +1,137 @@
+"""What memory a run needs, and whether this machine has it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import psutil
+
+from clients.data.images import ImageDataset, StoredImages
+from clients.process.machine import memory_of_machine
+from clients.task.auxiliary import Auxiliary
+from clients.task.task import FLOAT_BYTES
+from defenses.pipeline import Pipeline
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.scenario import scenario
+from simulations.forecast.dry_run import GIB, Step, shares, size_told
+from simulations.settings.errors import ConfigError
+
+PROCESS = 480 * 2**20
+"""Bytes that a process of ours has with torch, Flower and our modules, its part of shared ones included (PSS; 360 to 580 MiB)."""
+RUNTIME = 600 * 2**20
+"""Bytes of Flower's and Ray's own processes together, likewise."""
+ATTACK_STEPS = 3
+"""An attack step differentiates a gradient: it keeps about so many times what a training step does."""
+MOST_KEPT = 32
+"""Clients whose protected images a worker keeps."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """An estimate for all processes together, in bytes.
+
+    Attributes:
+        processes: Of ours.
+        programs: What they take before any image.
+        images: Data sets, protected shares and the server's examples.
+        training: Steps of all clients that train at the same time.
+        attacks: Steps of all attacks that run at the same time.
+    """
+
+    processes: int
+    programs: float
+    images: float
+    training: float
+    attacks: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.programs + self.images + self.training + self.attacks
+
+    def __str__(self) -> str:
+        parts = {
+            f"{self.processes} processes": self.programs,
+            "images": self.images,
+            "training": self.training,
+            "attacks": self.attacks,
+        }
+        return (
+            f"about {size_told(self.total)}: {', '.join(f'{name} {size_told(size)}' for name, size in parts.items())}"
+        )
+
+
+def needs_of(
+    experiment: Experiment, data: ImageDataset, step: Step, workers: int, *, in_process: bool = False
+) -> Needs:
+    """The estimate; measured of the programs and of a step, reckoned of images, guessed of attacks (``ATTACK_STEPS``).
+
+    Args:
+        experiment: With a number of clients.
+        data: Its data set.
+        step: One training step, as measured.
+        workers: Client processes that run at the same time.
+        in_process: Clients answer in the server's process.
+    """
+    attacked = bool(experiment.attacked_rounds())
+    attackers = experiment.attack_workers if attacked else 0
+    processes = 1 + attackers + (0 if in_process else workers + 1)  # the command that waits has imported torch, too
+    server = scenario(experiment.scenario).trains_on_server()
+    training = 1 if server or in_process else workers
+    return Needs(
+        processes,
+        processes * PROCESS + (0 if in_process else RUNTIME),
+        images_held(experiment, data, processes, workers, attackers),
+        training * (step.peak(experiment.batch_size) + protection_held(experiment, data)),
+        max(attackers, attacked) * ATTACK_STEPS * step.peak(experiment.probe_images),
+    )
+
+
+def images_held(experiment: Experiment, data: ImageDataset, processes: int, workers: int, attackers: int) -> float:
+    """Bytes of images in all processes together."""
+    plain = experiment.plan(Pipeline())
+    held = sum(part_size(part) for part in (data.train, data.test))
+    share = shares(experiment, data)[0] * math.prod(data.input_shape) * FLOAT_BYTES
+    once = any(pipeline.protects_once for pipeline in experiment.pipelines()) and not plain.augments
+    fits = share <= experiment.image_memory * GIB
+    kept = share * min(experiment.num_clients, MOST_KEPT) if once and fits else 0
+    uploaded = share * experiment.num_clients if scenario(experiment.scenario).trains_on_server() else 0
+    return processes * held + workers * kept + attackers * Auxiliary(plain).size() + uploaded
+
+
+def protection_held(experiment: Experiment, data: ImageDataset) -> float:
+    """Bytes that the defences of one client hold at once beside a batch of images; those of the pipeline that holds the most."""
+    batch = experiment.batch_size * math.prod(data.input_shape) * FLOAT_BYTES
+    return max((pipeline.copies for pipeline in experiment.pipelines()), default=0) * batch
+
+
+def part_size(part: object) -> int:
+    """Bytes that each process holds of a part of the data set."""
+    images = part.images  # type: ignore[attr-defined]
+    return 0 if isinstance(images, StoredImages) else math.prod(images.shape)
+
+
+def check_needs(needs: Needs, there: int | None = None) -> str:
+    """Refuses what cannot fit, and warns of what fits only when others give way.
+
+    Args:
+        needs: The estimate.
+        there: Bytes that this machine has; by default what the system and its control group say.
+
+    Returns:
+        A warning, or "".
+
+    Raises:
+        ConfigError: With what to lower.
+    """
+    machine = memory_of_machine() if there is None else there
+    if needs.total > machine:
+        raise ConfigError(
+            f"memory: the run needs {needs}; this machine has {size_told(machine)} in all. Lower batch-size, image-size, "
+            "attack-workers, train-limit or image-memory, give clients more CPUs each (--cpus-per-client), or run it --in-process"
+        )
+    free = psutil.virtual_memory().available
+    if there is None and needs.total > free:
+        return f"the run needs {needs}; {size_told(free)} are free now"
+    return ""

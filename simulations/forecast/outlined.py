@@ -1,0 +1,86 @@
+"""What a training step would need, from shapes alone: no number is made, so that what fits no machine is refused at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from clients.data.card import DataCard
+from clients.data.images import ImageDataset
+from clients.models.fits import TooLargeError, is_usual
+from clients.process.machine import memory_of_machine
+from clients.training.step_cost import StepCost, measure_step
+from defenses.pipeline import Pipeline
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.scenario import scenario
+from simulations.forecast.dry_run import Step, size_told
+from simulations.forecast.memory_needs import check_needs, needs_of
+from simulations.settings.errors import ConfigError
+
+
+def check_outline(experiment: Experiment, data: ImageDataset, there: int | None = None) -> None:
+    """Refuses a model or images that this machine cannot hold, before the model is built.
+
+    Args:
+        experiment: With a number of clients.
+        data: Its data set.
+        there: Bytes that this machine has; by default what the system says.
+
+    Raises:
+        ConfigError: With what is needed, and what to lower.
+    """
+    if is_usual(data.input_shape, experiment.width, getattr(experiment, "depth", 0)):
+        return
+    step = outlined_step(experiment, data)
+    if step is None:
+        return
+    machine = memory_of_machine() if there is None else there
+    height, width = data.input_shape[1:]
+    if step.peak(1) > machine:
+        raise ConfigError(
+            f"image-size is {experiment.image_size}, model is {experiment.model!r}: on images of {height}x{width} it has "
+            f"{step.parameters:,} parameters, and a training step on a single image needs about {size_told(step.peak(1))}; this "
+            f"machine has {size_told(machine)} in all. Lower image-size, or choose another model or width"
+        )
+    # The least that the run takes: one client after the other in one process. What it will really take is checked later.
+    check_needs(needs_of(experiment, data, step, 1, in_process=True), machine)
+
+
+class _LinearAttention(TorchFunctionMode):
+    """Attention as processors compute it, without a matrix of all pairs of tokens, which the meta device would make."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(zip(("query", "key", "value"), args, strict=False)) | dict(kwargs or {})
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        return given["query"] + given["key"].mean() + given["value"].mean()
+
+
+def outlined_step(experiment: Experiment, data: ImageDataset) -> Step | None:
+    """Sizes of a step of the run's model without a defence, by torch's meta device; None where the model needs real numbers.
+
+    Raises:
+        ConfigError: When this machine could not hold the model.
+    """
+    plan = replace(experiment.plan(Pipeline()), card=DataCard.of(data))
+    costs: list[StepCost] = []
+    try:
+        with torch.device("meta"), _LinearAttention():
+            modules, forward = scenario(plan.scenario).whole_model(plan)
+            for count in (2, 3):  # BatchNorm needs two.
+                images = torch.empty(count, *plan.data_card().input_shape)
+                costs.append(measure_step(lambda images=images: forward(images), modules, trained=True))  # type: ignore[misc]
+    except TooLargeError as error:
+        raise ConfigError(str(error)) from error
+    except Exception:
+        # Of models that read their own numbers while they are built, and of those that are refused elsewhere.
+        return None
+    image_bytes = max(costs[1].peak_bytes - costs[0].peak_bytes, 0)
+    return Step(costs[0].parameters, max(costs[0].peak_bytes - 2 * image_bytes, 0), image_bytes, 0.0)

@@ -1,0 +1,216 @@
+"""What is checked of an experiment before anything starts."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from clients.data.card import DataCard
+from clients.data.datasets import reads_data_dir
+from clients.data.images import ImageDataset
+from clients.models.library import ImageSizeError
+from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
+from defenses.pipeline import Pipeline
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.scenario import scenario
+from simulations.forecast.dry_run import check_memory, shares
+from simulations.forecast.notices import huge_numbers, too_few_images
+from simulations.forecast.outlined import check_outline
+from simulations.run_folder.folder_lock import require_free
+from simulations.run_folder.kept_rows import kept
+from simulations.run_folder.places import is_there
+from simulations.run_folder.run_directory import busy
+from simulations.runtime.nodes import dealt
+from simulations.runtime.own_code_trials import MIXES_IN_TRAINING, try_dataset, try_model
+from simulations.settings.errors import ConfigError
+
+
+def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
+    """Refuses before any process starts what could only fail later: unreadable data, a model that does not fit.
+
+    Args:
+        experiment: What is to run.
+        tell: Takes what one should know without its being an error.
+
+    Raises:
+        ConfigError: Naming the key, what came and what is allowed.
+    """
+    out = Path(experiment.output_dir)
+    require_folder(out)
+    require_free(out, busy(out))
+    if not experiment.resume and ((out / "config.json").exists() or (out / "rows.jsonl").exists()):
+        raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
+    if experiment.resume:
+        for lost in kept(out)[2]:
+            tell(f"warning: {lost}")
+    if experiment.data_dir and not any(map(reads_data_dir, (experiment.dataset, experiment.auxiliary_data))):
+        raise ConfigError(
+            f"data-dir is {experiment.data_dir!r}, and dataset = {experiment.dataset!r} reads no files: for your own pictures set "
+            "dataset = folder; else leave data-dir out"
+        )
+    if experiment.partition == "node":
+        raise ConfigError(
+            "partition is 'node'; `fedveil run` simulates clients, which have no data of their own: choose iid, dirichlet or "
+            "shards, or start real nodes (docs/deployment.md)"
+        )
+    _try_own_data(experiment)
+    data = _loaded(experiment)
+    _check_counts(experiment, data)
+    doubts = _doubts(experiment, DataCard.of(data))
+    check_outline(experiment, data)
+    for pipeline in experiment.pipelines():
+        if pipeline.needs_group_norm and experiment.norm == "batch":
+            tell(f"notice: {pipeline} needs gradients per example: BatchNorm is replaced by GroupNorm")
+        try:
+            scenario(experiment.scenario).check_data(experiment, pipeline, DataCard.of(data))
+        except ConfigError:
+            raise
+        except ImageSizeError as error:
+            raise ConfigError(
+                f"image-size is {experiment.image_size}, model is {experiment.model!r}: {error}"
+            ) from error
+        except (ValueError, OSError) as error:
+            raise ConfigError(str(error)) from error
+        except (RuntimeError, MemoryError) as error:  # of torch, such as an allocation that cannot be served
+            raise ConfigError(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}: {error}") from error
+    experiment.check_images(data.input_shape)
+    check_memory(experiment, data)
+    try:
+        dealt(experiment.plan(Pipeline()), experiment, data, experiment.num_clients)
+    except ValueError as error:
+        raise ConfigError(f"partition: {error}") from error
+    for warning in filter(
+        None, (*data.notes, *doubts, *huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))
+    ):
+        tell(f"warning: {warning}")
+
+
+def _try_own_data(experiment: Experiment) -> None:
+    try_dataset("dataset", experiment.dataset)
+    if experiment.auxiliary_data not in OWN_AUXILIARY:
+        try_dataset("auxiliary-data", experiment.auxiliary_data)
+
+
+def _doubts(experiment: Experiment, card: DataCard) -> list[str]:
+    """Tries an own model in a child process; what it does that changes what numbers mean, one clause each.
+
+    Raises:
+        ConfigError: When it does not work, or when it mixes the examples of a batch and a defence needs their gradients one by one.
+    """
+    name = experiment.model
+    step = experiment.width, experiment.norm, experiment.batch_size
+    found = try_model("model", name, card.num_classes, card.input_shape, *step)
+    for pipeline in experiment.pipelines():
+        if pipeline.needs_group_norm and MIXES_IN_TRAINING in found:
+            raise ConfigError(
+                f"model: {name} {MIXES_IN_TRAINING}. {pipeline} needs the gradient of each example alone: its guarantee would not "
+                "hold. Change the model, or leave the defence out"
+            )
+    return [f"model: {name} {doubt}" for doubt in found]
+
+
+def _loaded(experiment: Experiment) -> ImageDataset:
+    try:
+        return experiment.plan(Pipeline()).load_data()
+    except ConfigError:
+        raise
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from error
+    except (RuntimeError, MemoryError) as error:
+        raise ConfigError(f"dataset = {experiment.dataset!r}: {error}") from error
+
+
+def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
+    """Refuses more of anything than there are examples, before a model is tried on so many."""
+    if not experiment.attacks_at_all():
+        keys = ", ".join(dict.fromkeys(kind.setting for kind in experiment.kinds))
+        raise ConfigError(
+            f"attack-rounds is {experiment.attack_rounds!r}, and no attacks are named ({keys}): name some, or set "
+            "attack-rounds = '' to train only"
+        )
+    seen = data.train.labels.unique()  # type: ignore[no-untyped-call]
+    if len(seen) < 2 and not data.multi_label:
+        raise ConfigError(
+            f"dataset = {experiment.dataset!r}: all {len(data.train)} training examples are of the class {int(seen[0])}; allowed: "
+            "two or more classes, which a classifier tells apart (or a larger train-limit)"
+        )
+    share, tested = shares(experiment, data)
+    held = len(Auxiliary(experiment.plan(Pipeline())).held_out(data.train.strata()))
+    if min(share, tested) < 1:
+        raise ConfigError(
+            f"num-clients is {experiment.num_clients}: {experiment.num_clients} clients share {len(data.train)} training examples, "
+            f"of which the server holds {held} (auxiliary-fraction = {experiment.auxiliary_fraction:g}), and {len(data.test)} test "
+            "examples, which is less than one each; use fewer clients (--clients), more data, or a smaller auxiliary-fraction"
+        )
+    if experiment.batch_size > (most := len(data.train) - held):
+        raise ConfigError(f"batch-size is {experiment.batch_size}; all clients together hold {most} training examples")
+    scenario(experiment.scenario).check_share(experiment, share, tested)
+
+
+def require_folder(out: Path, key: str = "output-dir") -> None:
+    """Whether results can be written to a folder, which need not exist.
+
+    Args:
+        out: The folder.
+        key: That names it.
+
+    Raises:
+        ConfigError: When it, or the nearest folder above it that exists, is a file or may not be written to, or when its name
+            cannot be one.
+    """
+    advice = "; name another folder with --out"
+    nearest = next(one for one in (out, *out.parents) if is_there(one, key, advice))
+    if not nearest.is_dir():
+        raise ConfigError(f"{key}: {nearest} is a file, and results need a folder; name another with --out")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(f"{key}: {nearest} may not be written to; name another folder with --out")
+    for part in out.relative_to(nearest).parts:
+        is_there(nearest / part, key, advice)  # a name may be too long below a folder that is yet to be made
+    try:  # where all may write, as root may, some file systems still take nothing, such as /proc
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{key}: {nearest} takes no files ({error.strerror}); name another folder with --out"
+        ) from error
+
+
+def make_folder(out: Path) -> None:
+    """Makes the folder of results.
+
+    Raises:
+        ConfigError: When the system does not allow it, for whatever reason ``require_folder`` could not see.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"output-dir: {out} cannot be made ({error.strerror}); name another folder with --out"
+        ) from error
+
+
+def require_attack_cards(experiment: Experiment) -> None:
+    """Raises ``ConfigError`` where attacks ask for more graphics cards than this machine has; Ray would wait for them."""
+    if experiment.attack_gpus > (cards := torch.cuda.device_count()):
+        raise ConfigError(
+            f"attack-gpus is {experiment.attack_gpus:g}; allowed: 0 to {cards}, the graphics cards that torch finds here"
+        )
+
+
+def require_resources(cpus_per_client: int, gpus_per_client: float) -> None:
+    """Whether a client's worker fits on this machine; Flower's runtime would wait for it without end.
+
+    Raises:
+        ConfigError: When it asks for more than there is.
+    """
+    cores, cards = os.cpu_count() or 1, torch.cuda.device_count()
+    if cpus_per_client > cores:
+        raise ConfigError(f"--cpus-per-client is {cpus_per_client}; this machine has {cores}")
+    if not 0 <= gpus_per_client <= cards:
+        raise ConfigError(
+            f"--gpus-per-client is {gpus_per_client}; allowed: 0 to {cards}, the graphics cards that torch finds here"
+        )

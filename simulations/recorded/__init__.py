@@ -1,1 +1,0 @@
-"""Attacks on updates that somebody recorded, without a simulation."""

@@ -1,0 +1,1 @@
+"""Rows grouped into studies and cells, with scores, controls and null baselines."""

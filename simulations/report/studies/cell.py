@@ -1,0 +1,185 @@
+"""A cell: one attack on one defence in one round, with its scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from simulations.report.studies.families import CLASS_METRICS, FAMILIES, MEMBERSHIP_METRICS
+from simulations.report.studies.knowledge import knows_defenses
+from simulations.report.studies.metrics import COST_METRICS
+from simulations.report.studies.recovery import RECOVERED, BestImage
+from simulations.report.studies.score import PARTLY_FAILED, Score
+from simulations.report.text import setting
+from strategies.audit.threat_card import ThreatCard
+
+RESULTS = tuple(one.decides for one in FAMILIES)
+"""Scores in the order in which they say how an attack did."""
+LEADING = (*RESULTS, ("attack", ""))
+MEMBERSHIP_SCORES = frozenset((metric, "") for metric in MEMBERSHIP_METRICS)
+PICKED = ("retrieval", "original")
+"""Share of true images that are nearest to their guess among candidates."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One attack on one defence in one round under one threat card.
+
+    Attributes:
+        defense: Pipeline text.
+        attack: Attack text.
+        round: Attacked round.
+        final: Whether that is the model after the last round.
+        card: What the threat cards of its rows share; see ``ThreatCard.lasting``.
+        scores: (metric, reference) -> score.
+        null_scores: (metric, reference) -> null baseline -> mean, for the same images.
+        leaking: Scores that lie above the best null baseline with their whole interval, in at least one seed; ``PICKED`` where
+            true images are picked out far more often than chance; and the rate of membership as in ``names_members``.
+        model_accuracy: Test accuracy of the attacked model, mean over seeds.
+        members: Members among the records of a test of membership, over all seeds; None where the rows do not say.
+        scales: Scale -> PSNR against the original, in dB: what a blurred copy of the images scores, and the mean of their class.
+        picked_scales: Scale -> share of the true images that it picks out among others.
+        chance_of_retrieval: How often a blind guess is nearest to its image among the candidates; None where nobody looked.
+        recovered_by_class: (k, n): k of the same n images are recovered by the mean of the image's class, the guess of an attacker
+            that knows only the class; None where nobody made it.
+        best: The best-recovered image (``BestImage.rank``); None where none is recovered.
+        clear: In at least one seed the whole interval of PSNR lies above the best blind guess and above the mean of the class.
+        too_few: No seed has enough images for a verdict, or enough other images to look for them among.
+        unjudged: Why, where it is for want of others.
+    """
+
+    defense: str
+    attack: str
+    round: int
+    card: ThreatCard
+    scores: dict[tuple[str, str], Score]
+    null_scores: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
+    leaking: frozenset[tuple[str, str]] = frozenset()
+    model_accuracy: float | None = None
+    members: int | None = None
+    final: bool = False
+    scales: dict[str, float] = field(default_factory=dict)
+    picked_scales: dict[str, float] = field(default_factory=dict)
+    chance_of_retrieval: float | None = None
+    recovered_by_class: tuple[int, int] | None = None
+    best: BestImage | None = None
+    clear: bool = False
+    too_few: bool = False
+    unjudged: str = ""
+
+    @property
+    def share(self) -> Score | None:
+        """Share of the images that were recovered, with its interval; None where rows do not tell it."""
+        score = self.scores.get(RECOVERED)
+        return score if score and score.mean is not None else None
+
+    @property
+    def recovered(self) -> tuple[int, int] | None:
+        """(k, n): k of n images were recovered, by the rule of ``recovery.DEFINITION``; None where rows do not tell it."""
+        score = self.share
+        return (round((score.mean or 0.0) * score.n), score.n) if score else None
+
+    @property
+    def picked(self) -> tuple[int, int] | None:
+        """(k, n): k of n true images were picked out among the candidates; None where nobody looked."""
+        score = self.scores.get(PICKED)
+        return (round(score.mean * score.n), score.n) if score and score.mean is not None else None
+
+    @property
+    def psnr(self) -> Score | None:
+        """PSNR against the original images, in dB."""
+        return self.scores.get(("psnr", "original"))
+
+    @property
+    def nulls(self) -> dict[str, float]:
+        """Null baseline -> PSNR against the original, in dB."""
+        return self.null_scores.get(("psnr", "original"), {})
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the attack's PSNR lies above the best null baseline."""
+        return ("psnr", "original") in self.leaking
+
+    @property
+    def picks(self) -> bool:
+        """Whether it picks the true images out far more often than chance."""
+        return PICKED in self.leaking
+
+    @property
+    def tells_members(self) -> bool:
+        """Whether members were told from others better than by chance: by the AUC, or by the rate at 1 % false positives."""
+        return bool(MEMBERSHIP_SCORES & self.leaking)
+
+    @property
+    def cost(self) -> float | None:
+        """The attack's own loss at the end."""
+        return next((self.mean(name) for name in COST_METRICS if (name, "") in self.scores), None)
+
+    @property
+    def observation(self) -> str:
+        """What the attacker saw."""
+        return self.card.observation
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """Whether it was given what no server has: it shows what finding that out could give, and is no attack."""
+        return bool(self.card.upper_bound)
+
+    @property
+    def knows_defenses(self) -> bool:
+        """Whether the attack goes by its cell's defence, as the threat card says; of earlier versions, as its text does."""
+        told = self.card.more.get("knows_defenses")
+        return told if isinstance(told, bool) else knows_defenses(self.attack)
+
+    def fact(self, key: str) -> str:
+        """One setting of the threat card; "" where the card does not name it."""
+        return setting(self.card.to_json().get(key) or "")
+
+    @property
+    def chance(self) -> float | None:
+        """Recognition of a blind guess, where the threat card gives the number of classes."""
+        return self.card.chance_of_recognition
+
+    @property
+    def chance_of_identification(self) -> float | None:
+        """Identification of a blind guess: one in as many true images as the threat card says were attacked together."""
+        count = self.card.images
+        return 1 / count if count and count >= 1 else None
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the attack ran and was scored; its time and its own loss alone are no result."""
+        return self.status != "failed" and any(self.mean(*key) is not None for key in RESULTS)
+
+    @property
+    def draws_classes(self) -> bool:
+        """Whether the attack drew class representatives, which are no guess of one person's image."""
+        return any((metric, "") in self.scores for metric in CLASS_METRICS)
+
+    @property
+    def leading(self) -> Score:
+        """The score that the attack is about: of images, of labels, of members or of classes."""
+        return next((self.scores[key] for key in LEADING if key in self.scores), next(iter(self.scores.values())))
+
+    @property
+    def status(self) -> str:
+        """Status of the leading score; "partly failed" if the attack gave no score at all for other seeds."""
+        broken = self.scores.get(("attack", ""))
+        if broken and broken.status == "failed" and self.leading.mean is not None:
+            return PARTLY_FAILED
+        return self.leading.status
+
+    def mean(self, metric: str, reference: str = "") -> float | None:
+        """Mean of one score; None where there is none."""
+        score = self.scores.get((metric, reference))
+        return score.mean if score else None
+
+    @property
+    def best_null(self) -> tuple[str, float] | None:
+        """(name, PSNR) of the highest null baseline."""
+        return max(self.nulls.items(), key=lambda item: item[1]) if self.nulls else None
+
+    @property
+    def gap(self) -> float | None:
+        """PSNR over the best null baseline, in dB."""
+        score, null = self.psnr, self.best_null
+        return score.mean - null[1] if score and score.mean is not None and null else None

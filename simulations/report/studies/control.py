@@ -1,0 +1,224 @@
+"""The positive control: an attack counts only where it breaks the undefended run, and only on enough images."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from simulations.report.studies.baselines import (
+    Audit,
+    Nulls,
+    Painted,
+    audit_of,
+    chance_of_retrieval,
+    closest,
+    leaks,
+    picked_out,
+    unjudged,
+)
+from simulations.report.studies.families import IMAGES, LABELS, REPRESENTATIVES, Family, class_attacks, decides, family
+from simulations.report.studies.plain import plain_words
+from simulations.run_folder.rows import Row, null_name
+
+LEAST_IMAGES = 16
+"""Attacked images below which there is no verdict. With 16, Student's factor is 2.1 (with 4 it is 3.2, with 2 it is 12.7, and an
+interval may run from -33 to 96 dB), and the exact interval of 16 of 16 reaches down to 79 % (of 2 of 2 to 16 %)."""
+LEAST_OTHERS = 100
+"""Non-members from which a false positive rate of 1 % can be reached at all without being 0."""
+CHAIN = " | "
+"""Stands between the stages of an attack: an inversion and what refines its guess."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """Whether one attack broke the undefended run in one round.
+
+    Attributes:
+        row: The undefended row that decides: PSNR against the original, label accuracy or membership AUC.
+        null: The best null baseline as (name, mean), or None where there is none.
+        passed: The lower end of the row's interval is above the null baseline's mean; of images also of retrieval far above chance.
+        reason: Why the control failed, or "".
+        picked: Of images, the row that says how many were picked out among others.
+        too_few: There are too few images for a verdict, whatever the others say.
+        open: Nobody can say whether the control passed: the score is above the null baseline, and there are too few other images to
+            look for the true ones among.
+    """
+
+    row: Row
+    null: tuple[str, float] | None
+    passed: bool
+    reason: str = ""
+    picked: Row | None = None
+    too_few: bool = False
+    open: bool = False
+
+
+def images_behind(row: Row) -> int:
+    """How many images a score is of: of labels, whose n counts batches, all images of those batches."""
+    images = row.card.images
+    return row.n * images if row.metric == "label-accuracy" and images is not None else row.n
+
+
+def too_few(row: Row, drawn: Collection[str] = ()) -> bool:
+    """Whether a score of a kind that counts images is of too few for a verdict; ``drawn`` as in ``family``."""
+    kind = family(row, drawn)
+    return kind is not None and kind.counts_images and row.value is not None and images_behind(row) < LEAST_IMAGES
+
+
+def controls(rows: Sequence[Row]) -> list[Control]:
+    """The verdict on every attack on the undefended run.
+
+    A label attack without a chance baseline gets no verdict, nor a GAN attack whose threat card does not give the number of
+    classes; an image attack without a null baseline fails.
+    """
+    nulls, painted, drawn = Nulls(rows), Painted(rows), class_attacks(rows)
+    plain = [row for row in rows if row.is_attack and row.defense == ""]
+    looked_for: dict[tuple[Audit, str], list[Row]] = defaultdict(list)
+    for row in plain:
+        if row.metric == "retrieval":
+            looked_for[audit_of(row), row.attack].append(row)
+    found = []
+    for row in plain:
+        if decides(row, drawn):
+            null = nulls.best(row)
+            if null is not None or row.metric == "psnr":
+                same = closest(row, looked_for[audit_of(row), row.attack], lambda one: one)
+                picked = same[0] if same and row.metric == "psnr" else None
+                reason, wanting = _reason(row, null), unjudged(picked) if row.metric == "psnr" else ""
+                undecided = bool(wanting) and not reason
+                if undecided:
+                    reason = f"could not be judged, as {wanting}"
+                elif row.metric == "psnr":
+                    reason = reason or _missed(picked) or painted.reason(row)
+                found.append(Control(row, null, not reason, reason, picked, too_few(row, drawn), undecided))
+    return found
+
+
+def _missed(picked: Row | None) -> str:
+    """Why the true images do not count as picked out, where they could; or ""."""
+    chance = chance_of_retrieval(picked) if picked is not None else None
+    if picked is None or picked.value is None or chance is None or picked_out(picked):
+        return ""
+    hits = f"{round(picked.value * picked.n)} of {picked.n}"
+    return f"{hits} true images are picked out, not far more than chance (1 in {1 / chance:.3g})"
+
+
+def _reason(row: Row, null: tuple[str, float] | None) -> str:
+    run = plain_words(row.card).run
+    if row.status == "failed" or row.value is None:
+        return f"the attack failed on the {run}"
+    if null is None:
+        return "there is no null baseline to compare with"
+    if row.value <= null[1]:
+        return f"the {run} scores no better than {null_name(null[0])}"
+    if row.ci_low is None:
+        return f"n = {row.n} gives no interval; attack more images"
+    return "" if leaks(row, null) else f"the interval of the {run} reaches down to {null_name(null[0])}"
+
+
+def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
+    """Whether a score of membership rests on too few records to tell a leak from none.
+
+    An AUC under a defence does if its interval holds both chance and the score of every undefended run in ``deciding``: the
+    defence may have stopped all of the leak, or nothing of it. A true positive rate at 1 % false positives does with fewer than
+    ``LEAST_OTHERS`` non-members, where the threshold lies above all of them (Carlini et al. 2022).
+    """
+    if row.metric == "membership-tpr":
+        return row.card.others is not None and row.card.others < LEAST_OTHERS
+    if row.metric != "membership-auc" or row.defense == "" or row.ci_low is None or row.ci_high is None:
+        return False
+    ends = [end for one in deciding for end in (one.null and one.null[1], one.row.value) if end is not None]
+    return bool(ends) and row.ci_low <= min(ends) and max(ends) <= row.ci_high
+
+
+def _broken(rows: Sequence[Row]) -> set[tuple[Audit, str]]:
+    """(Audit, chain) that breaks a defence which its first stage leaves standing, or breaks less.
+
+    It beats the null baselines, picks the true images out, and its whole interval of PSNR lies above what its first stage has.
+    """
+    nulls, psnr, hits = Nulls(rows), {}, {}
+    for row in rows:
+        if row.is_attack and row.status == "ok":
+            place = (audit_of(row), row.defense, row.attack)
+            if (row.metric, row.reference) == ("psnr", "original"):
+                psnr[place] = row
+            elif row.metric == "retrieval":
+                hits[place] = row
+    found = set()
+    for (at, defense, attack), row in psnr.items():
+        first, picked = psnr.get((at, defense, attack.split(CHAIN)[0])), hits.get((at, defense, attack))
+        more = first is not None and first.value is not None and row.ci_low is not None and row.ci_low > first.value
+        if more and picked is not None and picked_out(picked) and leaks(row, nulls.best(row)):
+            found.add((at, attack))
+    return found
+
+
+def validate(rows: Sequence[Row]) -> list[Row]:
+    """Marks scores of attacks that did not break the undefended run as "not-validated".
+
+    An attack that cannot recover undefended images says nothing about a defence. It counts, for a round and an
+    observation, if without a defence (i) the 95 % interval of its mean PSNR against the original lies above the mean of
+    the best null baseline (grey or mean image, what anyone can guess) and (ii) it picks the true images out of others of their kind
+    far more often than chance (``picked_out``). If not, or if there is no undefended run, its "ok" image rows of that round and
+    observation get the status "not-validated" under every defence. Label accuracy is judged in the same way against
+    ``baseline:uniform`` where there is one, a sensitive attribute against ``baseline:majority`` (its most frequent value),
+    membership against ``baseline:*`` or an AUC of 0.5, and the class representatives of GAN attacks by their recognition against
+    one over ``num_classes`` where the threat card gives it.
+
+    A chain such as ``InvertingGradients() | LearnedRestorer()`` undoes a defence, and so has nothing to do on the undefended
+    run: where it has no undefended row of its own, the control of its first stage in the same round and observation is its
+    control. This says that the inversion is strong enough to hand something on; it says nothing about the refinement.
+
+    An attack that knows images (``Row.learns_prior``: a learned denoiser, or a network from updates to images) could paint one from
+    nothing. No first stage answers for it: it needs an undefended row of its own, and ``Painted`` must hold there. Where its guess
+    from noise is itself a success under a defence, or nobody scored it, its image rows are "not-validated" under that defence.
+
+    Where what the server sees of the undefended run are the images themselves (``undefended`` on the threat card), the first stage
+    hands on the truth and controls nothing: there a chain must itself recover more than its first stage, and enough, under one of
+    the run's defences (``_broken``), and is "not-validated" under all of them if it does under none.
+
+    Where there are fewer than ``LEAST_IMAGES`` images, on the undefended run or under the defence, there is no verdict: the status
+    is "under-powered" whatever the scores are. So it is where there are too few others to look for the true images among, so that
+    nobody can say whether the control passed (``Control.open``). Scores of membership that pass get the same status where they rest
+    on too few records: see ``under_powered``.
+
+    Args:
+        rows: All rows of one or more runs; left unchanged.
+
+    Returns:
+        The same rows in the same order, with new statuses. Failed rows stay failed.
+    """
+    drawn = class_attacks(rows)
+    verdicts: dict[tuple[Audit, str, Family | None], list[Control]] = defaultdict(list)
+    for control in controls(rows):
+        verdicts[audit_of(control.row), control.row.attack, family(control.row, drawn)].append(control)
+    painted = Painted(rows)
+    has_chance = {audit_of(row) for row in rows if row.is_null and row.metric == "label-accuracy"}
+    broken = _broken(rows) if any(row.card.undefended for row in rows) else set()
+
+    def judged(row: Row) -> Row:
+        kind = family(row, drawn)
+        if kind is None or not row.is_attack or row.status != "ok":
+            return row
+        if kind == LABELS and audit_of(row) not in has_chance:
+            return row
+        if kind == REPRESENTATIVES and row.card.chance_of_recognition is None:
+            return row
+        at, first = audit_of(row), row.attack.split(CHAIN)[0]
+        if row.learns_prior and kind == IMAGES:
+            first = row.attack
+            if painted.success(row):
+                return replace(row, status="not-validated")
+        if row.card.undefended and row.attack != first:
+            return row if (at, row.attack) in broken else replace(row, status="not-validated")
+        own = verdicts.get((at, row.attack, kind)) or verdicts.get((at, first, kind), [])
+        deciding = closest(row, own, lambda control: control.row)
+        if any(one.too_few or one.open for one in deciding) or (deciding and too_few(row, drawn)):
+            return replace(row, status="under-powered")
+        passed = bool(deciding) and all(control.passed for control in deciding)
+        if passed and not under_powered(row, deciding):
+            return row
+        return replace(row, status="under-powered" if passed else "not-validated")
+
+    return [judged(row) for row in rows]

@@ -1,0 +1,58 @@
+"""What a page calls the run without a defence: of somebody's own app nobody knows that it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from simulations.run_folder.rows import Row
+from strategies.audit.threat_card import ThreatCard
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Words.
+
+    Attributes:
+        name: As a defence is named.
+        without: Behind a verb.
+        run: The run itself.
+        alone: There never is such a run beside one with defences.
+        acting: What acts on what is attacked, where something is known to.
+    """
+
+    name: str = "No defence"
+    without: str = "without a defence"
+    run: str = "undefended run"
+    alone: bool = False
+    acting: str = "these mods"
+
+    def said(self, text: str) -> str:
+        """A sentence that was written of runs of fedveil's own clients, in these words."""
+        own = Plain()
+        for said, instead in ((own.without, self.without), (own.run, self.run)):
+            text = text.replace(said, instead)
+            text = text.replace(said.capitalize(), instead.capitalize())
+        return text
+
+
+OWN_CLIENTS = Plain()
+NO_MOD = Plain("No mod known", "where no mod is known", "run with no mod known", alone=True)
+"""Of an audited app: its mods are read from it, and what its ``train`` does inside itself is not."""
+
+AS_RECORDED = Plain(
+    "No defence known", "where no defence is known", "run as recorded", alone=True, acting="the defence"
+)
+"""Of a recording: whether a defence acted on the replies before they were sent, nobody told the recorder."""
+
+
+def plain_words(card: ThreatCard) -> Plain:
+    """Those for what a card was measured on: cards of audited apps tell the mods, those of recordings what is told of a defence."""
+    if "defence_told" in card.more:
+        return AS_RECORDED
+    return NO_MOD if "mods" in card.more else OWN_CLIENTS
+
+
+def plain_words_of(rows: Iterable[Row]) -> Plain:
+    """Those for a study, which is of one kind of clients."""
+    return next((plain_words(row.card) for row in rows if row.attack), OWN_CLIENTS)

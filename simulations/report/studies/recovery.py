@@ -1,0 +1,153 @@
+"""When an image counts as recovered: the one rule behind every count of recovered images on every page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attacks.scoring.roc import binomial_interval
+from simulations.report.studies.baselines import CLASS_MEAN, Nulls, Painted, audit_of, unjudged
+from simulations.run_folder.rows import Row
+from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR, rounded_gain
+from strategies.audit.threat_card import PAINTED
+
+LEAST_GAIN = 3.0
+"""dB above the best null baseline from which on an identified image counts as recovered: half of that baseline's squared error."""
+RECOVERED = ("recovered", "original")
+"""Metric and reference of the share of recovered images, which the report derives from each row of retrieval."""
+BEST_GAIN, BEST_PSNR, BEST_DETAIL = "best_gain", "best_psnr", "best_detail"
+"""Keys under which a row of that share holds gain, PSNR and detail of its best-recovered image, in dB."""
+DEFINITION = (
+    "An image counts as recovered by an attack when the attack's guess identifies it among 100 candidates (fewer where the client "
+    f"has fewer) and its PSNR lies at least {LEAST_GAIN:g} dB above the best null baseline for that image."
+)
+"""As pages state it."""
+
+
+@dataclass(frozen=True)
+class BestImage:
+    """A recovered image.
+
+    Attributes:
+        gain: PSNR over the best null baseline for that image, in dB.
+        psnr: Its PSNR, in dB.
+        detail: PSNR over the image's own mean colour, in dB; where nobody told that, its PSNR, which never decides.
+    """
+
+    gain: float
+    psnr: float
+    detail: float
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """The larger, the better recovered; by gain alone flat images would lead, whose colour is all that there is to guess."""
+        return min(self.gain, self.detail), self.psnr
+
+
+def with_recovered(rows: Sequence[Row]) -> list[Row]:
+    """The rows of one adversary, with the share of recovered images behind each row of retrieval that tells it.
+
+    Null baselines have none, for no guess lies above itself. The mean of the class, which is a scale, has one. An attack whose
+    guess from noise is a success (``Painted.success``) recovers nothing: it paints.
+    """
+    nulls, painted = Nulls(rows), Painted(rows)
+    psnr = {_place(row): row for row in rows if (row.metric, row.reference) == ("psnr", "original")}
+    found: list[Row] = []
+    for row in rows:
+        found.append(row)
+        if row.metric == "retrieval" and (row.is_attack or row.attack == CLASS_MEAN):
+            own = psnr.get(_place(row))
+            gains = None if own is None or unjudged(row) else _gains(row, own, nulls)
+            if own is None or gains is None:
+                continue
+            found.append(_counted(row, [] if painted.success(own) else gains))
+    return found
+
+
+def is_recovered(psnr: float | None, null: float | None, identified: Any) -> bool:
+    """The rule for one image: its PSNR, that of the best null baseline for it, and whether it was identified."""
+    if psnr is None or null is None or identified != 1:
+        return False
+    return rounded_gain(psnr - null) >= LEAST_GAIN  # as rows hold it, so that rows and pictures count the same images
+
+
+def chance_of_as_many(share: float, tried: Sequence[tuple[int, float]]) -> float:
+    """An upper bound on the chance that the best of several null guesses recovers as large a share of its images.
+
+    A null guess identifies an image with probability ``chance`` at most, so that one of them recovers as many with the upper tail
+    of the binomial distribution. The best of several does with at most the sum of their chances (union bound): attacks guess the
+    same images, so that their guesses need not be independent.
+
+    Args:
+        share: That the strongest attack recovered.
+        tried: Of each attack and round that the maximum was taken over: how many images it attacked, and the chance of identifying
+            one without an observation.
+    """
+    from scipy.stats import binom
+
+    # Without the margin a share of 7/16 times 16 may be a little more than 7.
+    tails = (binom.sf(math.ceil(share * images - 1e-9) - 1, images, chance) for images, chance in tried)
+    return min(1.0, float(sum(tails)))
+
+
+def best_image(rows: Sequence[Row]) -> BestImage | None:
+    """Of rows of ``RECOVERED``; None where no image is recovered, or rows do not tell single images."""
+    told = [[row.extra.get(key) for key in (BEST_GAIN, BEST_PSNR, BEST_DETAIL)] for row in rows]
+    known = [BestImage(*map(float, one)) for one in told if all(map(_is_number, one))]  # type: ignore[arg-type]
+    return max(known, key=lambda one: one.rank, default=None)
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    """The guesses that a row is about."""
+    return (audit_of(row), row.defense, row.attack, row.client, row.card.images, row.card.local_steps)
+
+
+def _gains(row: Row, own: Row, nulls: Nulls) -> list[BestImage] | None:
+    """Gain and PSNR of each identified image; None where nobody can say.
+
+    Rows of clients that tell no null baseline for single images have the mean of the best one. Rows that tell no single images
+    count all identified ones where the attack as a whole lies as far above its baselines, and nobody can say else.
+    """
+    values, gains, bars = _numbers(row.extra.get(PICKED_PSNR)), _numbers(row.extra.get(PICKED_GAIN)), nulls.of(own)
+    if values is None:
+        return None if PICKED_PSNR in row.extra else _without_single_images(row, own, bars)
+    if gains is not None and len(gains) == len(values):
+        of_noise = bars.get(PAINTED.rstrip(":"), -math.inf)
+        detail = _numbers(row.extra.get(PICKED_DETAIL)) or []
+        if len(detail) != len(values):  # rows of clients that do not tell it
+            detail = values
+        found = zip(values, gains, detail, strict=True)
+        return [BestImage(min(gain, psnr - of_noise), psnr, own) for psnr, gain, own in found]
+    return [BestImage(psnr - max(bars.values()), psnr, psnr) for psnr in values] if bars else None
+
+
+def _without_single_images(row: Row, own: Row, bars: Mapping[str, float]) -> list[BestImage] | None:
+    if row.value is None or not 0 <= row.value <= 1:
+        return None
+    hits = round(row.value * row.n)
+    if hits and (own.value is None or not bars or own.value - max(bars.values()) < LEAST_GAIN):
+        return None
+    return [BestImage(math.inf, math.inf, math.inf)] * hits
+
+
+def _counted(row: Row, gains: Sequence[BestImage]) -> Row:
+    recovered = [one for one in gains if one.gain >= LEAST_GAIN][: row.n]
+    best = max(recovered, key=lambda one: one.rank, default=None)
+    extra: Mapping[str, float] = {}
+    if best and math.isfinite(best.gain):
+        extra = {BEST_GAIN: best.gain, BEST_PSNR: best.psnr, BEST_DETAIL: best.detail}
+    share, low, high = binomial_interval(len(recovered), row.n) if row.n else (None, None, None)
+    return replace(
+        row, metric=RECOVERED[0], reference=RECOVERED[1], value=share, ci_low=low, ci_high=high, worst=None, extra=extra
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _numbers(values: Any) -> list[float] | None:
+    """A list of finite numbers, or None."""
+    return values if isinstance(values, list) and all(map(_is_number, values)) else None

@@ -1,0 +1,98 @@
+"""Reading ``rows.jsonl`` without ever failing on it, and writing ``rows.csv``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from simulations.report.studies.metrics import COLUMN, SHARES
+from simulations.run_folder.line_files import read_json_lines
+from simulations.run_folder.rows import Row
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""Beginnings of a cell that a spreadsheet computes, or passes over to find such a one."""
+
+
+def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
+    """Decoded lines of a JSON-lines file with their numbers, and notes on what could not be read.
+
+    A missing file is an empty one. A last line that was cut off (the writer was killed) is left out with a note.
+    """
+    if not path.exists():
+        return [], [f"{path.name} is missing"]
+    if not path.is_file():
+        return [], [f"{path.name} is no file"]
+    found, damaged = read_json_lines(path, lambda value: value, replace=True)
+    notes = [
+        f"{path.name}: {'the last line is cut off and was left out' if one.last else f'line {one.line} is not JSON'}"
+        for one in damaged
+    ]
+    return found, notes
+
+
+def read_rows(path: Path) -> tuple[list[Row], list[str]]:
+    """Rows of ``path`` in file order, and notes on lines that could not be read or that repeat another."""
+    lines, notes = read_lines(path)
+    rows: dict[str, Row] = {}
+    read = 0
+    for number, data in lines:
+        try:
+            row = _measured(Row.from_json(data))
+        except ValueError as error:
+            notes.append(f"{path.name}: line {number} is not a row: {error}")
+            continue
+        read += 1
+        rows[json.dumps(data, sort_keys=True)] = row
+    if read > len(rows):
+        notes.append(f"{path.name}: {read - len(rows)} rows repeat another row in every field and were left out")
+    return list(rows.values()), notes
+
+
+def _measured(row: Row) -> Row:
+    """The row, or a failed one where its value is no share, and its metric is one."""
+    if row.value is None or row.status == "failed" or 0 <= row.value <= 1:
+        return row
+    if row.metric not in SHARES and not row.metric.startswith(COLUMN):
+        return row
+    message = row.message or f"value is {row.value:g}; expected a share from 0 to 1"
+    return replace(row, value=None, ci_low=None, ci_high=None, worst=None, status="failed", message=message)
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """All rows as one table: the settings as columns ``setting.NAME``, unknown fields last, without ROC curves.
+
+    Texts that a spreadsheet would compute get an apostrophe before them; see ``_cell``.
+    """
+    names = [spec.name for spec in fields(Row) if spec.name not in {"card", "extra"}]
+    cards = [row.card.to_json() for row in rows]
+    settings = sorted({key for card in cards for key in card})
+    # A curve of a hundred points is no cell of a table; rows.jsonl has it.
+    extras = sorted({key for row in rows for key in row.extra} - {"roc"})
+    text = io.StringIO()
+    # All texts are quoted: a message may hold a carriage return, which ends a line for many readers.
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerow(map(_cell, [*names, *(f"setting.{key}" for key in settings), *extras]))
+    for row, card in zip(rows, cards, strict=True):
+        cells = [getattr(row, name) for name in names]
+        cells += [card.get(key) for key in settings] + [row.extra.get(key) for key in extras]
+        writer.writerow(map(_cell, cells))
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A cell as CSV has it: a number stays one, and a text that begins like a formula is none any more.
+
+    A client chose some of these texts, and spreadsheets compute what begins with one of ``FORMULA``. The apostrophe is what OWASP
+    advises ("CSV injection"): a spreadsheet shows the text behind it.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, int | float):
+        return value
+    told = str(value)
+    return f"'{told}" if told.startswith(FORMULA) else told

@@ -1,0 +1,208 @@
+"""One number over several seeds: mean, interval, worst case and failures."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from simulations.report.studies.metrics import CELLS, MS_SSIM_SUCCESS, SHARE_METRICS
+from simulations.run_folder.rows import Row
+from strategies.audit.recorder import BOUNDS
+
+WORST_IS_HIGHEST = (
+    "psnr",
+    "ssim",
+    "ms-ssim",
+    "psnr-paper",
+    "ssim-paper",
+    "feature-similarity",
+    *SHARE_METRICS,
+    "class-mean-psnr",
+    "class-mean-ssim",
+    "label-accuracy",
+    CELLS,
+    "membership-auc",
+    "membership-tpr",
+    "epsilon",
+    "epsilon-with-probes",
+    "epsilon-all-cuts",
+)
+EXACT = ("retrieval", "attribute-accuracy", MS_SSIM_SUCCESS)
+"""Shares with the exact interval of the images of all seeds together."""
+
+EXACT_OF_ONE = ("recovered",)
+"""Shares with the exact interval of one seed's images; over several seeds see ``CLUSTERED``, as each seed is another model."""
+
+CLUSTERED = ("recovered", CELLS, "label-accuracy", "test-accuracy", "recognition", "identification")
+"""Shares whose interval over several seeds is that of ``clustered_interval``, with seeds as clusters."""
+
+AREAS = ("membership-auc", "membership-tpr", "test-auc")
+"""Scores in [0, 1] that are no share of trials; what they are of may be the same records in every seed."""
+
+PARTLY_FAILED = "partly failed"
+"""Status of a score that some seeds or clients could not give."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric, averaged over seeds.
+
+    Attributes:
+        mean: Mean over seeds; None when no seed has a number.
+        low: Lower end of the 95 % interval: Student's t over seeds when there are several; otherwise the row's own, or
+            Wilson's over the images for a test accuracy that comes without one, and for recognition and identification: where
+            all images or none are recognised, Student's t would have no width. Of retrieval, of a guessed attribute and of
+            successes always the exact one (Clopper-Pearson) of the images of all seeds together; of other shares over seeds see
+            ``clustered_interval``, with as many trials as there are distinct images. Of an area under a curve over seeds it is
+            never narrower than what the seeds' own intervals are on average.
+        high: Upper end of that interval.
+        worst: The worst example of any seed.
+        n: Examples over all seeds; test images of several seeds are the same ones, and count once for each.
+        failures: Failed trials over all seeds.
+        by_seed: Seed -> mean, of the seeds that have a number.
+        status: "failed" if no seed has a number, "partly failed" if some have none (the mean leaves them out),
+            "not-validated" if any seed is, else "under-powered" if any is, else "ok".
+        messages: Why rows failed.
+    """
+
+    mean: float | None
+    low: float | None = None
+    high: float | None = None
+    worst: float | None = None
+    n: int = 0
+    failures: int = 0
+    by_seed: Mapping[int, float] = field(default_factory=dict)
+    status: str = "ok"
+    messages: tuple[str, ...] = ()
+
+    @property
+    def all_failed(self) -> bool:
+        """Whether no trial gave anything."""
+        return 0 < self.n <= self.failures
+
+
+def merge(rows: Sequence[Row]) -> Score:
+    """The score of rows of one metric; rows of the same seed (clients) are averaged first."""
+    by_seed: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.value is not None and row.status != "failed":
+            by_seed[row.seed].append(row)
+    metric = rows[0].metric
+    means = {seed: _combine(metric, [_value(row) for row in of]) for seed, of in by_seed.items()}
+    used = [row for of in by_seed.values() for row in of]
+    worst = [row.worst for row in used if row.worst is not None]
+    failed = any(row.status == "failed" for row in rows)
+    mean = _combine(metric, list(means.values())) if means else None
+    low, high = _over_seeds(metric, list(means.values()), used) if len(means) > 1 else _own_interval(used)
+    exactly = metric in EXACT or (metric in EXACT_OF_ONE and len(means) == 1)
+    if exactly and (found := exact(used)):
+        mean, low, high = found
+    return Score(
+        mean=mean,
+        low=None if metric in BOUNDS else low,
+        high=None if metric in BOUNDS else high,
+        worst=(max if metric in WORST_IS_HIGHEST else min)(worst) if worst else None,
+        n=sum(row.n for row in used),
+        failures=sum(row.failures for row in rows),
+        by_seed={seed: means[seed] for seed in sorted(means)},
+        status=_status(used) if not failed else PARTLY_FAILED if means else "failed",
+        messages=tuple(dict.fromkeys(row.message for row in rows if row.message)),
+    )
+
+
+def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
+    """The share of ones over all images of the rows, with its exact 95 % interval; None unless all are shares of images.
+
+    Queries are asked about the same test images whatever the seed is: those of several seeds are no more images. Seeds are then
+    clusters of at most as many trials as there are images (``clustered_interval``).
+    """
+    from attacks.scoring.roc import binomial_interval, clustered_interval
+
+    if not rows or any(row.value is None or not 0 <= row.value <= 1 <= row.n for row in rows):
+        return None
+    if len(seeds := {row.seed for row in rows}) > 1 and all(_same_images(row) for row in rows):
+        counts = [[(round((row.value or 0.0) * row.n), row.n) for row in rows if row.seed == seed] for seed in seeds]
+        shares = [sum(hits for hits, _ in of) / sum(n for _, n in of) for of in counts]
+        trials = max(sum(n for _, n in of) for of in counts)
+        return clustered_interval(shares, trials) if trials >= len(shares) else None
+    hits = sum(round(row.value * row.n) for row in rows if row.value is not None)
+    return binomial_interval(hits, sum(row.n for row in rows))
+
+
+def _same_images(row: Row) -> bool:
+    return row.metric == "test-accuracy" or row.card.observation in ("queries", "attributes of queries")
+
+
+def _value(row: Row) -> float:
+    assert row.value is not None
+    return row.worst if row.metric in BOUNDS and row.worst is not None else row.value
+
+
+def _over_seeds(metric: str, means: Sequence[float], rows: Sequence[Row]) -> tuple[float | None, float | None]:
+    """The interval of the mean over seeds; of shares and areas one within [0, 1], which has a width where all seeds agree."""
+    from attacks.scoring.roc import clustered_interval
+
+    within = all(0 <= mean <= 1 for mean in means)
+    trials = _distinct(rows)
+    if metric in CLUSTERED and trials >= len(means) and within:
+        return clustered_interval(means, trials)[1:]
+    low, high = interval(means)
+    if metric in AREAS and within and low is not None and high is not None:
+        own = [(row.ci_low, row.ci_high) for row in rows if row.ci_low is not None and row.ci_high is not None]
+        if own:
+            # Seeds that test the same records say nothing of other records, however well they agree.
+            low, high = min(low, sum(a for a, _ in own) / len(own)), max(high, sum(b for _, b in own) / len(own))
+        return max(low, 0.0), min(high, 1.0)
+    return low, high
+
+
+def _distinct(rows: Sequence[Row]) -> int:
+    """Images (rows, batches) that are not the same ones in several seeds."""
+    by_seed: dict[int, int] = defaultdict(int)
+    for row in rows:
+        by_seed[row.seed] += row.n
+    return max(by_seed.values()) if all(map(_same_images, rows)) else sum(by_seed.values())
+
+
+def _own_interval(rows: Sequence[Row]) -> tuple[float | None, float | None]:
+    if len(rows) != 1:
+        return None, None
+    row = rows[0]
+    share = row.metric in SHARE_METRICS or (row.metric == "test-accuracy" and row.ci_low is None)
+    if share and row.value is not None and 0 <= row.value <= 1 <= row.n:
+        return wilson(row.value, row.n)
+    return row.ci_low, row.ci_high
+
+
+def _status(rows: Sequence[Row]) -> str:
+    unusual = [row.status for row in rows if row.status != "ok"]
+    return "not-validated" if "not-validated" in unusual else unusual[0] if unusual else "ok"
+
+
+def _combine(metric: str, values: Sequence[float]) -> float:
+    if metric in BOUNDS:
+        return max(values)
+    return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values)
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of ``n`` yes/no results: all p with |share - p| <= z sqrt(p (1 - p) / n)."""
+    z = 1.959963984540054
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """95 % interval of the mean of independent runs: mean ± t(0.975, k - 1) s / sqrt(k), s with divisor k - 1."""
+    from scipy.special import stdtrit
+
+    count = len(values)
+    if count < 2 or not all(map(math.isfinite, values)):
+        return None, None
+    mean = math.fsum(values) / count
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    half = float(stdtrit(count - 1, 0.975)) * spread / math.sqrt(count)
+    return mean - half, mean + half

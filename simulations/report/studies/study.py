@@ -1,0 +1,272 @@
+"""Rows grouped into what the report shows: studies, which hold cells."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from simulations.report.studies.baselines import (
+    CLASS_MEAN,
+    Nulls,
+    Painted,
+    chance_of_retrieval,
+    leaks,
+    names_members,
+    picked_out,
+    unjudged,
+)
+from simulations.report.studies.cell import PICKED, Cell
+from simulations.report.studies.control import Control, controls, too_few
+from simulations.report.studies.families import IMAGES, class_attacks, decides, family
+from simulations.report.studies.metrics import ALL_CUTS
+from simulations.report.studies.recovery import RECOVERED, best_image, with_recovered
+from simulations.report.studies.score import Score, merge
+from simulations.run_folder.rows import Row
+from strategies.audit.threat_card import ThreatCard
+
+
+@dataclass(frozen=True)
+class Study:
+    """All rows that share experiment, scenario, data set, model and cut; they differ by seed, defence, attack and round.
+
+    Attributes:
+        name: (experiment, scenario, dataset, model, cut).
+        rows: Validated rows; where a model is served at several cuts, those of its training, and of what was
+            spent at all of them, are in the study of each.
+        pipelines: Pipeline texts in the order of the configuration, "" first.
+        active: Rows of an active server, which is another adversary: they are not among ``rows``, so that whatever is said of the
+            honest-but-curious one is said of that alone.
+        aggregates: Rows about sums over clients: they are not among ``rows``, so that headlines and conclusions are of single
+            updates alone.
+    """
+
+    name: tuple[str, str, str, str, str]
+    rows: tuple[Row, ...]
+    pipelines: tuple[str, ...]
+    active: tuple[Row, ...] = ()
+    aggregates: tuple[Row, ...] = ()
+
+    @property
+    def cut(self) -> str:
+        """Where the model is cut; "" where that is no question."""
+        return self.name[-1]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What it is called: the names that there are, the experiment's first."""
+        return tuple(filter(None, (*self.name[:-1], self.cut and f"cut at {self.cut}")))
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """All seeds, sorted."""
+        return tuple(sorted({row.seed for row in self.rows}))
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells: pipelines in order, then rounds, then attacks in order of appearance."""
+        return self._attacked(self.rows)
+
+    @property
+    def all_rows(self) -> tuple[Row, ...]:
+        """Rows of every adversary."""
+        return (*self.rows, *self.active, *self.aggregates)
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """In words, by whom else the run was attacked: in sections of their own."""
+        found = {"by an active server": self.active_cells, "as sums over clients": self.aggregate_cells}
+        return tuple(words for words, cells in found.items() if cells)
+
+    @cached_property
+    def null_cells(self) -> tuple[Cell, ...]:
+        """The null baselines and the scales, as cells."""
+        own = [row for row in self.rows if row.is_null or row.is_scale]
+        return self._cells(own, Nulls(()), Nulls(()), Painted(()))
+
+    @cached_property
+    def active_cells(self) -> tuple[Cell, ...]:
+        """Cells of an active server's attacks, in the same order."""
+        return self._attacked(self.active)
+
+    @cached_property
+    def aggregate_cells(self) -> tuple[Cell, ...]:
+        """Cells of attacks on sums over clients, in the same order."""
+        return self._attacked(self.aggregates)
+
+    def _attacked(self, rows: Sequence[Row]) -> tuple[Cell, ...]:
+        """Cells of the attacks among rows of one adversary, each against the baselines and controls among these rows."""
+        own = [row for row in rows if row.is_attack]
+        return self._cells(own, Nulls(rows), Nulls(rows, scales=True), Painted(rows))
+
+    def _cells(self, rows: Sequence[Row], nulls: Nulls, scales: Nulls, painted: Painted) -> tuple[Cell, ...]:
+        groups: dict[tuple[str, str, int, ThreatCard], list[Row]] = defaultdict(list)
+        for row in rows:
+            groups[row.defense, row.attack, row.round, row.card.lasting()].append(row)
+        cells = [_cell(*key, of, nulls, scales, painted) for key, of in groups.items()]
+        attacks = {text: at for at, text in enumerate(dict.fromkeys(row.attack for row in rows))}
+        pipelines = {text: at for at, text in enumerate(self.pipelines)}
+        return tuple(sorted(cells, key=lambda c: (pipelines[c.defense], c.round, attacks[c.attack])))
+
+    @cached_property
+    def attacks(self) -> tuple[str, ...]:
+        """Attack texts in order of appearance, without null baselines."""
+        return tuple(dict.fromkeys(row.attack for row in self.rows if row.is_attack))
+
+    @cached_property
+    def upper_bounds(self) -> dict[str, str]:
+        """What is listed with the attacks but was given what no server has: text -> what that was."""
+        return {cell.attack: cell.card.upper_bound for cell in self.cells if cell.is_upper_bound}
+
+    @cached_property
+    def controls(self) -> tuple[Control, ...]:
+        """Verdicts of the positive control."""
+        return tuple(controls(self.rows))
+
+    @cached_property
+    def class_attacks(self) -> frozenset[str]:
+        """Attacks that draw class representatives."""
+        return class_attacks(self.rows)
+
+    def cells_of(self, defense: str) -> list[Cell]:
+        """Cells under one defence."""
+        return self._by_defense.get(defense, [])
+
+    @cached_property
+    def _by_defense(self) -> dict[str, list[Cell]]:
+        found: dict[str, list[Cell]] = defaultdict(list)
+        for cell in self.cells:
+            found[cell.defense].append(cell)
+        return found
+
+    def series(self, defense: str, metric: str, reference: str = "") -> dict[int, Score]:
+        """Round -> score of a number about training."""
+        rounds: dict[int, list[Row]] = defaultdict(list)
+        for row in self.utility.get((defense, metric, reference), ()):
+            rounds[row.round].append(row)
+        return {at: merge(rounds[at]) for at in sorted(rounds)}
+
+    def over_rounds(self, defense: str, metric: str) -> float | None:
+        """A number about training, mean over rounds; None where no round has it."""
+        values = [score.mean for score in self.series(defense, metric).values() if score.mean is not None]
+        return sum(values) / len(values) if values else None
+
+    @cached_property
+    def final_rounds(self) -> frozenset[int]:
+        """The number that rows about the final model carry."""
+        return frozenset(row.round for row in self.rows if row.final and row.cut == self.cut)
+
+    def complete_round(self, defense: str) -> int | None:
+        """The last round that every seed of this defence has a test accuracy for."""
+        last: dict[int, int] = {}
+        for reference in ("original", "transformed"):
+            for row in self.utility.get((defense, "test-accuracy", reference), ()):
+                if row.value is not None:
+                    last[row.seed] = max(row.round, last.get(row.seed, row.round))
+        return min(last.values()) if last else None
+
+    @cached_property
+    def utility(self) -> dict[tuple[str, str, str], list[Row]]:
+        """(defence, metric, reference) -> rows that are about no attack."""
+        found: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+        for row in self.rows:
+            if not row.attack:
+                found[row.defense, row.metric, row.reference].append(row)
+        return found
+
+
+def _cell(
+    defense: str, attack: str, at: int, card: ThreatCard, rows: list[Row], nulls: Nulls, scales: Nulls, painted: Painted
+) -> Cell:
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.metric, row.reference].append(row)
+    if len(groups.get(RECOVERED, ())) < len(groups.get(PICKED, ())):
+        groups.pop(RECOVERED, None)  # a share of some seeds or clients alone would stand beside a PSNR of all
+    accuracies = {row.seed: row.card.model_accuracy for row in rows}
+    known = [value for value in accuracies.values() if value is not None]
+    tested = {row.seed: row.card.members for row in rows if row.metric == "membership-auc"}
+    members = [count for count in tested.values() if count is not None]
+    chances = [chance for row in groups.get(PICKED, ()) if (chance := chance_of_retrieval(row)) is not None]
+    images = [row for row in groups.get(("psnr", "original"), ()) if row.value is not None]
+    leaking = frozenset(key for key, of in groups.items() if any(_leaks(row, nulls, painted) for row in of))
+    wanting = [unjudged(row) for row in groups.get(PICKED, [None])] if IMAGES.decides in leaking else [""]
+    return Cell(
+        defense,
+        attack,
+        at,
+        card,
+        {key: merge(of) for key, of in groups.items()},
+        null_scores={key: mean_each(nulls.of(row) for row in of) for key, of in groups.items()},
+        leaking=leaking,
+        model_accuracy=sum(known) / len(known) if known else None,
+        members=sum(members) if members else None,
+        final=any(row.final for row in rows),
+        scales=mean_each(scales.of(row) for row in groups.get(("psnr", "original"), ())),
+        picked_scales=mean_each(scales.of(row) for row in groups.get(PICKED, ())),
+        chance_of_retrieval=max(chances, default=None),
+        recovered_by_class=_recovered_by_class(groups.get(RECOVERED, ()), scales),
+        best=best_image(groups.get(RECOVERED, ())),
+        clear=any(_leaks(row, nulls, painted) and _above_class(row, scales) for row in images),
+        too_few=bool(images) and (all(map(too_few, images)) or all(wanting)),
+        unjudged=wanting[0] if all(wanting) and not all(map(too_few, images)) else "",
+    )
+
+
+def _recovered_by_class(shares: Sequence[Row], scales: Nulls) -> tuple[int, int] | None:
+    """How many of the same images the mean of their class recovers; see ``Cell.recovered_by_class``."""
+    found, n = 0, 0
+    for row in shares:
+        of_class = next((r for r in scales.rows(row) if (r.attack, r.client) == (CLASS_MEAN, row.client)), None)
+        if of_class is None or of_class.value is None:
+            return None
+        found, n = found + round(of_class.value * of_class.n), n + of_class.n
+    return (found, n) if n else None
+
+
+def _above_class(row: Row, scales: Nulls) -> bool:
+    """Whether the whole interval of a PSNR lies above the mean of the image's class, where that is known."""
+    known = scales.of(row).get(CLASS_MEAN)
+    return known is None or leaks(row, (CLASS_MEAN, known))
+
+
+def _leaks(row: Row, nulls: Nulls, painted: Painted) -> bool:
+    if row.is_attack and family(row) == IMAGES and painted.success(row):
+        return False
+    if row.metric == "membership-tpr":
+        return names_members(row)
+    return picked_out(row) if row.metric == "retrieval" else decides(row) and leaks(row, nulls.best(row))
+
+
+def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each name's values."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for one in found:
+        for name, value in one.items():
+            values[name].append(value)
+    return {name: math.fsum(of) / len(of) for name, of in values.items()}
+
+
+def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
+    """Studies in order of appearance, with the shares of recovered images; ``order`` gives the configuration's pipelines."""
+    every = list(rows)
+    names = dict.fromkeys(row.study for row in every)
+    served = {name[:-1] for name in names if name[-1]}
+    # The whole model is trained once for all of its cuts, and what was spent at all of them is no cut's own.
+    common = [row for row in every if row.study[:-1] in served and (not row.cut or row.metric == ALL_CUTS)]
+    shared = {id(row): row.study[:-1] for row in common}
+    studies = []
+    for name in names:
+        if not name[-1] and name[:-1] in served:
+            continue
+        of = [row for row in every if row.study == name or (name[-1] and shared.get(id(row)) == name[:-1])]
+        present = dict.fromkeys(row.defense for row in of)
+        known = [text for text in order if text in present]
+        pipelines = sorted(dict.fromkeys([*known, *present]), key=lambda text: text != "")
+        active = with_recovered([row for row in of if row.card.server])
+        summed = with_recovered([row for row in of if row.card.clients is not None])
+        looking = with_recovered([row for row in of if not row.card.server and row.card.clients is None])
+        studies.append(Study(name, tuple(looking), tuple(pipelines), tuple(active), tuple(summed)))
+    return studies

@@ -1,0 +1,151 @@
+"""What ``fedveil run`` does once its plain values are checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from defenses.pipeline import Pipeline
+from defenses.registry import RegistryError
+from simulations.console.command_line import errors, fail
+from simulations.experiment.experiment import Experiment
+from simulations.forecast.dry_run import describe, measure_step_of, workers_of
+from simulations.forecast.memory_needs import Needs, check_needs, needs_of
+from simulations.forecast.preflight import make_folder, preflight, require_attack_cards, require_resources
+from simulations.run.in_process import run_in_process
+from simulations.run.requested import requested
+from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
+from simulations.run.side_by_side import Way, require_jobs, runs_at_once, side_by_side
+from simulations.runtime.launch import Resources, end_politely
+from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
+from simulations.settings.errors import ConfigError
+from simulations.trackers import Tracker, require_reachable, tell_trackers
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What somebody asked for; see ``fedveil run --help``."""
+
+    config: Path | None
+    settings: Mapping[str, Any]
+    out: Path | None
+    resume: Path | None
+    clients: int | None
+    seeds: list[int]
+    cpus_per_client: int
+    gpus_per_client: float
+    in_process: bool
+    trackers: Sequence[Tracker] = ()
+    jobs: int = 0
+    size: str = ""
+
+    def run(self, console: Console, experiment: Experiment) -> int:
+        """Runs an experiment whose checks are passed, and tells trackers of it when it ended; the exit code."""
+        return self._tracked(console, experiment, self._run(console, experiment))
+
+    def run_seeds(self, console: Console, experiment: Experiment, at_once: int) -> int:
+        """Runs what is left of the seeds, so many at the same time; the exit code."""
+        left = of_seeds(experiment, self.seeds)
+        if at_once == 1:
+            return finish_seeds(console, experiment, self.seeds, one_by_one(console, left, partial(self.run, console)))
+        end_politely()
+        cores = max((os.cpu_count() or 1) // at_once, self.cpus_per_client)
+        way = Way(self.cpus_per_client, self.gpus_per_client, self.in_process, cores)
+        ended = ((one, self._tracked(console, one, code)) for one, code in side_by_side(console, left, way, at_once))
+        try:
+            return finish_seeds(console, experiment, self.seeds, ended)
+        except KeyboardInterrupt:
+            errors.print("\nstopped; the same command goes on with what is left", markup=False)
+            return EXIT_STOPPED
+
+    def cores_busy(self, experiment: Experiment) -> int:
+        """Cores that a run keeps busy: its clients, and the attacks beside them."""
+        clients = self.cpus_per_client * (
+            1 if self.in_process else workers_of(experiment.num_clients, self.cpus_per_client)
+        )
+        return clients + (experiment.attack_workers if experiment.attacked_rounds() else 0)
+
+    def _tracked(self, console: Console, experiment: Experiment, code: int) -> int:
+        if code not in (0, EXIT_ATTACKS_FAILED):
+            return code
+        return tell_trackers(console, self.trackers, Path(experiment.output_dir)) or code
+
+    def _run(self, console: Console, experiment: Experiment) -> int:
+        if self.in_process:
+            return run_in_process(console, experiment, self.cpus_per_client)
+        resources = Resources(experiment.num_clients, self.cpus_per_client, self.gpus_per_client)
+        return run_locally(console, experiment, resources)
+
+
+def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
+    """Checks everything, says what the run needs, and runs it; the exit code.
+
+    Args:
+        console: For what is said.
+        asked: What to run.
+        dry_run: Only say what it would do and cost.
+
+    Raises:
+        typer.Exit: With 2 for what cannot be run.
+    """
+
+    def tell(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
+    try:
+        require_resources(asked.cpus_per_client, asked.gpus_per_client)
+        experiment = requested(asked.config, asked.settings, asked.out, asked.resume, asked.clients, asked.size)
+        left = of_seeds(experiment, asked.seeds) if asked.seeds else [experiment]
+        require_jobs(asked.jobs)
+        for one in left[:1]:
+            preflight(one, tell)
+        if not dry_run:  # what is to run elsewhere can be tried here
+            require_attack_cards(experiment)
+            require_reachable(asked.trackers)  # which may leave a file, such as MLflow's database
+        needs = _estimate(experiment, asked, tell, dry_run=dry_run)
+        at_once = (
+            runs_at_once(asked.jobs, len(left), experiment, needs, busy=asked.cores_busy(experiment))
+            if asked.seeds
+            else 1
+        )
+        if not dry_run:
+            make_folder(Path(experiment.output_dir))
+    except (ConfigError, RegistryError) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        errors.print("\nstopped; nothing was run", markup=False)
+        return EXIT_STOPPED
+    if dry_run:
+        for tracker in asked.trackers:
+            tell(f"tracker: {tracker.name} is installed; whether it takes runs is tried only when one starts")
+        if asked.seeds:
+            tell(f"seeds: {len(left)} of {len(asked.seeds)} are left to run, each as above, {at_once} at a time")
+        return 0
+    if asked.seeds:
+        if at_once > 1:
+            tell(f"seeds: {len(left)} to run, {at_once} at a time")
+        return asked.run_seeds(console, experiment, at_once)
+    return asked.run(console, experiment)
+
+
+def _estimate(experiment: Experiment, asked: Asked, tell: Callable[[str], None], *, dry_run: bool) -> Needs:
+    """Tells what a run needs, of a dry run in full; the memory.
+
+    Raises:
+        ConfigError: When it needs more memory than there is.
+    """
+    workers = workers_of(experiment.num_clients, asked.cpus_per_client)
+    data = experiment.plan(Pipeline()).load_data()
+    step = measure_step_of(experiment, data)
+    needs = needs_of(experiment, data, step, workers, in_process=asked.in_process)
+    for line in describe(experiment, workers, step, needs) if dry_run else [f"memory: {needs}"]:
+        tell(line)
+    if warning := check_needs(needs):
+        tell(f"warning: {warning}")
+    return needs

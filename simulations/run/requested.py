@@ -1,0 +1,84 @@
+"""From a file, settings and folders to the experiment that is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from clients.process.own_code import absolute
+from simulations.console.command_line import read_toml, self_contained
+from simulations.experiment.experiment import Experiment
+from simulations.run_folder.places import is_there
+from simulations.run_folder.run_config import check_same, read_config
+from simulations.settings.defaults import DEFAULT_CLIENTS
+from simulations.settings.errors import ConfigError
+
+
+def requested(
+    config: Path | None,
+    settings: Mapping[str, Any],
+    out: Path | None = None,
+    resume: Path | None = None,
+    clients: int | None = None,
+    size: str = "",
+) -> Experiment:
+    """The experiment that somebody asks for.
+
+    Args:
+        config: TOML file of settings.
+        settings: Over the file: name as in ``fedveil list settings`` -> value.
+        out: New folder for the results; else the file's, else ``runs/DATE-TIME``.
+        resume: Folder of a run to continue, with the settings that it had.
+        clients: Simulated clients; else as set, else ``DEFAULT_CLIENTS``.
+        size: Of the file's; see ``read_toml``.
+
+    Raises:
+        ConfigError: Naming the file or the key, what came and what is allowed.
+    """
+    before: dict[str, Any] = {}
+    if resume is not None:
+        if config or out or clients:
+            raise ConfigError("--resume takes the settings of the run itself: leave out CONFIG, --out and --clients")
+        kept = _stored(resume)
+        before = kept["config"] | {"resume": True, "output-dir": str(resume.resolve())}
+        values: dict[str, Any] = {}
+    else:
+        if clients and settings.get("num-clients", clients) != clients:
+            raise ConfigError(f"--clients is {clients}, and num-clients is {settings['num-clients']}; give one of them")
+        values = _without_empty_folder(read_toml(config, size) if config else {})
+        settings = _without_empty_folder(settings)
+        own = values.get("output-dir")
+        if out and own is not None and str(own) != str(out.resolve()):
+            raise ConfigError(f"--out is {out}, and output-dir of {config} is {own}; give one of them")
+        folder = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+        values |= {"output-dir": str(folder.resolve())} if out or "output-dir" not in values else {}
+        values |= {"num-clients": clients} if clients else {}
+    values |= settings
+    if resume is None and values.get("resume") is True:
+        raise ConfigError(
+            "resume is True; allowed: False. `fedveil run --resume DIR` goes on with a run, with the settings it had"
+        )
+    for key in ("model", "dataset", "auxiliary-data"):
+        if isinstance(values.get(key), str):
+            values[key] = absolute(values[key])
+    if isinstance(values.get("defenses"), str):
+        values["defenses"] = self_contained(values["defenses"], "defenses")
+    experiment = Experiment.from_mapping(before | values)
+    if resume is not None:
+        check_same(experiment, kept | {"config": before})
+    return experiment if experiment.num_clients else replace(experiment, num_clients=DEFAULT_CLIENTS)
+
+
+def _without_empty_folder(values: Mapping[str, Any]) -> dict[str, Any]:
+    """An empty ``output-dir`` is its default, which leaves the folder to us; as a path it would be the one we stand in."""
+    return {key: value for key, value in values.items() if (key, value) != ("output-dir", "")}
+
+
+def _stored(directory: Path) -> dict[str, Any]:
+    path = directory / "config.json"
+    if not is_there(path, "--resume"):
+        raise ConfigError(f"--resume: {directory} holds no run (no config.json)")
+    return read_config(path, "--resume")

@@ -1,0 +1,53 @@
+"""A run of ``side_by_side`` in a process of its own: reads what to run from its input, and ends when that does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+
+from simulations.console.terminal import Terminal
+from simulations.experiment.experiment import Experiment
+from simulations.run.in_process import run_in_process
+from simulations.runtime.launch import Resources
+from simulations.runtime.local_run import run_locally
+
+SECONDS_TO_END = 50
+"""Until a run that was told to stop is over in any case."""
+
+
+def main() -> int:
+    """Runs what the first line says; the exit code."""
+    order = json.loads(sys.stdin.readline())
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_stop_with_input, daemon=True).start()
+    experiment, way = Experiment.from_mapping(order["settings"]), order["way"]
+    console = Terminal(highlight=False)
+    _only_our_lines()
+    if way["in_process"]:
+        return run_in_process(console, experiment, way["cpus_per_client"])
+    resources = Resources(experiment.num_clients, way["cpus_per_client"], way["gpus_per_client"], way["cores"])
+    return run_locally(console, experiment, resources)
+
+
+def _stop_with_input() -> None:
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(SECONDS_TO_END)
+    os._exit(130)
+
+
+def _only_our_lines() -> None:
+    """Of what Flower's log would print here: warnings, and what fedveil says of its rounds; several runs share one screen."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.getMessage().startswith("fedveil:"))
+    logging.getLogger("flwr").handlers = [handler]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""``fedveil run --seeds 0..4``: the same experiment with several seeds, a folder each, and the page that puts them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from simulations.console.command_line import errors
+from simulations.experiment.experiment import Experiment
+from simulations.run_folder.places import is_there
+from simulations.run_folder.run_config import check_same, read_config
+from simulations.runtime.local_run import EXIT_ATTACKS_FAILED
+from simulations.trackers import EXIT_NOT_TRACKED
+
+EXIT_STOPPED = 130
+Ended = Iterable[tuple[Experiment, int]]
+"""Experiments with the exit codes of their runs, in the order in which they ended."""
+
+
+def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
+    """The experiments that are left to run: those that are finished are left out, those that were begun are resumed.
+
+    Raises:
+        ConfigError: When a folder holds a run with other settings.
+    """
+    left = []
+    for seed in seeds:
+        folder = Path(experiment.output_dir) / f"seed-{seed}"
+        one = replace(experiment, seed=seed, output_dir=str(folder))
+        config = folder / "config.json"
+        if is_there(config, "output-dir"):
+            kept = read_config(config, "--seeds")
+            one = replace(one, resume=True)
+            check_same(one, kept)
+            if kept.get("progress", {}).get("finished") is True:
+                continue
+        left.append(one)
+    return left
+
+
+def one_by_one(
+    console: Console, experiments: Sequence[Experiment], run: Callable[[Experiment], int]
+) -> Iterator[tuple[Experiment, int]]:
+    """Runs them one after the other."""
+    for at, one in enumerate(experiments, 1):
+        console.print(f"seed {one.seed}: run {at} of {len(experiments)}", markup=False)
+        yield one, run(one)
+
+
+def finish_seeds(console: Console, experiment: Experiment, seeds: Sequence[int], ended: Ended) -> int:
+    """Waits for all runs, tells which failed, and writes the comparison when all are there; the exit code.
+
+    A run that fails, or that ends without some of its attacks' scores, does not end the others; one that somebody stops does. The
+    same command again goes on with what is left.
+
+    Args:
+        console: For what is said.
+        experiment: Its folder has a folder for each seed.
+        seeds: At least one.
+        ended: Of those that were left to run.
+    """
+    from simulations.compare.groups import grouped
+    from simulations.compare.page import write_comparison
+
+    out, worst, failed = Path(experiment.output_dir), 0, list[int]()
+    for one, code in ended:
+        if code == EXIT_STOPPED:
+            console.print("all seeds: the same command goes on with what is left", markup=False)
+            return code
+        if code not in (0, EXIT_ATTACKS_FAILED, EXIT_NOT_TRACKED):
+            failed.append(one.seed)
+        worst = max(worst, code)
+    if failed:
+        told = f"failed, for the reasons told above: seed {', '.join(map(str, sorted(failed)))}; {len(seeds) - len(failed)} of "
+        errors.print(
+            f"{told}{len(seeds)} seeds are finished. The same command goes on with what is left",
+            markup=False,
+            soft_wrap=True,
+        )
+        return 1
+    done = [folder for seed in seeds if (folder := out / f"seed-{seed}").is_dir()]
+    write_comparison(grouped(done), out / "comparison.html")
+    console.print(f"all seeds: {out / 'comparison.html'}", markup=False, soft_wrap=True)
+    return worst

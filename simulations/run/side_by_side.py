@@ -1,0 +1,179 @@
+"""Several runs at the same time, each in a process of its own, as many as cores and memory hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+
+from clients.process.machine import memory_of_machine
+from simulations.experiment.experiment import Experiment
+from simulations.forecast.dry_run import size_told
+from simulations.forecast.memory_needs import Needs
+from simulations.runtime.launch import undisturbed
+from simulations.settings.errors import ConfigError
+
+SECONDS_TO_STOP = 60
+"""Until a run that was told to stop is killed; its guardian then ends what it started."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How such a run is run.
+
+    Attributes:
+        cpus_per_client: CPUs of each client worker.
+        gpus_per_client: Share of a GPU of each client worker.
+        in_process: Without Flower's runtime.
+        cores: What it may use of this machine, about.
+    """
+
+    cpus_per_client: int
+    gpus_per_client: float
+    in_process: bool
+    cores: int
+
+
+def require_jobs(asked: int) -> None:
+    """Raises ``ConfigError`` where ``--jobs`` asks for more runs at the same time than there are cores."""
+    if asked > (cores := os.cpu_count() or 1):
+        raise ConfigError(f"--jobs is {asked}; allowed: 0 to {cores}, the cores of this machine")
+
+
+def runs_at_once(asked: int, left: int, experiment: Experiment, needs: Needs, *, busy: int) -> int:
+    """How many runs go on at the same time.
+
+    Args:
+        asked: By ``--jobs``; 0 leaves the choice here: as many as have cores and free memory of their own.
+        left: Runs that are left.
+        experiment: One of them.
+        needs: Of memory, of one.
+        busy: Cores that one keeps busy.
+
+    Raises:
+        ConfigError: When more are asked for than fit.
+    """
+    require_jobs(asked)
+    cores, memory = os.cpu_count() or 1, memory_of_machine()
+    if asked * needs.total > memory:
+        raise ConfigError(
+            f"--jobs is {asked}, and one run needs {needs}; this machine has {size_told(memory)} in all: allowed here: 0 to "
+            f"{int(memory // needs.total)}"
+        )
+    if asked:
+        return max(1, min(asked, left))
+    if experiment.attack_gpus or cores < 2 * busy:
+        return 1
+    free = min(memory, psutil.virtual_memory().available)
+    return max(1, min(left, cores // busy, int(free // needs.total)))
+
+
+def side_by_side(
+    console: Console, experiments: Sequence[Experiment], way: Way, at_once: int
+) -> Iterator[tuple[Experiment, int]]:
+    """Runs them, so many at the same time, and prints their lines, each behind its seed.
+
+    Who stops the command stops all of them; so does whoever kills it, as they read from a pipe that ends with it.
+
+    Yields:
+        Each experiment with its exit code, as it ends.
+    """
+    todo, lines = iter(experiments), queue.SimpleQueue[tuple[_Run, str | None]]()
+    with ExitStack() as stack:
+        open_runs: set[_Run] = set()
+        stack.callback(_stop, open_runs, console, lines)
+        for one in islice(todo, at_once):
+            open_runs.add(_Run(one, way, lines))
+        while open_runs:
+            run, line = lines.get()
+            if line is not None:
+                _print(console, run, line)
+                continue
+            open_runs.discard(run)
+            code = run.wait()
+            if code:
+                _print(console, run, f"ended with exit code {code}")
+            if (following := next(todo, None)) is not None:
+                open_runs.add(_Run(following, way, lines))
+            yield run.experiment, code
+
+
+class _Run:
+    """A run in a process of its own (``simulations.run.seed_process``), with a thread that reads what it prints."""
+
+    def __init__(self, experiment: Experiment, way: Way, lines: queue.SimpleQueue[tuple[_Run, str | None]]) -> None:
+        self.experiment = experiment
+        env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
+        env.setdefault(
+            "OMP_NUM_THREADS", str(way.cores)
+        )  # else each computes with all cores, and they wait for each other
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "simulations.run.seed_process"],
+            cwd=Path(__file__).resolve().parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env=env,
+            start_new_session=True,  # Ctrl-C is sent to all processes of a terminal's group: here only we pass it on
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"settings": experiment.to_mapping(), "way": asdict(way)}) + "\n")
+        self._process.stdin.flush()
+        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
+
+    def _read(self, lines: queue.SimpleQueue[tuple[_Run, str | None]]) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            lines.put((self, line.rstrip()))
+        lines.put((self, None))
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        return self._process.wait()
+
+    def stop(self) -> None:
+        """Asks it to end, as Ctrl-C does."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def kill(self) -> None:
+        """Ends it."""
+        self._process.kill()
+
+
+def _stop(open_runs: set[_Run], console: Console, lines: queue.SimpleQueue[tuple[_Run, str | None]]) -> None:
+    """Ends the runs that are still there, and prints what they say last."""
+    with undisturbed():
+        for run in open_runs:
+            run.stop()
+        while open_runs:
+            try:
+                run, line = lines.get(timeout=SECONDS_TO_STOP)
+            except queue.Empty:
+                for one in open_runs:
+                    one.kill()
+                continue
+            if line is None:
+                open_runs.discard(run)
+                run.wait()
+            else:
+                _print(console, run, line)
+
+
+def _print(console: Console, run: _Run, line: str) -> None:
+    if line:
+        console.print(f"seed {run.experiment.seed} | {line}", markup=False, soft_wrap=True)

@@ -1,0 +1,95 @@
+"""Where each pipeline of a run stands, in one file each; what no later round changes is in a second one, written once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from safetensors import safe_open
+from torch import Tensor
+
+from simulations.settings.errors import undamaged
+from strategies.audit.whole_files import load_tensors, save_tensors
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a pipeline stands.
+
+    Attributes:
+        round: The last complete round; 0 is the evaluation of the initial model, one after the last round the attacks on the
+            final one.
+        weights: The global model after it.
+        ledgers: Partition -> the training defences' state.
+        accuracy: Of that model on clean test images.
+        fixed: What is the same in every checkpoint of the pipeline; large, such as what clients uploaded before the first round.
+    """
+
+    round: int
+    weights: dict[str, Tensor]
+    ledgers: dict[int, str]
+    accuracy: float | None
+    fixed: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Checkpoints:
+    """The checkpoints of a run's pipelines, by their numbers.
+
+    Args:
+        folder: Where they are; it must exist when one is saved.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._fixed: set[int] = set()
+        """Pipelines whose second file is known to be of this run: who is killed before a first checkpoint may leave another."""
+
+    def save(self, pipeline: int, checkpoint: Checkpoint) -> None:
+        """Puts a checkpoint in the place of the one before, in one move; what is fixed is written before the first only."""
+        if checkpoint.fixed and pipeline not in self._fixed:
+            save_tensors(self._fixed_path(pipeline), checkpoint.fixed, {})
+            self._fixed.add(pipeline)
+        about = {"round": checkpoint.round, "accuracy": checkpoint.accuracy, "ledgers": checkpoint.ledgers}
+        whole = {"about": json.dumps(about | {"fixed": bool(checkpoint.fixed)})}
+        save_tensors(self._path(pipeline), checkpoint.weights, whole)
+
+    def load(self, pipeline: int) -> Checkpoint | None:
+        """The pipeline's last complete round, or None.
+
+        Raises:
+            ConfigError: When its file is damaged.
+        """
+        path = self._path(pipeline)
+        if not path.is_file():
+            return None
+        with undamaged(path):
+            return self._load(pipeline, path)
+
+    def _load(self, pipeline: int, path: Path) -> Checkpoint:
+        weights, metadata = load_tensors(path)
+        about = json.loads(metadata["about"])
+        fixed: dict[str, Tensor] = {}
+        if about.get("fixed"):  # earlier versions had everything in one file
+            fixed, _ = load_tensors(self._fixed_path(pipeline))
+            self._fixed.add(pipeline)
+        ledgers = {int(partition): text for partition, text in about["ledgers"].items()}
+        return Checkpoint(about["round"], weights, ledgers, about["accuracy"], fixed)
+
+    def round_of(self, pipeline: int) -> int:
+        """The last complete round; -1 where there is none. Reads no weights.
+
+        Raises:
+            ConfigError: When its file is damaged.
+        """
+        path = self._path(pipeline)
+        if not path.is_file():
+            return -1
+        with undamaged(path), safe_open(path, framework="pt") as file:
+            return int(json.loads(file.metadata()["about"])["round"])
+
+    def _path(self, pipeline: int) -> Path:
+        return self.folder / f"p{pipeline:02d}.safetensors"
+
+    def _fixed_path(self, pipeline: int) -> Path:
+        return self.folder / f"p{pipeline:02d}-fixed.safetensors"

@@ -1,0 +1,58 @@
+"""One writer for a folder: two would undo each other's files."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+from simulations.settings.errors import ConfigError
+
+LOCK = ".lock"
+"""File that a writer keeps locked. It stays when the writer ends: whoever removed it could let two others in at once."""
+
+
+def take_lock(folder: Path, refusal: str) -> IO[str]:
+    """Takes a folder, which is made where it is missing, for this process and those that it forks, until the file is closed.
+
+    Args:
+        folder: The folder.
+        refusal: What to tell when another process has it; the number of that is put behind.
+
+    Raises:
+        ConfigError: With ``refusal``; or when the folder cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("a+", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write into {folder}: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(refusal + _holder(file)) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
+
+
+def require_free(folder: Path, refusal: str) -> None:
+    """Raises ``ConfigError`` with ``refusal``, as ``take_lock`` does, where another process has the folder; changes nothing."""
+    path = folder / LOCK
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(refusal + _holder(file)) from None
+
+
+def _holder(file: IO[str]) -> str:
+    """Who has it, as far as the file says, which is closed."""
+    with file:
+        file.seek(0)
+        number = file.read(32).strip()
+    return f" (process {number})" if number.isdecimal() else ""

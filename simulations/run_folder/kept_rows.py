@@ -1,0 +1,31 @@
+"""What a run that goes on finds of its rows and of its pictures' index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from simulations.run_folder.line_files import kept_lines
+from simulations.run_folder.rows import Row
+
+PLACE = ("defense", "round", "attack", "observation")
+"""What a picture belongs to, as its line of the index says."""
+
+
+def kept(path: Path) -> tuple[list[Row], list[dict[str, Any]], list[str]]:
+    """Rows and the pictures' index of a run's folder, and what was lost of each with a last line that was cut off.
+
+    Raises:
+        ConfigError: When another line is damaged; it says what helps.
+    """
+    rows, rows_lost = kept_lines(path / "rows.jsonl", Row.from_json)
+    pictures, pictures_lost = kept_lines(path / "pictures" / "index.jsonl", _placed)
+    return rows, pictures, [lost for lost in (rows_lost, pictures_lost) if lost]
+
+
+def _placed(entry: Any) -> dict[str, Any]:
+    """A line of the index, which says what its picture belongs to."""
+    missing = [key for key in (*PLACE, "file") if key not in entry]
+    if missing or not isinstance(entry, dict):
+        raise ValueError(f"expected an object with {', '.join(PLACE)} and file")
+    return entry

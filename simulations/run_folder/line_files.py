@@ -1,0 +1,126 @@
+r"""Files of JSON lines: one JSON text a line, in ASCII, and a line ends at a line feed alone.
+
+``str.splitlines`` and many readers also end a line at U+2028, U+2029, U+0085 and some control characters. Any text may hold
+them, also one that a client sent. Writers here escape all of them, and readers here do not split at them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from simulations.settings.errors import ConfigError
+
+T = TypeVar("T")
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+"""What a line that somebody or a broken disk wrote can provoke in its reader."""
+HALF = rb"\ud"
+"""How JSON begins to write half of a character: bytes that are UTF-8 hold none."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A line that cannot be read.
+
+    Attributes:
+        line: Its number, from 1.
+        last: Nothing but empty lines follows.
+        why: What its reader said.
+    """
+
+    line: int
+    last: bool
+    why: str
+
+
+def json_line(value: Any) -> str:
+    """One line with its line feed; ASCII, so that no text of ``value`` can end the line for any reader.
+
+    Raises:
+        ValueError: On NaN and infinities, which JSON does not have.
+    """
+    return json.dumps(value, allow_nan=False) + "\n"
+
+
+def json_lines(values: Iterable[Any]) -> str:
+    """``json_line`` of each."""
+    return "".join(map(json_line, values))
+
+
+def read_json_lines(
+    path: Path, read: Callable[[Any], T], *, replace: bool = False
+) -> tuple[list[tuple[int, T]], list[Damage]]:
+    """What ``read`` makes of the lines that can be read, with their numbers, and the other lines; nothing of a missing file.
+
+    Args:
+        path: The file.
+        read: From a decoded line to what it says; what it raises makes the line a damaged one.
+        replace: Bytes that are no UTF-8, and halves of characters, become replacement characters; else bytes that are no UTF-8
+            damage their line.
+
+    Raises:
+        OSError: When the file cannot be read.
+    """
+    if not path.exists():
+        return [], []
+    lines = [(at, line) for at, line in enumerate(path.read_bytes().split(b"\n"), 1) if line.strip()]
+    found, damaged = list[tuple[int, T]](), list[Damage]()
+    for at, line in lines:
+        try:
+            value = json.loads(line.decode(errors="replace" if replace else "strict"))
+            halves = replace and HALF in line.lower()
+            found.append((at, read(whole_characters(value) if halves else value)))
+        except UNREADABLE as error:
+            told = f"{type(error).__name__}: {str(error)[:200]}"
+            damaged.append(Damage(at, at == lines[-1][0], told))
+    return found, damaged
+
+
+def whole_characters(value: Any) -> Any:
+    r"""A JSON value in whose texts a replacement character stands for each half of a character, such as "\ud800".
+
+    JSON can hold them, and nothing that writes UTF-8 can.
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {whole_characters(key): whole_characters(inner) for key, inner in value.items()}
+    return [whole_characters(inner) for inner in value] if isinstance(value, list) else value
+
+
+def kept_lines(path: Path, read: Callable[[Any], T]) -> tuple[list[T], str]:
+    """What the lines of a run that goes on hold, and what is lost where the last one was cut off; "" where nothing is.
+
+    Args:
+        path: The file; one that is missing holds no lines.
+        read: As for ``read_json_lines``.
+
+    Raises:
+        ConfigError: When another line is damaged, or no line can be read. The error says what helps.
+    """
+    if path.is_dir():
+        raise ConfigError(
+            f"resume: {path} is no file, but a folder; restore it from a copy, or begin a run in another folder"
+        )
+    found, damaged = read_json_lines(path, read)
+    for one in damaged:
+        if not one.last:
+            raise ConfigError(
+                f"resume: line {one.line} of {path} is damaged ({one.why}); restore the file from a copy, or delete that line, "
+                "which loses what it says"
+            )
+    if damaged and not found:
+        raise ConfigError(
+            f"resume: {path} is damaged: none of its lines can be read ({damaged[0].why}); restore it from a copy, or begin a run "
+            "in another folder"
+        )
+    values = [value for _, value in found]
+    if not damaged:
+        return values, ""
+    return values, (
+        f"{path.name}: line {damaged[0].line} is cut off ({damaged[0].why}) and was left out; what it said, and what may have "
+        "followed it, is lost"
+    )

@@ -1,0 +1,202 @@
+"""One result row, one number: what a run writes into ``rows.jsonl``, a line each, and a report reads from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from simulations.run_folder.line_files import json_line
+from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, PAINTED, ThreatCard
+
+NULL_PREFIX = "baseline:"
+"""Attack texts of the null baselines, such as ``baseline:grey``: guesses that need no attack."""
+SCALE_PREFIX = "scale:"
+"""Attack texts of what is made from the truth or its class to read scores by, such as ``scale:blurred`` and ``scale:class-mean``:
+neither a bar nor an attack."""
+
+COUNTS = ("n", "failures")
+LONGEST_SHOWN = 60
+"""Characters of a value that cannot be read, in a note."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One measured number and everything needed to judge it.
+
+    Attributes:
+        experiment: Name of the experiment.
+        scenario: How clients and server worked together.
+        dataset: Name of the data set.
+        model: Name of the model.
+        cut: Where the model was cut when the number was measured; "" where that is no question.
+        seed: Seed of the run.
+        defense: Pipeline text; "" is no defence.
+        attack: Attack text, ``baseline:NAME`` for a null baseline, ``scale:NAME`` for a scale, "" for a number about training.
+        card: The threat card; "setting" in files.
+        round: Round that the number belongs to.
+        final: Whether it is about the model after the last round, which is only attacked or served; ``round`` is then higher, by
+            one, or where the model is served in several phases by the number of the phase.
+        metric: What was measured.
+        reference: What images were compared with: "original", "transformed" or "".
+        value: The number, a mean over ``n``; None when there is none; infinite for the PSNR of an exact copy.
+        n: Examples (or clients) behind the mean.
+        status: "ok", "failed", "refused" (a node's configuration does not let it answer), "not-validated" (the attack did not break
+            the undefended run either) or "under-powered" (too few images for a verdict, or others to look for them among, or a
+            test of membership with too few records to tell a leak from none).
+        seconds: Time that the number cost.
+        ci_low: Lower end of the 95 % interval of the mean.
+        ci_high: Upper end of the 95 % interval of the mean.
+        worst: The worst single example for privacy.
+        failures: Trials that failed; they are part of ``value`` as the grey image, of membership (tests of clients) they are not.
+        neighbours: Of an epsilon and its delta, between which data sets it holds (see ``defenses.neighbours``).
+        message: Why the row failed.
+        client: Client that the row is about, if it is about one.
+        extra: What has no field: the curve of a test of membership ("roc"), and fields that this version does not know.
+    """
+
+    metric: str
+    experiment: str = ""
+    scenario: str = ""
+    dataset: str = ""
+    model: str = ""
+    cut: str = ""
+    seed: int = 0
+    defense: str = ""
+    attack: str = ""
+    card: ThreatCard = field(default_factory=ThreatCard)
+    round: int = 0
+    final: bool = False
+    reference: str = ""
+    value: float | None = None
+    n: int = 0
+    status: str = "ok"
+    seconds: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    worst: float | None = None
+    failures: int = 0
+    neighbours: str = ""
+    message: str = ""
+    client: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_null(self) -> bool:
+        """Whether the row is a null baseline."""
+        return self.attack.startswith(NULL_PREFIX)
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether the row only says how to read others."""
+        return self.attack.startswith(SCALE_PREFIX)
+
+    @property
+    def is_attack(self) -> bool:
+        """Whether the row is about an attack: neither about training nor a null baseline nor a scale."""
+        return self.attack != "" and not self.is_null and not self.is_scale
+
+    @property
+    def painted_by(self) -> str:
+        """Text of the attack that made the guess from noise in place of updates; "" for every other row."""
+        return self.attack.removeprefix(PAINTED) if self.attack.startswith(PAINTED) else ""
+
+    @property
+    def learns_prior(self) -> bool:
+        """Whether the attack knows images, and could paint one from nothing, as its threat card says."""
+        return self.card.more.get("learns_prior") is True
+
+    @property
+    def study(self) -> tuple[str, str, str, str, str]:
+        """What must agree before numbers may be averaged over seeds: each cut of a model is a deployment of its own."""
+        return (self.experiment, self.scenario, self.dataset, self.model, self.cut)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Row:
+        """Reads one decoded line; a value that is not a number (NaN), or too large for one, makes the row a failed one.
+
+        Raises:
+            ValueError: When the line names no metric, a round or seed is no whole number, or a count is none from 0 on.
+        """
+        if not isinstance(data, Mapping) or not isinstance(data.get("metric"), str):
+            raise ValueError("expected an object with a metric")
+        data = {_FIELD.get(key, key): value for key, value in data.items()}
+        known: dict[str, Any] = {}
+        for spec in fields(cls):
+            if spec.name in data and spec.name != "extra":
+                known[spec.name] = _READ[str(spec.type)](data[spec.name])
+        if odd := next((name for name in COUNTS if known.get(name, 0) < 0), ""):
+            raise ValueError(f"{odd} is {known[odd]}; expected a count from 0 on")
+        extra = {key: value for key, value in data.items() if key not in NAMES}
+        row = cls(**known, extra=extra)
+        if "cut" not in data and (told := row.card.more.get("cut")):
+            row = replace(row, cut=str(told))  # versions before the column told it of attacks on their cards alone
+        if row.value is None and row.status == "ok" and data.get("value") is not None:
+            told = repr(data["value"])[:LONGEST_SHOWN]
+            return replace(
+                row, status="failed", message=row.message or f"value is {told}, not a number that can be measured"
+            )
+        return row
+
+    def to_json(self) -> str:
+        """One line of strict JSON in ASCII, without its line feed: NaN becomes null, infinities become text."""
+        data = {_KEY.get(name, name): getattr(self, name) for name in NAMES if name != "extra"}
+        data |= {_KEY["card"]: self.card.to_json(), **self.extra}
+        return json_line(_strict(data)).removesuffix("\n")
+
+
+def null_name(attack: str) -> str:
+    """``baseline:grey`` -> "grey", ``scale:blurred`` -> "blurred", ``baseline:painted:A()`` -> "A() on noise"."""
+    if attack.startswith(PAINTED):
+        return f"{attack.removeprefix(PAINTED)} on noise"
+    return attack.removeprefix(NULL_PREFIX).removeprefix(SCALE_PREFIX)
+
+
+def number_of(value: Any) -> float | None:
+    """A number as rows hold it; None for NaN, for a finite one beyond ``MOST_VALUE`` and for what is none."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if math.isnan(number) or MOST_VALUE < abs(number) < math.inf else number
+
+
+def _whole(value: Any) -> int | None:
+    number = number_of(value)
+    return int(number) if number is not None and abs(number) <= MOST_WHOLE else None
+
+
+def _required(value: Any) -> int:
+    number = _whole(value)
+    # A round or a seed that cannot be read must not turn into another one.
+    if number is None and value is not None:
+        raise ValueError(f"{repr(value)[:LONGEST_SHOWN]} is not a whole number of at most {MOST_WHOLE}")
+    return number or 0
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    if isinstance(value, Mapping):
+        return {key: _strict(inner) for key, inner in value.items()}
+    return [_strict(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "str": _text,
+    "bool": lambda value: value is True,
+    "int": _required,
+    "int | None": _whole,
+    "float | None": number_of,
+    "ThreatCard": lambda value: ThreatCard.from_json(value if isinstance(value, Mapping) else {}),
+}
+_KEY = {"card": "setting"}
+"""Field -> its key in files, where it is another one."""
+_FIELD = {key: name for name, key in _KEY.items()}
+NAMES = {spec.name: None for spec in fields(Row)}.keys()
+"""Of the fields, in their order."""

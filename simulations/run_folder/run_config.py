@@ -1,0 +1,126 @@
+"""What config.json says of a run, and whether another experiment may go on with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from clients.data.datasets import dataset_names
+from clients.data.own import GROUP as DATASETS
+from clients.models.library import LIBRARIES
+from clients.models.own import GROUP as MODELS
+from clients.process.own_code import fingerprint, installed, is_own
+from simulations.run_folder.study import Study
+from simulations.settings.defaults import FEDERATED
+from simulations.settings.errors import ConfigError
+from strategies.audit.adaptive import adaptive_names
+
+PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "numpy")
+OWN_CODE = "own-code"
+"""Key of what the files amount to that settings name."""
+OTHERS = {"audited": "the audit of an app", "recording": "attacks on a recording"}
+"""Scenario in a ``config.json`` -> what else leaves a folder like a run's."""
+FREE_ON_RESUME = {"resume", "output-dir", "attack-workers", "attack-gpus", "client-timeout", "min-usable"}
+"""Settings that change no number, so a resumed run may differ in them."""
+
+
+def read_config(path: Path, key: str) -> dict[str, Any]:
+    """What a run's config.json says.
+
+    Args:
+        path: The file.
+        key: Option that asks for it, for errors.
+
+    Raises:
+        ConfigError: When it is none, or cannot be read.
+    """
+    try:
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        for name, value in (
+            ("config", kept.get("config")),
+            *((name, kept.get(name, {})) for name in (OWN_CODE, "progress")),
+        ):
+            if not isinstance(value, dict):
+                raise TypeError(f"{name} is a {type(value).__name__}")
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot read {path}: {error.strerror}") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{key}: {path} is no configuration of a run: {error}") from error
+    if (kind := str(kept["config"].get("scenario", FEDERATED))) in OTHERS:  # a damaged file may hold a list there
+        raise ConfigError(
+            f"{key}: {path.parent} holds {OTHERS[kind]}, which is begun anew; runs of `fedveil run` can go on"
+        )
+    return kept
+
+
+def check_same(experiment: Study, kept: Mapping[str, Any]) -> None:
+    """Whether a run may be resumed with the settings of ``experiment``.
+
+    Args:
+        experiment: What is to go on.
+        kept: The run's config.json.
+
+    Raises:
+        ConfigError: Naming the first setting that is another than before and may not be, or that names code which changed.
+    """
+    now, before = experiment.to_mapping(), kept["config"]
+    odd = [key for key in now if key not in FREE_ON_RESUME and before.get(key) != now[key]]
+    if odd:
+        raise ConfigError(
+            f"resume: {odd[0]} was {before.get(odd[0])!r} and is now {now[odd[0]]!r}; resume with the settings of the run"
+        )
+    for key, digest in own_code_of(experiment).items():
+        if kept.get(OWN_CODE, {}).get(key, digest) != digest:
+            raise ConfigError(f"resume: the file of {key} = {now[key]!r} is not what it was when the run began")
+
+
+def own_code_of(experiment: Study) -> dict[str, str]:
+    """Setting -> what its file's content amounts to, for those that name code of one's own."""
+    named = {
+        "model": (experiment.model, MODELS, LIBRARIES),
+        "dataset": (experiment.dataset, DATASETS, dataset_names()),
+        "auxiliary-data": (experiment.auxiliary_data, DATASETS, dataset_names()),
+    }
+    found = {
+        key: fingerprint(name, group)
+        for key, (name, group, known) in named.items()
+        if is_own(name, known) or name in installed(group)
+    }
+    return {key: digest for key, digest in found.items() if digest}
+
+
+def about_run(experiment: Study, path: Path, progress: Mapping[str, Any]) -> dict[str, Any]:
+    """The resolved experiment, versions of the packages that matter, and how far the run in ``path`` is."""
+    pipelines = experiment.pipelines()
+    described = {
+        str(p): {
+            "adaptive_attacks": adaptive_names(p, experiment.kinds, experiment.on_tables),
+            "sources": [d.source for d in p.defenses],
+            "caveats": [d.caveat for d in p.defenses if d.caveat],
+        }
+        for p in pipelines
+    }
+    return {
+        "config": experiment.to_mapping(),
+        "pipelines": [str(p) for p in pipelines],
+        "defenses": described,
+        OWN_CODE: own_code_of(experiment),
+        "versions": versions(),
+        "progress": dict(progress),
+        "command": f"fedveil report {path}",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that matter, as far as they are installed."""
+    return {name: v for name in PACKAGES if (v := _version(name))}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,317 @@
+"""What a run leaves on disk, written so that a killed run keeps what it had and can go on.
+
+    rows.jsonl          one number a line
+    pictures/           PNG files and index.jsonl, which says what each shows
+    config.json         the resolved experiment, versions and progress
+    checkpoints/        the global model and the clients' ledgers of each pipeline, after its last complete round; what
+                        clients uploaded is in files of its own, written once
+    jobs/               attacks that have no rows yet, with the updates they attack
+    history/            observed updates that attacks on all rounds still need
+    report.html, rows.csv
+
+Every file is written beside its place and then moved there, so a reader never meets half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from logging import WARNING
+from pathlib import Path
+from typing import IO, Any, Generic, Self, TypeVar
+
+import numpy as np
+from flwr.common.logger import log
+from torch import Tensor
+
+from clients.task.task import Task
+from defenses.pipeline import Pipeline
+from simulations.run_folder.checkpoints import Checkpoint, Checkpoints
+from simulations.run_folder.folder_lock import take_lock
+from simulations.run_folder.kept_rows import PLACE, kept
+from simulations.run_folder.line_files import json_lines, kept_lines
+from simulations.run_folder.rows import NAMES, Row
+from simulations.run_folder.run_config import about_run, check_same
+from simulations.run_folder.run_times import RunTimes
+from simulations.run_folder.study import Study
+from simulations.settings.errors import ConfigError, undamaged
+from strategies.audit.jobs import AttackJob
+from strategies.audit.kinds import Observed
+from strategies.audit.recorder import BOUNDS
+from strategies.audit.whole_files import whole
+
+S = TypeVar("S", bound=Study)
+LINES_LOST = "lines-lost"
+"""Metric of a row that says that a line of the run's files could not be read when the run went on."""
+
+
+@dataclass
+class RunDirectory(Generic[S]):
+    """Rows, pictures, checkpoints and open jobs of one run (the ``Recorder`` of ``strategies.audit.recorder``).
+
+    Attributes:
+        path: The folder.
+        experiment: Its settings.
+    """
+
+    path: Path
+    experiment: S
+    _rows: list[Row] = field(default_factory=list)
+    _pictures: list[dict[str, Any]] = field(default_factory=list)
+    _attacks: dict[str, int] = field(default_factory=dict)
+    _lock: IO[str] | None = None
+    _progress: dict[str, Any] = field(default_factory=dict)
+    _round_started: float = field(default_factory=time.perf_counter)
+    _times: RunTimes = field(default_factory=RunTimes)
+
+    def __post_init__(self) -> None:
+        self._checkpoints = Checkpoints(self.path / "checkpoints")
+        self._order = {str(pipeline): at for at, pipeline in enumerate(self.experiment.pipelines())}
+        # Numbers for the names of picture files: the same after a resume.
+        for pipeline in self.experiment.pipelines():
+            for kind in self.experiment.kinds:
+                for attack in self.experiment.attacks_on(pipeline, kind):
+                    self._attacks.setdefault(repr(attack), len(self._attacks))
+
+    # Opening ----------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(cls, path: Path, experiment: S) -> Self:
+        """Starts a new run in ``path``, or takes up the one that is there when ``experiment.resume`` is set.
+
+        Raises:
+            ConfigError: When there is a run already and resume is off, none and it is on, its settings were others, or one of its
+                files is damaged.
+        """
+        run = cls(path, experiment)
+        run._take_lock()
+        try:
+            run._take_up()
+        except BaseException:
+            run.close()  # else nobody could try again while this process lives
+            raise
+        for folder in ("pictures", "checkpoints", "jobs", "history"):
+            (path / folder).mkdir(parents=True, exist_ok=True)
+        return run
+
+    def _take_up(self) -> None:
+        """Reads what is there of the run that goes on, or makes sure that nothing is there of another."""
+        config = self.path / "config.json"
+        if self.experiment.resume:
+            if not config.is_file():
+                raise ConfigError(f"resume: {self.path} holds no run (no config.json)")
+            with undamaged(config):
+                before = json.loads(config.read_text(encoding="utf-8"))
+                check_same(self.experiment, before)
+            self._times = RunTimes.resumed(before.get("run"))
+            self._load()
+        elif config.exists() or (self.path / "rows.jsonl").exists():
+            raise ConfigError(f"output-dir: {self.path} already holds a run; resume it, or name another folder")
+
+    def close(self) -> None:
+        """Lets another process write to this folder."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _take_lock(self) -> None:
+        self._lock = take_lock(self.path, busy(self.path))
+
+    def _load(self) -> None:
+        """Reads rows and pictures, without those of rounds that were not complete and of jobs that were not closed."""
+        complete = {text: self._checkpoints.round_of(at) for text, at in self._order.items()}
+        rows_file = self.path / "rows.jsonl"
+        if max(complete.values(), default=-1) >= 0 and not rows_file.is_file():
+            raise ConfigError(
+                f"resume: {rows_file} is no file, and checkpoints say that rounds were complete; restore it from a copy, or begin "
+                "a run in another folder"
+            )
+        for path in (self.path / "jobs").glob("*.safetensors"):
+            job = _job(path)
+            if job.task.round > complete[job.task.plan.pipeline]:
+                path.unlink()
+        open_jobs = {
+            (job.task.plan.pipeline, job.task.round, attack, job.card.observation)
+            for job in self.open_jobs()
+            for attack in map(repr, job.attacks)
+        }
+
+        def keep(defense: str, at: int, attack: str, observation: str) -> bool:
+            return at <= complete.get(defense, -1) and (defense, at, attack, observation) not in open_jobs
+
+        rows, pictures, lost = kept(self.path)
+        self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.card.observation)]
+        self._pictures = [one for one in pictures if keep(*(one[key] for key in PLACE))]
+        self._tell_lost(lost)
+
+    def _tell_lost(self, lost: Sequence[str]) -> None:
+        """A row for each line that could not be read; none where no complete round can have lost anything."""
+        for message in lost:
+            log(WARNING, "resume: %s", message)
+            if self._rows:
+                last = self._rows[-1]
+                about = {
+                    name: getattr(last, name) for name in ("experiment", "scenario", "dataset", "model", "cut", "seed")
+                }
+                place: dict[str, Any] = {"defense": last.defense, "round": last.round, "final": last.final}
+                self._rows.append(Row(metric=LINES_LOST, status="failed", message=message, **about, **place))
+
+    # Recording --------------------------------------------------------------------------------------------------------
+
+    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
+        """Adds one number. ``fields`` are those of a row, or columns of a scenario's own; those not given have neutral values."""
+        experiment = self.experiment
+        if value is not None and not math.isfinite(value):
+            # JSON has no infinity, and a client may report anything: the row says so, and the run goes on.
+            fields["message"] = f"{metric} is {value}"
+            value = None
+        fields = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields.items()}
+        about: dict[str, Any] = {"n": 1, "seconds": round(time.perf_counter() - self._round_started, 3)}
+        if metric in BOUNDS:
+            about["neighbours"] = task.plan.defenses().neighbours
+        further = {name: value for name, value in fields.items() if name not in NAMES}
+        self._rows.append(
+            Row(
+                experiment=experiment.experiment,
+                scenario=experiment.scenario,
+                dataset=experiment.dataset,
+                model=experiment.model,
+                cut=task.cut,
+                seed=experiment.seed,
+                defense=task.plan.pipeline,
+                round=task.round,
+                final=task.is_final,
+                metric=metric,
+                value=value,
+                extra=further,
+                **(about | {name: value for name, value in fields.items() if name not in further}),
+            )
+        )
+
+    def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
+        """Adds one image (C, H, W) in [0, 1] as a PNG file."""
+        from PIL import Image
+
+        entry = {
+            "defense": task.plan.pipeline,
+            "round": task.round,
+            "final": task.is_final,
+            "image": image_number,
+            **fields,
+        }
+        kind = fields["kind"] if not fields["attack"] else f"attack{self._attack_number(fields['attack'])}"
+        # One attack may run on several kinds of observation of a round.
+        of = str(fields["observation"]).replace(" ", "-")
+        place = f"r{task.round:04d}-c{fields['client']}-t{fields['target']}-i{image_number}"
+        name = f"{self.label(task.plan.pipeline)}-{place}-{of}-{kind}.png"
+        pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
+        pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels)
+        with whole(self.path / "pictures" / name) as partial:
+            Image.fromarray(pixels).save(partial, format="PNG", optimize=True)
+        self._pictures.append({**entry, "psnr": fields.get("psnr"), "file": name})
+
+    def _attack_number(self, attack: str) -> int:
+        return self._attacks.setdefault(attack, len(self._attacks))
+
+    def label(self, pipeline: str) -> str:
+        """Short name of a pipeline in file names."""
+        return f"p{self._order[pipeline]:02d}"
+
+    # Attack jobs ------------------------------------------------------------------------------------------------------
+
+    def open_job(self, job: AttackJob) -> None:
+        """Keeps a job until its rows are written."""
+        job.save(self.path / "jobs")
+
+    def close_job(self, job: AttackJob) -> None:
+        """Writes the rows, then forgets the job: killed in between, a resumed run does it again."""
+        self.flush()
+        (self.path / "jobs" / f"{job.name}.safetensors").unlink(missing_ok=True)
+
+    def keep_history(self, job: AttackJob) -> None:
+        """Keeps what was observed in a round until the pipeline's attacks on all rounds begin."""
+        job.save(self.path / "history")
+
+    def history(self, job: AttackJob) -> tuple[Observed, ...]:
+        """What was kept of the same pipeline and kind of observation in earlier rounds, oldest first."""
+        stem = f"{self.label(job.task.plan.pipeline)}-r*-{job.kind.name}-history.safetensors"
+        kept = [_job(path).observed for path in sorted((self.path / "history").glob(stem))]
+        return tuple(observed for observed in kept if observed.task.round < job.task.round)
+
+    def open_jobs(self) -> list[AttackJob]:
+        """Jobs without rows, in order of name."""
+        return [_job(path) for path in sorted((self.path / "jobs").glob("*.safetensors"))]
+
+    # Rounds -----------------------------------------------------------------------------------------------------------
+
+    def begin_round(self) -> None:
+        """Starts the clock that utility rows carry."""
+        self._round_started = time.perf_counter()
+
+    def complete_round(self, pipeline: Pipeline, checkpoint: Checkpoint) -> None:
+        """Makes a round final: rows first, then the checkpoint that counts them as complete."""
+        self.flush()
+        self._checkpoints.save(self._order[str(pipeline)], checkpoint)
+
+    def checkpoint(self, pipeline: Pipeline) -> Checkpoint | None:
+        """The pipeline's last complete round, or None."""
+        return self._checkpoints.load(self._order[str(pipeline)])
+
+    def flush(self) -> None:
+        """Writes rows and the pictures' index, in an order that does not depend on which attack ended first."""
+        self._rows.sort(key=self._sort_key)
+        self._pictures.sort(key=lambda p: p["file"])
+        write_atomically(self.path / "rows.jsonl", "".join(row.to_json() + "\n" for row in self._rows))
+        write_atomically(self.path / "pictures" / "index.jsonl", json_lines(self._pictures))
+
+    def _sort_key(self, row: Row) -> tuple[Any, ...]:
+        what = (row.card.observation, row.attack, row.metric, row.reference, row.message)
+        return (self._order[row.defense], row.round, *what, -1 if row.client is None else row.client)
+
+    def judge(self, judged: Callable[[Sequence[Row]], list[Row]]) -> None:
+        """Replaces the rows by judged ones, such as those of ``simulations.report.validate``; call it when all rows are there."""
+        self._rows = judged(self._rows)
+
+    def write_failure(self, reason: str) -> None:
+        """Keeps what was recorded, and says in config.json why the run ended."""
+        self.flush()
+        self.write_progress({**self._progress, "finished": False, "failed": reason})
+
+    def write_progress(self, progress: Mapping[str, Any], on_change: Callable[[Path], Any] | None = None) -> None:
+        """Writes config.json; ``on_change`` then rebuilds what depends on it (the report)."""
+        self._progress = dict(progress)
+        about = about_run(self.experiment, self.path, progress) | {"run": self._times.about()}
+        write_atomically(self.path / "config.json", json.dumps(about, indent=1))
+        if on_change:
+            on_change(self.path)
+
+
+def busy(path: Path) -> str:
+    """What is said of a folder that another run has; a killed command may leave its simulation running for a while."""
+    return f"output-dir: another run is still writing to {path}; wait for it, or end it"
+
+
+def _job(path: Path) -> AttackJob:
+    with undamaged(path):
+        return AttackJob.load(path)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a .jsonl file; none when it does not exist.
+
+    Raises:
+        ConfigError: When a line is none.
+    """
+    found, lost = kept_lines(path, dict)
+    if lost:
+        raise ConfigError(lost)
+    return found
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes beside ``path`` and moves the result there."""
+    with whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")

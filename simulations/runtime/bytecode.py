@@ -1,0 +1,60 @@
+"""Bytecode of installed packages, for the many processes that a run starts.
+
+Each of them imports torch, Ray or Flower. Without bytecode on disk each process compiles their sources again, which takes 2 to 5
+seconds of a core.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from importlib.util import cache_from_source, find_spec
+from pathlib import Path
+
+from simulations.runtime.user_cache import private_folder
+
+VARIABLE, PREFIX = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
+LARGE = ("torch", "ray", "flwr")
+"""Packages that take longest to compile."""
+
+
+def keep_bytecode() -> Path | None:
+    """Give this process and its children a bytecode folder of the user's where they would compile large packages anew.
+
+    That is the case when these packages have no bytecode, and none may be written: ``PYTHONDONTWRITEBYTECODE`` is set, or the
+    packages belong to another user. Call it before torch is imported.
+
+    Returns:
+        The folder; None where none is needed, or no safe one can be made.
+    """
+    if all(map(_has_bytecode, LARGE)) or (not sys.dont_write_bytecode and all(map(_can_write, LARGE))):
+        return None
+    folder = private_folder("bytecode")
+    if folder is not None:
+        os.environ.pop(VARIABLE, None)
+        os.environ[PREFIX] = sys.pycache_prefix = str(folder)
+        sys.dont_write_bytecode = False
+    return folder
+
+
+def forget_bytecode(place: Path) -> None:
+    """Remove what a bytecode folder holds of the sources below ``place``, which will not be there again."""
+    if sys.pycache_prefix:
+        shutil.rmtree(Path(cache_from_source(str(place.absolute() / "any.py"))).parent, ignore_errors=True)
+
+
+def _has_bytecode(package: str) -> bool:
+    source = _source(package)
+    return not source or Path(cache_from_source(source)).is_file()
+
+
+def _can_write(package: str) -> bool:
+    source = _source(package)
+    return not source or sys.pycache_prefix is not None or os.access(Path(source).parent, os.W_OK)
+
+
+def _source(package: str) -> str:
+    """The file of a package's ``__init__``; "" where it is not installed, or has no source."""
+    spec = find_spec(package)
+    return spec.origin if spec is not None and spec.origin and spec.origin.endswith(".py") else ""

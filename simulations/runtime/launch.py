@@ -1,0 +1,263 @@
+"""A private local Flower runtime for one run: started on a free port, followed, judged and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from clients.process.ray_cluster import LONGEST_FOLDER, SHORT, lone_cluster, patient, session_folder
+from simulations.runtime.guardian import Guardian, end_runtime, processes_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")
+BESIDE = ("LICENSE", "README.md")
+"""Files that Flower wants in the app's folder; a wheel holds them, and ``pyproject.toml``, as ``simulations/app_*``."""
+PORT_VARIABLE = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
+PORTS = range(20_000, 32_000)
+PORT_TRIES = 100
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask the command to end, besides Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a simulation may use.
+
+    Attributes:
+        clients: Number of simulated clients.
+        cpus_per_client: Whole CPUs of each client worker; the pool holds as many workers as fit.
+        gpus_per_client: Share of a GPU of each client worker.
+        cores: What all of them together may use; 0 for all of the machine.
+    """
+
+    clients: int
+    cpus_per_client: int = 1
+    gpus_per_client: float = 0.0
+    cores: int = 0
+
+    def federation_config(self) -> str:
+        """As ``flwr run --federation-config`` reads it."""
+        pairs: dict[str, Any] = {
+            "num-supernodes": self.clients,
+            "client-resources-num-cpus": self.cpus_per_client,
+            "client-resources-num-gpus": self.gpus_per_client,
+            "init-args-num-cpus": max(self.cores or os.cpu_count() or 1, self.cpus_per_client),
+            "init-args-logging-level": "'ERROR'",
+        }
+        return " ".join(f"{key}={value}" for key, value in pairs.items())
+
+
+class LaunchError(RuntimeError):
+    """Flower's runtime could not be started or did not run the app."""
+
+
+class LocalRuntime:
+    """Flower's local runtime with a home, a port and processes of its own; use it as a context manager.
+
+    Flower reuses whatever runtime answers on its usual port, with that runtime's environment, code and user. A free port and
+    a temporary home keep runs, checkouts and users apart. On leaving, every process that carries this home is stopped; where this
+    process is killed and cannot, a guardian does.
+    """
+
+    def __init__(self, log_path: Path) -> None:
+        self.log_path = log_path
+        self.home = Path(tempfile.mkdtemp(prefix="fedveil-flwr-", dir=short_temporary_folder()))
+        self._guardian = Guardian(self.home)
+        binaries = Path(sys.executable).parent
+        self.env = {
+            **os.environ,
+            "FLWR_HOME": str(self.home),
+            PORT_VARIABLE: str(free_port()),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"),  # Ray reports its use by default
+            # Ray starts workers at niceness 15: beside anything else that computes, clients would hardly be scheduled.
+            "RAY_worker_niceness": os.environ.get("RAY_worker_niceness", "0"),  # noqa: SIM112 (Ray's name)
+            # Where fedveil was started by `uv run`, the simulation descends from it, and Ray would start its workers by uv anew.
+            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": os.environ.get("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0"),
+            "COLUMNS": "200",  # else Flower breaks what it tells of an error, paths included, at the width of this terminal
+            "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+        self.env |= patient(os.environ)
+        if "RAY_ADDRESS" not in os.environ:  # else Ray joins a cluster, which has its own ways
+            self.env |= lone_cluster(os.environ) | session_folder(self.home)
+        # -P: the folder of the file is no place to import from.
+        self.flower = [sys.executable, "-P", str(ROOT / "simulations" / "runtime" / "flower_command.py")]
+        (self.home / "config.toml").write_text(
+            '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local-in-memory:"\n',
+            encoding="utf-8",
+        )
+
+    def __enter__(self) -> LocalRuntime:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with undisturbed():
+            self.stop()
+
+    def start(
+        self, config: Mapping[str, Any], resources: Resources, app: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Submits the app (this one by default), streaming its log to ``log_path``; the process ends when the run does."""
+        settings = self.home / "run.toml"
+        # JSON's strings, numbers and booleans are valid TOML values.
+        settings.write_text(
+            "".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()), encoding="utf-8"
+        )
+        command = [
+            *self.flower, "run", str(app or app_folder(self.home, config)), "local", "--stream", "--run-config", str(settings),
+            "--federation-config", resources.federation_config(),
+        ]  # fmt: skip
+        with self.log_path.open("ab") as log:
+            return subprocess.Popen(
+                command, env=self.env, cwd=self.home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def status(self) -> str:
+        """The run's status as Flower tells it, such as "finished:completed"; "" when it knows no run."""
+        command = [*self.flower, "list", "local", "--format", "json"]
+        done = subprocess.run(
+            command,
+            env=self.env,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=600,
+            check=False,
+        )
+        start = done.stdout.find("{")
+        try:
+            runs = json.loads(done.stdout[start:])["runs"] if start >= 0 else []
+        except (json.JSONDecodeError, KeyError):
+            runs = []
+        return str(runs[0]["status"]) if runs else ""
+
+    def keep_superlink_log(self) -> None:
+        """Appends the log of the local SuperLink, which goes with the home, to ``log_path``."""
+        log = self.home / "local-superlink" / "superlink.log"
+        if log.is_file():
+            with self.log_path.open("ab") as kept:
+                kept.write(b"\n--- log of the local SuperLink\n" + log.read_bytes())
+
+    def stop(self) -> None:
+        """Ends every process of this runtime, the simulation first, and removes its home."""
+        end_runtime(self.home)
+        self._guardian.dismiss()
+
+    def processes(self) -> list[psutil.Process]:
+        """Processes that were started with this runtime's home in their environment."""
+        return processes_of(self.home)
+
+
+def short_temporary_folder() -> str:
+    """The directory for temporary files, or ``/tmp`` where Ray could make no sockets in a home in it, as its path is too long."""
+    usual = tempfile.gettempdir()
+    longest = LONGEST_FOLDER - len("/fedveil-flwr-abcdefgh")
+    return usual if len(os.fsencode(usual)) <= longest or not os.access(SHORT, os.W_OK) else SHORT
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Signals that ask for an end do nothing meanwhile: a second one, as `uv run` sends, would leave what the first was to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *ENDING)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_politely() -> None:
+    """From now on SIGTERM, and SIGHUP of a terminal that closes, end this process by an exception, so that it still stops what it
+    started; a second one does nothing. Who had them ignored, as ``nohup`` does, keeps that.
+    """
+
+    def end(number: int, _: object) -> None:
+        for one in ENDING:
+            signal.signal(one, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, end)
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address that nothing listens on now.
+
+    Chosen by chance below the ports that systems give to outgoing connections, and beside those of Ray's workers: between
+    the choice and the use nothing else is likely to take it, another run's choice included.
+
+    Raises:
+        LaunchError: When no port is free.
+    """
+    for _ in range(PORT_TRIES):
+        port = PORTS.start + secrets.randbelow(len(PORTS))
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise LaunchError(f"none of {PORT_TRIES} ports from {PORTS.start} to {PORTS.stop - 1} is free on 127.0.0.1")
+
+
+def app_folder(scratch: Path, config: Mapping[str, Any]) -> Path:
+    """The Flower app: the checkout, or a copy made in ``scratch`` when fedveil was installed from a wheel.
+
+    Flower takes no setting that the app's own file does not name, and a scenario of another package has settings of its own: then
+    the copy's file names them, too.
+    """
+    checkout = (ROOT / "pyproject.toml").is_file() and (ROOT / "clients" / "app.py").is_file()
+    folder, prefix = (ROOT, "") if checkout else (ROOT / "simulations", "app_")
+    text = (folder / f"{prefix}pyproject.toml").read_text(encoding="utf-8")
+    unnamed = config.keys() - tomllib.loads(text)["tool"]["flwr"]["app"]["config"].keys()
+    if checkout and not unnamed:
+        return ROOT
+    app = scratch / "fedveil"
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, app / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in BESIDE:
+        shutil.copy(folder / f"{prefix}{name}", app / name)
+    named = "".join(f"{key} = {json.dumps(config[key])}\n" for key in sorted(unnamed))
+    (app / "pyproject.toml").write_text(
+        text.replace("[tool.flwr.app.config]\n", f"[tool.flwr.app.config]\n{named}", 1), encoding="utf-8"
+    )
+    return app
+
+
+def wait_for(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether the process ended within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            return True
+        time.sleep(0.1)
+    return False

@@ -1,0 +1,137 @@
+"""A run in a private local Flower runtime from start to end, as the command line shows it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from clients.process.ray_cluster import ray_reason
+from simulations.console.command_line import errors
+from simulations.experiment.experiment import Experiment
+from simulations.runtime.launch import LocalRuntime, Resources, end_politely
+from simulations.runtime.progress import follow, read_progress
+
+EXIT_ATTACKS_FAILED = 3
+"""The run went to its end, but attacks gave no score."""
+STARTS = 2
+"""Of Flower's local SuperLink and of Ray, which a busy machine does not always bring up in time."""
+NOT_STARTED = "Failed to start local SuperLink"
+"""How Flower begins to say so."""
+_BOX = re.compile(r"^(?:╭─|\+-) Error [─-]+(?:╮|\+)\n(.*?)^(?:╰─|\+-)", re.DOTALL | re.MULTILINE)
+_ENGINE = re.compile(r"An exception occurr?ed ?!! ?(.*?)(?=^\w+ *: |^Traceback |\Z)", re.DOTALL | re.MULTILINE)
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_LOGS = re.compile(r"\s*See logs at .+\.$")
+
+
+def run_locally(console: Console, experiment: Experiment, resources: Resources) -> int:
+    """Runs an experiment, shows its progress, and says how it ended; the exit code.
+
+    A SuperLink that does not start is started once again, with another home and port. So is a Ray that ends before any round does.
+
+    Args:
+        console: Where progress is shown.
+        experiment: With an output folder; all its checks are passed.
+        resources: What the simulation may use.
+    """
+    out, started = Path(experiment.output_dir), time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    end_politely()
+    for start in range(1, STARTS + 1):
+        log = out / "flower.log"
+        begin, before = log.stat().st_size if log.is_file() else 0, read_progress(out)
+        with LocalRuntime(log) as runtime:
+            process = runtime.start(experiment.to_mapping(), resources)
+            try:
+                follow(console, process, experiment, begin)
+                text = _read(log, begin)
+                box, engine = box_text(text), engine_failure(text)
+                if engine and start < STARTS and not _has_worked(read_progress(out), before):
+                    console.print(f"Ray failed: {engine}; started again", markup=False, soft_wrap=True)
+                    # The folder may already say that it holds a run, which has failed.
+                    experiment = replace(experiment, resume=(out / "config.json").is_file())
+                    continue
+                if not box.startswith(NOT_STARTED):
+                    return _ended(console, out, runtime.status(), engine or box, started)
+            except KeyboardInterrupt:
+                errors.print(f"\nstopped; {what_next(out)}", markup=False, soft_wrap=True)
+                return 130
+            runtime.keep_superlink_log()
+        if start < STARTS:
+            console.print(f"{box}; started again ({start + 1} of {STARTS})", markup=False, soft_wrap=True)
+    errors.print(f"[red]the run did not start[/red], in {STARTS} tries:", soft_wrap=True)
+    cause = _last_error(log, begin, default="")
+    why = f"its log ends with: {cause}" if cause else "the machine may be busy"
+    errors.print(f"{box}; {why}\nlog: {log}\n{what_next(out)}", markup=False, soft_wrap=True)
+    return 1
+
+
+def _has_worked(progress: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether a round was completed since the progress was ``before``, which a resumed run has from its first part."""
+    return "pipeline" in progress and progress != before
+
+
+def _ended(console: Console, out: Path, status: str, told: str, started: float) -> int:
+    progress = read_progress(out)
+    if status != "finished:completed" or not progress.get("finished"):
+        failed = progress.get("failed")
+        # Without Ray the server finds no clients, and says that; once a round has ended it knows better.
+        first, second = (failed, told) if "round" in progress else (told, failed)
+        why = str(first or second or _last_error(out / "flower.log"))
+        errors.print(f"[red]the run failed[/red] ({status or 'no status'}): {escape(why)}", soft_wrap=True)
+        errors.print(f"log: {out / 'flower.log'}\n{what_next(out)}", markup=False, soft_wrap=True)
+        return 1
+    console.print(f"finished in {time.monotonic() - started:.0f} s")
+    console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", markup=False, soft_wrap=True)
+    return tell_failures(out)
+
+
+def what_next(out: Path) -> str:
+    """Only a run that has begun can be continued."""
+    begun = (out / "config.json").is_file()
+    return f"continue with: fedveil run --resume {out}" if begun else "nothing was run: give the same command again"
+
+
+def tell_failures(out: Path) -> int:
+    """Lists the attacks of a finished run that gave no score; the exit code."""
+    from simulations.report.analysis.failures import failed_attacks
+
+    failed = failed_attacks(out)
+    if not failed:
+        return 0
+    errors.print(
+        "[red]attacks or defences failed[/red], and nothing is known about what attacks would have found:",
+        soft_wrap=True,
+    )
+    for failure in failed:
+        errors.print(f"  {failure}", markup=False, soft_wrap=True)
+    return EXIT_ATTACKS_FAILED
+
+
+def box_text(log: str) -> str:
+    """The text of the last box in which Flower's command told an error, in one line, without the log that goes with the runtime."""
+    boxes = _BOX.findall(log)
+    return _LOGS.sub("", " ".join(line.strip(" │|") for line in boxes[-1].rstrip("\n").split("\n"))) if boxes else ""
+
+
+def engine_failure(log: str) -> str:
+    """What Flower's simulation engine, and with it Ray, said when it failed, in one line; "" where it did not."""
+    found = _ENGINE.search(_COLOURS.sub("", log))
+    return ray_reason(found[1]) if found else ""
+
+
+def _read(log: Path, begin: int) -> str:
+    """What was written behind the first ``begin`` bytes."""
+    return log.read_bytes()[begin:].decode(errors="replace")
+
+
+def _last_error(log: Path, begin: int = 0, default: str = "see the log") -> str:
+    """The last line of a log that tells an error, but not that of a box: Flower's commands say there only that they failed."""
+    lines = [line for line in _read(log, begin).split("\n") if "Error" in line and not line.startswith(("╭", "+-"))]
+    return lines[-1].strip() if lines else default

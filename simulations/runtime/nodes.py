@@ -1,0 +1,177 @@
+"""The nodes of a run: who is there, and what each of them holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from clients.data.card import DataCard
+from clients.data.images import ImageDataset, fingerprint
+from clients.data.partitions import Indices, partition_indices
+from clients.task.auxiliary import Auxiliary
+from clients.task.task import Plan
+from clients.wire.records import reason_of, to_record, to_tensors, values_of
+from clients.wire.texts import shortened
+from defenses.pipeline import Pipeline
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import scenario
+from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
+from strategies.exchange.exchange import Exchange
+
+NODE_WAIT_SECONDS = 120.0
+MOST_EXAMPLES = 2**31
+"""Of a client that has data of its own: the server plans by what it says."""
+
+
+def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
+    """Partition -> node id of the connected nodes.
+
+    Raises:
+        RuntimeError: When too few nodes connect, or two claim the same partition.
+    """
+    wanted = experiment.num_clients or 2
+    deadline = time.monotonic() + NODE_WAIT_SECONDS
+    while len(ids := list(grid.get_node_ids())) < wanted:
+        if time.monotonic() > deadline:
+            raise RuntimeError(
+                f"{len(ids)} nodes are connected after {NODE_WAIT_SECONDS:.0f} s, num-clients asks for {wanted}"
+            )
+        time.sleep(0.5)
+    # Until partitions are known, nodes stand for themselves. The first answer of a simulation waits for Ray to start.
+    exchange = Exchange(grid, {node: node for node in ids}, max(experiment.client_timeout, NODE_WAIT_SECONDS))
+    replies = exchange("query.partition", {node: RecordDict({"config": ConfigRecord()}) for node in ids})
+    if len(replies) < wanted:
+        raise RuntimeError(f"{len(replies)} of {len(ids)} nodes told their partition, num-clients asks for {wanted}")
+    nodes: dict[int, int] = {}
+    for node, reply in replies.items():
+        if reply.has_error():
+            raise RuntimeError(f"node {node} did not tell its partition: {reason_of(reply)}")
+        partition = values_of(reply, "metrics").get("partition")
+        if not isinstance(partition, int):
+            raise RuntimeError(f"node {node} says that it holds partition {shortened(partition)}; expected a number")
+        if partition in nodes:
+            raise RuntimeError(f"nodes {nodes[partition]} and {node} both say that they hold partition {partition}")
+        nodes[partition] = node
+    nodes = dict(sorted(nodes.items()))
+    if experiment.num_clients:
+        nodes = dict(list(nodes.items())[: experiment.num_clients])
+    if missing := set(range(len(nodes))) - set(nodes):
+        raise RuntimeError(f"no node holds partition {min(missing)}; partitions are numbered from 0")
+    return nodes
+
+
+def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
+    """Gives every node its share of the data and checks that they agree on its shape.
+
+    Raises:
+        RuntimeError: When a node cannot read its data, or its shape is not that of the others.
+    """
+    plan = experiment.plan(Pipeline())
+    shares = _shares(plan, experiment, len(exchange.nodes))
+    # In a simulation every process runs this bundle; a deployed node has its own copy.
+    app_dir = str(Path(__file__).resolve().parents[2]) if _in_simulation() else ""
+    contents = {
+        partition: RecordDict(
+            {"config": exchange.config(plan.at(0), **{"app-dir": app_dir}), **shares.get(partition, {})}
+        )
+        for partition in exchange.nodes
+    }
+    replies = exchange("query.setup", contents)
+    cards: dict[int, DataCard] = {}
+    sizes: dict[int, tuple[int, int]] = {}
+    from_seed = []
+    mine_read = fingerprint(plan.load_data()) if shares else ""
+    for partition in exchange.nodes:
+        reply = replies.get(partition)
+        if reply is None or reply.has_error():
+            reason = reason_of(reply) if reply is not None else "no reply"
+            raise RuntimeError(f"client {partition} could not be set up: {reason}")
+        cards[partition], sizes[partition] = _told_at_set_up(partition, reply, shares.get(partition, {}))
+        from_seed += [partition] if values_of(reply, "card").get("randomness") == "seed" else []
+        told = values_of(reply, "card").get("data")
+        if shares and told is not None and told != mine_read:
+            raise RuntimeError(
+                f"client {partition} reads other examples than the server does from dataset = {experiment.dataset!r}: a function "
+                "that draws its split anew each time must seed it, and nodes need the same files"
+            )
+    first = min(cards)
+    for partition, card in cards.items():
+        for name in ("num_classes", "input_shape"):
+            mine, others = getattr(card, name), getattr(cards[first], name)
+            if mine != others:
+                raise RuntimeError(f"client {partition} has {name} = {mine}, client {first} has {others}")
+    labels = {}
+    if shares and scenario(experiment.scenario).server_has_labels(experiment):
+        part = plan.load_data().train
+        labels = {p: part.truth(to_tensors(shares[p]["indices"])["train"]) for p in exchange.nodes}
+    return KnownClients(cards[first], sizes, labels, _randomness(from_seed, len(exchange.nodes)))
+
+
+def _told_at_set_up(
+    partition: int, reply: Message, share: Mapping[str, ArrayRecord]
+) -> tuple[DataCard, tuple[int, int]]:
+    """A client's card, and how many training and test examples it has: as many as it was given, where it was.
+
+    Raises:
+        RuntimeError: When it tells something else.
+    """
+    try:
+        card = DataCard.from_json(str(values_of(reply, "card").get("card")))
+    except ValueError as error:
+        raise RuntimeError(f"client {partition} could not be set up: {error}") from error
+    numbers, counts = values_of(reply, "metrics"), list[int]()
+    given = {name: len(rows) for name, rows in to_tensors(share["indices"]).items()} if share else {}
+    for part in ("train", "test"):
+        count = numbers.get(f"{part}-examples")
+        if not isinstance(count, int) or not 0 < count <= MOST_EXAMPLES or count != given.get(part, count):
+            allowed = given.get(part, f"1 to {MOST_EXAMPLES}")
+            raise RuntimeError(
+                f"client {partition} says that it has {shortened(count)} {part} examples; expected {allowed}"
+            )
+        counts.append(count)
+    return card, (counts[0], counts[1])
+
+
+def _randomness(from_seed: list[int], clients: int) -> str:
+    if not from_seed:
+        return OWN_SECRET
+    if len(from_seed) == clients:
+        return FROM_SEED
+    return f"{FROM_SEED} at clients {', '.join(map(str, from_seed))}; {OWN_SECRET} elsewhere"
+
+
+def _shares(plan: Plan, experiment: Experiment, clients: int) -> dict[int, dict[str, ArrayRecord]]:
+    if experiment.partition == "node":
+        return {}
+    train, test = dealt(plan, experiment, plan.load_data(), clients)
+    return {
+        at: {"indices": to_record({"train": torch.from_numpy(train[at]), "test": torch.from_numpy(test[at])})}
+        for at in range(clients)
+    }
+
+
+def dealt(plan: Plan, experiment: Experiment, data: ImageDataset, clients: int) -> tuple[list[Indices], list[Indices]]:
+    """Positions of each client's training and test examples.
+
+    Raises:
+        ValueError: When they cannot be dealt out so; it says what to change.
+    """
+    labels = data.train.labels.numpy()
+    # What the server holds itself no client may hold: attacks learn from it.
+    free = np.setdiff1d(np.arange(len(labels)), Auxiliary(plan).held_out(data.train.strata()))
+    train = [free[part] for part in partition_indices(labels[free], experiment.partition, clients, experiment.seed)]
+    # Test examples are always spread evenly: they measure the global model, not a client.
+    return train, partition_indices(data.test.labels.numpy(), "iid", clients, experiment.seed)
+
+
+def _in_simulation() -> bool:
+    import sys
+
+    return Path(sys.argv[0]).stem == "flwr-simulation"

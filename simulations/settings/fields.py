@@ -1,0 +1,139 @@
+"""How an experiment's settings are declared, and words of theirs read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import Field, field, fields
+from typing import Any
+
+from clients.wire.limits import LIMITS
+from simulations.settings.errors import ConfigError
+
+LARGEST = 2**63 - 1
+"""Of numbers: what TOML, Flower and torch hold of a whole one. Infinity and NaN are none."""
+
+LONGEST = 160
+"""Characters of a value in an error."""
+
+
+def setting(default: Any, about: str, allowed: str = "", check: Callable[[Any], bool] | None = None) -> Any:
+    """A field of an experiment: default, meaning, and what is allowed beyond its type."""
+    return field(default=default, metadata={"about": about, "allowed": allowed, "check": check})
+
+
+def key_of(name: str) -> str:
+    """The field's name as users write it."""
+    return name.replace("_", "-")
+
+
+def check_values(settings: Any) -> None:
+    """Checks each field of a frozen dataclass of settings by its type and its own check; whole numbers become floats where asked.
+
+    Raises:
+        ConfigError: Naming the key, what came and what is allowed.
+    """
+    for spec in fields(settings):
+        object.__setattr__(settings, spec.name, checked(spec, getattr(settings, spec.name)))
+
+
+def checked(spec: Field[Any], value: Any) -> Any:
+    """A setting's value, by its type and its own check; a whole number as a float where that is asked for.
+
+    Raises:
+        ConfigError: Naming the key, what came and what is allowed.
+    """
+    kind: type[Any] = type(spec.default)
+    key, check = key_of(spec.name), spec.metadata["check"]
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise ConfigError(
+            f"{key} is {shown(value)} ({type(value).__name__}); expected {kind.__name__}, such as {spec.default!r}"
+        )
+    if kind in (int, float) and not abs(value) <= LARGEST:  # NaN is no number up to it, either
+        allowed = spec.metadata["allowed"]
+        raise ConfigError(
+            f"{key} is {shown(value)}; allowed: {allowed}{'' if 'at most' in allowed else f', and at most {LARGEST}'}"
+        )
+    if check and not check(value):
+        raise ConfigError(f"{key} is {shown(value)}; allowed: {spec.metadata['allowed']}")
+    return float(value) if kind is float else value
+
+
+def shown(value: Any) -> str:
+    """A value in an error: what would fill a screen is cut, with its length."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of more digits than Python writes, or lists in lists
+        return f"{type(value).__name__} that is too large to show"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
+
+
+def at_least(minimum: float) -> dict[str, Any]:
+    """From a minimum on."""
+    return {"allowed": f"at least {minimum:g}", "check": lambda value: value >= minimum}
+
+
+def between(minimum: float, maximum: float) -> dict[str, Any]:
+    """Between two numbers, both included."""
+    return {"allowed": f"at least {minimum}, at most {maximum}", "check": lambda value: minimum <= value <= maximum}
+
+
+def at_most_characters(maximum: int) -> dict[str, Any]:
+    """A text of one line, not longer than that."""
+    return {
+        "allowed": f"one line of at most {maximum} characters",
+        "check": lambda value: len(value) <= maximum and value.isprintable(),
+    }
+
+
+def above(minimum: float, maximum: float) -> dict[str, Any]:
+    """Above a minimum, up to a maximum."""
+    return {"allowed": f"above {minimum:g}, at most {maximum:g}", "check": lambda value: minimum < value <= maximum}
+
+
+def one_of(*values: str) -> dict[str, Any]:
+    """One of a few words."""
+    return {"allowed": " or ".join(map(repr, values)), "check": lambda value: value in values}
+
+
+def limited(name: str) -> dict[str, Any]:
+    """What a node takes on of a plan's field (``clients.wire.limits``)."""
+    return {"allowed": str(LIMITS[name]), "check": LIMITS[name].allows}
+
+
+IMAGE_SIDE: dict[str, Any] = limited("image_size")
+"""0 for no scaling. One pixel is no image: shuffles, crops and scores have nothing to work on, and torch cannot scale to it."""
+
+SHARE: dict[str, Any] = {"allowed": "above 0, at most 1", "check": lambda value: 0 < value <= 1}
+
+
+def milestone(word: str, rounds: int) -> int:
+    """The round that a word of ``learning-rate-milestones`` names."""
+    part, slash, whole = (piece.strip() for piece in word.partition("/"))
+    if part.isdecimal() and whole.isdecimal() and 0 < int(part) < int(whole):
+        return math.floor(rounds * int(part) / int(whole) + 0.5)
+    if slash or not part.isdecimal() or not 1 <= int(part) < rounds:
+        raise ConfigError(
+            f"learning-rate-milestones: {word!r}; allowed: numbers from 1 to {rounds - 1}, as rounds = {rounds}, "
+            "and shares such as 5/8"
+        )
+    return int(part)
+
+
+def attacked_rounds(text: str, rounds: int) -> list[int]:
+    """The rounds that ``attack-rounds`` names, in order; ``rounds + 1`` is the model after the last one.
+
+    Raises:
+        ConfigError: Naming the word that is none.
+    """
+    final = rounds + 1
+    names = {"first": [1], "last": [rounds], "final": [final], "all": list(range(1, final + 1))}
+    chosen: set[int] = set()
+    for word in filter(None, map(str.strip, text.split(","))):
+        numbers = names.get(word) or ([int(word)] if word.isdecimal() and 1 <= int(word) <= rounds else [])
+        if not numbers:
+            raise ConfigError(
+                f"attack-rounds: {word!r}; allowed: first, last, final, all and numbers from 1 to rounds = {rounds}"
+            )
+        chosen.update(numbers)
+    return sorted(chosen)

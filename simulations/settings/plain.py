@@ -1,0 +1,83 @@
+"""Refusing plain values at once: what needs no more than names, types and ranges is told before torch is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, fields
+from importlib.metadata import entry_points
+from typing import Any
+
+from simulations.settings import federated, inference, outsourced, split
+from simulations.settings.common import CommonSettings
+from simulations.settings.defaults import AUTO, FEDERATED, SCENARIOS_GROUP
+from simulations.settings.errors import other_scenario, require_known, unknown_scenario
+from simulations.settings.federated import FederatedSettings
+from simulations.settings.fields import checked, key_of, shown
+from simulations.settings.inference import InferenceSettings
+from simulations.settings.outsourced import OutsourcedSettings
+from simulations.settings.split import SplitSettings
+from simulations.settings.whole_models import WholeModelSettings
+
+DECLARED: Mapping[str, tuple[type[Any], ...]] = {
+    "federated": (CommonSettings, WholeModelSettings, FederatedSettings),
+    "inference": (CommonSettings, WholeModelSettings, InferenceSettings),
+    "outsourced": (CommonSettings, WholeModelSettings, OutsourcedSettings),
+    "split": (CommonSettings, SplitSettings),
+}
+"""Scenario -> where its settings are declared. A test compares them with the scenarios themselves, which need torch."""
+
+USUAL = {
+    key
+    for module in (federated, inference, outsourced, split)
+    for usual in ("USUAL", "USUAL_ON_TABLES")
+    for key in vars(module).get(usual, ())
+}
+"""Keys whose value may be "auto": a scenario has one of its own. A test compares them, too."""
+
+
+def plain_settings() -> dict[str, Field[Any]]:
+    """Key -> field of the settings of our own scenarios."""
+    return {key_of(spec.name): spec for kinds in DECLARED.values() for kind in kinds for spec in fields(kind)}
+
+
+def others_declare() -> bool:
+    """Whether another package offers a scenario, whose settings nobody here knows."""
+    return bool(entry_points(group=SCENARIOS_GROUP))
+
+
+def refuse_plain(values: Mapping[str, Any], *, resumed: bool = False) -> None:
+    """Refuses unknown keys and scenarios, values of another type or outside their range, and settings of another scenario.
+
+    Where other packages offer scenarios, only types and ranges of our own settings are checked here: ``Experiment`` tells the rest.
+
+    Args:
+        values: Key -> value, as given.
+        resumed: They go on top of a run's own, which say the scenario.
+
+    Raises:
+        ConfigError: As ``Experiment`` would tell it.
+    """
+    known = plain_settings()
+    odd = [key for key in values if key not in known]
+    if odd and not others_declare():
+        require_known("setting", odd[0], known)
+    for key, value in values.items():
+        if key in known and not (key in USUAL and value == AUTO):
+            checked(known[key], value)
+    if not resumed:
+        _refuse_others(values, known)
+
+
+def _refuse_others(values: Mapping[str, Any], known: Mapping[str, Field[Any]]) -> None:
+    name = values.get("scenario", FEDERATED)
+    if name not in DECLARED:
+        if not others_declare():
+            raise unknown_scenario(name, DECLARED)
+        return
+    own = {key_of(spec.name) for kind in DECLARED[name] for spec in fields(kind)}
+    odd = [
+        key for key, value in values.items() if key in known.keys() - own and value not in (known[key].default, AUTO)
+    ]
+    if odd and not others_declare():
+        of = [one for one, kinds in DECLARED.items() if any(key_of(s.name) == odd[0] for k in kinds for s in fields(k))]
+        raise other_scenario(odd[0], shown(values[odd[0]]), of, name)

@@ -1,0 +1,59 @@
+"""Settings of split learning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clients.wire.limits import LIMITS, MOST_IMAGES
+from simulations.settings.attributes import attacks_setting, queries_setting
+from simulations.settings.fields import SHARE, between, limited, one_of, setting
+
+USUAL: Mapping[str, Any] = {"model": "vit", "defenses": "PatchShuffle(); FeatureNoise(std=1.0)"}
+"""What such runs have where nobody sets it (``Scenario.usual``)."""
+USUAL_ON_TABLES: Mapping[str, Any] = {
+    "model": "difm",
+    "optimizer": "adamw",
+    "learning-rate": 0.003,
+    "defenses": "PatchShuffle(); FeatureNoise(std=0.38)",
+    "smashed-attacks": "EmbeddingReversal(); FieldReading()",
+}
+"""Likewise where examples are rows of a table; over ``USUAL``."""
+
+
+@dataclass(frozen=True)
+class SplitSettings:
+    """Their names, defaults, meanings and ranges."""
+
+    patch_size: int = setting(4, "side of a patch in pixels, which divides the images' sides", **limited("patch_size"))
+    depth: int = setting(4, "transformer blocks of both halves together", **limited("depth"))
+    heads: int = setting(4, "attention heads of a block", **limited("heads"))
+    edge_blocks: int = setting(
+        1, "blocks at the clients, unless a defence asks for another number", **limited("edge_blocks")
+    )
+    train_edge: bool = setting(False, "the clients' half is trained and averaged; else it stays as initialised")
+    pretrained: str = setting(
+        "",
+        "vit: absolute path of a file of weights to start from, the same file on every machine: a state dict of timm by "
+        "torch.save, or .safetensors; set its model's width, depth, patch-size and heads (which no check can tell); empty: random "
+        "weights",
+    )
+    block_learning_rate: float = setting(
+        0.0,
+        "of the transformer blocks in both halves; 0: learning-rate, which is else that of the head",
+        allowed=f"0, or {LIMITS['learning_rate']}",
+        check=lambda value: value == 0 or LIMITS["learning_rate"].allows(value),
+    )
+    learning_rate_floor: float = setting(
+        0.004,
+        "the last round's learning rates over the first's; between them they fall along a cosine",
+        **SHARE,
+    )
+    optimizer: str = setting("sgd", "of both halves", **one_of("sgd", "adamw"))
+    batches_per_message: int = setting(
+        4, "batches in a message (K); with 1 a trained client half is never behind", **between(1, MOST_IMAGES)
+    )
+    smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
+    attribute_attacks: str = attacks_setting()
+    attribute_queries: int = queries_setting()

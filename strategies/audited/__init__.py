@@ -1,1 +1,0 @@
-"""A curious server of anybody's own Flower app."""

@@ -1,0 +1,1 @@
+"""Messages to nodes and their replies, and what of these is accepted."""

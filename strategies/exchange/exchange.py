@@ -1,0 +1,109 @@
+"""Sending messages to partitions and getting at most one reply from each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from clients.task.task import Task
+
+MARGIN_SECONDS = 300.0
+"""Beyond what clients may take: for worker processes that are started (again). Only what never answers waits so long."""
+
+SHORTEST_POLL, LONGEST_POLL = 0.005, 1.0
+"""Seconds between two looks for replies, where the grid says nothing of its own: with every message whose reply nobody has fetched,
+Flower's simulation takes longer to find the next one, and its grid looks every tenth of a second."""
+
+
+@dataclass(frozen=True)
+class Posted:
+    """Messages on their way.
+
+    Attributes:
+        message_type: Of all of them.
+        contents: Partition -> content.
+        ids: Of the messages, in the same order.
+        deadline: Time on the monotonic clock after which nobody waits any more.
+    """
+
+    message_type: str
+    contents: dict[int, RecordDict]
+    ids: list[str]
+    deadline: float
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Round trips with the nodes of one run.
+
+    Attributes:
+        grid: Flower's message carrier.
+        nodes: Partition -> node id. Node ids are random; partitions are what results are ordered by.
+        timeout: Seconds that a client may take; it is told too, and then answers with an error.
+    """
+
+    grid: Grid
+    nodes: Mapping[int, int]
+    timeout: float
+
+    def __call__(self, message_type: str, contents: Mapping[int, RecordDict]) -> dict[int, Message]:
+        """Sends one message to each partition in ``contents``; returns the replies (errors too) in order of partition.
+
+        Nothing is sent twice: that a worker's end costs nobody but the client that caused it is seen to where workers are
+        started again (``clients/__init__.py``).
+        """
+        return self.wait(self.post(message_type, contents))
+
+    def post(self, message_type: str, contents: Mapping[int, RecordDict]) -> Posted:
+        """Sends one message to each partition and does not wait for the replies: ``wait`` does."""
+        ids, deadline = self._push(self.messages(message_type, contents))
+        return Posted(message_type, dict(contents), ids, deadline)
+
+    def wait(self, posted: Posted) -> dict[int, Message]:
+        """The replies to ``post``, as ``__call__`` returns them."""
+        return self.by_partition(self._pull(posted.ids, posted.deadline))
+
+    def send_and_receive(self, messages: Iterable[Message]) -> list[Message]:
+        """The replies to messages of any nodes in the order in which they come, as from Flower's grid; sooner than from it."""
+        return self._pull(*self._push(list(messages)))
+
+    def messages(self, message_type: str, contents: Mapping[int, RecordDict]) -> list[Message]:
+        """One message to the node of each partition in ``contents``."""
+        return [
+            Message(content=content, dst_node_id=self.nodes[partition], message_type=message_type)
+            for partition, content in contents.items()
+        ]
+
+    def by_partition(self, replies: Iterable[Message]) -> dict[int, Message]:
+        """Partition -> its node's reply, in order of partition."""
+        partitions = {node: partition for partition, node in self.nodes.items()}
+        return dict(sorted((partitions[reply.metadata.src_node_id], reply) for reply in replies))
+
+    def _push(self, messages: list[Message]) -> tuple[list[str], float]:
+        """Sends; returns the messages' ids and when to stop waiting for replies to them."""
+        # The client's own watchdog answers first. Others may be in front of it on the same worker, and one whose worker ends is
+        # run once more.
+        deadline = time.monotonic() + self.timeout * (len(messages) + 1) + MARGIN_SECONDS
+        return list(self.grid.push_messages(messages)), deadline
+
+    def _pull(self, ids: list[str], deadline: float) -> list[Message]:
+        start, open_ids, replies = time.monotonic(), set(ids), []
+        longest = float(getattr(self.grid, "pull_interval", LONGEST_POLL))
+        while open_ids:
+            for reply in self.grid.pull_messages(open_ids):
+                open_ids.discard(reply.metadata.reply_to_message_id)
+                replies.append(reply)
+            now = time.monotonic()
+            if not open_ids or now >= deadline:
+                break
+            # Short messages are asked for often, long ones seldom: a tenth of the wait at most is lost.
+            time.sleep(min(max(0.1 * (now - start), SHORTEST_POLL), longest))
+        return replies
+
+    def config(self, task: Task, **values: str | int | float | bool) -> ConfigRecord:
+        """The ``config`` record that every message carries."""
+        return ConfigRecord({"task": task.to_json(), "timeout": self.timeout, **values})

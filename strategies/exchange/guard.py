@@ -1,0 +1,216 @@
+"""What the server accepts: a reply that cannot be used safely is refused with a reason, never averaged or trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from clients.task.task import Task
+from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, reason_of, values_of, view_of
+from clients.wire.texts import RecordError, one_line, shortened
+from strategies.exchange.exchange import Exchange, Posted
+from strategies.exchange.reply_bounds import oversized
+
+MOST_WITHHELD = 16
+"""Parts that an answer may leave out, each with a row: there are fewer questions that a node may refuse."""
+
+FaultIn = Callable[[int, Message], str]
+"""(partition, reply that is no error) -> why it cannot be used, or ""."""
+
+
+class TooFewReplies(RuntimeError):  # noqa: N818 (the field's word for it)
+    """A round in which too few clients sent something usable."""
+
+
+class Rows(Protocol):
+    """Where rows go."""
+
+    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
+        """Adds one number."""
+
+
+class Answers(dict[int, Message]):
+    """Partition -> reply that can be used, in the order asked.
+
+    Attributes:
+        refused: Partition whose node, as it is configured, does not answer the question -> its words.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: dict[int, str] = {}
+
+
+class GuardedExchange:
+    """Asks clients, hands on the replies that can be used, and writes a row for every other and for what a reply leaves out.
+
+    Args:
+        exchange: Round trips with the nodes.
+        rows: Where failures and refusals are recorded.
+        min_usable: Share of those asked that must answer usably, at least one; 0 lets all fail.
+    """
+
+    def __init__(self, exchange: Exchange, rows: Rows, min_usable: float = 0.0) -> None:
+        self.exchange = exchange
+        self.rows = rows
+        self.min_usable = min_usable
+
+    def config(self, task: Task, **values: str | int | float | bool) -> ConfigRecord:
+        """The ``config`` record that every message carries."""
+        return self.exchange.config(task, **values)
+
+    def ask(
+        self, task: Task, message_type: str, contents: Mapping[int, RecordDict], fault_in: FaultIn | None = None
+    ) -> Answers:
+        """Sends one message to each partition in ``contents`` and returns the replies that can be used.
+
+        Raises:
+            TooFewReplies: When they are fewer than ``min_usable`` of those asked.
+        """
+        return self.receive(task, self.post(message_type, contents), fault_in)
+
+    def post(self, message_type: str, contents: Mapping[int, RecordDict]) -> Posted:
+        """Sends without waiting: ``receive`` does."""
+        return self.exchange.post(message_type, contents)
+
+    def receive(
+        self, task: Task, posted: Posted, fault_in: FaultIn | None = None, *, at_least: float | None = None
+    ) -> Answers:
+        """The usable replies to ``post``; see ``check``."""
+        replies = self.exchange.wait(posted)
+        return self.check(task, posted.message_type, list(posted.contents), replies, fault_in, at_least=at_least)
+
+    def check(
+        self,
+        task: Task,
+        message_type: str,
+        asked: Sequence[int],
+        replies: Mapping[int, Message],
+        fault_in: FaultIn | None = None,
+        *,
+        at_least: float | None = None,
+    ) -> Answers:
+        """The usable ones among replies; each of the others costs a row, and so does what they leave out.
+
+        Whoever refuses the question has not failed: the share is of the others.
+
+        Args:
+            task: Orders of the round.
+            message_type: Of what was asked.
+            asked: Partitions that were asked.
+            replies: Partition -> its reply, if it came.
+            fault_in: What else than an error makes a reply useless; None: nothing.
+            at_least: Share that must be usable, in place of ``min_usable``.
+
+        Raises:
+            TooFewReplies: When too few can be used.
+        """
+        good, reasons, standing = Answers(), [], []
+        for partition in asked:
+            reply = replies.get(partition)
+            if reply is not None and reply.has_error() and reply.error.code == REFUSED:
+                good.refused[partition] = reason_of(reply)
+                self._row(task, "refused", partition, f"{message_type}: {good.refused[partition]}")
+                continue
+            standing.append(partition)
+            reason = self._reason(partition, reply, fault_in)
+            if reply is not None and not reason:
+                self._tell_withheld(task, message_type, partition, reply)
+                good[partition] = reply
+                continue
+            reasons.append(f"client {partition}: {reason}")
+            self._row(task, "failed", partition, f"{message_type}: {reason}")
+        if share := self.min_usable if at_least is None else at_least:
+            require_enough(task, message_type, standing, list(good), share, reasons[:1])
+        return good
+
+    def _reason(self, partition: int, reply: Message | None, fault_in: FaultIn | None) -> str:
+        """Why a reply cannot be used, or ""."""
+        if reply is None:
+            return f"no reply within {self.exchange.timeout:g} s"
+        if reply.has_error():
+            return reason_of(reply)
+        return oversized(reply.content) or unreadable(reply) or (fault_in(partition, reply) if fault_in else "")
+
+    def _tell_withheld(self, task: Task, message_type: str, partition: int, reply: Message) -> None:
+        """A row for each thing that an answer leaves out, as far as they are not more than there can be, and one for the others."""
+        reasons = list(values_of(reply, WITHHELD).values())
+        for reason in reasons[:MOST_WITHHELD]:
+            told = reason if isinstance(reason, str) else shortened(reason)
+            self._row(task, "refused", partition, f"{message_type}: {told[:MAX_REASON]}")
+        if (more := len(reasons) - MOST_WITHHELD) > 0:
+            message = f"{message_type}: {more} more parts were withheld; at most {MOST_WITHHELD} are recorded"
+            self._row(task, "refused", partition, message)
+
+    def _row(self, task: Task, status: str, partition: int, message: str) -> None:
+        told = one_line(message, MAX_REASON)  # it may quote what a client sent
+        self.rows.row(task, metric="client", value=None, status=status, client=partition, message=told)
+
+
+def require_enough(
+    task: Task, what: str, asked: Sequence[int], good: Sequence[int], min_usable: float, reasons: Sequence[str] = ()
+) -> None:
+    """Raises ``TooFewReplies`` when less than ``min_usable`` of the partitions asked, or none, sent something usable."""
+    if asked and len(good) < max(1, min_usable * len(asked)):
+        why = f"; first reason: {reasons[0]}" if reasons else ""
+        raise TooFewReplies(
+            f"round {task.round}, {task.plan.pipeline or 'no defence'}: {len(good)} of {len(asked)} {what} replies are usable, "
+            f"min-usable = {min_usable} asks for more{why}"
+        )
+
+
+def unreadable(reply: Message) -> str:
+    """Why a reply's records cannot be read, whatever is expected of them, or "".
+
+    All of them are looked at, so that nobody who reads one later need expect anything but tensors; none is copied.
+    """
+    for record, arrays in reply.content.array_records.items():
+        try:
+            for name, array in arrays.items():
+                view_of(name, array)
+        except RecordError as error:
+            return f"{shortened(record)}: {error}"
+    return ""
+
+
+def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays") -> str:
+    """Why a reply's arrays cannot be used, or "".
+
+    Args:
+        reply: A client's reply that is no error.
+        reference: Name -> array of the shape and dtype that is expected, such as the global model.
+        record: The reply's record to check.
+
+    Refused are missing records, other names, shapes or dtypes, NaN or infinite values, metrics that are not single numbers, and
+    counts of examples that are not positive whole numbers (they are the weights of the average, and the client chooses them).
+    """
+    arrays = reply.content.get(record)
+    if not isinstance(arrays, ArrayRecord):
+        return f"the reply has no {record!r}"
+    if set(arrays) != set(reference):
+        odd = sorted(set(arrays) ^ set(reference))
+        return f"{record}: names differ from what was asked for at {shortened(odd[:3])} ({len(odd)} in all)"
+    for name, expected in reference.items():
+        try:
+            values = view_of(name, arrays[name])
+        except RecordError as error:
+            return f"{record}: {error}"
+        if values.shape != expected.shape or values.dtype != expected.dtype:
+            return f"{record}: {name!r} is {values.dtype}{values.shape}, expected {expected.dtype}{expected.shape}"
+        if not np.isfinite(values).all():
+            return f"{record}: {name!r} holds NaN or infinite values"
+    return _fault_in_numbers(reply)
+
+
+def _fault_in_numbers(reply: Message) -> str:
+    found = reply.content.get("metrics")
+    if not isinstance(found, MetricRecord):
+        return "the reply has no 'metrics'"
+    count = found.get("num-examples")
+    if not isinstance(count, int) or count <= 0:
+        return f"metrics: num-examples is {shortened(count)}, expected a positive whole number"
+    lists = [name for name, value in found.items() if isinstance(value, list)]
+    return f"metrics: {shortened(lists[0])} is a list, expected a number" if lists else ""

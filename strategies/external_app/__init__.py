@@ -1,0 +1,1 @@
+"""A curious server of an external Flower app."""

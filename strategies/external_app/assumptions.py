@@ -1,0 +1,55 @@
+"""What a curious server of somebody's own app cannot know of the training, and what attacks take instead."""
+
+from __future__ import annotations
+
+from clients.task.task import Plan
+from strategies.external_app.orders import OF_ROUND, Orders
+
+NOT_IN_PROBE = (
+    "what the app's own train() does is not in a probe: clipping or noise inside it, another optimizer than SGD, frozen layers, "
+    "BatchNorm or dropout in eval mode, augmentation"
+)
+UNCHECKED = "that its clients trained on the images of data is the app's word: their number alone is compared"
+ASSUMED = "audited-app"
+"""Metric of the row of each attacked round that tells what could not be known, in its column ``assumed``."""
+
+DIFFERENCE = "reply-difference"
+"""Metric of the row of a client whose round is one step: how far its reply lies from that step, over the step's length."""
+AS_ASSUMED = 0.01
+"""Highest difference that rounding explains: of float32 weights, whose change is much smaller than they are."""
+
+
+def sgd(plan: Plan) -> str:
+    """The optimizer that probes and attacks reckon with."""
+    kind = " (Nesterov)" if plan.nesterov else ""
+    return f"SGD with momentum {plan.momentum:g}{kind} and weight decay {plan.weight_decay:g}"
+
+
+def recipe(plan: Plan) -> str:
+    """How threat cards put it."""
+    return f"assumed: {sgd(plan)}, its state new in each round; train mode, all layers learn, no augmentation"
+
+
+def assumptions(plan: Plan, orders: Orders, loss: str, *, mods: str) -> list[str]:
+    """What could not be known of the clients, each with what was taken instead.
+
+    Args:
+        plan: Of the audit.
+        orders: How nodes were told to train.
+        loss: What the app calls its loss.
+        mods: That act on replies, by name; "" where none is known.
+    """
+    found = [
+        f"Whether the clients trained on the images of data, which guesses are scored against: {UNCHECKED.split(': ')[1]}.",
+        f"What the app's own train() does to an update, such as clipping or noise inside it: nothing beside "
+        f"{f'the mods ({mods})' if mods else 'what a step does'} was reckoned with, and no probe shows it.",
+        f"Which optimizer the clients run, and that its state starts anew each round: {sgd(plan)} was assumed.",
+        "Whether images were augmented, or the last, smaller batch of an epoch left out: neither was assumed.",
+        "Whether gradients were computed in train mode, and all layers learn: both were assumed.",
+        f"Whether the loss is {loss}: so answer_audits was told, or left it at that.",
+    ]
+    if orders.rate_told != OF_ROUND:
+        found.append(f"Whether the learning rate of this round was {orders.learning_rate:g}: {orders.rate_told}.")
+    if orders.tell_steps:
+        found.append("How many local steps there were: counted from the local epochs, the batch size and the examples.")
+    return found

@@ -1,0 +1,54 @@
+"""What a message of training, and after it the app's settings, tell of the steps that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Message
+
+from strategies.recording.usual_names import BATCHES, EPOCHS, RATES, first_number, local_steps
+
+UNTOLD = f"{EPOCHS[0]} and {BATCHES[0]}"
+"""What the number of local steps follows from."""
+OF_ROUND, OF_SETTINGS = "known: the round's messages tell it", "as the app's settings tell, the same in every round"
+"""Where a learning rate comes from, as threat cards say."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """How a client is told to train in one round; 0 is what nobody told.
+
+    Attributes:
+        learning_rate: Of SGD.
+        rate_told: ``OF_ROUND`` or ``OF_SETTINGS``.
+        local_epochs: Passes over the examples.
+        batch_size: Of a step.
+    """
+
+    learning_rate: float
+    rate_told: str
+    local_epochs: int
+    batch_size: int
+
+    @property
+    def tell_steps(self) -> bool:
+        """Whether the number of local steps follows."""
+        return bool(self.local_epochs and self.batch_size)
+
+    def steps(self, examples: int) -> int:
+        """Of a client with so many examples; 0 where nobody told."""
+        return local_steps(self.local_epochs, examples, self.batch_size) if self.tell_steps else 0
+
+
+def orders_of(message: Message, settings: Mapping[str, Any]) -> Orders:
+    """Those of a message; what it does not say is looked for in the settings, which say the same of all rounds."""
+    own = list(message.content.config_records.values())
+    sent, known = first_number(own, RATES), [*own, settings]
+    return Orders(
+        float(first_number(known, RATES) or 0.0),
+        OF_SETTINGS if sent is None else OF_ROUND,
+        int(first_number(known, EPOCHS) or 0),
+        int(first_number(known, BATCHES) or 0),
+    )

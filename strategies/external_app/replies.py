@@ -1,0 +1,157 @@
+"""Replies of an ordinary app, which hold weights, as the updates that attacks on fedveil's own clients read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Message, RecordDict
+from torch import Tensor
+
+from clients.external_app.mods import Budget
+from clients.external_app.named_arrays import named_as
+from clients.wire.records import metrics, reason_of, to_record, to_tensors, values_of
+from clients.wire.texts import one_line, read_json, shortened
+from strategies.recording.usual_names import EXAMPLES
+
+JSON = ("card", "budgets")
+"""Texts of a node that are JSON, of which no more than ``read_json`` allows is read."""
+LONGEST_TOLD = 2000
+"""Characters of what a node calls its mods, its loss or its randomness."""
+
+
+class UnusableReplyError(ValueError):
+    """A reply that holds no update of the model that was sent."""
+
+
+def weights_of(message: Message, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a message of training.
+
+    Args:
+        message: Sent or received.
+        state: ``state_dict`` of the model, whose names and order count.
+
+    Raises:
+        UnusableReplyError: When it has not exactly one ArrayRecord.
+    """
+    records: list[ArrayRecord] = list(message.content.array_records.values())
+    if len(records) != 1:
+        raise UnusableReplyError(f"{len(records)} ArrayRecords; expected one, with the weights")
+    return named_as(state, to_tensors(records[0]))
+
+
+def weights_sent(
+    messages: Sequence[Message], state: Mapping[str, Tensor], names: Mapping[str, Tensor]
+) -> dict[int, dict[str, Tensor]]:
+    """Node id -> the weights sent to it; what several get is read once.
+
+    Raises:
+        UnusableReplyError: When they are not those of the model.
+    """
+    read: dict[int, dict[str, Tensor]] = {}
+    found: dict[int, dict[str, Tensor]] = {}
+    for message in messages:
+        key = id(next(iter(message.content.array_records.values()), None))
+        if key not in read:
+            read[key] = weights_of(message, state)
+            if wrong := unfit(read[key], names):
+                raise UnusableReplyError(
+                    f"the strategy sends other weights than those of the audit's model: they have {wrong}"
+                )
+        found[message.metadata.dst_node_id] = read[key]
+    return found
+
+
+def unfit(weights: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> str:
+    """What weights lack of the tensors that count; "" when nothing."""
+    for name, tensor in names.items():
+        if name not in weights:
+            return f"no {name!r}: they begin {', '.join(map(repr, list(weights)[:3])) or 'with nothing'}"
+        if weights[name].shape != tensor.shape:
+            return f"{name!r} of shape {tuple(weights[name].shape)}, and the model {tuple(tensor.shape)}"
+    return ""
+
+
+def update_of(
+    reply: Message, sent: Mapping[str, Tensor], names: Mapping[str, Tensor], state: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Received minus sent weights.
+
+    Args:
+        reply: A client's reply.
+        sent: What it was sent.
+        names: The model's tensors that count: parameters and floating-point buffers.
+        state: See ``weights_of``.
+
+    Raises:
+        UnusableReplyError: With the reason.
+    """
+    if reply.has_error():
+        raise UnusableReplyError(reason_of(reply))
+    came = weights_of(reply, state)
+    if wrong := unfit(came, names):
+        raise UnusableReplyError(f"the reply's weights have {wrong}")
+    for name in names:
+        if not torch.isfinite(came[name]).all():
+            raise UnusableReplyError(f"{name!r} holds NaN or infinite values")
+    return {name: came[name].float() - sent[name].float() for name in names}
+
+
+def examples_behind(reply: Message) -> int:
+    """What the client says it trained on.
+
+    Raises:
+        UnusableReplyError: When it says nothing of the kind.
+    """
+    for record in reply.content.metric_records.values():
+        for name in EXAMPLES:
+            count: Any = record.get(name)
+            if isinstance(count, int) and count > 0:
+                return count
+    raise UnusableReplyError(f"its metrics have no {EXAMPLES[0]}, a positive whole number")
+
+
+def mismatch(reply: Message, examples: int) -> str:
+    """Why the truth that a client scores by is not what it trained on; "" where the two numbers of examples agree.
+
+    Args:
+        reply: To a message of training.
+        examples: That the client's ``data`` gives.
+    """
+    try:
+        count = examples if reply.has_error() else examples_behind(reply)
+    except UnusableReplyError:
+        return ""
+    if count == examples:
+        return ""
+    return (
+        f"data gives {examples} examples, and the reply to training counts {count}: guesses would be scored against other images "
+        "than it trained on, so its updates are left out"
+    )
+
+
+def as_update(reply: Message, updates: Mapping[str, Mapping[str, Tensor]], examples: int, steps: int) -> Message:
+    """A message that holds updates by record, as fedveil's own clients reply."""
+    numbers = metrics({"num-examples": examples, "local-steps": steps})
+    records: dict[str, Any] = {name: to_record(update) for name, update in updates.items()}
+    return Message(
+        RecordDict({**records, "metrics": numbers}), dst_node_id=reply.metadata.src_node_id, message_type="train"
+    )
+
+
+def budgets_told(text: str) -> list[Budget]:
+    """What each of a node's mods spends on a message, as it wrote them; none where what it wrote is no such list."""
+    try:
+        found = [Budget(*map(float, numbers)) for numbers in read_json(text)]
+    except (ValueError, TypeError, RecursionError):
+        return []
+    return found if all(math.isfinite(number) and number >= 0 for one in found for number in one) else []
+
+
+def card_text(reply: Message, name: str) -> str:
+    """A text of the reply to ``query.setup``: the card and the budgets are JSON, the others are shown on every threat card."""
+    told = values_of(reply, "card").get(name, "")
+    text = told if isinstance(told, str) else shortened(told)
+    return text if name in JSON else one_line(text, LONGEST_TOLD)

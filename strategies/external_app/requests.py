@@ -1,0 +1,62 @@
+"""What a curious server asks the nodes of an app besides training: probes, and how far a reply lies from what is assumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from clients.task.task import Task
+from clients.wire.records import values_of
+from strategies.audit.recorder import Recorder
+from strategies.exchange.exchange import Exchange
+from strategies.exchange.guard import GuardedExchange
+from strategies.external_app.assumptions import DIFFERENCE
+
+
+def probe_question(sent: Message, task: Task, target: int, timeout: float) -> RecordDict:
+    """As the app's own message of training, with the task beside its configuration: what mods look for is there."""
+    own: dict[str, Any] = {}
+    for record in sent.content.config_records.values():
+        own |= dict(record)
+    config = ConfigRecord({**own, "task": task.to_json(), "timeout": timeout, "target": target})
+    (arrays,) = sent.content.array_records.values()
+    return RecordDict({"arrays": ArrayRecord(dict(arrays)), "config": config})
+
+
+def ask_differences(
+    exchange: Exchange, rows: Recorder, task: Task, pairs: Mapping[int, tuple[Message, Message]]
+) -> list[float]:
+    """Has clients compare their replies with one step on their examples as attacks reckon with it; a row for each.
+
+    Args:
+        exchange: Round trips with the nodes.
+        rows: Where the differences go.
+        task: Orders of the round, in which a client takes a single step.
+        pairs: Partition -> its message of training, and its reply; each with one ArrayRecord.
+    """
+    questions = {partition: _check_question(*pair, task, exchange.timeout) for partition, pair in pairs.items()}
+    answers = GuardedExchange(exchange, rows).ask(task, "query.check", questions, _fault)
+    found = {partition: _difference(reply) for partition, reply in answers.items()}
+    for partition, value in found.items():
+        rows.row(task, metric=DIFFERENCE, value=value, client=partition)
+    return list(found.values())
+
+
+def _check_question(sent: Message, reply: Message, task: Task, timeout: float) -> RecordDict:
+    config = ConfigRecord({"task": task.to_json(), "timeout": timeout})
+    (before,), (after,) = (message.content.array_records.values() for message in (sent, reply))
+    return RecordDict({"sent": before, "reply": after, "config": config})
+
+
+def _fault(partition: int, reply: Message) -> str:
+    del partition
+    value = values_of(reply, "metrics").get("difference")
+    told = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return "" if told else "it tells no difference, a number from 0 on"
+
+
+def _difference(reply: Message) -> float:
+    return float(values_of(reply, "metrics")["difference"])

@@ -1,0 +1,72 @@
+"""AuditingStrategy: any strategy of Flower, run by a curious server that attacks what clients of somebody's own app send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from logging import WARNING
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from strategies.external_app.observer import Curiosity
+from strategies.external_app.results import OpenResults
+from strategies.external_app.settings import AuditSettings
+from strategies.recording.wrapper import WrappingStrategy
+
+
+class AuditingStrategy(WrappingStrategy):
+    """Does what the wrapped strategy does, and attacks what clients send beside the rounds; the clients score the guesses.
+
+    Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place. The clients' app must have
+    called ``clients.answer_audits``. What goes wrong in an audit is logged, and never ends a run.
+
+    Args:
+        strategy: Any strategy of Flower's message API; attributes that this class lacks are its, to read and to set.
+        open_results: Opens what keeps rows and pictures.
+        settings: What is attacked, and how.
+    """
+
+    def __init__(self, strategy: Strategy, open_results: OpenResults, settings: AuditSettings) -> None:
+        super().__init__(strategy, settings.rounds)
+        self._curiosity = Curiosity(open_results, settings)
+
+    def _end(self) -> None:
+        """Waits for the attacks and writes the report."""
+        self._safely("report", max(self._curiosity.settings.rounds), self._curiosity.finish)
+        super()._end()
+        if not self._curiosity.begun:
+            log(WARNING, "Audit: nothing was attacked, so there is no report")
+
+    def _said(self) -> str:
+        """Which rounds."""
+        return f"Audited: rounds {', '.join(map(str, self._curiosity.settings.rounds))}"
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The messages of the wrapped strategy; in an attacked round their nodes are asked for probes first."""
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        self._safely(f"round {server_round}", server_round, self._curiosity.before, server_round, messages, grid)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Looks at the replies, then lets the wrapped strategy aggregate them."""
+        received = list(replies)
+        self._safely(f"round {server_round}", server_round, self._curiosity.after, server_round, received)
+        return super().aggregate_train(server_round, received)
+
+    def _safely(self, where: str, server_round: int, step: Callable[..., None], *args: Any) -> None:
+        """An audit that fails costs its rows, not the run: why is in the log and, where it can be written, in a row."""
+        try:
+            step(*args)
+        except Exception as error:
+            log(WARNING, "Audit: %s: %s: %s", where, type(error).__name__, error)
+            try:
+                self._curiosity.note(server_round, f"{where}: {type(error).__name__}: {error}")
+            except Exception as unwritten:
+                log(WARNING, "Audit: no row says so: %s: %s", type(unwritten).__name__, unwritten)

@@ -1,0 +1,321 @@
+"""CuriousFedAvg: federated averaging by a server that is honest in what it computes and curious about what it receives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+from torch import Tensor
+
+from attacks.base import Attack
+from attacks.local_model import shared_tensors
+from clients.task.task import Plan, Task, whole_model_plan
+from clients.wire.records import tensors_of, to_record, to_tensors, values_of
+from defenses.random_draws import generator_for
+from strategies.audit.auditor import Auditor
+from strategies.audit.kinds import Kind
+from strategies.audit.score_rows import mean_and_interval
+from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies
+from strategies.federated.active import ActiveServer
+from strategies.federated.aggregates import SecureSums
+from strategies.federated.audit import UpdateAudit
+from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
+from strategies.federated.replies import (
+    MOST_TOLD,
+    alike,
+    fault_in_probe,
+    fault_in_update,
+    ledger_of,
+    targets_of,
+    told_by_most,
+)
+from strategies.training.evaluation import fault_in_report, record_reports
+
+PROBED = (PROBE, PROBE_ATTRIBUTE)
+"""Kinds of observations that one-step probes are."""
+
+
+class CuriousFedAvg(FedAvg):
+    """FedAvg on updates, with a guard before the average, and attacks on what arrives.
+
+    Clients reply with updates (local - global), not with weights. Before the training messages of an attacked round it asks
+    for one-step probes; both kinds of updates go to the auditor, whose attacks run beside the following rounds. The final model,
+    which no training follows, is probed too (``observe_model``); attacks on training updates then have the last round's.
+
+    ``start`` runs it as any strategy of Flower; a loop of one's own calls the four hooks, as Flower's does.
+
+    Args:
+        plan: What the run fixes for the clients.
+        auditor: Queues attacks and has them scored.
+        probe_attacks: Attacks on one-step probes.
+        update_attacks: Attacks on real training updates.
+        attribute_attacks: Attacks on the sensitive attribute behind one-step probes.
+        active_attacks: Attacks that send models of their own making instead of the agreed one; none unless a study is about them.
+        aggregate_attacks: Attacks on sums of clients' one-step probes.
+        aggregate_clients: Over how many clients these sums are; one by one.
+        attack_rounds: Server rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one. None: the first
+            round and that model.
+        known_labels: Clients publish the classes of probed images.
+        fraction_train: Share of the clients that train in a round.
+        min_usable: Share of the asked clients that must send something usable, or the run stops.
+        label: Short name of the pipeline for file names, such as "p02".
+        sizes: Partition -> training examples that the client said at the set-up to have; it may not say more in a round. Empty:
+            nobody asked.
+
+    Raises:
+        TypeError: When the plan is of a scenario that trains no whole model.
+        TooFewReplies: When a round leaves too few usable replies.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        auditor: Auditor,
+        probe_attacks: Iterable[Attack[Any, Any]] = (),
+        update_attacks: Iterable[Attack[Any, Any]] = (),
+        attribute_attacks: Iterable[Attack[Any, Any]] = (),
+        active_attacks: Iterable[Attack[Any, Any]] = (),
+        aggregate_attacks: Iterable[Attack[Any, Any]] = (),
+        aggregate_clients: Sequence[int] = (),
+        attack_rounds: Iterable[int] | None = None,
+        known_labels: bool = False,
+        fraction_train: float = 1.0,
+        min_usable: float = 0.5,
+        label: str = "p00",
+        sizes: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        self.plan, self._sizes = whole_model_plan(plan), sizes
+        super().__init__(fraction_train=fraction_train, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+        self.auditor = auditor
+        self.exchange = auditor.exchange
+        self.recorder = auditor.recorder
+        attacks: dict[Kind, tuple[Attack[Any, Any], ...]] = {
+            PROBE: tuple(probe_attacks), UPDATE: tuple(update_attacks), PROBE_ATTRIBUTE: tuple(attribute_attacks),
+            ACTIVE: tuple(active_attacks),
+            AGGREGATE: tuple(aggregate_attacks) if aggregate_clients else (),
+        }  # fmt: skip
+        attacked = (1, plan.rounds + 1) if attack_rounds is None else attack_rounds
+        self.audit = UpdateAudit(auditor, attacks, attacked, plan.rounds, label)
+        self._active = ActiveServer(self.audit, self._ask_active)
+        self._sums = SecureSums(self.audit, aggregate_clients)
+        self.known_labels = known_labels
+        self._guarded = GuardedExchange(self.exchange, self.recorder, min_usable)
+        self.ledgers: dict[int, str] = {}
+        """Partition -> the training defences' state as the client last reported it, to be handed back on resume."""
+        self.accuracy: float | None = None
+        """Of the current global model, on clean test images."""
+        self._weights: dict[str, Tensor] = {}
+
+    # The way in -------------------------------------------------------------------------------------------------------
+
+    def initial_arrays(self) -> ArrayRecord:
+        """The weights to start from, as the clients build the model too."""
+        return to_record(shared_tensors(self.plan.build_model()))
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Flower's loop over the rounds; before it the initial model is evaluated, behind it the final one is attacked.
+
+        Returns when all attacks are scored.
+
+        Args:
+            grid: The auditor's, or one that carries messages to the same nodes.
+            initial_arrays: See the method of that name.
+            num_rounds: As many as ``plan.rounds``, which clients plan by (a privacy budget, for one).
+            timeout: Seconds to wait for the replies to training and evaluation.
+            train_config: Further values for the clients' training messages; those that this strategy sets come first.
+            evaluate_config: The same for evaluation.
+            evaluate_fn: The server's own evaluation of a round's model.
+
+        Raises:
+            ValueError: When the plan is for another number of rounds.
+            TooFewReplies: When a round leaves too few usable replies.
+        """
+        if num_rounds != self.plan.rounds:
+            raise ValueError(f"num_rounds is {num_rounds}, and the clients' plan is for {self.plan.rounds} rounds")
+        asked = self.configure_evaluate(0, initial_arrays, evaluate_config or ConfigRecord(), grid)
+        initial = self.aggregate_evaluate(0, grid.send_and_receive(asked, timeout=timeout))
+        result = super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        if initial is not None:
+            result.evaluate_metrics_clientapp = {0: initial, **result.evaluate_metrics_clientapp}
+        self.observe_model(num_rounds + 1, result.arrays or initial_arrays)
+        self.auditor.collect(wait=True)
+        return result
+
+    # Training ---------------------------------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Probes the clients if this round is attacked, then orders the training of a seeded sample of them."""
+        self.observe_model(server_round, arrays)
+        asked = self._sample(server_round)
+        return self.exchange.messages("train", self._contents(server_round, arrays, asked, config))
+
+    def observe_model(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Probes the clients on a round's global model, if it is to be attacked; nothing is trained."""
+        self._weights = to_tensors(arrays)
+        self.auditor.collect()
+        if any(self.audit.wants(kind, server_round) for kind in (*PROBED, AGGREGATE)):
+            self._probe(server_round, arrays)
+        if self.audit.wants(ACTIVE, server_round):
+            self._active.probe(self.plan.at(server_round), self._weights)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Refuses what cannot be averaged, shows the rest to the attacks, and returns global + weighted mean update."""
+        task = self.plan.at(server_round)
+        asked, received = self._sample(server_round), self.exchange.by_partition(replies)
+        public = self.plan.defenses().reported_examples(self.plan.batch_size)
+
+        def fault_in(partition: int, reply: Message) -> str:
+            most = public or self._sizes.get(partition)
+            return fault_in_update(reply, self._reference(), ["arrays"], math.inf if most is None else most)
+
+        good = self._guarded.check(task, "train", asked, received, fault_in)
+        self.recorder.row(task, metric="clients-failed", value=len(asked) - len(good), n=len(asked))
+        if not good:
+            first = next(iter(good.refused.values()), "no reply")
+            raise TooFewReplies(
+                f"round {server_round}, {task.plan.pipeline or 'no defence'}: no client trains; first reason: {first}"
+            )
+        for partition, reply in good.items():
+            self._keep_ledger(partition, reply)
+        told, left_out = told_by_most(good)
+        if left_out:
+            why = f"train: {left_out} numbers that clients report are left out; at most {MOST_TOLD} with short names are recorded"
+            self.recorder.row(task, metric="client", value=None, n=len(good), status="failed", message=why)
+        self._record_training(task, good, told)
+        if self.audit.wants(UPDATE, server_round):
+            self.audit.observe(task, UPDATE, self._weights, self.accuracy, good, ["arrays"])
+        mean_update, metrics = super().aggregate_train(server_round, [alike(reply, told) for reply in good.values()])
+        if mean_update is None:
+            return None, None
+        return self._step(mean_update), metrics
+
+    def _sample(self, server_round: int) -> list[int]:
+        """Partitions that train in this round: by number, not by Flower's random node ids, so that runs repeat."""
+        partitions = sorted(self.exchange.nodes)
+        count = max(1, round(self.fraction_train * len(partitions)))
+        order = torch.randperm(len(partitions), generator=generator_for(self.plan.seed, "sample", server_round))
+        return sorted(partitions[i] for i in order[:count].tolist())
+
+    def _contents(
+        self, server_round: int, arrays: ArrayRecord, asked: Iterable[int], config: Mapping[str, Any]
+    ) -> dict[int, RecordDict]:
+        """Partition -> content of its message: the model, the orders, and what the server keeps of its ledger."""
+        task = self.plan.at(server_round)
+        orders = ConfigRecord({**config, **self.exchange.config(task)})
+        contents = {partition: RecordDict({"arrays": arrays, "config": orders}) for partition in asked}
+        for partition in contents.keys() & self.ledgers.keys():
+            contents[partition]["ledger"] = ConfigRecord({self.plan.pipeline: self.ledgers[partition]})
+        return contents
+
+    def _reference(self) -> dict[str, np.ndarray]:
+        """Name -> array that an update of the current model is like."""
+        return {name: tensor.numpy() for name, tensor in self._weights.items()}
+
+    def _step(self, mean_update: ArrayRecord) -> ArrayRecord:
+        moved_weights, mean = {}, to_tensors(mean_update)
+        for name, weight in self._weights.items():
+            moved = weight + mean[name].to(weight.dtype)
+            # A noisy or clipped update may push a variance below zero, which would make every later activation NaN.
+            moved = moved.clamp(min=0) if name.endswith("running_var") else moved
+            moved_weights[name] = moved
+        return to_record(moved_weights)
+
+    def _record_training(self, task: Task, good: Mapping[int, Message], told: Sequence[str]) -> None:
+        for name in told:
+            values = [
+                float(values_of(reply, "metrics")[name])
+                for reply in good.values()
+                if name in values_of(reply, "metrics")
+            ]
+            self.recorder.row(task, metric=name, worst=float(np.max(values)), **mean_and_interval(values))
+        size = sum(delta.nbytes for delta in tensors_of(next(iter(good.values())), "arrays").values())
+        self.recorder.row(task, metric="update-bytes", value=size, n=len(good))
+
+    # Attacks ----------------------------------------------------------------------------------------------------------
+
+    def _probe(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Asks every client for one-step updates and queues the attacks on them."""
+        task = self.plan.at(server_round)
+        asked = {"publish-labels": self.known_labels, "reveal-windows": self.audit.told_windows()}
+        records = targets_of(task)
+        good = self._ask_step(task, arrays, asked)
+        self._record_probe(task, good)
+        for kind in PROBED:
+            if self.audit.wants(kind, server_round):
+                self.audit.observe(task, kind, self._weights, self.accuracy, good, records)
+        if self.audit.wants(AGGREGATE, server_round):
+            self._sums.observe(task, self._weights, self.accuracy, good, records)
+
+    def _ask_step(
+        self, task: Task, arrays: ArrayRecord, asked: Mapping[str, Any], at_least: float | None = None
+    ) -> Answers:
+        """One-step updates of all clients on a model."""
+        contents = self._contents(task.round, arrays, sorted(self.exchange.nodes), asked)
+        posted = self._guarded.post("train.probe", contents)
+
+        def fault_in(_: int, reply: Message) -> str:
+            return fault_in_probe(reply, self._reference(), task)
+
+        good = self._guarded.receive(task, posted, fault_in, at_least=at_least)
+        for partition, reply in good.items():
+            self._keep_ledger(partition, reply)
+        return good
+
+    def _ask_active(self, task: Task, weights: Mapping[str, Tensor]) -> Answers:
+        """The same on a model that is not the agreed one; whoever is kept from answering ends nothing."""
+        asked = {"publish-labels": self.known_labels, "question": 1}
+        good = self._ask_step(task, to_record(weights), asked, at_least=0.0)
+        self._record_probe(task, good)
+        return good
+
+    def _record_probe(self, task: Task, good: Mapping[int, Message]) -> None:
+        spent = [values_of(reply, "metrics").get("epsilon-with-probes") for reply in good.values()]
+        values = [float(epsilon) for epsilon in spent if epsilon is not None]
+        if values:
+            self.recorder.row(task, metric="epsilon-with-probes", worst=max(values), **mean_and_interval(values))
+
+    def _keep_ledger(self, partition: int, reply: Message) -> None:
+        if ledger := ledger_of(reply, self.plan.pipeline):
+            self.ledgers[partition] = ledger
+
+    # Evaluation -------------------------------------------------------------------------------------------------------
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Asks every client for the accuracy on its share of the test data."""
+        asked = sorted(self.exchange.nodes)
+        return self.exchange.messages("evaluate", self._contents(server_round, arrays, asked, config))
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Means over the clients' test examples, and a row for each; who cannot evaluate leaves a row and ends nothing."""
+        task, received = self.plan.at(server_round), self.exchange.by_partition(replies)
+        good = self._guarded.check(
+            task, "evaluate", sorted(self.exchange.nodes), received, fault_in_report, at_least=0.0
+        )
+        means = record_reports(task, good, self.recorder)
+        if not means:
+            return None
+        self.accuracy = means["test-accuracy-original"]
+        return MetricRecord({**means})

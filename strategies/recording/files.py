@@ -1,0 +1,265 @@
+"""A recording on disk: what a server sent in each round of training and what came back, as safetensors and JSON.
+
+    recording.json                    format, when, by which versions, the bound on disk
+    round-0001/sent.json              who was asked, the configuration, "arrays": record -> file, of each different content
+    round-0001/sent-0-0.safetensors   the arrays of the first content's first record: the global weights
+    round-0001/train-0000.json        a reply: node, which content it answers ("sent"), metrics, metadata, error, record -> file
+    round-0001/train-0000-0.safetensors  its arrays as they crossed the wire, before the strategy saw them
+    round-0001/evaluate-0000.json     the same of evaluation
+
+A file is written under another name, flushed to the disk and then moved to its place, arrays before the JSON that names them: what
+has a JSON file is whole, however the process ended. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from strategies.recording.tensor_file import Values, write_tensors
+from strategies.recording.usual_names import first_number
+
+FORMAT = 1
+"""Of the files above; a reader refuses any other."""
+ABOUT = "recording.json"
+PARTIAL = ".tmp"
+"""Ends the name of a file that is being written; a killed process leaves it, and readers pass over it."""
+
+Arrays = dict[str, np.ndarray]
+
+
+class RecordingError(ValueError):
+    """A folder that holds no recording, or a recording that cannot be read or begun."""
+
+
+class RecordingWriter:
+    """Writes a recording into a new folder, as long as it stays below a number of bytes.
+
+    Args:
+        folder: Absolute; it must not hold a recording yet.
+        max_bytes: Bound on all files together. Arrays that would exceed it are not written, and their JSON file says so; the few
+            hundred bytes of JSON of each reply are written all the same.
+        about: What else goes into ``recording.json``: the "settings" of the app, and the "strategy", outermost first.
+
+    Raises:
+        RecordingError: When the folder is relative, holds a recording, or cannot be made.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int, about: Mapping[str, Any]) -> None:
+        if not folder.is_absolute():
+            # A simulation runs in the folder of whoever first started Flower's daemon.
+            raise RecordingError(f"the recording's folder is {str(folder)!r}; allowed: an absolute path")
+        if (folder / ABOUT).exists():
+            raise RecordingError(f"{folder} already holds a recording; name another folder, or move that one away")
+        self.folder, self.max_bytes, self.written = folder, max_bytes, 0
+        versions = _versions("fedveil", "flwr")
+        own = {"format": FORMAT, "begun": _now(), "max-bytes": max_bytes, "versions": versions}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.keep_json(ABOUT, {**about, **own})
+        except OSError as error:
+            raise RecordingError(f"{folder} cannot be written to: {error}") from error
+
+    def keep_json(self, name: str, values: Mapping[str, Any]) -> None:
+        """Writes a JSON file, whole or not at all."""
+        text = json.dumps(plain(values), indent=1, allow_nan=False) + "\n"
+        self._keep(name, lambda path: path.write_text(text, encoding="utf-8"))
+
+    def keep_arrays(self, name: str, values: Mapping[str, Values]) -> str:
+        """Writes a safetensors file, whole or not at all.
+
+        Returns:
+            Why it was not written, or "".
+        """
+        size = sum(one.data.nbytes for one in values.values())
+        if self.written + size > self.max_bytes:
+            return f"{size} bytes would exceed max_bytes, {self.max_bytes}, of which {self.written} are used"
+        # safetensors sorts: how a model orders its arrays is what is left where its names are those of no model.
+        order = {"order": json.dumps(list(values))}
+        self._keep(name, lambda path: write_tensors(path, values, order))
+        return ""
+
+    def _keep(self, name: str, write: Callable[[Path], Any]) -> None:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        partial = path.with_name(path.name + PARTIAL)
+        try:
+            write(partial)
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+                if hasattr(os, "posix_fadvise"):
+                    # Nobody reads it soon: kept in memory, gigabytes of it would push out what clients train on, and where memory
+                    # is short every further write costs several times as much.
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            self.written += partial.stat().st_size
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)  # a full disk leaves half of it
+
+
+@dataclass(frozen=True)
+class RecordedReply:
+    """One reply to a message of training.
+
+    Attributes:
+        round: Server round, from 1.
+        node: Who sent it.
+        path: Its JSON file.
+        values: What that file holds.
+        sent: Record -> file of the arrays that it answers.
+        settings: Of the app, as the recorder was given them.
+    """
+
+    round: int
+    node: int
+    path: Path
+    values: Mapping[str, Any]
+    sent: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+    @property
+    def unusable(self) -> str:
+        """Why there is nothing to attack, or ""."""
+        if error := self.values.get("error"):
+            return f"the client failed: {error.get('reason') or error.get('code')}"
+        if dropped := self.values.get("dropped"):
+            return f"its arrays were not recorded: {dropped}"
+        if not self.values.get("arrays"):
+            return "it holds no arrays"
+        return "" if self.sent else "the weights that it answers were not recorded"
+
+    def arrays(self, record: str = "") -> Arrays:
+        """Name -> array of a record; without a name, of the only one, or of "arrays", Flower's usual name."""
+        return self._read(self.values.get("arrays", {}), record)
+
+    def sent_arrays(self, record: str = "") -> Arrays:
+        """The same of the message that it answers: the global weights."""
+        return self._read(self.sent, record)
+
+    def number(self, *names: str) -> float | None:
+        """The first of these numbers among its metrics, the configuration that it answers and the settings; None without."""
+        records = [
+            *self.values.get("metrics", {}).values(),
+            *self.values.get("sent-config", {}).values(),
+            self.settings,
+        ]
+        return first_number(records, names)
+
+    def _read(self, files: Mapping[str, str], record: str) -> Arrays:
+        name = record or ("arrays" if "arrays" in files else next(iter(files), ""))
+        if name not in files:
+            raise RecordingError(f"{self.path} has no record {name!r}; it has {', '.join(map(repr, files)) or 'none'}")
+        path = self.path.parent / files[name]
+        if path.parent != self.path.parent:
+            raise RecordingError(f"{self.path} names {files[name]!r}; allowed: files of its own folder")
+        try:
+            with safe_open(path, framework="np") as file:
+                order = json.loads((file.metadata() or {}).get("order", "[]"))
+                return {name: file.get_tensor(name) for name in order or file.keys()}
+        except (SafetensorError, OSError, ValueError, TypeError, RecursionError) as error:
+            raise RecordingError(f"{path} cannot be read as safetensors: {error}") from error
+
+
+def strategy_of(folder: Path) -> tuple[str, ...]:
+    """Class names of the recorded strategy and of those that it wraps, outermost first.
+
+    Raises:
+        RecordingError: When the folder holds no recording that can be read.
+    """
+    return tuple(map(str, _about(folder).get("strategy", ())))
+
+
+def read_recording(folder: Path) -> list[RecordedReply]:
+    """The replies to training of a recording, by round and in order of arrival; of a killed run those that were complete.
+
+    Raises:
+        RecordingError: When the folder holds no recording of this format, or a JSON file of it is damaged.
+    """
+    about = _about(folder)
+    return [reply for at in sorted(folder.glob("round-*")) for reply in _replies(at, about.get("settings", {}))]
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    if not (folder / ABOUT).is_file():
+        raise RecordingError(f"{folder} holds no recording (no {ABOUT})")
+    about = _read_json(folder / ABOUT)
+    if not isinstance(about.get("settings", {}), dict):
+        raise RecordingError(f"{folder / ABOUT}: settings is no object")
+    if about.get("format") != FORMAT:
+        raise RecordingError(f"{folder / ABOUT}: format is {about.get('format')!r}; this version reads {FORMAT}")
+    return about
+
+
+def _replies(folder: Path, settings: Mapping[str, Any]) -> Iterator[RecordedReply]:
+    sent = _read_json(folder / "sent.json") if (folder / "sent.json").is_file() else {}
+    contents = sent.get("contents", [])
+    if not isinstance(contents, list) or not all(isinstance(one, dict) for one in contents):
+        raise RecordingError(f"{folder / 'sent.json'}: contents is no list of objects")
+    for one in contents:
+        _require_records(folder / "sent.json", one)
+    for path in sorted(folder.glob("train-*.json")):
+        values = _read_json(path)
+        number, at, node = values.get("round"), values.get("sent"), values.get("node")
+        if not isinstance(number, int) or not isinstance(node, int):
+            raise RecordingError(f"{path}: round is {number!r} and node {node!r}; allowed: whole numbers")
+        _require_records(path, values)
+        answered = contents[at] if isinstance(at, int) and 0 <= at < len(contents) else {}
+        values["sent-config"] = answered.get("config", {})
+        yield RecordedReply(number, node, path, values, answered.get("arrays", {}), settings)
+
+
+def _require_records(path: Path, values: Mapping[str, Any]) -> None:
+    """Raises ``RecordingError`` unless what tells of a message's records is objects, of files and of values."""
+    kinds = {"arrays": str, "metrics": dict, "config": dict}
+    for key, kind in kinds.items():
+        found = values.get(key) or {}
+        if not isinstance(found, dict) or not all(isinstance(one, kind) for one in found.values()):
+            raise RecordingError(f"{path}: {key} is {str(found)[:120]!r}; allowed: an object of records")
+    if not isinstance(values.get("error") or {}, dict):
+        raise RecordingError(f"{path}: error is {str(values['error'])[:120]!r}; allowed: an object")
+
+
+def plain(value: Any) -> Any:
+    """A JSON value: text for numbers that are not finite and for whatever JSON lacks, and the length of bytes in their place."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes, not recorded"
+    known = value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    return value if known else str(value)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RecordingError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise RecordingError(f"{path} holds {type(values).__name__}; allowed: an object")
+    return values
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,194 @@
+"""RecordingStrategy: any strategy of Flower, with everything that crosses the wire in training kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from logging import WARNING
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from strategies.exchange.reply_bounds import oversized
+from strategies.recording.files import RecordingWriter
+from strategies.recording.tensor_file import values_of_array
+from strategies.recording.wrapper import WrappingStrategy
+
+DEFAULT_MAX_BYTES = 10 * 2**30
+
+
+class RecordingStrategy(WrappingStrategy):
+    """Does what the wrapped strategy does, and keeps the weights sent in each round, every reply and its metadata.
+
+    Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place, and inside of one a recording
+    would hold what it made of them. The files are those of ``strategies.recording.files``; ``fedveil attack FOLDER`` reads them.
+    Training data can be read from them, so they deserve the protection that the data have.
+
+    Recording never ends a run: what cannot be written (a full disk, a reply that is no array) is logged and left out.
+
+    Args:
+        strategy: Any strategy of Flower's message API; attributes that this class lacks are its, to read and to set.
+        folder: Absolute path of a new folder.
+        max_bytes: Bound on the disk that the recording takes, 10 GiB by default. From the first arrays that would exceed it on,
+            only smaller ones that still fit are kept; the JSON of a reply says why its arrays are not there.
+        rounds: Server rounds to record; None: all.
+        settings: What else is known of the training, such as ``context.run_config``: attacks look for the learning rate, the local
+            epochs and the batch size there.
+
+    Raises:
+        RecordingError: When the folder is relative or already holds a recording.
+        TypeError: When ``strategy`` is none, such as a class in place of an object.
+        ValueError: When ``max_bytes``, ``rounds`` or ``settings`` are none.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        folder: str | Path,
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        rounds: Collection[int] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes <= 0:
+            raise ValueError(f"max_bytes is {max_bytes!r}; allowed: a positive whole number of bytes")
+        if not isinstance(settings or {}, Mapping):
+            raise ValueError(f"settings is {settings!r}; allowed: a mapping, such as context.run_config")
+        super().__init__(strategy, rounds)
+        about = {"settings": settings or {}, "strategy": list(_chain(strategy))}
+        self._writer = RecordingWriter(Path(folder), max_bytes, about)
+        self._contents: dict[str, int] = {}
+        """Node -> the number of the content that it was sent in this round."""
+
+    def _said(self) -> str:
+        """Where the recording is."""
+        return f"Recording: {self._writer.folder}"
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The messages of the wrapped strategy, whose contents are kept."""
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        if self._looks_at(server_round):
+            with _tolerant(server_round):
+                self._keep_sent(server_round, messages)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Keeps the replies, then lets the wrapped strategy aggregate them."""
+        return super().aggregate_train(server_round, self._kept(server_round, "train", replies))
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Keeps the replies, then lets the wrapped strategy aggregate them."""
+        return super().aggregate_evaluate(server_round, self._kept(server_round, "evaluate", replies))
+
+    def _kept(self, server_round: int, kind: str, replies: Iterable[Message]) -> list[Message]:
+        """The replies, kept before anybody changes them."""
+        received = list(replies)
+        if self._looks_at(server_round):
+            for at, reply in enumerate(received):
+                with _tolerant(server_round):
+                    self._keep_reply(server_round, f"{kind}-{at:04d}", reply)
+        return received
+
+    def _keep_sent(self, server_round: int, messages: list[Message]) -> None:
+        """The different contents, each once: most strategies send all nodes the same objects."""
+        different: dict[tuple[int, ...], int] = {}
+        contents: list[dict[str, Any]] = []
+        nodes: dict[str, int] = {}
+        known: dict[int, str] = {}
+        for message in messages:
+            key = tuple(id(record) for record in message.content.values())
+            if key not in different:
+                different[key] = len(contents)
+                contents.append(self._values(server_round, f"sent-{len(contents)}", message.content, known))
+            nodes[str(message.metadata.dst_node_id)] = different[key]
+        self._contents = nodes
+        self._writer.keep_json(
+            f"{_folder(server_round)}/sent.json", {"round": server_round, "nodes": nodes, "contents": contents}
+        )
+
+    def _keep_reply(self, server_round: int, name: str, reply: Message) -> None:
+        about = reply.metadata
+        values: dict[str, Any] = {
+            "round": server_round,
+            "node": about.src_node_id,
+            "sent": self._contents.get(str(about.src_node_id)),
+            "metadata": {
+                "message-id": about.message_id,
+                "reply-to": about.reply_to_message_id,
+                "run-id": about.run_id,
+                "message-type": about.message_type,
+                "created-at": about.created_at,
+                "ttl": about.ttl,
+            },
+        }
+        if reply.has_error():
+            values["error"] = {"code": reply.error.code, "reason": (reply.error.reason or "")[:1000]}
+        else:
+            values |= self._values(server_round, name, reply.content, {})
+        self._writer.keep_json(f"{_folder(server_round)}/{name}.json", values)
+
+    def _values(self, server_round: int, name: str, content: RecordDict, known: dict[int, str]) -> dict[str, Any]:
+        """The plain values of a content, once its arrays are on disk: record -> file, or why they are "dropped".
+
+        ``known`` are files of records that are there already, by their id; it grows.
+        """
+        files, dropped = dict[str, str](), []
+        for at, (record, arrays) in enumerate(content.array_records.items()):
+            file = known.get(id(arrays), f"{name}-{at}.safetensors")
+            if id(arrays) not in known and (why := self._keep_arrays(f"{_folder(server_round)}/{file}", arrays)):
+                dropped.append(f"{record}: {why}")
+                continue
+            files[record] = known[id(arrays)] = file
+        found: dict[str, Any] = {"arrays": files, "metrics": {}, "config": {}}
+        if why := oversized(content):
+            log(WARNING, "Recording: round %s, the values of %s are left out: %s", server_round, name, why)
+            found["values-dropped"] = why
+        else:
+            found |= {
+                "metrics": _plain_records(content.metric_records),
+                "config": _plain_records(content.config_records),
+            }
+        if dropped:
+            log(WARNING, "Recording: round %s, %s is left out: %s", server_round, name, "; ".join(dropped))
+            found["dropped"] = "; ".join(dropped)
+        return found
+
+    def _keep_arrays(self, name: str, arrays: ArrayRecord) -> str:
+        try:
+            return self._writer.keep_arrays(name, {key: values_of_array(array) for key, array in arrays.items()})
+        # A client chose these bytes, and NumPy's reader of headers raises whatever Python's tokenizer and parser do.
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def _chain(strategy: Any) -> Iterator[str]:
+    """Names of a strategy and of those inside it: Flower's wrappers call theirs ``strategy``."""
+    while isinstance(strategy, Strategy):
+        yield type(strategy).__name__
+        strategy = getattr(strategy, "strategy", None)
+
+
+def _folder(server_round: int) -> str:
+    return f"round-{server_round:04d}"
+
+
+def _plain_records(records: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: dict(record) for name, record in records.items()}
+
+
+@contextmanager
+def _tolerant(server_round: int) -> Iterator[None]:
+    """A recording that cannot be written costs a log line and nothing else."""
+    try:
+        yield
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        log(WARNING, "Recording: part of round %s could not be written: %s", server_round, why)

@@ -1,0 +1,146 @@
+"""What every strategy around another one shares: its hooks in that one's ``start``, its attributes, and the rounds it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from logging import INFO, WARNING
+from numbers import Integral
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from clients.wire.texts import log_plainly
+
+HOOKS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "summary")
+NAMED = 5
+"""Rounds that are named one by one."""
+
+
+def whole_rounds(rounds: Any) -> tuple[int, ...]:
+    """Server rounds in order, each once.
+
+    Raises:
+        ValueError: When they are not whole numbers from 1, or none.
+    """
+    # A text holds characters, and a mapping may well have whole numbers as keys: neither is what anybody means.
+    listed = () if isinstance(rounds, str | bytes) or not isinstance(rounds, Iterable) else tuple(rounds)
+    good = [int(one) for one in listed if isinstance(one, Integral) and not isinstance(one, bool) and int(one) >= 1]
+    if not good or len(good) < len(listed):
+        raise ValueError(f"rounds is {rounds!r}; allowed: numbers of server rounds, from 1, such as [1, 5]")
+    return tuple(sorted(set(good)))
+
+
+class WrappingStrategy(Strategy):
+    """Does what the wrapped strategy does; subclasses look at what passes.
+
+    Attributes that this class lacks are the wrapped strategy's, to read and to set.
+
+    Args:
+        strategy: Any strategy of Flower's message API.
+        rounds: Server rounds that are looked at; None: all.
+
+    Raises:
+        TypeError: When ``strategy`` is none, such as a class in place of an object.
+        ValueError: When ``rounds`` are no numbers of rounds.
+    """
+
+    def __init__(self, strategy: Strategy, rounds: Iterable[int] | None = None) -> None:
+        if not isinstance(strategy, Strategy):
+            raise TypeError(f"strategy is {strategy!r}; allowed: an object of a strategy of Flower, such as FedAvg()")
+        log_plainly()
+        self.strategy = strategy
+        self._rounds = None if rounds is None else whole_rounds(rounds)
+        self._came: set[int] = set()
+        self._inner: dict[str, Any] = {}
+        """The wrapped strategy's own hooks, while those of this one stand in their place."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("strategy", "_inner"):  # while a copy is being made, before they are there
+            raise AttributeError(name)
+        return getattr(self.strategy, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        mine = name == "strategy" or name.startswith("_") or hasattr(type(self), name)
+        if mine or not hasattr(self.strategy, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.strategy, name, value)
+
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        """``start`` of the wrapped strategy, which some have of their own, with this one's hooks in it, and its end behind it."""
+        own = vars(self.strategy)
+        before = {name: own[name] for name in HOOKS if name in own}
+        self._inner = {name: getattr(self.strategy, name) for name in HOOKS}
+        try:
+            for name in HOOKS:
+                setattr(self.strategy, name, getattr(self, name))
+            return self.strategy.start(*args, **kwargs)
+        finally:
+            for name in HOOKS:
+                own.pop(name, None)
+            own.update(before)
+            self._inner = {}
+            self._end()
+
+    def finish(self) -> None:
+        """What ``start`` does behind the last round; a loop of one's own calls it. Strategies inside that have one finish first."""
+        inner = getattr(self.strategy, "finish", None)
+        if callable(inner):
+            inner()
+        self._end()
+
+    def _end(self) -> None:
+        """Says which of the rounds never came."""
+        missed = [at for at in self._rounds or () if at not in self._came]
+        if missed:
+            named = ", ".join(map(str, islice(missed, NAMED)))
+            more = f" and {len(missed) - NAMED} more" if len(missed) > NAMED else ""
+            log(WARNING, "%s: asked for rounds that never came: %s%s", type(self).__name__, named, more)
+
+    def _wrapped(self, hook: str) -> Any:
+        """A hook of the wrapped strategy as that one has it."""
+        return self._inner.get(hook) or getattr(self.strategy, hook)
+
+    def _looks_at(self, server_round: int) -> bool:
+        """Whether a round is one of those that were asked for."""
+        return self._rounds is None or server_round in self._rounds
+
+    def _said(self) -> str:
+        """What this one adds, in a line."""
+        return type(self).__name__
+
+    def summary(self) -> None:
+        """That of the wrapped strategy, and a line of this one."""
+        self._wrapped("summary")()
+        log(INFO, "\t└──> %s", self._said())
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The messages of the wrapped strategy."""
+        self._came.add(server_round)
+        messages: Iterable[Message] = self._wrapped("configure_train")(server_round, arrays, config, grid)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """As the wrapped strategy does."""
+        result: tuple[ArrayRecord | None, MetricRecord | None] = self._wrapped("aggregate_train")(server_round, replies)
+        return result
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The messages of the wrapped strategy."""
+        messages: Iterable[Message] = self._wrapped("configure_evaluate")(server_round, arrays, config, grid)
+        return messages
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """As the wrapped strategy does."""
+        result: MetricRecord | None = self._wrapped("aggregate_evaluate")(server_round, replies)
+        return result

@@ -1,0 +1,109 @@
+"""A server's training of a whole model, on what clients uploaded or on images of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from attacks.local_model import shared_tensors
+from clients.task.local_data import chunks, join
+from clients.task.task import Task, WholeModelPlan, load_weights
+from clients.training.evaluation import device
+from clients.training.optimizer_state import flat_state, load_flat_state
+from clients.training.sgd import batches, plain_training, train_on
+from defenses.base import Batch, TrainingDefense
+from defenses.random_draws import Key, generator_for
+from strategies.audit.kinds import part_of
+
+MODEL, OPTIMIZER = "model/", "optimizer/"
+"""Prefixes of what a checkpoint keeps."""
+
+
+class DivergedError(RuntimeError):
+    """Training whose weights are no longer finite."""
+
+
+class CentralTraining:
+    """One model, trained on a set of examples, round by round.
+
+    Args:
+        plan: What the run fixes.
+        examples: Images in [0, 1], such as uploads as they came, and class probabilities.
+        key: Where the orders of the examples start.
+    """
+
+    def __init__(self, plan: WholeModelPlan, examples: Batch, key: Key) -> None:
+        self.plan, self.examples, self.key = plan, examples, key
+        self.model = plan.build_model().to(device())
+        training = plain_training(plan, self.model, self._loader(0), plan.learning_rate, len(examples))
+        self.training = plan.defenses().protect_training(training, (*key, "training"))
+        # A training defence that brings its own optimizer brings its learning rate as well.
+        self._decays = not any(isinstance(defense, TrainingDefense) for defense in plan.defenses().defenses)
+
+    def run_round(self, task: Task) -> tuple[float, float]:
+        """Trains for one round; returns the mean loss per example and the seconds.
+
+        Raises:
+            DivergedError: When a weight is not finite.
+        """
+        start = time.perf_counter()
+        self.training.model.train()
+        if self._decays:
+            for group in self.training.optimizer.param_groups:
+                group["lr"] = task.learning_rate
+        found = batches(replace(self.training, loader=self._loader(task.round)), self.plan.local_steps)
+        loss, _ = train_on(self.training, found, self.plan.data_card())
+        if bad := [name for name, tensor in self.weights().items() if not torch.isfinite(tensor).all()]:
+            raise DivergedError(
+                f"round {task.round}: training diverged, {bad[0]!r} is not finite; lower learning-rate (now {task.learning_rate:g})"
+            )
+        return loss, time.perf_counter() - start
+
+    def _loader(self, server_round: int) -> DataLoader[tuple[Tensor, ...]]:
+        return DataLoader(
+            TensorDataset(self.examples.images, self.examples.targets),
+            batch_size=self.plan.batch_size,
+            shuffle=True,
+            generator=generator_for(*self.key, "order", server_round),
+        )
+
+    def weights(self) -> dict[str, Tensor]:
+        """Those of the model, on the CPU."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in shared_tensors(self.model).items()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a later round depends on, under flat names."""
+        remembered = flat_state([self.training.optimizer])
+        return {MODEL + name: t for name, t in self.weights().items()} | {
+            OPTIMIZER + name: t for name, t in remembered.items()
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Goes on from what ``tensors`` gave; other names among them are left alone."""
+        load_weights(self.model, part_of(tensors, MODEL))
+        load_flat_state([self.training.optimizer], part_of(tensors, OPTIMIZER))
+
+
+def train_alone(plan: WholeModelPlan, batch: Batch, seed: int) -> nn.Module:
+    """A model trained on examples of the server's own as on uploads, the clients' input defences included; in eval mode.
+
+    Args:
+        plan: What the run fixes.
+        batch: The examples.
+        seed: Of the weights, the protection and the training; the run's own seeds are not touched.
+    """
+    own_seed = int(torch.randint(2**31, (), generator=generator_for("alone", plan.seed, seed)))
+    alone, pipeline, key = replace(plan, seed=own_seed), plan.defenses(), ("alone", own_seed)
+    pieces = []
+    for at, positions in enumerate(chunks(len(batch), plan.batch_size)):
+        piece = Batch(batch.images[positions], batch.targets[positions])
+        pieces.append(pipeline.protect_batch(pipeline.protect_once(piece, (*key, at)), (*key, at)))
+    training = CentralTraining(alone, join(pieces), key)
+    for server_round in range(1, plan.rounds + 1):
+        training.run_round(alone.at(server_round))
+    return training.model.eval()

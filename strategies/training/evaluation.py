@@ -1,0 +1,62 @@
+"""What clients report of a whole model's accuracy: checked, averaged over test examples, and written into rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from flwr.app import Message
+
+from clients.task.task import Task
+from clients.wire.records import values_of
+from clients.wire.texts import shortened
+from strategies.exchange.guard import Rows
+
+REPORTED = tuple(f"test-{what}-{name}" for what in ("accuracy", "loss") for name in ("original", "transformed"))
+"""What ``clients.training.evaluation.evaluate`` gives beside the number of examples."""
+
+
+def fault_in_report(_: int, reply: Message, shares: Sequence[str] = ()) -> str:
+    """Why a client's evaluation cannot be one, or "".
+
+    Args:
+        reply: The client's reply.
+        shares: Names of numbers from 0 to 1 that it reports besides.
+    """
+    found, names = values_of(reply, "metrics"), (*REPORTED, *shares)
+    if set(found) != {*names, "num-examples"}:
+        return f"metrics: {shortened(sorted(found)[:20])}; expected num-examples, {', '.join(names)}"
+    count = found["num-examples"]
+    if not isinstance(count, int) or count < 1:
+        return f"metrics: num-examples is {shortened(count)}, expected a whole number from 1"
+    for name in names:
+        value, highest = found[name], 1.0 if "accuracy" in name or name in shares else math.inf
+        if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= highest:
+            return f"metrics: {name} is {shortened(value)}, expected a number from 0" + (
+                " to 1" if highest == 1 else ""
+            )
+    return ""
+
+
+def record_reports(
+    task: Task, replies: Mapping[int, Message], rows: Rows, shares: Sequence[str] = ()
+) -> dict[str, float]:
+    """Means over the test examples of all clients, and a row for each; nothing of no reply.
+
+    Args:
+        task: Orders of the round.
+        replies: Partition -> reply that ``fault_in_report`` lets pass.
+        rows: Where the rows go.
+        shares: See ``fault_in_report``.
+    """
+    found = [values_of(reply, "metrics") for reply in replies.values()]
+    total = sum(int(one["num-examples"]) for one in found)
+    means = {
+        name: sum(float(one[name]) * int(one["num-examples"]) for one in found) / total
+        for name in (*REPORTED, *shares)
+        if total
+    }
+    for name in sorted(means):
+        metric, _, reference = name.rpartition("-") if name in REPORTED else (name, "", "")
+        rows.row(task, metric=metric, reference=reference, value=means[name], n=total)
+    return means

@@ -1,0 +1,168 @@
+"""The 50 transforms against Pillow, which the authors' implementation calls, and against exact facts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance, ImageOps
+from torch import Tensor
+
+from defenses.base import DefenseError
+from defenses.images.transforms import LIBRARY, apply_transform, magnitude
+
+# Table 5 as printed: index, transformation, magnitude, in four columns of thirteen rows.
+TABLE_5 = """
+0 invert 7         13 brightness 5    26 brightness 6    39 color 0
+1 contrast 6       14 sharpness 9     27 color 8         40 solarize 1
+2 rotate 2         15 brightness 9    28 solarize 0      41 autocontrast 0
+3 translateX 9     16 equalize 5      29 invert 0        42 translateY 3
+4 sharpness 1      17 equalize 1      30 equalize 0      43 translateY 4
+5 sharpness 3      18 contrast 7      31 autocontrast 0  44 autocontrast 1
+6 shearY 2         19 sharpness 5     32 equalize 8      45 solarize 1
+7 translateY 2     20 color 5         33 equalize 4      46 equalize 5
+8 autocontrast 5   21 translateX 5    34 color 5         47 invert 1
+9 equalize 2       22 equalize 7      35 equalize 5      48 translateY 3
+10 shearY 5        23 autocontrast 8  36 autocontrast 4  49 autocontrast 1
+11 posterize 5     24 translateY 3    37 solarize 4
+12 color 3         25 sharpness 6     38 brightness 3
+"""
+
+# Largest difference in grey levels. Pillow cuts blends to whole levels and rounds what it blends with (mean grey, luma,
+# smoothed image); it cuts stretched and interpolated values as well. What only moves or replaces levels must be equal.
+TOLERANCE = {
+    "contrast": 1.5,
+    "color": 1.5,
+    "sharpness": 1.5,
+    "brightness": 1.001,
+    "autocontrast": 1.001,
+    "shearY": 1.001,
+}
+EXACT = 0.001
+
+
+def pillow(image: Image.Image, name: str, level: int, sign: int) -> Image.Image:
+    """The operation in Pillow's terms, as AutoAugment implementations write it."""
+    size, (width, height) = magnitude(name, level) * sign, image.size
+    black = (0, 0, 0) if image.mode == "RGB" else 0
+    affine = Image.Transform.AFFINE
+    match name:
+        case "shearY":
+            matrix = (1, 0, 0, size, 1, 0)
+            return image.transform(image.size, affine, matrix, Image.Resampling.BICUBIC, fillcolor=black)
+        case "translateX":
+            return image.transform(image.size, affine, (1, 0, size * width, 0, 1, 0), fillcolor=black)
+        case "translateY":
+            return image.transform(image.size, affine, (1, 0, 0, 0, 1, size * height), fillcolor=black)
+        case "rotate":
+            turned = image.convert("RGBA").rotate(abs(size))
+            grey = Image.new("RGBA", turned.size, (128,) * 4)
+            return Image.composite(turned, grey, turned).convert(image.mode)
+        case "color" | "contrast" | "brightness" | "sharpness":
+            return getattr(ImageEnhance, name.capitalize())(image).enhance(1 + size)
+        case "posterize" | "solarize":
+            return getattr(ImageOps, name)(image, int(abs(size)) if name == "posterize" else abs(size))
+        case _:
+            return getattr(ImageOps, name)(image)
+
+
+def pictures() -> list[np.ndarray]:
+    """Noise, a smooth gradient, few grey levels, a constant; even, odd and oblong sizes; RGB and grey."""
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (32, 32, 3))
+    rows, columns = np.mgrid[0:23, 0:41]
+    smooth = np.stack([60 + 2 * rows + columns, 200 - 3 * rows, 90 + columns], axis=-1)
+    few = rng.choice([3, 90, 200], (28, 28))
+    constant = np.full((31, 31, 3), 77)
+    return [picture.astype(np.uint8) for picture in (noise, smooth, few, constant)]
+
+
+def to_tensor(picture: np.ndarray) -> Tensor:
+    """(1, C, H, W) in [0, 1]."""
+    channels_last = picture if picture.ndim == 3 else picture[..., None]
+    return torch.from_numpy(channels_last.copy()).permute(2, 0, 1)[None].float() / 255
+
+
+def to_levels(images: Tensor) -> np.ndarray:
+    """(C, H, W) on the scale of 0 to 255, not rounded."""
+    return (images[0].double() * 255).numpy()
+
+
+def test_the_library_is_table_5_of_the_paper():
+    words = TABLE_5.split()
+    printed = {int(i): (name, int(level)) for i, name, level in zip(words[::3], words[1::3], words[2::3], strict=True)}
+    assert {i: entry[:2] for i, entry in enumerate(LIBRARY)} == printed
+
+
+@pytest.mark.parametrize("index", range(50))
+@pytest.mark.parametrize("sign", [1, -1])
+def test_agrees_with_pillow(index: int, sign: int):
+    name, level, _ = LIBRARY[index]
+    for picture in pictures():
+        ours = to_levels(apply_transform(to_tensor(picture), index, torch.tensor([float(sign)])))
+        reference = pillow(Image.fromarray(picture), name, level, sign)
+        theirs = to_levels(to_tensor(np.asarray(reference)))
+        difference = np.abs(ours - theirs)
+        if name == "rotate":
+            # Pillow computes positions in 16.16 fixed point; one on the edge between two pixels may go either way.
+            assert (difference > EXACT).mean() < 0.002
+        else:
+            assert difference.max() <= TOLERANCE.get(name, EXACT)
+
+
+@pytest.mark.parametrize("index", [28, 39])
+def test_solarize_0_and_colour_0_are_exact_identities(index: int):
+    images = torch.rand(5, 3, 8, 9, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(apply_transform(images, index, torch.tensor([1.0, -1, 1, -1, 1])), images)
+
+
+def test_posterize_5_keeps_six_bits():
+    levels = torch.arange(256).view(1, 1, 16, 16)
+    result = (apply_transform(levels / 255, 11, torch.ones(1)) * 255).round().long()
+    assert torch.equal(result, levels & 0b11111100)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_translate_x_9_blackens_15_of_32_columns(sign: float):
+    white = torch.ones(1, 3, 32, 32)
+    columns = apply_transform(white, 3, torch.tensor([sign])).sum((0, 1, 2))
+    assert (columns == 0).sum() == 15
+    assert (columns == 96).sum() == 17
+    assert columns[0 if sign < 0 else -1] == 0  # a positive shift shows what lies to the right
+
+
+def test_inverting_twice_is_the_identity():
+    images = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(apply_transform(apply_transform(images, 0, torch.ones(2)), 0, torch.ones(2)), images)
+
+
+def test_opposite_shears_of_a_ramp_average_to_the_ramp():
+    ramp = torch.linspace(0, 1, 64).view(1, 1, -1, 1).expand(1, 1, 64, 4)
+    up, down = (apply_transform(ramp, 10, torch.tensor([sign])) for sign in (1.0, -1.0))
+    inner = slice(20, 44)
+    torch.testing.assert_close((up + down)[..., inner, :] / 2, ramp[..., inner, :], atol=1e-6, rtol=0)
+    assert (up - down)[..., inner, :].amin() > 0.001
+
+
+def test_equalize_evens_out_a_skewed_histogram():
+    skewed = torch.linspace(0, 1, 64 * 64).pow(2).view(1, 1, 64, 64)
+    before, after = (torch.histc(x, bins=8, min=0, max=1) for x in (skewed, apply_transform(skewed, 9, torch.ones(1))))
+    assert before.max() / before.min() > 5
+    assert after.max() / after.min() < 1.4
+
+
+@pytest.mark.parametrize("index", range(50))
+def test_a_batch_is_transformed_image_by_image(index: int):
+    images = torch.rand(6, 3, 20, 17, generator=torch.Generator().manual_seed(2))
+    signs = torch.tensor([1.0, -1, -1, 1, 1, -1])
+    together = apply_transform(images, index, signs)
+    alone = torch.cat([apply_transform(images[i : i + 1], index, signs[i : i + 1]) for i in range(6)])
+    torch.testing.assert_close(together, alone, atol=1e-6, rtol=0)
+    assert together.shape == images.shape
+    assert together.min() >= 0
+    assert together.max() <= 1
+
+
+def test_two_channels_are_refused():
+    with pytest.raises(DefenseError, match=r"1 \(grey\) or 3 \(RGB\) channels.*\(1, 2, 4, 4\)"):
+        apply_transform(torch.zeros(1, 2, 4, 4), 0, torch.ones(1))

@@ -1,0 +1,104 @@
+"""PRECODE: the bottleneck by hand, its divergence by torch's own, where it is inserted, and what it draws."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal, kl_divergence
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from defenses import DefenseError, Precode, Training
+from defenses.random_draws import generator_for, spawned
+from defenses.training.precode import VariationalBottleneck, divergence
+from tests.attacks.wire import CLASSES, classes, pictures, sigmoid_net
+
+
+def built(size: int = 4) -> nn.Module:
+    return Precode(size=size).extended(sigmoid_net(), generator_for("first"))
+
+
+def training(model: nn.Module) -> Training:
+    images, targets = pictures(4), F.one_hot(classes(4), CLASSES).float()
+    return Training(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        loader=DataLoader(TensorDataset(images, targets)),
+        loss=lambda model, images, targets: F.cross_entropy(model(images), targets),
+        epochs=1,
+        total_epochs=1,
+    )
+
+
+def gradient(model: nn.Module, defense: Precode, seed: int) -> tuple[float, dict[str, Tensor]]:
+    made = defense.protect_training(training(model), generator_for(seed))
+    model.zero_grad()
+    loss = made.loss(model, pictures(4), F.one_hot(classes(4), CLASSES).float())
+    loss.backward()
+    return float(loss.detach()), {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+
+def test_the_divergence_is_that_of_torch() -> None:
+    encoded = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+    mean, log_variance = encoded[:, :3], encoded[:, 3:]
+    expected = kl_divergence(Normal(mean, (0.5 * log_variance).exp()), Normal(0.0, 1.0)).sum(1).mean()
+    torch.testing.assert_close(divergence(encoded), expected)
+    assert float(divergence(torch.zeros(2, 6))) == 0
+
+
+def test_the_bottleneck_computes_what_it_says() -> None:
+    layer = VariationalBottleneck(7, 3)
+    features = torch.randn(4, 7, generator=torch.Generator().manual_seed(1))
+    encoded = features @ layer.encoder.weight.T + layer.encoder.bias
+    torch.testing.assert_close(layer(features), layer.decoder(encoded[:, :3]))
+    layer.noise = torch.Generator().manual_seed(2)
+    draws = torch.randn(4, 3, generator=torch.Generator().manual_seed(2))
+    code = encoded[:, :3] + (0.5 * encoded[:, 3:]).exp() * draws
+    torch.testing.assert_close(layer(features), layer.decoder(code))
+
+
+def test_it_stands_in_front_of_the_head_and_is_built_alike_everywhere() -> None:
+    plain, model, again = sigmoid_net(), built(), built()
+    names = list(dict(plain.named_parameters()))
+    assert [n for n in dict(model.named_parameters()) if n not in names] == [
+        "5.0.encoder.weight", "5.0.encoder.bias", "5.0.decoder.weight", "5.0.decoder.bias", "5.1.weight", "5.1.bias",
+    ]  # fmt: skip
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert torch.equal(model[5][1].weight, plain[5].weight)
+    assert model[5][0].encoder.weight.shape == (8, 288)
+    assert Precode().extended(model, generator_for(1)) is model
+    assert list(dict(model.named_parameters())) == list(dict(again.named_parameters()))
+    other = Precode(size=4).extended(sigmoid_net(), generator_for("other"))
+    assert not torch.equal(other[5][0].encoder.weight, model[5][0].encoder.weight)
+
+
+def test_what_is_sent_depends_on_the_draw_and_what_is_in_use_does_not() -> None:
+    losses, found = zip(*(gradient(built(), Precode(size=4), seed) for seed in (0, 0, 1)), strict=True)
+    assert losses[0] == losses[1] != losses[2]
+    assert all(torch.equal(found[0][name], value) for name, value in found[1].items())
+    assert all(not torch.equal(found[0][name], value) for name, value in found[2].items())
+    model = built()
+    assert torch.equal(model(pictures(2)), model(pictures(2)))
+    state = torch.random.get_rng_state()
+    gradient(model, Precode(size=4), 3)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_the_loss_is_that_of_the_task_and_beta_times_the_divergence() -> None:
+    plain, _ = gradient(built(), Precode(size=4, beta=0.0), 5)
+    loss, _ = gradient(built(), Precode(size=4, beta=0.5), 5)
+    model = built()
+    encoded = model[5][0].encoder(model[:5](pictures(4)))
+    assert loss - plain == pytest.approx(0.5 * float(divergence(encoded)), rel=1e-4)
+
+
+def test_a_model_built_without_it_is_refused() -> None:
+    with pytest.raises(DefenseError, match="build it with extended"):
+        Precode(size=4).protect_training(training(sigmoid_net()), generator_for(0))
+
+
+def test_a_model_without_a_head_is_refused() -> None:
+    for bare in (nn.Sequential(nn.Conv2d(1, 4, 12), nn.Flatten()), nn.Linear(3, 2)):
+        with pytest.raises(DefenseError, match="there is none"):
+            Precode().extended(bare, spawned(generator_for(0)))

@@ -1,0 +1,144 @@
+"""ST-Adam against torch's Adam through the closed-form factor, and as an optimizer among optimizers."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from defenses.base import Training
+from defenses.random_draws import generator_for
+from defenses.training.st_adam import STAdam, STAdamOptimizer
+
+
+def gradients(steps: int) -> Tensor:
+    return torch.randn(steps, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def steps_of(optimizer_class: type[torch.optim.Optimizer], grads: Tensor, **arguments: object) -> Tensor:
+    """What each step adds to a parameter, for a given sequence of gradients: (steps, 5)."""
+    parameter = nn.Parameter(torch.zeros(5, dtype=torch.float64))
+    optimizer = optimizer_class([parameter], lr=0.1, betas=(0.9, 0.999), **arguments)
+    points = [parameter.detach().clone()]
+    for gradient in grads:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+        points.append(parameter.detach().clone())
+    return torch.stack(points).diff(dim=0)
+
+
+def test_a_step_is_adams_times_the_closed_form_factor():
+    grads = gradients(1500)
+    ours, adams = (steps_of(optimizer, grads, eps=0.0) for optimizer in (STAdamOptimizer, torch.optim.Adam))
+    t = torch.arange(1, 1501, dtype=torch.float64).unsqueeze(1)
+    factor = (1 - 0.9**t) / (1 - 0.999**t).sqrt()
+    torch.testing.assert_close(ours, factor * adams, rtol=1e-9, atol=1e-12)
+    # The factors of the analysis that accompanies the class: largest at step 12, still 1.26 at step 1000.
+    assert factor.argmax() + 1 == 12
+    assert [round(factor[t - 1].item(), 4) for t in (1, 2, 10, 12, 1000)] == [3.1623, 4.2496, 6.5279, 6.5685, 1.2576]
+
+
+def test_the_first_step_is_the_learning_rate_times_root_ten_times_the_sign():
+    grads = gradients(1)
+    torch.testing.assert_close(steps_of(STAdamOptimizer, grads, eps=0.0)[0], -0.1 * 10**0.5 * grads[0].sign())
+
+
+def test_epsilon_is_added_to_the_root():
+    step = steps_of(STAdamOptimizer, torch.full((1, 5), 2.0, dtype=torch.float64), eps=0.5)[0]
+    torch.testing.assert_close(step, torch.full_like(step, -0.1 * 0.2 / ((0.001 * 4) ** 0.5 + 0.5)))
+
+
+def test_weight_decay_is_decoupled_as_in_adamw():
+    parameter = nn.Parameter(torch.full((3,), 2.0))
+    optimizer = STAdamOptimizer([parameter], lr=0.1, weight_decay=0.5)
+    for _ in range(4):
+        parameter.grad = torch.zeros(3)
+        optimizer.step()
+    torch.testing.assert_close(parameter.detach(), torch.full((3,), 2.0 * 0.95**4))
+
+
+def test_state_dict_resumes_exactly():
+    grads = gradients(20)
+    whole, first = nn.Parameter(torch.zeros(5, dtype=torch.float64)), nn.Parameter(torch.zeros(5, dtype=torch.float64))
+    straight, before = STAdamOptimizer([whole]), STAdamOptimizer([first])
+    for at, gradient in enumerate(grads):
+        if at == 10:
+            saved = pickle.loads(pickle.dumps(before.state_dict()))
+            before = STAdamOptimizer([first], lr=77.0)
+            before.load_state_dict(saved)
+        whole.grad, first.grad = gradient.clone(), gradient.clone()
+        straight.step()
+        before.step()
+    assert torch.equal(whole, first)
+
+
+def test_groups_have_their_own_settings_and_parameters_without_gradient_stay():
+    slow, fast, unused = (nn.Parameter(torch.zeros(2)) for _ in range(3))
+    optimizer = STAdamOptimizer([{"params": [slow, unused], "lr": 0.1}, {"params": [fast], "lr": 1.0}])
+    slow.grad, fast.grad = torch.ones(2), torch.ones(2)
+    optimizer.step()
+    torch.testing.assert_close(fast.detach(), 10 * slow.detach())
+    assert torch.equal(unused, torch.zeros(2))
+
+
+def test_a_closure_is_evaluated_with_gradients():
+    parameter = nn.Parameter(torch.tensor([3.0]))
+    optimizer = STAdamOptimizer([parameter], lr=0.1)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = (parameter**2).sum()
+        loss.backward()
+        return loss.item()
+
+    losses = [optimizer.step(closure) for _ in range(200)]
+    assert losses[0] == 9.0
+    assert losses[-1] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("lr", -1.0), ("lr", float("nan")), ("betas", (1.0, 0.9)), ("eps", -1e-8), ("weight_decay", -1)]
+)
+def test_bad_settings_are_refused(name: str, value: object):
+    with pytest.raises(ValueError, match=f"{name} is .*; allowed"):
+        STAdamOptimizer([nn.Parameter(torch.zeros(1))], **{name: value})
+
+
+def test_the_defence_replaces_the_optimizer_and_nothing_else():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    old = torch.optim.SGD([{"params": model[0].parameters(), "lr": 5.0}, {"params": model[1].parameters()}], lr=0.3)
+    loader = DataLoader(TensorDataset(torch.zeros(2, 4), torch.zeros(2, 2)))
+    training = Training(model, old, loader, lambda m, x, y: m(x).sum(), 1, 1, {"a": 1})
+    weights = copy.deepcopy(model.state_dict())
+    protected = STAdam(learning_rate=0.01, beta=0.8, gamma=0.9, weight_decay=0.1).protect_training(
+        training, generator_for(0)
+    )
+    assert isinstance(protected.optimizer, STAdamOptimizer)
+    groups = protected.optimizer.param_groups
+    assert [group["params"] for group in groups] == [group["params"] for group in old.param_groups]
+    assert {(g["lr"], g["betas"], g["weight_decay"]) for g in groups} == {(0.01, (0.8, 0.9), 0.1)}
+    assert (protected.model, protected.loader, protected.loss) == (model, loader, training.loss)
+    assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_with_bias_correction_it_is_adam():
+    """The paper's baseline: a first step of the rate itself, where ST-Adam's is root ten of it."""
+    steps = {}
+    for corrected in (False, True):
+        model = nn.Linear(3, 1, bias=False)
+        weight = model.weight.detach().clone()
+        training = Training(
+            model, torch.optim.SGD(model.parameters(), lr=1.0), DataLoader(TensorDataset(torch.zeros(1))), None, 1, 1
+        )
+        optimizer = (
+            STAdam(learning_rate=0.01, bias_correction=corrected).protect_training(training, generator_for(0)).optimizer
+        )
+        model(torch.tensor([[1.0, -2.0, 3.0]])).sum().backward()
+        optimizer.step()
+        steps[corrected] = (model.weight - weight).detach()
+    torch.testing.assert_close(steps[True], torch.tensor([[-0.01, 0.01, -0.01]]), rtol=1e-4, atol=0)
+    torch.testing.assert_close(steps[False], steps[True] * 10**0.5, rtol=1e-4, atol=0)

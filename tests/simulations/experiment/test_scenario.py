@@ -1,0 +1,93 @@
+"""Which scenarios there are: those of the folder, and those that other packages offer by entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clients.task.scenarios import client_sides
+from defenses.registry import RegistryError
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.scenario import scenario, scenarios
+from simulations.settings.errors import ConfigError
+from tests.other_package import offer
+
+GROUP = "fedveil.scenarios"
+MINE = """
+from simulations.scenarios.federated import Federated
+class Mine(Federated):
+    name = "mine"
+    labels = ("told", "untold")
+MINE = Mine()
+"""
+
+
+@pytest.fixture(autouse=True)
+def read_anew() -> Iterator[None]:
+    """Entry points are read once in a process."""
+    scenarios.cache_clear()
+    yield
+    scenarios.cache_clear()
+
+
+def test_every_scenario_has_a_client_side() -> None:
+    assert list(scenarios()) == ["federated", "inference", "outsourced", "split"]
+    # The clients of anybody's own app answer audits too; there the run is that app's, and no scenario of ours.
+    assert list(client_sides()) == ["audited", *scenarios()]
+    assert all(name == one.name for name, one in scenarios().items())
+
+
+def test_a_scenario_of_another_package_is_one_like_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        ConfigError, match=r"scenario is 'mine'; allowed: 'federated' or 'inference' or 'outsourced' or 'split'$"
+    ):
+        scenario("mine")
+    scenarios.cache_clear()
+    offer(monkeypatch, tmp_path, GROUP, MINE)
+    settings = {"scenario": "mine", "model": "lenet", "defenses": ""}
+    with pytest.raises(
+        ConfigError, match=r"scenario is 'mine', of which clients know nothing: its package must offer their side"
+    ):
+        Experiment.from_mapping(settings)
+    sides = {**client_sides(), "mine": client_sides()["federated"]}
+    monkeypatch.setattr("simulations.experiment.experiment.client_sides", lambda: sides)
+    assert Experiment.from_mapping({**settings, "labels": "untold"}).who_holds_labels == "untold"
+    assert Experiment.from_mapping(settings).who_holds_labels == "told"
+    with pytest.raises(ConfigError, match="labels is 'known'; allowed with scenario = 'mine': 'told' or 'untold'"):
+        Experiment.from_mapping({**settings, "labels": "known"})
+    with pytest.raises(ConfigError, match="train-edge is True; it is a setting of split, and scenario is 'mine'"):
+        Experiment.from_mapping({**settings, "train-edge": True})
+    with pytest.raises(
+        ConfigError,
+        match=r"scenario is 'mime'; allowed: 'federated' or 'inference' or 'outsourced' or 'split' or 'mine'$",
+    ):
+        Experiment.from_mapping({**settings, "scenario": "mime"})
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("from simulations.scenarios.split import SCENARIO as MINE", ": there is another scenario 'split'; rename one of them"),
+        ("from simulations.scenarios.split import Split as MINE", " is no Scenario but ABCMeta"),
+        ("MINE = 'federated'", " is no Scenario but str"),
+        ("import nowhere_to_be_found", " cannot be loaded: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        ("YOURS = 1", " cannot be loaded: AttributeError: "),
+    ],
+)  # fmt: skip
+def test_a_wrong_entry_point_is_named_and_no_package_replaces_a_scenario_unseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, why: str
+) -> None:
+    where = offer(monkeypatch, tmp_path, GROUP, source)
+    with pytest.raises(RegistryError) as caught:
+        scenarios()
+    assert str(caught.value).startswith(f"{where}{why}")
+
+
+def test_an_entry_point_is_never_left_out_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even for a run that does not use it: what was refused once is refused again."""
+    offer(monkeypatch, tmp_path, GROUP, "MINE = 1")
+    for _ in range(2):
+        with pytest.raises(RegistryError):
+            Experiment.from_mapping({"model": "lenet", "defenses": ""})

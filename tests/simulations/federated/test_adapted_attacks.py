@@ -1,0 +1,80 @@
+"""Attacks that learn from simulated updates, and attacks on whole rounds, in federated runs in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from simulations.experiment.experiment import Experiment
+from simulations.run_folder.run_directory import read_lines
+from simulations.server_app import run_experiment
+from tests.local_grid import LocalGrid
+
+LEARNED = "LearningToInvert(updates=32, size=32, hidden=32, iterations=20)"
+SURROGATE = "SurrogateMatching(iterations=20)"
+
+
+def rows_of(folder: Path, **changes: Any) -> list[dict[str, Any]]:
+    settings: dict[str, Any] = {
+        "output-dir": str(folder), "dataset": "mnist-5k", "model": "lenet", "train-limit": 200, "test-limit": 40,
+        "num-clients": 2, "rounds": 2, "local-steps": 2, "batch-size": 4, "learning-rate": 0.1, "attack-workers": 0,
+        "probe-attacks": "", "update-attacks": "", "probe-targets": 2, "probe-images": 1, "adaptive": False, **changes,
+    }  # fmt: skip
+    run_experiment(LocalGrid(2), Experiment.from_mapping(settings))
+    return read_lines(folder / "rows.jsonl")
+
+
+def test_it_learns_anew_for_each_round_and_defence(tmp_path: Path) -> None:
+    defenses = ("", "Pruning(fraction=0.9, per='step')", "DPSGD(target_epsilon=50.0)")
+    rows = rows_of(
+        tmp_path / "run",
+        **{"probe-attacks": LEARNED, "defenses": "; ".join(defenses[1:]), "attack-rounds": "first,final"},
+    )
+    mine = [row for row in rows if row["attack"] == LEARNED and row["metric"] == "holdout_psnr"]
+    assert {row["defense"] for row in mine} == set(defenses)
+    assert all(row["status"] == "ok" for row in mine)
+    # Another model in each round and under each defence: another network, whose held-out score is another.
+    assert len({row["value"] for row in mine}) == len(mine) == 2 * len(defenses)
+    cards = [row["setting"] for row in rows if row["attack"] == LEARNED and row["metric"] == "psnr"]
+    assert {card["threat_class"] for card in cards} == {"D"}
+    assert not any(card.get("attack_failures") for card in cards)
+
+
+def test_whole_rounds_are_matched_at_a_surrogate(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path / "run", **{"update-attacks": SURROGATE, "defenses": "", "attack-rounds": "1"})
+    found = {row["metric"]: row for row in rows if row["attack"] == SURROGATE and row["reference"] in ("", "original")}
+    assert found["psnr"]["n"] == 2 * 2 * 4  # Two clients, two steps of four images each.
+    assert 0 <= found["alpha"]["value"] <= 1
+    card = found["psnr"]["setting"]
+    assert (card["observation"], card["local_steps"], card["threat_class"]) == ("training update", 2, "B")
+    assert not card.get("attack_failures")
+
+
+def test_what_knows_images_is_also_run_on_noise_and_scored_beside(tmp_path: Path) -> None:
+    first = "InvertingGradients(iterations=40)"
+    chain = f"{first} | LearnedDenoiser(iterations=20, width=4)"
+    noise = "GaussianNoise(std=0.01, per='step')"
+    rows = rows_of(
+        tmp_path / "run",
+        **{"probe-attacks": f"{first}; {chain}; {LEARNED}", "defenses": noise, "attack-rounds": "1"},
+    )
+    psnr = {
+        (row["defense"], row["attack"]): row
+        for row in rows
+        if row["metric"] == "psnr" and row["reference"] == "original" and not row["attack"].startswith("scale:")
+    }
+    nulls = {"baseline:grey", "baseline:mean"}
+    painted = {f"baseline:painted:{attack}" for attack in (chain, LEARNED)}
+    for defense in ("", noise):
+        assert {attack for of, attack in psnr if of == defense} - nulls == {first, chain, LEARNED} | painted
+        for attack in (chain, LEARNED):
+            mine, of_noise = psnr[defense, attack], psnr[defense, f"baseline:painted:{attack}"]
+            assert mine["n"] == of_noise["n"] == 4
+            assert mine["value"] != of_noise["value"]
+            assert mine["setting"]["learns_prior"] is of_noise["setting"]["learns_prior"] is True
+        assert "learns_prior" not in psnr[defense, first]["setting"]
+    # Without a defence the first stage reads the digits a little, and what is made of noise stays below that.
+    assert psnr["", chain]["value"] > psnr["", f"baseline:painted:{chain}"]["value"] + 1
+    pictures = read_lines(tmp_path / "run" / "pictures" / "index.jsonl")
+    assert painted <= {one["attack"] for one in pictures}
+    assert "(from noise)" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

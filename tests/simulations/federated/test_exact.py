@@ -1,0 +1,31 @@
+"""Exact attacks in a federated run, in this process: exact where the update is bare, a row that says why not where it is noisy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simulations.experiment.experiment import Experiment
+from simulations.run_folder.run_directory import read_lines
+from simulations.server_app import run_experiment
+from tests.local_grid import LocalGrid
+
+NOISE = "GaussianNoise(std=0.01, per='step')"
+
+
+def test_a_run_recovers_batches_and_says_where_it_cannot(tmp_path: Path) -> None:
+    settings = {
+        "output-dir": str(tmp_path / "run"), "dataset": "mnist-5k", "model": "mlp", "train-limit": 200, "test-limit": 40,
+        "num-clients": 2, "rounds": 1, "local-steps": 1, "auxiliary-fraction": 0.0, "defenses": NOISE, "update-attacks": "",
+        "probe-attacks": "Spear()", "probe-targets": 2, "probe-images": 4, "attack-rounds": "first", "attack-workers": 0,
+        "adaptive": False,
+    }  # fmt: skip
+    run_experiment(LocalGrid(2), Experiment.from_mapping(settings))
+    rows = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["attack"] == "Spear()"]
+    plain, noisy = ([row for row in rows if row["defense"] == defense] for defense in ("", NOISE))
+    found = {row["metric"]: row for row in plain if row["reference"] == "original"}
+    assert found["psnr"]["n"] == 16
+    assert found["psnr"]["value"] > 60
+    assert not any(row["setting"].get("attack_failures") for row in plain)
+    reasons = {reason for row in noisy for reason in row["setting"].get("attack_failures", ())}
+    assert reasons
+    assert all(reason.startswith("does not apply") for reason in reasons)

@@ -1,0 +1,158 @@
+"""A sensitive attribute, looked for in one-step probes of a federated run; in this process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from attacks.attributes.property_inference import majority
+from attacks.local_model import shared_tensors
+from clients.federated.local_training import probes_alone
+from clients.task.local_data import LocalData
+from clients.task.scenarios import client_side, read_task
+from clients.wire.records import tensors_of, values_of
+from defenses.base import Batch
+from simulations.experiment.experiment import Experiment
+from simulations.run_folder.run_directory import read_lines
+from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
+from tests.local_grid import LocalGrid
+from tests.simulations.split.test_run import Wire
+
+NOISE = "GaussianNoise(std=10.0, per='update')"
+STATIC, RETRAINED = (
+    f"PropertyInference({training}updates=160, size=128, iterations=100)" for training in ("training='static', ", "")
+)
+
+
+def probe_experiment(out: Path, **changes: Any) -> Experiment:
+    """Three clients, sixteen probes of each; the server has 160 frames of its own, a garment and a digit, 0 or 1."""
+    settings = {
+        "output-dir": str(out), "dataset": "garment-digit:06-24,0-1", "image-size": 28, "model": "lenet", "batch-size": 16,
+        "learning-rate": 0.05, "train-limit": 400, "test-limit": 40, "auxiliary-fraction": 0.4, "num-clients": 3, "rounds": 1,
+        "local-epochs": 1, "defenses": NOISE, "probe-attacks": "", "update-attacks": "", "attribute-attacks": STATIC,
+        "probe-targets": 16, "attack-rounds": "first", "attack-workers": 0,
+    }  # fmt: skip
+    return Experiment.from_mapping(settings | changes)
+
+
+Run = tuple[Path, list[dict[str, Any]], Wire]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out, wire = tmp_path_factory.mktemp("probes") / "run", Wire()
+    run_experiment(LocalGrid(3, wire), probe_experiment(out))
+    return out, read_lines(out / "rows.jsonl"), wire
+
+
+def test_guesses_are_scored_by_the_owners_of_the_probed_images(run: Run) -> None:
+    _, rows, wire = run
+    assert not [row for row in rows if row["status"] in ("failed", "refused")]
+    indices = {at: tensors_of(request, "indices") for at, request, _ in wire.of("query.setup")}
+    right: Counter[tuple[str, str]] = Counter()
+    asked: Counter[tuple[int, str]] = Counter()
+    for partition, request, _ in wire.of("query.audit"):
+        config, task = values_of(request, "config"), read_task(request.content["config"]["task"])
+        assert (config["observation"], config["kind"], config["guesses"]) == ("probe-attribute", "attributes", 16)
+        mine = indices[partition]
+        data = LocalData(task, partition, mine["train"].tolist(), mine["test"].tolist())
+        client = client_side("federated").client(data)
+        attack = ("0", "1", STATIC, RETRAINED)[asked[partition, task.plan.pipeline]]
+        asked[partition, task.plan.pipeline] += 1
+        for target in range(16):
+            position = client.probed(target).positions
+            truth = task.plan.load_data().train.sensitive[mine["train"][position]]
+            guess = tensors_of(request, "guesses")[f"attributes-{target}"].argmax(1)
+            right[task.plan.pipeline, attack] += int((guess == truth).sum())
+    audited = [row for row in rows if row["metric"] == "attribute-accuracy"]
+    assert len(audited) == 2 * 3
+    for row in audited:
+        blind = max(right[row["defense"], value] for value in "01")
+        hits = blind if row["attack"] == "baseline:majority" else right[row["defense"], row["attack"]]
+        exact = binomtest(hits, 48).proportion_ci(0.95, "exact")
+        assert (row["value"], row["n"]) == (pytest.approx(hits / 48), 48)
+        assert (row["ci_low"], row["ci_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
+        assert row["setting"]["observation"] == "attributes of one-step probes"
+
+
+def test_without_a_defence_the_attribute_is_read_and_heavy_noise_hides_it(run: Run) -> None:
+    _, rows, _ = run
+    found = {(row["defense"], row["attack"]): row for row in rows if row["metric"] == "attribute-accuracy"}
+    plain, noisy = "", next(defense for defense, _ in found if defense)
+    assert found[plain, STATIC]["ci_low"] > found[plain, "baseline:majority"]["value"]
+    assert found[plain, STATIC]["status"] == "ok"
+    hidden = found[noisy, RETRAINED]
+    assert binomtest(round(hidden["value"] * 48), 48, 0.5).pvalue > 0.001
+
+
+def test_the_static_adversary_is_trained_without_the_defence(run: Run) -> None:
+    """At the same global model it is one and the same, and the retrained one is not."""
+    told = [row for row in run[1] if row["metric"] == "holdout_accuracy"]
+    held = {
+        attack: {row["defense"]: row["value"] for row in told if row["attack"] == attack}
+        for attack in (STATIC, RETRAINED)
+    }
+    assert len(set(held[STATIC].values())) == 1
+    assert len(set(held[RETRAINED].values())) == 2
+
+
+def test_an_update_made_alone_is_the_one_that_a_client_would_send(tmp_path: Path) -> None:
+    """Of the images that it names, by plain SGD written down by hand."""
+    experiment = probe_experiment(tmp_path / "run", **{"probe-images": 2})
+    task = experiment.plan(experiment.pipelines()[0]).at(1)
+    data = task.plan.load_data().train
+    batch = Batch(data.images[:20].float() / 255, torch.nn.functional.one_hot(data.labels[:20], 2).float())
+    weights = shared_tensors(task.plan.build_model())
+    seen = set()
+    for rows, update in probes_alone(task, weights, batch, 20, seed=3):
+        model, card = task.plan.build_model(), task.plan.data_card()
+        images = (batch.images[rows] - torch.tensor(card.mean).view(1, -1, 1, 1)) / torch.tensor(card.std).view(
+            1, -1, 1, 1
+        )
+        loss = torch.nn.functional.cross_entropy(model(images), batch.targets[rows])
+        for (name, weight), gradient in zip(
+            model.named_parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True
+        ):
+            torch.testing.assert_close(update[name], -task.learning_rate * gradient, atol=1e-6, rtol=1e-4, msg=name)
+            assert weight.shape == gradient.shape
+        assert len(rows) == 2
+        seen |= set(rows.tolist())
+    assert len(seen) > 10
+    again = [rows for rows, _ in probes_alone(task, weights, batch, 5, seed=3)]
+    other = [rows for rows, _ in probes_alone(task, weights, batch, 5, seed=4)]
+    assert all(len(rows) == 2 for rows in again)
+    assert any(not torch.equal(one, two) for one, two in zip(again, other, strict=True))
+
+
+def test_of_several_images_the_value_of_most_is_inferred(tmp_path: Path) -> None:
+    experiment = probe_experiment(tmp_path / "run", **{"probe-images": 3, "probe-targets": 2})
+    task = experiment.plan(experiment.pipelines()[0]).at(1)
+    client = client_side("federated").client(LocalData(task, 0, range(40), range(4)))
+    values = task.plan.load_data().train.sensitive
+    expected = [majority(values[client.probed(target).positions]) for target in range(2)]
+    assert [int(one) for one in client.sensitive("probe-attribute")] == expected
+    with pytest.raises(ValueError, match="know no attribute of 'update'"):
+        client.sensitive("update")
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"dataset": "mnist-5k"}, ("attribute-attacks is \"Prop", "dataset = 'mnist-5k' has no sensitive attribute")),
+        ({"attribute-attacks": "LabelInference()"}, ("does not attack attributes of one-step probes but one-step probes",)),
+        ({"probe-attacks": "PropertyInference()"}, ("but attributes of one-step probes (see attribute-attacks)",)),
+        ({"auxiliary-fraction": 0.0}, ("auxiliary-fraction is 0, raise it",)),
+        ({"attribute-queries": 3}, ("attribute-queries is 3; it is a setting of inference and split",)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_work_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], parts: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        probe_experiment(tmp_path / "run", **changes)
+    assert all(part in str(refusal.value) for part in parts), refusal.value

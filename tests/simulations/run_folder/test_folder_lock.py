@@ -1,0 +1,66 @@
+"""The lock of a folder: one holder at a time, in this process or another."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simulations.cli import app
+from simulations.experiment.experiment import Experiment
+from simulations.run_folder.folder_lock import LOCK, require_free, take_lock
+from simulations.run_folder.run_directory import RunDirectory
+from simulations.search.folder import SearchFolder
+from simulations.search.settings import Search
+from simulations.settings.errors import ConfigError
+
+
+def test_the_second_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
+    first = take_lock(tmp_path / "new", "busy")
+    with pytest.raises(ConfigError, match="busy"):
+        take_lock(tmp_path / "new", "busy")
+    first.close()
+    take_lock(tmp_path / "new", "busy").close()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [LOCK]
+
+
+def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
+    program = "import sys; from pathlib import Path; from simulations.run_folder.folder_lock import take_lock\n"
+    program += "held = take_lock(Path(sys.argv[1]), 'busy'); print('held', flush=True); sys.stdin.read()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(ConfigError, match=rf"^busy \(process {process.pid}\)$"):
+            take_lock(tmp_path, "busy")
+        with pytest.raises(ConfigError, match=rf"^busy \(process {process.pid}\)$"):
+            require_free(tmp_path, "busy")
+        process.kill()
+    require_free(tmp_path, "busy")
+    take_lock(tmp_path, "busy").close()
+
+
+def test_a_second_search_in_a_folder_is_refused(tmp_path: Path) -> None:
+    first = SearchFolder.create(tmp_path / "search", Search())
+    with pytest.raises(ConfigError, match="another search is still writing to"):
+        SearchFolder.resume(tmp_path / "search")
+    first.close()
+    SearchFolder.resume(tmp_path / "search").close()
+
+
+def test_resuming_a_run_that_lives_is_refused_at_once(tmp_path: Path) -> None:
+    """Once it took until Flower had started to tell."""
+    settings = Experiment.of(output_dir=str(tmp_path / "run"), rounds=1, num_clients=2)
+    run = RunDirectory.open(tmp_path / "run", settings)
+    run.write_progress({})
+    result = CliRunner().invoke(app, ["run", "--resume", str(tmp_path / "run")])
+    assert result.exit_code == 2
+    told = " ".join(result.output.split())
+    assert f"another run is still writing to {tmp_path / 'run'}; wait for it, or end it (process {os.getpid()})" in told
+    run.close()

@@ -1,0 +1,241 @@
+"""Files that are cut off, have a bit turned over or hold something else: read, left out with a note, or refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from clients.secrets.secret_file import BYTES, SecretError, kept_secret
+from defenses.pipeline import Pipeline
+from simulations.compare.groups import grouped
+from simulations.compare.page import write_comparison
+from simulations.experiment.experiment import Experiment
+from simulations.report.studies.rows import read_rows
+from simulations.run.requested import requested
+from simulations.run_folder.checkpoints import Checkpoint
+from simulations.run_folder.run_directory import RunDirectory
+from simulations.runtime.progress import read_progress
+from simulations.settings.errors import ConfigError
+from strategies.recording.files import RecordingError, RecordingWriter, read_recording
+from strategies.recording.tensor_file import values_of_array
+from tests import hostile
+
+few = settings(
+    max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+Damage = Callable[[bytes], bytes]
+other_things = st.sampled_from(
+    [b"", b"\0" * 64, b"[]", b"{}", b"null", b"3", b'"x"', hostile.BOMB.encode(), b"9" * 10_000, b"\xff\xfe", b'{"config": []}',
+     b'{"config": {"scenario": []}}', b'{"config": {}, "own-code": [1]}', b'{"metric": "x", "round": "inf"}', b'{"a": 1e999}',
+     b"\xff" * 8 + b"{}", (2**40).to_bytes(8, "little") + b"{}"]
+)  # fmt: skip
+
+
+@st.composite
+def damages(draw: st.DrawFn) -> Damage:
+    """What happens to a file: some of its bytes go, one bit turns over, or something else is there."""
+    at, bit, other = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(0, 7)), draw(other_things)
+
+    def cut(data: bytes) -> bytes:
+        return data[: int(at * len(data))]
+
+    def flip(data: bytes) -> bytes:
+        found = bytearray(data)
+        if found:
+            found[int(at * len(found))] ^= 1 << bit
+        return bytes(found)
+
+    return draw(st.sampled_from([cut, flip, flip, lambda data: other]))
+
+
+@cache
+def run_files() -> dict[str, bytes]:
+    """The files of a run of one round, as it leaves them."""
+    with TemporaryDirectory() as folder:
+        run = _begin(Path(folder), resume=False)
+        task = run.experiment.plan(Pipeline()).at(1)
+        run.row(task, metric="test-accuracy", value=0.5, reference="original", n=10)
+        run.complete_round(Pipeline(), Checkpoint(1, {"weight": torch.ones(3)}, {0: "{}"}, 0.5))
+        run.write_progress({"finished": False})
+        run.close()
+        return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def _begin(folder: Path, *, resume: bool) -> RunDirectory[Experiment]:
+    values: dict[str, Any] = {"dataset": "mnist-5k", "model": "lenet", "defenses": "", "rounds": 2, "attack_rounds": ""}
+    return RunDirectory.open(folder, Experiment.of(**values, output_dir=str(folder), resume=resume))
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+FILES = ["config.json", "rows.jsonl", "pictures/index.jsonl", "checkpoints/p00.safetensors"]
+
+
+@few
+@given(st.sampled_from(FILES), damages())
+@example("config.json", lambda data: hostile.BOMB.encode())
+@example("config.json", lambda data: b"[]")
+@example("config.json", lambda data: b'{"config": []}')
+@example("rows.jsonl", lambda data: data[:-20])
+@example("rows.jsonl", lambda data: b"[]\n")
+@example("rows.jsonl", lambda data: hostile.BOMB.encode())
+@example("pictures/index.jsonl", lambda data: b"{}\n")
+@example("checkpoints/p00.safetensors", lambda data: data[:-3])
+@example("checkpoints/p00.safetensors", lambda data: b"")
+def test_a_damaged_run_is_resumed_or_refused(name: str, damage: Damage) -> None:
+    """Never resumed without saying so where something is lost: then a person must know."""
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        _write(folder, {**run_files(), name: damage(run_files()[name])})
+        try:
+            requested(None, {}, resume=folder)
+            run = _begin(folder, resume=True)
+        except ConfigError as error:
+            if name.split("/")[-1] not in str(error) and "resume" not in str(error) and "config.json" not in name:
+                raise
+            return
+        with suppress(ConfigError):
+            run.checkpoint(Pipeline())
+        run.close()
+
+
+@few
+@given(damages(), damages())
+@example(lambda data: b"[]\n", lambda data: b"[]")
+@example(
+    lambda data: data, lambda data: b'{"config": {"seed": []}, "versions": 3, "pipelines": [[]], "defenses": {"": 3}}'
+)
+def test_damaged_runs_are_compared_or_refused(rows: Damage, config: Damage) -> None:
+    with TemporaryDirectory() as place:
+        files = run_files()
+        _write(Path(place) / "a", files)
+        _write(
+            Path(place) / "b", {"rows.jsonl": rows(files["rows.jsonl"]), "config.json": config(files["config.json"])}
+        )
+        try:
+            write_comparison(grouped([Path(place) / "a", Path(place) / "b"]), Path(place) / "page.html")
+        except ConfigError as error:
+            if not str(error):
+                raise
+
+
+@few
+@given(damages())
+@example(lambda data: b"[1]")
+@example(lambda data: hostile.BOMB.encode())
+@example(lambda data: b'{"progress": 3}')
+@example(lambda data: data[:30])
+def test_a_damaged_config_shows_no_progress(damage: Damage) -> None:
+    """The live display reads it twice a second while somebody else may be writing anything there."""
+    with TemporaryDirectory() as place:
+        (Path(place) / "config.json").write_bytes(damage(run_files()["config.json"]))
+        assert isinstance(read_progress(Path(place)), dict)
+
+
+@few
+@given(damages())
+def test_damaged_rows_are_left_out_with_a_note(damage: Damage) -> None:
+    with TemporaryDirectory() as place:
+        path = Path(place) / "rows.jsonl"
+        path.write_bytes(damage(run_files()["rows.jsonl"]))
+        rows, notes = read_rows(path)
+        assert rows or notes or not path.read_bytes().strip()
+
+
+@cache
+def recorded() -> dict[str, bytes]:
+    with TemporaryDirectory() as folder:
+        writer = RecordingWriter(Path(folder), 10**6, {"settings": {"learning-rate": 0.1}})
+        arrays = {"weight": values_of_array(Array(np.ones((2, 2), np.float32)))}
+        writer.keep_arrays("round-0001/sent-0-0.safetensors", arrays)
+        contents = [{"arrays": {"arrays": "sent-0-0.safetensors"}, "config": {}, "metrics": {}}]
+        writer.keep_json("round-0001/sent.json", {"round": 1, "nodes": {"5": 0}, "contents": contents})
+        writer.keep_arrays("round-0001/train-0000-0.safetensors", arrays)
+        reply = {
+            "round": 1,
+            "node": 5,
+            "sent": 0,
+            "arrays": {"arrays": "train-0000-0.safetensors"},
+            "metrics": {"m": {"n": 1}},
+        }
+        writer.keep_json("round-0001/train-0000.json", reply)
+        return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+@few
+@given(st.sampled_from(sorted(recorded())), damages())
+@example("recording.json", lambda data: hostile.BOMB.encode())
+@example("round-0001/sent.json", lambda data: b'{"contents": 3}')
+@example("round-0001/sent.json", lambda data: b'{"nodes": {"5": 7}, "contents": [3]}')
+@example("round-0001/train-0000.json", lambda data: b'{"node": [], "sent": "x", "arrays": 3, "metrics": []}')
+@example(
+    "round-0001/train-0000.json", lambda data: b'{"arrays": {"arrays": "../../../etc/passwd"}, "node": 5, "sent": 0}'
+)
+@example("round-0001/train-0000.json", lambda data: b'{"node": 5, "sent": 0, "error": 3}')
+@example("round-0001/train-0000-0.safetensors", lambda data: (2**60).to_bytes(8, "little") + data[8:])
+def test_a_damaged_recording_is_read_or_refused(name: str, damage: Damage) -> None:
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        _write(folder, {**recorded(), name: damage(recorded()[name])})
+        try:
+            for reply in read_recording(folder):
+                if not reply.unusable:
+                    assert isinstance(reply.number("n", "learning-rate"), int | float | None)
+                    for arrays in (reply.arrays(), reply.sent_arrays()):
+                        assert all(isinstance(array, np.ndarray) for array in arrays.values())
+        except RecordingError as error:
+            if str(folder) not in str(error):
+                raise
+
+
+@few
+@given(damages())
+@example(lambda data: data + b"00")
+@example(lambda data: b"\xff" * 64)
+def test_a_damaged_secret_is_no_secret(damage: Damage) -> None:
+    with TemporaryDirectory() as place:
+        path = Path(place) / "partition-0.secret"
+        whole = kept_secret(path)
+        damaged = damage(path.read_bytes())
+        path.write_bytes(damaged)
+        try:
+            found = kept_secret(path)
+        except SecretError:
+            return
+        assert len(found) == BYTES
+        assert found == whole or damaged.strip().lower() != whole.hex().encode()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_undamaged_run_is_resumed(name: str, tmp_path: Path) -> None:
+    _write(tmp_path, run_files())
+    assert name in run_files()
+    run = _begin(tmp_path, resume=True)
+    assert [row.metric for row in run._rows] == ["test-accuracy"]
+    done = run.checkpoint(Pipeline())
+    assert done is not None
+    assert done.round == 1
+    run.close()
+
+
+def test_a_config_that_is_no_object_says_so(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps([1]))
+    with pytest.raises(ConfigError, match=r"config\.json is no configuration of a run"):
+        requested(None, {}, resume=tmp_path)

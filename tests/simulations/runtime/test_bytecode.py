@@ -1,0 +1,143 @@
+"""Bytecode for the processes of a run, where Python may not write it beside the sources."""
+
+from __future__ import annotations
+
+import json
+import os
+import py_compile
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from simulations.runtime.bytecode import LARGE, PREFIX, VARIABLE
+from simulations.runtime.launch import ROOT
+from simulations.runtime.user_cache import private_folder
+from tests.simulations.runtime.runtimes import BINARIES, SMALL, pairs
+
+NOBODY = 65534
+BYTECODE = f"__pycache__/__init__.{sys.implementation.cache_tag}.pyc"
+ASKS = """
+import json, os, subprocess, sys
+sys.path[:0] = sys.argv[2:]
+from simulations.runtime.bytecode import keep_bytecode
+if os.geteuid() == 0 and sys.argv[1] == "as another":
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+kept = keep_bytecode()
+print(json.dumps([str(kept), sys.pycache_prefix, os.environ.get("PYTHONPYCACHEPREFIX"),
+    sys.dont_write_bytecode, os.environ.get("PYTHONDONTWRITEBYTECODE")]))
+"""
+
+
+def asked(*arguments: str, **environment: str) -> list[object]:
+    """What a process finds, and is left with, that starts as the command does."""
+    env = {key: value for key, value in os.environ.items() if key not in (VARIABLE, PREFIX)} | environment
+    done = subprocess.run(
+        [sys.executable, "-c", ASKS, *(arguments or ("as it is",))], cwd=ROOT, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[object] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def packages() -> Iterator[Path]:
+    """Sources of the large packages alone, where every user may read them, and only their owner may write."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in LARGE:
+            (Path(folder) / name).mkdir()
+            (Path(folder) / name / "__init__.py").write_text("")
+            (Path(folder) / name).chmod(0o555)
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+        for name in LARGE:
+            (Path(folder) / name).chmod(0o755)
+
+
+def test_where_none_may_be_written_and_none_is_there_the_users_cache_gets_it(tmp_path: Path) -> None:
+    lacking = {PREFIX: str(tmp_path / "none"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    mine = str(tmp_path / "cache" / "fedveil" / "bytecode")
+    assert asked(**{VARIABLE: "1"}, **lacking) == [mine, mine, mine, False, None]
+    assert stat.S_IMODE(Path(mine).stat().st_mode) == 0o700
+
+
+def test_where_it_may_be_written_nothing_changes(tmp_path: Path) -> None:
+    none = str(tmp_path / "none")
+    assert asked(**{PREFIX: none, "XDG_CACHE_HOME": str(tmp_path / "cache")}) == ["None", none, none, False, None]
+    assert not (tmp_path / "cache").exists()
+
+
+def test_where_it_is_there_nothing_changes(tmp_path: Path, packages: Path) -> None:
+    for name in LARGE:
+        (packages / name).chmod(0o755)
+        py_compile.compile(str(packages / name / "__init__.py"), str(packages / name / BYTECODE), doraise=True)
+    found = asked("as it is", str(packages), **{VARIABLE: "1", "XDG_CACHE_HOME": str(tmp_path)})
+    assert found == ["None", None, None, True, "1"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_the_packages_are_anothers_the_users_cache_gets_it(packages: Path) -> None:
+    """As in an image whose packages root installed, without bytecode, and whose user is not root."""
+    with tempfile.TemporaryDirectory() as cache:
+        if os.geteuid() == 0:
+            os.chown(cache, NOBODY, NOBODY)
+        mine = str(Path(cache).resolve() / "fedveil" / "bytecode")
+        found = asked("as another", str(packages), XDG_CACHE_HOME=cache)
+        assert found == [mine, mine, mine, False, None]
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory for temporary files; the cache is ``tmp_path / "cache"``."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir(mode=0o700)
+    return tmp_path / "tmp" / f"fedveil-bytecode-{os.geteuid()}"
+
+
+@pytest.mark.parametrize("unsafe", ["others write in it", "a link", "a file", "others write above it", "another's"])
+def test_a_folder_that_another_user_can_change_is_not_used(tmp_path: Path, temporary: Path, unsafe: str) -> None:
+    place = tmp_path / "cache" / "fedveil" / "bytecode"
+    place.parent.mkdir(parents=True)
+    assert private_folder("bytecode") == place
+    if unsafe == "others write in it":
+        place.chmod(0o770)
+    elif unsafe == "others write above it":
+        place.parent.chmod(0o777)
+    elif unsafe == "another's":
+        if os.geteuid() != 0:
+            pytest.skip("only root gives files away")
+        os.chown(place, NOBODY, NOBODY)
+    else:
+        place.rmdir()
+        place.symlink_to(tmp_path) if unsafe == "a link" else place.write_text("")
+    assert private_folder("bytecode") == temporary
+    temporary.chmod(0o777)
+    assert private_folder("bytecode") is None
+
+
+def test_a_sticky_folder_above_it_is_safe(tmp_path: Path, temporary: Path) -> None:
+    """As ``/tmp`` is: all may write there, but replace what is their own alone."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o1777)
+    assert private_folder("bytecode") == tmp_path / "cache" / "fedveil" / "bytecode"
+
+
+@pytest.mark.slow
+def test_flowers_processes_keep_theirs_in_the_cache_and_nothing_of_the_run_stays(tmp_path: Path) -> None:
+    settings = SMALL | {"rounds": 1, "defenses": "", "attack-rounds": "final"}
+    none, cache = tmp_path / "none", tmp_path / "cache"
+    env = {**os.environ, VARIABLE: "1", PREFIX: str(none), "XDG_CACHE_HOME": str(cache)}
+    command = [str(BINARIES / "fedveil"), "run", "--clients", "2", "--out", str(tmp_path / "out"), *pairs(settings)]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    kept = [str(path) for path in cache.rglob("*.pyc")]
+    # Of torch, and of what only Flower's simulation and Ray's workers import: they, and not the command, wrote it.
+    for source in ("torch/nn/modules/linear.", "flwr/simulation/app.", "flwr/simulation/ray_transport/ray_actor."):
+        assert [path for path in kept if source in path], source
+    assert not [path for path in kept if "fedveil-flwr-" in path]
+    assert not none.exists()

@@ -1,0 +1,130 @@
+"""A run whose local SuperLink does not start."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from simulations.experiment.experiment import Experiment
+from simulations.runtime.launch import Resources
+from simulations.runtime.local_run import STARTS, _has_worked, box_text, engine_failure, run_locally
+from simulations.runtime.progress import read_progress
+from tests.simulations.runtime.runtimes import BINARIES, binaries, config
+
+
+def test_a_superlink_that_does_not_start_is_started_again_and_the_reason_is_flowers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Flower's own command, beside a SuperLink that ends at once."""
+    starts, log = tmp_path / "starts", "$FLWR_HOME/local-superlink"
+    no_space = "OSError: [Errno 28] No space left on device"
+    script = f'echo "$@" >> "{starts}"\nmkdir -p "{log}"\necho "{no_space}" > "{log}/superlink.log"\nexit 9'
+    binaries(tmp_path, monkeypatch, flower_superlink=script)
+    out = tmp_path / "run"
+    assert run_locally(Console(), Experiment.of(output_dir=str(out), num_clients=2), Resources(2)) == 1
+    # Nothing more is started to ask how a run went that never was.
+    assert len({line.split("--port ")[1].split()[0] for line in starts.read_text().splitlines()}) == STARTS
+    assert len(starts.read_text().splitlines()) == STARTS
+    printed = capsys.readouterr()
+    assert "Failed to start local SuperLink: `flower-superlink` exited with code 9." in printed.err
+    assert "started again (2 of 2)" in printed.out
+    assert "--resume" not in printed.err
+    assert "superlink.log" not in printed.err
+    assert (out / "flower.log").read_text().count("No space left on device") == STARTS
+    assert f"its log ends with: {no_space}" in " ".join(printed.err.split())
+    assert "the machine may be busy" not in printed.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "first", "notice"),
+    [
+        # It takes longer than the 15 seconds that Flower gives it.
+        ("flower-superlink", f"sleep 20; exec {BINARIES}/flower-superlink", ""),
+        ("flower-superlink", "exit 9", "SuperLink: `flower-superlink` exited with code 9.; started again (2 of 2)"),
+        # Ray gives its control server no time, and says what it says on a machine that is too busy.
+        (
+            "flwr-simulation",
+            f"RAY_NUM_REDIS_GET_RETRIES=1 RAY_py_gcs_connect_timeout_s=0 exec {BINARIES}/flwr-simulation",
+            "Ray failed: Failed to start GCS.; started again",
+        ),
+    ],
+)
+def test_a_start_that_fails_once_costs_a_line_and_not_the_run(
+    command: str, first: str, notice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Flower and Ray as they are; the first call of one command is made slow, or fails."""
+    once = tmp_path / "once"
+    script = f'if mkdir {once} 2>/dev/null; then {first} "$@"; fi\nexec {BINARIES / command} "$@"'
+    binaries(tmp_path, monkeypatch, **{command: script})
+    out = tmp_path / "run"
+    experiment = Experiment.from_mapping(config(out, rounds=1, defenses="", attack_rounds="", num_clients=2))
+    code = run_locally(Console(), experiment, Resources(2))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert code == 0, (out / "flower.log").read_text()[-3000:]
+    assert once.is_dir()
+    assert printed.count("started again") == bool(notice)
+    assert notice in printed
+    assert read_progress(out)["finished"] is True
+
+
+@pytest.mark.parametrize(
+    "border", ["╭─ Error ────╮\n│ {} │\n│ {} │\n╰────────────╯\n", "+- Error ----+\n| {} |\n| {} |\n+------------+\n"]
+)
+def test_the_text_of_the_last_box_is_told_in_one_line(border: str) -> None:
+    late = border.format("Failed to start local SuperLink within 15s. See logs at ", "/tmp/x/superlink.log.        ")
+    assert box_text(border.format("an", "other") + "words\n" + late) == "Failed to start local SuperLink within 15s."
+    assert box_text("ValueError: no box\n") == ""
+
+
+RAY = """\x1b[92mINFO \x1b[0m:      Starting Flower Simulation
+\x1b[91mERROR \x1b[0m:     An exception occured!! Could not write into the session folder:
+No space left on device (1024 bytes were wanted)
+\x1b[91mERROR \x1b[0m:     Traceback (most recent call last):
+  File "vce_api.py", line 208, in run_api
+OSError: [Errno 28] No space left on device
+RuntimeError: Simulation Runtime crashed.
+RuntimeError: An error was encountered. Ending simulation.
+"""
+"""As Flower 1.41 writes it."""
+
+
+def test_what_ray_said_is_told_and_not_what_became_of_it() -> None:
+    told = "Could not write into the session folder: No space left on device (1024 bytes were wanted)"
+    assert engine_failure(RAY) == told
+    assert engine_failure("INFO :      fedveil: round 1 of 2\n") == ""
+
+
+def test_a_ray_that_fails_is_started_once_again_and_its_own_words_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command in place of Flower's, whose simulation ends as that of a machine without space."""
+    (tmp_path / "words").write_text(RAY)
+    starts = tmp_path / "starts"
+    flower = f"""case "$2 $3" in
+        *flower_command.py\\ run) echo run >> "{starts}"; cat "{tmp_path / "words"}";;
+        *flower_command.py\\ list) echo '{{"runs": [{{"status": "finished:failed"}}]}}';;
+        *) exec "{sys.executable}" "$@";;
+    esac"""
+    binaries(tmp_path, monkeypatch, python=flower)
+    out = tmp_path / "run"
+    assert run_locally(Console(), Experiment.of(output_dir=str(out), num_clients=2), Resources(2)) == 1
+    assert starts.read_text() == "run\nrun\n"
+    printed = capsys.readouterr()
+    words = "Could not write into the session folder: No space left on device (1024 bytes were wanted)"
+    assert f"Ray failed: {words}; started again" in " ".join(printed.out.split())
+    assert f"the run failed (finished:failed): {words}" in " ".join(printed.err.split())
+    assert "nothing was run: give the same command again" in printed.err
+
+
+def test_a_resumed_run_has_worked_only_when_its_progress_is_another() -> None:
+    """Of the first part the folder says how far it came: a Ray that fails in the second is started again all the same."""
+    before = {"pipeline": 1, "round": 3}
+    assert not _has_worked(before, before)
+    assert not _has_worked({"failed": "no nodes"}, before)
+    assert _has_worked({"pipeline": 1, "round": 4}, before)
+    assert _has_worked({"pipeline": 1, "round": 1}, {})

@@ -1,0 +1,32 @@
+"""Setting nodes up: what they are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flwr.app import Message
+
+from clients.wire.records import values_of
+from simulations.runtime import nodes
+from strategies.exchange.exchange import Exchange
+from tests.local_grid import LocalGrid
+from tests.simulations.federated.test_federation import experiment
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("in_simulation", [True, False])
+def test_workers_of_a_simulation_are_told_the_very_folder_that_the_server_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_simulation: bool
+) -> None:
+    """Its parent would not do: another checkout may lie in it. A deployed node has a copy of its own."""
+    monkeypatch.setattr(nodes, "_in_simulation", lambda: in_simulation)
+    told = []
+
+    def listen(partition: int, request: Message, reply: Message) -> Message:
+        told.append(values_of(request, "config")["app-dir"])
+        return reply
+
+    nodes.set_up(Exchange(LocalGrid(2, listen), {0: 100, 1: 101}, 60.0), experiment(tmp_path / "run"))
+    assert told == [str(ROOT) if in_simulation else ""] * 2

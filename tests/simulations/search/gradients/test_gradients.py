@@ -1,0 +1,221 @@
+"""Gradients of single examples against a loop of autograd over examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clients.models.classifiers import build_model
+from simulations.search.gradients import gradients as module
+from simulations.search.gradients.gradients import ExampleGradients
+from simulations.search.gradients.layer_gradients import GradientError
+
+
+def images_and_targets(
+    count: int, shape: tuple[int, int, int] = (3, 32, 32), classes: int = 5
+) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.randint(classes, (count,), generator=generator)
+    return torch.randn(count, *shape, generator=generator), F.one_hot(labels, classes).float()
+
+
+def by_loop(model: nn.Module, images: Tensor, targets: Tensor) -> list[list[Tensor]]:
+    """The gradients of each example by all parameters, one backward pass each."""
+    model = model.eval()
+    parameters = list(model.parameters())
+    return [
+        [g.flatten() for g in torch.autograd.grad(F.cross_entropy(model(x[None]), y[None]), parameters)]
+        for x, y in zip(images, targets, strict=True)
+    ]
+
+
+class Odd(nn.Module):
+    """Layers that the named models lack: groups, dilation, stride without bias, LayerNorm over tokens, a linear layer on tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False)
+        self.grouped = nn.Conv2d(8, 8, 3, padding=2, dilation=2, groups=4)
+        self.norm = nn.LayerNorm(8)
+        self.tokens = nn.Linear(8, 6)
+        self.last = nn.Linear(6, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        found = self.grouped(F.relu(self.first(images))).flatten(2).transpose(1, 2)
+        return self.last(F.gelu(self.tokens(self.norm(found))).mean(1))
+
+
+MODELS = {
+    "cnn": lambda: build_model("cnn", num_classes=5, input_shape=(3, 32, 32)),
+    "resnet20, BatchNorm": lambda: trained(
+        build_model("resnet20", num_classes=5, input_shape=(3, 32, 32), norm="batch")
+    ),
+    "resnet20, GroupNorm": lambda: build_model("resnet20", num_classes=5, input_shape=(3, 32, 32)),
+    "odd": Odd,
+}
+
+
+def trained(model: nn.Module) -> nn.Module:
+    """Running statistics that are not those of initialisation."""
+    with torch.no_grad():
+        model.train()(torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(1)) * 2 + 1)
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_they_are_those_of_a_loop_over_examples(name: str) -> None:
+    model = MODELS[name]().double()
+    images, targets = images_and_targets(4)
+    ours = list(ExampleGradients(model).of(images.double(), targets.double()))
+    theirs = [torch.stack(column) for column in zip(*by_loop(model, images.double(), targets.double()), strict=True)]
+    assert len(ours) == len(theirs)
+    for mine, known in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, known, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("per_tensor", [False, True])
+@pytest.mark.parametrize("with_starts", [False, True])
+def test_similarities_are_the_cosines_of_a_loop(name: str, per_tensor: bool, with_starts: bool) -> None:
+    model = MODELS[name]().double()
+    images, targets = images_and_targets(2 * 4)
+    points, targets = images.double().unflatten(0, (2, 4)), targets[:2].double()
+    engine = ExampleGradients(model)
+    starts = list(engine.of(points[:, 0], targets)) if with_starts else None
+    given = points[:, 1:] if with_starts else points
+    both = engine.similarities(given, targets, starts)
+    found = both.per_tensor if per_tensor else both.whole
+    expected = []
+    for way, target in zip(points, targets, strict=True):
+        *others, last = by_loop(model, way, target.expand(4, -1))
+        if per_tensor:
+            pairs = [zip(one, last, strict=True) for one in others]
+            expected.append([torch.stack([F.cosine_similarity(a, b, 0) for a, b in pair]).mean() for pair in pairs])
+        else:
+            expected.append([F.cosine_similarity(torch.cat(one), torch.cat(last), 0) for one in others])
+    torch.testing.assert_close(found, torch.stack([torch.stack(row) for row in expected]), rtol=1e-8, atol=1e-10)
+
+
+def test_pieces_that_fit_into_memory_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ExampleGradients(MODELS["cnn"]())
+    images, targets = images_and_targets(3 * 4)
+    points, targets = images.unflatten(0, (3, 4)), targets[:3]
+    whole = engine.similarities(points, targets)
+    calls: list[int] = []
+    original = ExampleGradients._similarities
+    monkeypatch.setattr(ExampleGradients, "_similarities", lambda *a, **k: calls.append(len(a[1])) or original(*a, **k))
+    monkeypatch.setattr(module, "MOST_BYTES", 1)
+    for part, known in zip(engine.similarities(points, targets), whole, strict=True):
+        torch.testing.assert_close(part, known, rtol=1e-5, atol=1e-6)
+    assert calls == [1, 1, 1]
+
+
+def test_a_gradient_is_like_itself_whatever_the_scale_of_the_loss_and_a_vanished_one_like_none() -> None:
+    model = MODELS["cnn"]().double()
+    images, targets = images_and_targets(2)
+    points = torch.stack([images, images.flip(0), images], 1).double()
+    found = ExampleGradients(model).similarities(points, targets.double())
+    # Twice the targets is twice the loss.
+    doubled = ExampleGradients(model).similarities(points, 2 * targets.double())
+    vanished = ExampleGradients(model).similarities(points, 0 * targets.double())
+    for one, twice, none in zip(found, doubled, vanished, strict=True):
+        torch.testing.assert_close(one[:, 0], torch.ones(2).double())
+        torch.testing.assert_close(twice, one)
+        assert torch.equal(none, torch.zeros(2, 2).double())
+
+
+def test_the_models_own_gradients_and_mode_of_the_caller_are_left_alone() -> None:
+    model = MODELS["cnn"]().train().requires_grad_(False)
+    engine = ExampleGradients(model)
+    assert next(iter(engine.of(*images_and_targets(2)))).shape == (2, 6 * 3 * 25)
+    assert model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layer(F.relu(self.layer(images.flatten(1))))
+
+
+def test_models_whose_examples_cannot_be_told_apart_are_refused() -> None:
+    with pytest.raises(GradientError, match=r"by layer '1' \(Embedding\) are not known here; those by Conv2d"):
+        ExampleGradients(nn.Sequential(nn.Flatten(), nn.Embedding(3, 3)))
+    with pytest.raises(GradientError, match=r"by layer '0' \(Conv2d\) are not known"):
+        ExampleGradients(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, padding_mode="reflect")))
+    with pytest.raises(GradientError, match="layer 'layer' is used twice"):
+        list(ExampleGradients(Shared()).of(torch.rand(2, 1, 2, 2), torch.eye(2, 4)))
+    norm = nn.BatchNorm2d(2, track_running_stats=False)
+    mixing = ExampleGradients(nn.Sequential(nn.Conv2d(1, 2, 1), norm, nn.Flatten(), nn.Linear(8, 3)))
+    with pytest.raises(GradientError, match="mixes the examples"):
+        list(mixing.of(torch.rand(2, 1, 2, 2), torch.eye(2, 3)))
+
+
+class Reused(nn.Module):
+    """Its weights act outside of their layer's own pass, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.last = nn.Conv2d(3, 3, 1), nn.Linear(3, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.last(F.conv2d(self.layer(images), self.layer.weight).mean((2, 3)))
+
+
+class Mixing(nn.Module):
+    """What an example gives depends on the others of its batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.last = nn.Linear(3 * 64, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.last((images - images.mean(0) / 2).flatten(1))
+
+
+class Inherited(nn.Conv2d):
+    """Computes something else than the layer that it inherits from."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return F.relu(super().forward(images))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_that_are_scored_agree_with_autograd(name: str) -> None:
+    ExampleGradients(MODELS[name]()).verify((3, 32, 32), 5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (Reused, "are not those of autograd"),
+        (Mixing, "are not those of autograd"),
+        (Shared, "layer 'layer' is used twice"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(7, 5)), "cannot be worked out here"),
+        (lambda: nn.Sequential(Inherited(3, 5, 8), nn.Flatten()), r"\(Inherited\) are not known"),
+    ],
+)
+def test_models_whose_gradients_are_others_are_refused(make: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(GradientError, match=message):
+        ExampleGradients(make()).verify((1, 2, 2) if make is Shared else (3, 8, 8), 4 if make is Shared else 5)
+
+
+def test_the_estimate_of_memory_grows_with_the_layers() -> None:
+    sizes = [
+        ExampleGradients(
+            build_model("resnet20", num_classes=5, input_shape=(3, 32, 32), width=width)
+        ).bytes_per_example(*images_and_targets(1))
+        for width in (1, 2, 4)
+    ]
+    assert all(2 * low * 0.9 < high for low, high in pairwise(sizes))

@@ -1,0 +1,167 @@
+"""Whatever somebody writes into a configuration, it is accepted or refused in this project's own words, soon, in little memory."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from attacks.registry import ATTACKS
+from attacks.spec import parse_attacks
+from defenses.registry import DEFENSES
+from defenses.spec import parse_pipelines, read_files, settings_of
+from simulations.console.command_line import read_toml, value_of
+from simulations.experiment.experiment import Experiment, all_settings
+from simulations.run.requested import requested
+from simulations.settings.errors import ConfigError
+from simulations.settings.seed_ranges import parse_seeds
+
+few = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+MOST_SECONDS, MOST_BYTES = 5.0, 2**29
+
+
+@contextmanager
+def soon(refusal: type[Exception] = ConfigError) -> Iterator[None]:
+    """What is done within ends well or in ``refusal`` and some words, in processor seconds, in less than half a gibibyte."""
+    start, before = time.process_time(), psutil.Process().memory_info().rss
+    try:
+        yield
+    except refusal as error:
+        if not str(error):
+            raise
+    assert time.process_time() - start < MOST_SECONDS
+    assert psutil.Process().memory_info().rss - before < MOST_BYTES
+
+
+wild = st.sampled_from(
+    ["0", "-1", "1", "2", "0.5", "1e308",
+     "-1e308", "inf", "-inf", "nan", "10**9", "9" * 5000, str(2**70), "1e400", "0x" + "f" * 5000, "None", "True",
+     "''", "'x'", "'3-1-7'", "'" + "A" * 10_000 + "'", "()", "(1, 2)", "(1,) * 9", "[]", "{}", "{1: 2}", "b''", "'update'", "...",
+     "(" * 200 + ")" * 200, "-" * 5000 + "1", "__import__('os')", "lambda: 1", "1j", "f'{1}'", "x:=1",
+     "*x", "'\\0'", "'../../etc/passwd'"]
+)  # fmt: skip
+
+
+@st.composite
+def calls(draw: st.DrawFn, registry: dict[str, Any]) -> str:
+    """One class of a registry with arguments of any kind."""
+    name = draw(st.sampled_from(sorted(registry)))
+    known = sorted(settings_of(registry[name]))
+    given_names = draw(st.lists(st.sampled_from([*known, "nothing"]), max_size=3, unique=True)) if known else []
+    return f"{name}({', '.join(f'{one}={draw(wild)}' for one in given_names)})"
+
+
+joins = st.sampled_from([" | ", "; ", "\n", "|", " ", " or ", "()", "#"])
+rubbish = st.text(max_size=30) | st.sampled_from(
+    ["(" * 5000, "a" * 10_000, "A()|" * 3000 + "A()", "\0", "\ud800", "x = 1", "-" * 9000]
+)
+
+
+def texts(registry: dict[str, Any]) -> st.SearchStrategy[str]:
+    pieces = st.lists(calls(registry) | rubbish, min_size=1, max_size=3)
+    return st.builds(lambda some, join: join.join(some), pieces, joins)
+
+
+@few
+@given(texts(dict(DEFENSES)))
+@example("Blur()|" * 3000 + "Blur()")
+@example("(" * 5000)
+@example("Blur(" + "-" * 5000 + "1)")
+def test_a_text_is_pipelines_or_is_refused(text: str) -> None:
+    for read in (parse_pipelines, read_files):
+        with soon(ValueError):
+            read(text)
+
+
+@few
+@given(texts(dict(ATTACKS)))
+def test_a_text_is_attacks_or_is_refused(text: str) -> None:
+    with soon(ValueError):
+        parse_attacks(text)
+
+
+anything = st.one_of(
+    st.integers(), st.sampled_from([2**63, 2**70, -1, 0, 1, 10**9, 10**18]), st.floats(), st.booleans(), st.text(max_size=10),
+    st.sampled_from(["x" * 200_000, "\0", "[red]", "first,final,99999999999", "1/0", "dirichlet(alpha=nan)", "dirichlet(alpha=-1)",
+                     "shards(num_shards_per_partition=0)", "all", "0..5", "node", "a.b:c", "/etc", "nosuch:thing", "os:system"]),
+    st.lists(st.integers(), max_size=2), st.dictionaries(st.text(max_size=3), st.integers(), max_size=1), st.none(),
+)  # fmt: skip
+KEYS = sorted(all_settings())
+
+
+@few
+@given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=8), anything, max_size=3))
+@example({"scenario": []})
+@example({"scenario": {"a": 1}})
+@example({"dataset": []})
+@example({"output-dir": "/\0"})
+@example({"rounds": 10**6, "attack-rounds": "all"})
+def test_settings_are_an_experiment_or_are_refused(values: dict[str, Any]) -> None:
+    with soon():
+        Experiment.from_mapping(values)
+
+
+@few
+@given(
+    st.sampled_from(KEYS),
+    st.text(max_size=20) | st.sampled_from(["(" * 9000, "9" * 9000, "-" * 9000, "1j", "[[[", "\0"]),
+)
+@example("seed", "(" * 9000)
+@example("seed", "-" * 9000 + "1")
+@example("seed", "9" * 9000)
+def test_words_of_the_command_line_become_values(key: str, text: str) -> None:
+    default = all_settings()[key].default
+    assert default is not MISSING
+    with soon():
+        value_of(text, type(default))
+
+
+@few
+@given(
+    st.text(max_size=60)
+    | st.binary(max_size=60)
+    | st.dictionaries(st.sampled_from(KEYS), anything.map(json.dumps), max_size=3).map(
+        lambda found: "".join(f"{key} = {value}\n" for key, value in found.items())
+    )
+)
+@example("a = " + "[" * 100_000)
+@example("a" + ".a" * 50_000 + " = 1")
+@example("seed = " + "9" * 10_000)
+@example("seed = 0x" + "f" * 10_000)
+@example("patch-size = 0x" + "f" * 10_000)
+@example("[seed]\nx = 1")
+@example("seed = 1979-05-27")
+def test_a_file_is_settings_or_is_refused(text: str | bytes) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "experiment.toml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+        with soon():
+            read_toml(path)
+            requested(path, {}, out=Path(folder) / "out")
+
+
+@few
+@given(
+    st.text(alphabet="0123456789.,- ", max_size=12)
+    | st.sampled_from(["0..1000000000", "9" * 5000, "0..", "..", "1..0"])
+)
+def test_seeds_are_numbers_or_are_refused(text: str) -> None:
+    with soon():
+        parse_seeds(text)
+
+
+@pytest.mark.parametrize("line", ["a = " + "[" * 100_000, "seed = " + "9" * 10_000])
+def test_what_no_parser_survives_names_the_file(tmp_path: Path, line: str) -> None:
+    (tmp_path / "deep.toml").write_text(line)
+    with pytest.raises(ConfigError, match=r"deep\.toml is not valid TOML"):
+        read_toml(tmp_path / "deep.toml")

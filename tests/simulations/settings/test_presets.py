@@ -1,0 +1,84 @@
+"""Configurations by name, and the version."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from simulations.cli import app
+from simulations.run.requested import requested
+from simulations.settings.errors import ConfigError
+from simulations.settings.presets import chosen, presets
+
+
+def fedveil(*words: str) -> Result:
+    return CliRunner().invoke(app, [*words], env={"COLUMNS": "400"})
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    result = fedveil("--version")
+    assert (result.exit_code, result.output) == (0, f"fedveil {version('fedveil')}\n")
+
+
+def test_a_name_is_the_file_of_that_name(tmp_path: Path) -> None:
+    assert requested(chosen(None, "quick"), {}, tmp_path).experiment == "quick"
+    assert (chosen(tmp_path, ""), chosen(None, "")) == (tmp_path, None)
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_name_is_an_experiment(name: str, tmp_path: Path) -> None:
+    assert requested(chosen(None, name), {}, tmp_path).experiment
+
+
+def test_a_wrong_name_and_two_configurations_are_told_before_anything_starts(tmp_path: Path) -> None:
+    result = fedveil("run", "--preset", "quik", "--out", str(tmp_path / "run"))
+    assert result.exit_code == 2
+    assert "did you mean 'quick'?" in result.output
+    with pytest.raises(ConfigError, match=r"known: .*known_breaks.*quick"):
+        chosen(None, "nothing")
+    both = fedveil("run", str(tmp_path / "own.toml"), "--preset", "quick", "--out", str(tmp_path / "run"))
+    assert both.exit_code == 2
+    assert "leave one out" in both.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_preset_is_checked_with_what_stands_over_it(tmp_path: Path) -> None:
+    words = ("--preset", "quick", "--dry-run", "--out", str(tmp_path / "run"))
+    result = fedveil("run", *words, "-s", "rounds=3")
+    assert result.exit_code == 0, result.output
+    wrong = fedveil("run", *words, "-s", "rounds=0")
+    assert wrong.exit_code == 2
+    assert "rounds" in wrong.output
+
+
+def test_a_size_stands_over_the_settings_of_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('rounds = 2\nexperiment = "small"\n[paper]\nrounds = 60\n')
+    assert requested(file, {}, tmp_path).rounds == 2
+    large = requested(file, {}, tmp_path, size="paper")
+    assert (large.rounds, large.experiment) == (60, "small")
+    assert requested(file, {"rounds": 3}, tmp_path, size="paper").rounds == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--size", "paper"], "size is 'paper', without a configuration that has sizes"),
+        (["--preset", "quick", "--size", "paper"], "none, as it has no table of a size"),
+        (["--preset", "split_table2", "--size", "papr"], "size is 'papr'; allowed for"),
+        (["--resume", "nowhere", "--size", "paper"], "leave it out with --resume"),
+    ],
+)
+def test_a_size_that_nothing_has_is_refused(words: list[str], told: str, tmp_path: Path) -> None:
+    result = fedveil("run", *words, *([] if "--resume" in words else ["--out", str(tmp_path / "run")]))
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.split())
+
+
+def test_a_table_that_is_no_size_is_an_unknown_setting(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("[papre]\nrounds = 60\n")
+    with pytest.raises(ConfigError, match="unknown setting 'papre'"):
+        requested(tmp_path / "own.toml", {}, tmp_path)

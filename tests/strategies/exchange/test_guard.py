@@ -1,0 +1,107 @@
+"""What becomes of every reply, and how many of them a round needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
+
+from clients.task.task import Task
+from clients.wire.records import REFUSED, WITHHELD, values_of
+from strategies.exchange.exchange import Exchange
+from strategies.exchange.guard import GuardedExchange, TooFewReplies, require_enough
+from tests.clients.federated.test_client import TASK
+from tests.strategies.stub_grid import Clock, StubGrid, contents
+
+
+@pytest.mark.parametrize(
+    ("asked", "good", "share", "enough"),
+    [
+        (4, 2, 0.5, True),
+        (4, 1, 0.5, False),
+        (3, 2, 0.5, True),
+        (3, 1, 0.5, False),
+        (4, 1, 0.0, True),
+        (4, 0, 0.0, False),  # of nobody's updates there is no mean
+        (0, 0, 1.0, True),  # whoever refuses was not asked
+    ],
+)
+def test_a_round_needs_its_share_of_replies_and_one_at_least(asked: int, good: int, share: float, enough: bool) -> None:
+    if enough:
+        require_enough(TASK, "train", range(asked), range(good), share)
+        return
+    with pytest.raises(TooFewReplies, match=f"{good} of {asked} train replies are usable"):
+        require_enough(TASK, "train", range(asked), range(good), share)
+
+
+SILENT: list[tuple[float, int]] = []
+FINE, RAISES, REFUSES = [(0.1, 0)], [(0.1, int(ErrorCode.CLIENT_APP_RAISED_EXCEPTION))], [(0.1, REFUSED)]
+
+
+@dataclass
+class Rows:
+    """(status, client, message) of every row."""
+
+    found: list[tuple[str, int, str]] = field(default_factory=list)
+
+    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
+        assert (metric, value) == ("client", None)
+        self.found.append((fields["status"], fields["client"], fields["message"]))
+
+
+def guarded(clock: Clock, plans: list[list[tuple[float, int]]], min_usable: float) -> tuple[GuardedExchange, Rows]:
+    """Partition p is node 50 - p: neither their order nor their numbers agree."""
+    nodes, rows = {p: 50 - p for p in range(len(plans))}, Rows()
+    grid: Any = StubGrid(clock, {nodes[p]: list(plan) for p, plan in enumerate(plans)})
+    return GuardedExchange(Exchange(grid, nodes, 5.0), rows, min_usable), rows
+
+
+def test_every_reply_is_handed_on_or_costs_its_client_a_row(clock: Clock) -> None:
+    exchange, rows = guarded(clock, [FINE, RAISES, REFUSES, SILENT, FINE, FINE], 0.4)
+
+    def fault_in(partition: int, reply: Message) -> str:
+        assert partition == values_of(reply, "config")["for"], "whose reply it is"
+        return "odd" if partition == 5 else ""
+
+    answers = exchange.ask(TASK, "train", contents(4, 5, 2, 3, 1, 0), fault_in)
+    assert list(answers) == [4, 0]
+    assert [values_of(reply, "config")["for"] for reply in answers.values()] == [4, 0]
+    assert answers.refused == {2: "stub"}
+    assert rows.found == [
+        ("failed", 5, "train: odd"),
+        ("refused", 2, "train: stub"),
+        ("failed", 3, "train: no reply within 5 s"),
+        ("failed", 1, "train: stub"),
+    ]
+
+
+@pytest.mark.parametrize(("share", "enough"), [(2 / 3, True), (0.7, False)])
+def test_whoever_refuses_is_not_among_those_that_had_to_answer(clock: Clock, share: float, enough: bool) -> None:
+    """Two of three: of the five asked it would be two fifths."""
+    exchange, _ = guarded(clock, [FINE, FINE, RAISES, REFUSES, REFUSES], share)
+    if enough:
+        assert set(exchange.ask(TASK, "train", contents(0, 1, 2, 3, 4))) == {0, 1}
+        return
+    with pytest.raises(TooFewReplies, match=r"2 of 3 train replies are usable.*first reason: client 2: stub"):
+        exchange.ask(TASK, "train", contents(0, 1, 2, 3, 4))
+
+
+def test_where_all_may_fail_nothing_is_raised(clock: Clock) -> None:
+    exchange, rows = guarded(clock, [RAISES, RAISES], 1.0)
+    posted = exchange.post("evaluate", contents(0, 1))
+    assert exchange.receive(TASK, posted, at_least=0.0) == {}
+    assert len(rows.found) == 2
+
+
+def test_an_answer_that_leaves_something_out_is_used_and_says_so(clock: Clock) -> None:
+    exchange, rows = guarded(clock, [FINE], 1.0)
+    left_out = ConfigRecord({"publish-labels": "not told", "reveal-windows": "nor these"})
+    answers = exchange.ask(TASK, "train.probe", {0: RecordDict({WITHHELD: left_out})})
+    assert list(answers) == [0]
+    assert rows.found == [
+        ("refused", 0, "train.probe: not told"),
+        ("refused", 0, "train.probe: nor these"),
+    ]

@@ -1,0 +1,255 @@
+"""A client may send anything: the server refuses it with a reason, or can use it, whatever it is."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from attacks.guesses import Reconstruction
+from clients.data.card import DataCard
+from clients.wire.records import WITHHELD, metrics, tensors_of, to_record, to_tensors
+from clients.wire.texts import RecordError
+from strategies.audit.auditor import _gather
+from strategies.audit.replies import BASELINES, fault_in_scores
+from strategies.audit.score_rows import membership_rows, score_rows
+from strategies.audit.threat_card import ThreatCard
+from strategies.exchange.exchange import Exchange
+from strategies.exchange.guard import GuardedExchange, TooFewReplies
+from strategies.federated.audit import seen_updates
+from strategies.federated.curious import CuriousFedAvg
+from strategies.federated.observations import PROBE
+from strategies.federated.replies import fault_in_probe
+from strategies.training.evaluation import fault_in_report, record_reports
+from tests import hostile
+from tests.clients.federated.test_client import TASK
+
+few = settings(max_examples=150, deadline=None, derandomize=True, database=None)
+REFERENCE = {"weight": torch.arange(4.0).view(2, 2), "bias": torch.ones(2)}
+NUMBERS = {"num-examples": 10, "local-steps": 3, "train-loss": 0.5}
+CARD = DataCard(10, (1, 28, 28), (0.5,), (0.5,))
+PLANNED = TASK.but(card=CARD)
+
+
+class Rows:
+    """Rows as they come."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []
+
+    def row(self, task: Any, *, metric: str, value: float | None, **fields: Any) -> None:
+        self.found.append({"metric": metric, "value": value, **fields})
+
+
+def reply_of(content: RecordDict, node: int) -> Message:
+    """As it comes off the wire from a node."""
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+    asked = Message(RecordDict(), dst_node_id=node, message_type="train")
+    asked.metadata.__dict__["_message_id"] = f"to-{node}"
+    return Message(content, reply_to=asked)
+
+
+def valid() -> dict[str, Any]:
+    return {"arrays": to_record(REFERENCE), "metrics": metrics(NUMBERS)}
+
+
+@cache
+def server(min_usable: float = 0.1) -> tuple[CuriousFedAvg, Rows]:
+    """One whose model is ``REFERENCE`` and whose clients are on nodes 50 and 49, in a round that nobody attacks."""
+    rows: Any = Rows()
+    auditor: Any = SimpleNamespace(exchange=Exchange(None, {0: 50, 1: 49}, 5.0), recorder=rows)  # type: ignore[arg-type]
+    strategy = CuriousFedAvg(
+        plan=PLANNED.plan, auditor=auditor, attack_rounds=(), min_usable=min_usable, sizes={0: 20, 1: 20}
+    )
+    strategy._weights = dict(REFERENCE)
+    return strategy, rows
+
+
+@few
+@given(hostile.contents(valid()))
+@example(RecordDict({**valid(), "more": MetricRecord({"x": 1})}))  # Flower's FedAvg raised: one metric record too many
+@example(RecordDict({**valid(), "more": to_record(REFERENCE)}))  # and one array record too many
+@example(RecordDict({**valid(), "metrics": metrics({**NUMBERS, "made-up": 1.0})}))
+@example(RecordDict({**valid(), "metrics": metrics({"num-examples": 10, "local-steps": 3})}))
+@example(RecordDict({**valid(), "metrics": metrics({**NUMBERS, "train-loss": [1.0, 2.0]})}))
+@example(RecordDict({**valid(), "metrics": metrics({"num-examples": 10, "train-loss": 0.5})}))
+@example(RecordDict({**valid(), "metrics": metrics({**NUMBERS, "num-examples": 2**62})}))
+@example(RecordDict({**valid(), "arrays": ArrayRecord({"weight": hostile.pickled(), "bias": hostile.pickled()})}))
+@example(
+    RecordDict({**valid(), "arrays": ArrayRecord({n: hostile.raw(hostile.npy("<f4", (2**40,))) for n in REFERENCE})})
+)
+@example(RecordDict({**valid(), "arrays": ConfigRecord({"a": 1})}))
+@example(RecordDict({**valid(), WITHHELD: to_record(REFERENCE)}))
+@example(RecordDict({**valid(), "ledger": ConfigRecord({"": 3.0})}))
+def test_one_client_can_end_no_round_of_federated_averaging(content: RecordDict) -> None:
+    """What the other client sent is averaged, alone or with something of the same shapes, and finite."""
+    strategy, rows = server()
+    strategy.ledgers.clear()
+    before = len(rows.found)
+    good = reply_of(RecordDict(valid()), 50)
+    averaged, told = strategy.aggregate_train(1, [reply_of(content, 49), good])
+    assert averaged is not None
+    assert told is not None
+    found = to_tensors(averaged)
+    assert {name: tensor.shape for name, tensor in found.items()} == {n: t.shape for n, t in REFERENCE.items()}
+    added = rows.found[before:]
+    refused = [row for row in added if row.get("status") == "failed"]
+    if refused:
+        assert [row["client"] for row in refused] == [1]
+        assert len(refused[0]["message"]) <= 400
+        torch.testing.assert_close(found, {name: 2 * tensor for name, tensor in REFERENCE.items()})
+    assert {row["metric"] for row in added} <= {"client", "clients-failed", "train-loss", "update-bytes"}
+    assert all(isinstance(ledger, str) for ledger in strategy.ledgers.values())
+    assert not hostile.Pickled.executed
+
+
+def test_a_round_of_nothing_but_rubbish_says_so() -> None:
+    strategy, _ = server(0.6)
+    rubbish = RecordDict({"arrays": ArrayRecord({"weight": hostile.pickled()})})
+    with pytest.raises(TooFewReplies, match=r"1 of 2 train replies are usable.*holds no numbers that can be read"):
+        strategy.aggregate_train(1, [reply_of(rubbish, 49), reply_of(RecordDict(valid()), 50)])
+
+
+def probe() -> dict[str, Any]:
+    records: dict[str, Any] = {f"target-{at}": to_record(REFERENCE) for at in range(TASK.plan.probe_targets)}
+    labels = {f"target-{at}": torch.tensor([3, 9]) for at in range(TASK.plan.probe_targets)}
+    numbers = metrics({"num-examples": TASK.plan.probe_images, "local-steps": 1})
+    return {**records, "labels": to_record(labels), "metrics": numbers}
+
+
+@few
+@given(hostile.contents(probe()))
+@example(RecordDict({**probe(), "labels": to_record({"target-0": torch.tensor([3, 10])})}))
+@example(RecordDict({**probe(), "labels": to_record({"target-0": torch.tensor([3.0, 1.0])})}))
+@example(RecordDict({**probe(), "metrics": metrics({"num-examples": 10**9, "local-steps": 1})}))
+def test_a_probe_is_refused_or_an_observation(content: RecordDict) -> None:
+    """Of as many images as were asked for: an attack takes memory for each."""
+    reply, rows = reply_of(content, 50), Rows()
+    guarded = GuardedExchange(Exchange(None, {0: 50}, 5.0), rows)  # type: ignore[arg-type]
+    reference = {name: tensor.numpy() for name, tensor in REFERENCE.items()}
+    good = guarded.check(PLANNED, "train.probe", [0], {0: reply}, lambda _, r: fault_in_probe(r, reference, PLANNED))
+    assert good or rows.found[-1]["status"] == "failed"
+    for one in seen_updates(PLANNED, PROBE, good, ["target-0", "target-1"]):
+        assert 1 <= one.num_examples <= TASK.plan.probe_images
+        assert one.labels is None or (one.labels.shape == (2,) and int(one.labels.max()) < 10)
+    assert not hostile.Pickled.executed
+
+
+def test_the_labels_of_a_probe_are_classes_of_the_data() -> None:
+    reference = {name: tensor.numpy() for name, tensor in REFERENCE.items()}
+    assert fault_in_probe(reply_of(RecordDict(probe()), 50), reference, PLANNED) == ""
+    for labels in (torch.tensor([3, 10]), torch.tensor([-1, 3]), torch.tensor([3.0, 1.0]), torch.tensor([3])):
+        bad = RecordDict({**probe(), "labels": to_record({"target-0": labels})})
+        assert "expected 2 whole numbers below 10" in fault_in_probe(reply_of(bad, 50), reference, PLANNED)
+
+
+SCORES = {"psnr-original": [9.0, math.inf], "retrieval-original": [1.0, 0.0], "retrieval-chance": [0.01, 0.01]}
+scored = st.dictionaries(
+    st.sampled_from(
+        [*SCORES, "member-score", "other-score", "cells-right", "column age", "attribute-accuracy", "retrieval",
+         "retrieval-transformed", "ms-ssim-success", "baseline:grey:psnr-original", "baseline:grey:retrieval-original"]
+    ),
+    st.lists(st.sampled_from([0.0, 1.0, 2.0, -1.0, math.nan, math.inf, 1e308, 0.5]), max_size=3) | hostile.numbers,
+    max_size=4,
+)  # fmt: skip
+
+
+@few
+@given(
+    hostile.contents({"metrics": metrics(SCORES), "pictures": to_record({"original-0": torch.zeros(1, 1, 28, 28)})}),
+    scored,
+)
+@example(RecordDict(), {"psnr-original": 3.0})  # extend() of a number
+@example(RecordDict(), {"retrieval-original": [1.0]})  # no chance beside it
+@example(RecordDict(), {"retrieval-original": [], "psnr-original": [1.0]})
+@example(RecordDict(), {"retrieval-original": [0.5], "retrieval-chance": [0.5]})  # half a success of one trial
+@example(RecordDict(), {"member-score": [math.nan], "other-score": [1.0]})
+@example(RecordDict(), {"attribute-accuracy": [7.0]})
+def test_scores_are_refused_or_make_rows(content: RecordDict, more: dict[str, Any]) -> None:
+    record = content.get("metrics")
+    if isinstance(record, MetricRecord) or not content:
+        content["metrics"] = MetricRecord({**(record or {}), **more})  # type: ignore[dict-item]
+    reply, rows = reply_of(content, 50), Rows()
+    guarded = GuardedExchange(Exchange(None, {0: 50}, 5.0), rows)  # type: ignore[arg-type]
+    for guessed in ("images", BASELINES):
+        good = guarded.check(
+            PLANNED, "query.audit", [0], {0: reply}, lambda _, r, of=guessed: fault_in_scores(r, of, PLANNED)
+        )
+        scores = _gather(good.values())
+        with np.errstate(all="ignore"):
+            if guessed == BASELINES:
+                for name in scores:
+                    name.rsplit(":", 1)[1]
+            elif "member-score" in scores:
+                list(membership_rows(scores, ThreatCard()))
+            else:
+                list(score_rows(scores, ThreatCard()))
+        for name, images in (pair for answer in good.values() for pair in tensors_of(answer, "pictures").items()):
+            assert name.rsplit("-", 1)[1].isdecimal()
+            Reconstruction(images.float(), torch.zeros(len(images), dtype=torch.int64))
+            assert images.shape[1:] == CARD.input_shape
+    assert not hostile.Pickled.executed
+
+
+REPORT = {
+    "num-examples": 4,
+    **{f"test-{w}-{n}": 0.5 for w in ("accuracy", "loss") for n in ("original", "transformed")},
+}
+
+
+@few
+@given(hostile.contents({"metrics": metrics(REPORT)}))
+@example(RecordDict({"metrics": to_record(REFERENCE)}))
+@example(RecordDict({"metrics": metrics({**REPORT, "test-accuracy-original": [0.5]})}))
+def test_evaluations_are_refused_or_averaged(content: RecordDict) -> None:
+    rows = Rows()
+    guarded = GuardedExchange(Exchange(None, {0: 50, 1: 49}, 5.0), rows)  # type: ignore[arg-type]
+    replies = {0: reply_of(content, 50), 1: reply_of(RecordDict({"metrics": metrics(REPORT)}), 49)}
+    good = guarded.check(PLANNED, "evaluate", [0, 1], replies, fault_in_report)
+    assert 1 in good
+    assert 0 <= record_reports(PLANNED, good, rows)["test-accuracy-original"] <= 1
+
+
+def test_what_a_header_declares_takes_no_memory() -> None:
+    """Flower's ``Array.numpy`` takes it first and then finds that the bytes are missing."""
+    declared = ArrayRecord({"weight": hostile.raw(hostile.npy("<f4", (2**28,)))})  # 1 GiB
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            ValueError, match=r"'weight' holds no numbers that can be read.*0 bytes for shape \(268435456,\)"
+        ):
+            to_tensors(declared)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20
+
+
+def test_a_long_header_is_not_parsed() -> None:
+    """NumPy's repair of one of 10,000 bytes takes many seconds; a real one has some 120."""
+    text = "$" + " " * 5000 + "$"
+    array = hostile.raw(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode())
+    with pytest.raises(RecordError, match="a header of 5002 bytes; allowed: at most 1024"):
+        to_tensors(ArrayRecord({"weight": array}))
+
+
+@few
+@given(hostile.arrays)
+@example(Array(np.asfortranarray(np.arange(6.0).reshape(2, 3))))
+@example(Array(np.arange(6, dtype=">i4").reshape(2, 3)))
+def test_an_array_is_refused_or_read_as_numpy_reads_it(array: Array) -> None:
+    try:
+        found = to_tensors(ArrayRecord({"x": array}))["x"]
+    except RecordError:
+        return
+    np.testing.assert_array_equal(found.numpy(), array.numpy())

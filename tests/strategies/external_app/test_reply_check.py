@@ -1,0 +1,206 @@
+"""Where a round is one step, clients tell how far their replies lie from that step: against the same reckoned by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+from clients import answer_audits, protect_mod
+from simulations.audited import audited
+from simulations.run_folder.run_directory import read_lines
+from strategies.external_app.assumptions import DIFFERENCE
+from strategies.external_app.settings import AuditSettings
+from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, AppGrid, Net, digits
+
+RATE = 0.1
+Optimizer = Callable[[Any], torch.optim.Optimizer]
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=RATE)
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=RATE)
+
+
+def as_they_are(images: Tensor) -> Tensor:
+    return images
+
+
+def mirrored(images: Tensor) -> Tensor:
+    return images.flip(-1)
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def stepped(
+    sent: dict[str, Tensor], node: Any, optimizer: Optimizer, view: Callable[[Tensor], Tensor], clip: float
+) -> Any:
+    """Weights after one step on all images of a node: plain torch."""
+    model = Net()
+    model.load_state_dict(sent)
+    images, labels = digits(node).tensors
+    acting = optimizer(model.parameters())
+    F.cross_entropy(model((view(images) - MEAN) / STD), labels).backward()
+    if clip:
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+    acting.step()
+    return state(model)
+
+
+def one_step_app(
+    optimizer: Optimizer = sgd,
+    view: Callable[[Tensor], Tensor] = as_they_are,
+    clip: float = 0.0,
+    mods: Any = (),
+    **told: Any,
+) -> ClientApp:
+    app = ClientApp()
+
+    @app.train(mods=list(mods))
+    def train(message: Message, context: Context) -> Message:
+        sent = message.content["arrays"].to_torch_state_dict()  # type: ignore[union-attr]
+        arrays = ArrayRecord(stepped(sent, context, optimizer, view, clip))
+        records = {"arrays": arrays, "metrics": MetricRecord({"num-examples": EXAMPLES})}
+        return Message(RecordDict({**records}), reply_to=message)
+
+    answer_audits(app, **{"model": Net, "data": digits, "mean": MEAN, "std": STD, **told})
+    return app
+
+
+def start() -> ArrayRecord:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return ArrayRecord(Net().state_dict())
+
+
+def run(out: Path, app: ClientApp, batch: int = EXAMPLES, **told: Any) -> list[dict[str, Any]]:
+    settings = {"batch-size": batch, "local-epochs": 1}
+    told = {"workers": 0, "settings": settings, "probe_attacks": "", "update_attacks": "LabelInference()", **told}
+    watched = audited(FedAvg(fraction_evaluate=0.0), out, Net, **told)
+    watched.start(AppGrid(app), start(), num_rounds=1, train_config=ConfigRecord({"lr": RATE}))
+    return read_lines(out / "rows.jsonl")
+
+
+def differences(rows: list[dict[str, Any]]) -> dict[int, float]:
+    return {row["client"]: row["value"] for row in rows if row["metric"] == DIFFERENCE}
+
+
+def strangers(context: Context) -> TensorDataset:
+    """Images of another node, as many."""
+    return digits(_node(int(context.node_config["partition-id"]) + 50))
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "as assumed": {},
+    "Adam": {"optimizer": adam},
+    "mirrored": {"view": mirrored},
+    "clipped within": {"clip": 0.1},
+    "other images": {"data": strangers},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_client_tells_how_far_its_reply_is_from_the_step(tmp_path: Path, case: str) -> None:
+    told = CASES[case]
+    rows = run(tmp_path / "out", one_step_app(**told))
+    sent = {name: value.clone() for name, value in start().to_torch_state_dict().items()}
+    found = differences(rows)
+    assert set(found) == {0, 1}
+    page = " ".join((tmp_path / "out" / "report.html").read_text(encoding="utf-8").split())
+    caveats = next(row["setting"]["caveats"] for row in rows if row["attack"] == "LabelInference()")
+    for partition, value in found.items():
+        did = {"optimizer": sgd, "view": as_they_are, "clip": 0.0} | {k: v for k, v in told.items() if k != "data"}
+        real = stepped(sent, _node(partition), **did)
+        shown = _node(partition + (50 if "data" in told else 0))
+        assumed = stepped(sent, shown, sgd, as_they_are, 0.0)
+        away = torch.cat([(real[name] - assumed[name]).flatten() for name in sent]).norm()
+        step = torch.cat([(assumed[name] - sent[name]).flatten() for name in sent]).norm()
+        assert value == pytest.approx(float(away / step), rel=1e-3, abs=1e-4)
+    if case == "as assumed":
+        assert max(found.values()) < 1e-3
+        assert "is as assumed" in page
+        assert "by the clients' own word their replies are such a step on the images of data" in caveats[0]
+        assert len(caveats) == 1
+    else:
+        assert min(found.values()) > 0.1
+        assert "is not as assumed" in page
+        assert "their replies are not: they lie up to" in caveats[0]
+
+
+def test_momentum_decay_and_a_loss_that_are_told_are_in_the_step(tmp_path: Path) -> None:
+    def decaying(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=RATE, momentum=0.9, nesterov=True, weight_decay=0.05)
+
+    told = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.05}
+    assert max(differences(run(tmp_path / "told", one_step_app(decaying), **told)).values()) < 1e-3
+    assert min(differences(run(tmp_path / "untold", one_step_app(decaying))).values()) > 0.3
+
+
+def test_who_takes_several_steps_or_has_mods_is_not_asked(tmp_path: Path) -> None:
+    assert differences(run(tmp_path / "steps", one_step_app(), batch=12)) == {}
+    clip = protect_mod("Clip(max_norm=0.01, per='update')")
+    assert differences(run(tmp_path / "mods", one_step_app(mods=[clip]))) == {}
+
+
+def test_a_client_answers_for_its_last_reply_alone_and_once() -> None:
+    """Whoever may choose what is compared learns, question by question, where the gradient points."""
+    grid = AppGrid(one_step_app(), 1)
+    task = AuditSettings(Net).plan().at(1, RATE).to_json()
+    train = Message(
+        RecordDict({"arrays": start(), "config": ConfigRecord({"lr": RATE})}), dst_node_id=100, message_type="train"
+    )
+
+    def check(sent: ArrayRecord, came: ArrayRecord) -> Message:
+        records = {"sent": sent, "reply": came, "config": ConfigRecord({"task": task})}
+        (reply,) = grid.send_and_receive(
+            [Message(RecordDict({**records}), dst_node_id=100, message_type="query.check")]
+        )
+        return reply
+
+    def trained() -> ArrayRecord:
+        (reply,) = grid.send_and_receive([train])
+        return reply.content["arrays"]  # type: ignore[return-value]
+
+    came = trained()
+    other = ArrayRecord({name: value + 1e-3 for name, value in came.to_torch_state_dict().items()})
+    assert "not the last reply of this node" in check(start(), other).error.reason
+    assert "asked about it before" in check(start(), came).error.reason, "a wrong question is a question"
+    came = trained()
+    good = check(start(), came)
+    assert not good.has_error(), good.error.reason
+    assert [list(record) for record in good.content.metric_records.values()] == [["difference"]]
+    assert not good.content.array_records
+    assert not good.content.config_records
+    assert "asked about it before" in check(start(), came).error.reason
+    trained()
+    assert "not the last reply" in check(other, came).error.reason
+
+
+def test_a_deployed_node_that_answers_no_audits_tells_no_difference(tmp_path: Path) -> None:
+    grid = AppGrid(one_step_app(), 1, randomness="secret", **{"secret-dir": str(tmp_path)})
+    task = AuditSettings(Net).plan().at(1, RATE).to_json()
+    train = Message(
+        RecordDict({"arrays": start(), "config": ConfigRecord({"lr": RATE})}), dst_node_id=100, message_type="train"
+    )
+    (reply,) = grid.send_and_receive([train])
+    records = {"sent": start(), "reply": reply.content["arrays"], "config": ConfigRecord({"task": task})}
+    (answer,) = grid.send_and_receive([Message(RecordDict({**records}), dst_node_id=100, message_type="query.check")])
+    assert "audits in the node's configuration" in answer.error.reason
+
+
+def _node(partition: int) -> Any:
+    return type("Node", (), {"node_config": {"partition-id": partition}})

@@ -1,0 +1,343 @@
+"""What rows and page say of an audited app is what is known: its mods, its learning rate, its examples, and what a probe is not."""
+
+from __future__ import annotations
+
+import html
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from clients import answer_audits
+from clients.data.card import DataCard
+from clients.external_app.client import one_step
+from clients.external_app.mods import Budget, budgets
+from defenses.base import Batch
+from simulations.audited import audited
+from simulations.compare.groups import grouped
+from simulations.report.analysis.run import read_run
+from simulations.run_folder.run_directory import read_lines
+from strategies.audit.threat_card import Strength
+from strategies.external_app.assumptions import ASSUMED, NOT_IN_PROBE, UNCHECKED
+from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
+from strategies.external_app.replies import budgets_told
+from strategies.external_app.results import Told
+from strategies.external_app.settings import AuditSettings
+from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, AppGrid, Net, an_app, digits
+
+EXACT = "Spear()"
+LABELS = "LabelInference()"
+
+
+def run(out: Path, app: Any, strategy: FedAvg | None = None, rounds: int = 1, **told: Any) -> list[dict[str, Any]]:
+    config = told.pop("train_config", {"lr": 0.1})
+    settings = {
+        "workers": 0,
+        "settings": {"batch-size": 2, "local-epochs": 1},
+        "probe_attacks": LABELS,
+        "update_attacks": LABELS,
+        "probe_targets": 2,
+        "rounds": range(1, rounds + 1),
+        **told,
+    }
+    watched = audited(strategy or FedAvg(fraction_evaluate=0.0), out, Net, **settings)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        start = ArrayRecord(Net().state_dict())
+    watched.start(AppGrid(app), start, num_rounds=rounds, train_config=ConfigRecord(config))
+    return list(read_lines(out / "rows.jsonl"))
+
+
+def attacked(rows: list[dict[str, Any]], observation: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["attack"] and row["setting"].get("observation") == observation]
+
+
+def page_of(out: Path) -> str:
+    return " ".join((out / "report.html").read_text(encoding="utf-8").split())
+
+
+class Falling(FedAvg):
+    """0.1 in the first round, 0.001 in the second."""
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Any:
+        config["lr"] = 0.1 if server_round == 1 else 0.001
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+def test_a_learning_rate_that_falls_is_told_as_it_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from strategies.federated.observations import TrainingUpdates
+
+    seen, observations = list[tuple[int, float]](), TrainingUpdates.observations
+
+    def spied(self: Any, observed: Any) -> list[Any]:
+        found = observations(self, observed)
+        seen.append((observed.task.round, found[0].learning_rate))
+        return found
+
+    monkeypatch.setattr(TrainingUpdates, "observations", spied)
+    rows = run(tmp_path / "out", an_app(), Falling(fraction_evaluate=0.0), rounds=2, probe_attacks="")
+    assert seen == [(1, 0.1), (2, 0.001)]
+    assert {row["setting"]["learning_rate"] for row in attacked(rows, "training update")} == {OF_ROUND}
+
+
+def test_a_rate_that_no_message_tells_is_said_to_be_the_settings(tmp_path: Path) -> None:
+    """The app's own code may lower it without a word."""
+
+    def own_rate(message: Message, context: Context) -> Message:
+        message.content["config"]["lr"] = 0.05  # type: ignore[index]
+        return app(message, context)
+
+    app = an_app()
+    settings = {"batch-size": 2, "local-epochs": 1, "lr": 0.1}
+    rows = run(tmp_path / "out", own_rate, settings=settings, train_config={})
+    assert {row["setting"]["learning_rate"] for row in attacked(rows, "training update")} == {OF_SETTINGS}
+
+
+class Uneven(FedAvg):
+    """The second node trains at another rate."""
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Any:
+        first, second = super().configure_train(server_round, arrays, config, grid)
+        own = ConfigRecord({**second.content["config"], "lr": 0.001})
+        changed = RecordDict({"arrays": second.content["arrays"], "config": own})
+        return [first, Message(changed, dst_node_id=second.metadata.dst_node_id, message_type="train")]
+
+
+def test_a_node_that_trains_at_another_rate_is_left_out(tmp_path: Path) -> None:
+    rows = run(tmp_path / "out", an_app(), Uneven(fraction_evaluate=0.0))
+    assert {row["n"] for row in attacked(rows, "training update") if row["metric"] == "label-accuracy"} == {1}
+    (why,) = [row["message"] for row in rows if row["metric"] == "client"]
+    assert why == "train: 1 of 2 nodes were told to train in another way than the first; left out"
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_probe_decays_and_looks_ahead_as_the_server_reckons(nesterov: bool) -> None:
+    """Against torch's own SGD, with the momentum that a first step does not show unless it is Nesterov's."""
+    images, labels = digits(_node(0)).tensors
+    batch = Batch(images[:2], torch.nn.functional.one_hot(labels[:2], 10).float())
+    torch.manual_seed(1)
+    model = Net()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    card, loss = DataCard(10, (1, 8, 8), (MEAN,), (STD,)), torch.nn.functional.cross_entropy
+    moved = one_step(Net, before, batch, card, loss, 0.1, 0.05, 0.9 if nesterov else 0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=nesterov, weight_decay=0.05)
+    loss(model((images[:2] - MEAN) / STD), labels[:2]).backward()
+    optimizer.step()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(moved[name], value, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("nesterov", [{}, {"momentum": 0.9, "nesterov": True}])
+def test_a_weight_decay_that_is_told_costs_the_exact_attack_nothing(tmp_path: Path, nesterov: dict[str, Any]) -> None:
+    told = {"probe_attacks": EXACT, "update_attacks": "", "weight_decay": 0.05, **nesterov}
+    rows = run(tmp_path / "out", an_app(), **told)
+    exact = [row for row in rows if row["attack"].startswith("Spear")]
+    (psnr,) = [row for row in exact if (row["metric"], row["reference"]) == ("psnr", "original")]
+    assert psnr["value"] > 80, "subtracted from answers that never decayed it was 51 dB"
+
+
+@pytest.mark.parametrize("update_attacks", [LABELS, ""])
+def test_data_that_is_not_what_was_trained_on_is_a_failure(tmp_path: Path, update_attacks: str) -> None:
+    """Ten of 24 images: scores would be against other images than the reply is about."""
+
+    def some(context: Context) -> TensorDataset:
+        return TensorDataset(*(one[:10] for one in digits(context).tensors))
+
+    out = tmp_path / "out"
+    rows = run(out, an_app(data=some), update_attacks=update_attacks)
+    failed = [row for row in rows if row["metric"] == "client"]
+    assert {(row["client"], row["status"]) for row in failed} == {(0, "failed"), (1, "failed")}
+    assert all("data gives 10 examples, and the reply to training counts 24" in row["message"] for row in failed)
+    assert not attacked(rows, "training update")
+    assert attacked(rows, "one-step probe")
+    assert "data gives 10 examples" in page_of(out)
+
+
+def noisy() -> ClientApp:
+    """Drowns its updates within ``train``: no mod knows."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        sent = message.content["arrays"].to_torch_state_dict()  # type: ignore[union-attr]
+        new = {name: value + 5 * torch.randn(value.shape) for name, value in sent.items()}
+        records = {"arrays": ArrayRecord(new), "metrics": MetricRecord({"num-examples": EXAMPLES})}
+        return Message(RecordDict({**records}), reply_to=message)
+
+    answer_audits(app, model=Net, data=digits, mean=MEAN, std=STD)
+    return app
+
+
+def test_an_app_that_defends_itself_is_not_called_undefended(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = {"probe_attacks": EXACT, "probe_targets": 8, "update_attacks": "InvertingGradients(iterations=5)"}
+    rows = run(out, noisy(), **told)
+    assert {row["setting"]["mods"] for row in attacked(rows, "one-step probe")} == {"none known"}
+    (line,) = (read := read_run(out)).lines(read.studies[0])
+    assert any(NOT_IN_PROBE in caveat for caveat in line.caveats)
+    page = page_of(out)
+    assert "where no mod is known the images are readable" in page
+    assert "No mod known" in page
+    assert NOT_IN_PROBE.replace("'", "&#39;") in page
+    for claim in ("No defence", "ithout a defence", "no defence", "undefended run"):
+        assert claim not in page, page[page.find(claim) - 200 :][:300]
+
+
+def adam() -> ClientApp:
+    """Trains by Adam on mirrored images, and tells nobody."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        model = Net()
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
+        images, labels = digits(context).tensors
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        torch.nn.functional.cross_entropy(model((images.flip(-1) - MEAN) / STD), labels).backward()
+        optimizer.step()
+        records = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": EXAMPLES})}
+        return Message(RecordDict({**records}), reply_to=message)
+
+    answer_audits(app, model=Net, data=digits, mean=MEAN, std=STD)
+    return app
+
+
+def test_what_is_taken_for_granted_of_the_training_is_said_on_cards_and_page(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
+    rows = run(out, adam(), **told)
+    training = "assumed: SGD with momentum 0.9 (Nesterov) and weight decay 0.01"
+    for kind in ("one-step probe", "training update"):
+        card = attacked(rows, kind)[0]["setting"]
+        assert card["training"].startswith(training)
+        assert "no augmentation; loss as told or by default" in card["training"]
+        assert "what the app and its mods draw in training is theirs" in card["randomness"]
+        assert "as its owner told" not in str(card), "its owner told nothing"
+    assert UNCHECKED in attacked(rows, "training update")[0]["setting"]["caveats"]
+    (about,) = [row for row in rows if row["metric"] == ASSUMED]
+    page = page_of(out)
+    assert len(about["assumed"]) == 7
+    for text in about["assumed"]:
+        assert html.escape(text, quote=True).replace("&#x27;", "&#39;") in page
+    for word in ("optimizer", "augment", "train mode", "loss", "images of data", "train() does", "local steps"):
+        assert any(word in text for text in about["assumed"]), word
+
+
+def test_nesterov_without_momentum_is_refused() -> None:
+    with pytest.raises(ValueError, match="nesterov is True with a momentum of 0; allowed: with a momentum above 0"):
+        AuditSettings(Net, nesterov=True)
+
+
+def local_dp(epsilon: float) -> LocalDpMod:
+    return LocalDpMod(clipping_norm=0.5, sensitivity=1.0, epsilon=epsilon, delta=1e-3)
+
+
+def test_nodes_whose_mods_are_set_otherwise_are_told_apart(tmp_path: Path) -> None:
+    weak, strong = (an_app(mods=[local_dp(epsilon)]) for epsilon in (1e7, 10.0))
+
+    def both(message: Message, context: Context) -> Message:
+        return (strong if int(context.node_config["partition-id"]) else weak)(message, context)
+
+    rows = run(tmp_path / "out", both)
+    assert {row["n"] for row in attacked(rows, "one-step probe") if row["metric"] == "label-accuracy"} == {2}
+    (odd,) = [row for row in rows if row["metric"] == "client"]
+    assert odd["client"] == 1
+    name = "LocalDpMod(clipping_norm=0.5, sensitivity=1.0, epsilon={}, delta=0.001)"
+    assert f"left out: protection '{name.format(10.0)}'" in odd["message"]
+    assert {row["defense"] for row in rows} == {name.format(1e7)}
+
+
+def test_runs_whose_mods_are_set_otherwise_are_no_seeds_of_one_experiment(tmp_path: Path) -> None:
+    folders = []
+    for seed, epsilon in enumerate((10.0, 1e7, 1e7)):
+        folders.append(tmp_path / f"{seed}")
+        run(folders[-1], an_app(mods=[local_dp(epsilon)]), seed=seed)
+    assert [group.seeds for group in grouped(folders)] == [(0,), (1, 2)]
+
+
+def test_probes_spend_the_budget_of_a_mod_and_are_no_round_of_training(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    rows = run(out, an_app(mods=[local_dp(0.5)]), probe_targets=4)
+    probe, update = (attacked(rows, kind)[0]["setting"] for kind in ("one-step probe", "training update"))
+    for card in (probe, update):
+        assert card["messages"] == "5 of each client in an attacked round: the app's own and 4 probes"
+        assert "set to (0.5, 0.001) a message: by basic composition 5 x that, (2.5, 0.005)" in card["budget"]
+        assert "at most 1 only" not in card["budget"]
+    assert probe["defense_strength"] == Strength.ONE_STEP
+    assert update["defense_strength"] == Strength.UPDATE
+    page = page_of(out)
+    assert "basic composition 5 x that, (2.5, 0.005)" in page
+    assert "did not break the" not in page.split("<h2>Summary")[0], "there was no run without the mod"
+
+
+def test_what_is_spent_is_said_without_more_than_the_mod_promises() -> None:
+    assert Told(probes=3).spent == ""
+    assert "(40, 0.004)" in Told(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
+    assert "holds for an epsilon of at most 1 only" in Told(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
+    two = [Budget(1.0, 1e-3, 2.0, 1.0), Budget(0.5, 2e-3, 9.0, 1.0)]
+    assert "(1.5, 0.003) a message: by basic composition 1 x" in Told(budgets=two).spent
+
+
+def through(mod: LocalDpMod, update: Tensor) -> Tensor:
+    """What the mod makes of an update of zeros."""
+    asked = Message(
+        RecordDict({"arrays": ArrayRecord({"a": torch.zeros_like(update)})}), dst_node_id=1, message_type="train"
+    )
+    asked.metadata.__dict__["_message_id"] = "m"
+
+    def answer(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"arrays": ArrayRecord({"a": update})}), reply_to=message)
+
+    return mod(asked, _node(0), answer).content["arrays"].to_torch_state_dict()["a"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "holds"), [(1e-6, False), (1.0, False), (1.999, False), (2.0, True), (5.0, True)]
+)
+def test_a_budget_is_added_up_only_where_the_noise_is_for_any_two_clipped_updates(
+    sensitivity: float, holds: bool
+) -> None:
+    """Against the mod itself: how far apart it lets two updates be, and the standard deviation of its own noise."""
+    mod = LocalDpMod(clipping_norm=1.0, sensitivity=sensitivity, epsilon=0.5, delta=1e-3)
+    quiet = LocalDpMod(clipping_norm=1.0, sensitivity=sensitivity, epsilon=1e12, delta=1e-3)
+    long = torch.zeros(20000)
+    long[0] = 100.0
+    apart = float((through(quiet, long) - through(quiet, -long)).norm())
+    std = float(through(mod, long)[1:].std())
+    enough = std >= 0.97 * apart * (2 * math.log(1.25 / 1e-3)) ** 0.5 / 0.5
+    (budget,) = budgets([mod])
+    assert budget.holds is holds
+    if abs(sensitivity - 2) > 0.01:
+        assert enough is holds
+    spent = Told(budgets=[budget], probes=3).spent
+    assert ("by basic composition" in spent) is holds
+    assert (
+        f"it is for a sensitivity of {sensitivity:g}, and two updates of norm 1 lie up to 2 apart" in spent
+    ) is not holds
+
+
+def test_a_round_of_one_step_is_as_strong_as_a_probe(tmp_path: Path) -> None:
+    settings = {"batch-size": EXAMPLES, "local-epochs": 1}
+    rows = run(tmp_path / "out", an_app(mods=[local_dp(0.5)]), settings=settings)
+    assert attacked(rows, "one-step probe")[0]["setting"]["defense_strength"] == Strength.UPDATE
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1, 1, 1]]', "[[NaN, 1, 1, 1]]", "[[-1, 0, 1, 1]]"]
+)
+def test_a_budget_that_is_none_is_not_told(text: str) -> None:
+    assert budgets_told(text) == []
+    assert budgets_told("[[0.5, 0.001, 2, 1]]") == [Budget(0.5, 1e-3, 2.0, 1.0)]
+
+
+def _node(partition: int) -> Any:
+    return type("Node", (), {"node_config": {"partition-id": partition}})

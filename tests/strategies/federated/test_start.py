@@ -1,0 +1,199 @@
+"""CuriousFedAvg as a strategy of Flower: ``start``, against this package's own loop over the rounds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Result
+
+from attacks.gradient.labels import LabelInference
+from clients.task.scenarios import read_task
+from clients.wire.records import to_tensors, values_of
+from defenses.pipeline import Pipeline
+from simulations.run_folder.run_directory import RunDirectory, read_lines
+from simulations.scenarios.federated import FederatedExperiment
+from simulations.server_app import auditing, finish, run_experiment
+from strategies.exchange.guard import TooFewReplies
+from strategies.federated.curious import CuriousFedAvg
+from strategies.federated.observations import PROBE, UPDATE
+from tests.local_grid import LocalGrid, Tamper
+from tests.simulations.federated.test_federation import experiment, untimed
+from tests.simulations.split.test_run import split_experiment
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "own_server.md"
+
+
+class LateFirst(LocalGrid):
+    """Replies arrive last node first: Flower promises no order."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return super().pull_messages(message_ids)[::-1]
+
+
+def settings_for(out: Path, **changes: object) -> FederatedExperiment:
+    """Two clients on digits; everything is attacked that can be."""
+    usual: dict[str, object] = {
+        "defenses": "", "num_clients": 2, "attack_rounds": "first,final", "seed": 5, "batch_size": 4,
+        "probe_attacks": "InvertingGradients(iterations=20); LabelInference()", "update_attacks": "LossThreshold()",
+    }  # fmt: skip
+    found = experiment(out, **{**usual, **changes})
+    assert isinstance(found, FederatedExperiment)
+    return found
+
+
+def start(settings: FederatedExperiment, grid: LocalGrid, pipeline: Pipeline | None = None, **how: Any) -> Result:
+    """What a user writes (docs/own_server.md), and the report behind it."""
+    run, pipeline = RunDirectory.open(Path(settings.output_dir), settings), pipeline or Pipeline()
+    with auditing(grid, run) as (auditor, clients):
+        strategy = CuriousFedAvg(
+            plan=replace(settings.plan(pipeline), card=clients.card),
+            auditor=auditor,
+            probe_attacks=settings.attacks_on(pipeline, PROBE),
+            update_attacks=settings.attacks_on(pipeline, UPDATE),
+            fraction_train=settings.fraction_train,
+            min_usable=settings.min_usable,
+            label=run.label(str(pipeline)),
+        )
+        how = {"num_rounds": settings.rounds, "initial_arrays": strategy.initial_arrays(), **how}
+        result = strategy.start(grid=grid, **how)
+        assert not len(auditor.pool), "every attack was scored"
+    finish(run)
+    return result
+
+
+def rows_of(settings: FederatedExperiment) -> list[dict[str, Any]]:
+    return untimed(read_lines(Path(settings.output_dir) / "rows.jsonl"))
+
+
+def test_start_gives_the_weights_and_rows_of_our_own_loop(tmp_path: Path) -> None:
+    """The last bit included, whatever order the replies come in: the hooks, and nothing but them, are what both run on."""
+    own, flowers = settings_for(tmp_path / "own"), settings_for(tmp_path / "flowers")
+    run_experiment(LocalGrid(2), own)
+    result = start(flowers, LateFirst(2))
+    done = RunDirectory(tmp_path / "own", own).checkpoint(Pipeline())
+    assert done is not None
+    final = to_tensors(result.arrays)
+    assert final.keys() == done.weights.keys()
+    assert all(torch.equal(final[name], weight) for name, weight in done.weights.items())
+
+    rows = rows_of(flowers)
+    assert rows == rows_of(own)
+    assert not [row for row in rows if row["status"] == "failed"]
+    attacked = {(row["round"], row["setting"].get("observation")) for row in rows if row["attack"].endswith(")")}
+    last = own.rounds
+    assert attacked == {
+        (1, "one-step probe"), (last + 1, "one-step probe"), (1, "training update"), (last, "training update"),
+    }  # fmt: skip
+    accuracy = {
+        row["round"]: row["value"] for row in rows if (row["metric"], row["reference"]) == ("test-accuracy", "original")
+    }
+    told = {at: metrics["test-accuracy-original"] for at, metrics in result.evaluate_metrics_clientapp.items()}
+    assert list(told) == list(range(last + 1))
+    assert told == accuracy
+    loss = [row["value"] for row in rows if (row["metric"], row["reference"]) == ("test-loss", "original")]
+    assert loss[-1] < 0.9 * loss[0], "nothing was trained"
+    assert set(result.train_metrics_clientapp) == set(range(1, last + 1))
+
+
+def test_a_strategy_that_is_told_no_rounds_attacks_the_first_and_the_final_model(tmp_path: Path) -> None:
+    """``start`` above names none; what a loop of one's own is told counts."""
+    settings = settings_for(tmp_path / "run", update_attacks="", probe_attacks="LabelInference()")
+    run = RunDirectory.open(tmp_path / "run", settings)
+    grid = LocalGrid(2)
+    with auditing(grid, run) as (auditor, clients):
+        plan = replace(settings.plan(Pipeline()), card=clients.card)
+        strategy = CuriousFedAvg(plan=plan, auditor=auditor, probe_attacks=[LabelInference()], attack_rounds=[2])
+        strategy.start(grid=grid, initial_arrays=strategy.initial_arrays(), num_rounds=2)
+    finish(run)
+    assert {row["round"] for row in rows_of(settings) if row["attack"] == "LabelInference()"} == {2}
+
+
+def test_what_start_is_given_reaches_clients_and_server(tmp_path: Path) -> None:
+    """Further values come along, ours are kept; the user's own evaluation sees each round's model."""
+    told: list[tuple[str, int, Any, bool]] = []
+    models: dict[int, ArrayRecord] = {}
+
+    def listen(partition: int, request: Message, reply: Message) -> Message:
+        kind, config = request.metadata.message_type, values_of(request, "config")
+        if kind in ("train", "evaluate"):
+            mine = read_task(config["task"])
+            told.append((kind, mine.round, config.get("mood"), mine.plan.dataset == "mnist-5k"))
+        return reply
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        models[server_round] = arrays
+        return MetricRecord({"seen": server_round})
+
+    settings = settings_for(tmp_path / "run", rounds=1, probe_attacks="", update_attacks="")
+    result = start(
+        settings, LocalGrid(2, listen), evaluate_fn=evaluate,
+        train_config=ConfigRecord({"mood": "keen", "task": "none"}), evaluate_config=ConfigRecord({"mood": "calm"}),
+    )  # fmt: skip
+    assert told == [
+        ("evaluate", 0, "calm", True), ("evaluate", 0, "calm", True), ("train", 1, "keen", True), ("train", 1, "keen", True),
+        ("evaluate", 1, "calm", True), ("evaluate", 1, "calm", True),
+    ]  # fmt: skip
+    assert result.evaluate_metrics_serverapp == {at: MetricRecord({"seen": at}) for at in (0, 1)}
+    final = to_tensors(result.arrays)
+    assert all(torch.equal(weight, final[name]) for name, weight in to_tensors(models[1]).items())
+    assert any(not torch.equal(weight, final[name]) for name, weight in to_tensors(models[0]).items())
+
+
+def losing(message_type: str) -> Tamper:
+    """A tamper function: client 1's replies of a type are lost."""
+
+    def tamper(partition: int, request: Message, reply: Message) -> Message | None:
+        return None if (partition, request.metadata.message_type) == (1, message_type) else reply
+
+    return tamper
+
+
+@pytest.mark.parametrize("message_type", ["train", "train.probe", "evaluate"])
+def test_a_client_that_is_not_heard_of_costs_a_row_or_the_run(tmp_path: Path, message_type: str) -> None:
+    common: dict[str, Any] = {"rounds": 1, "update_attacks": "", "probe_attacks": "LabelInference()"}
+    half, whole = settings_for(tmp_path / "half", **common), settings_for(tmp_path / "whole", min_usable=1.0, **common)
+    start(half, LocalGrid(2, losing(message_type)))
+    failed = [(row["client"], row["message"]) for row in rows_of(half) if row["status"] == "failed"]
+    assert failed == [(1, f"{message_type}: no reply within 300 s")] * (1 if message_type == "train" else 2)
+    if message_type == "evaluate":  # its share of the test images is missing, and nothing else
+        start(whole, LocalGrid(2, losing(message_type)))
+        return
+    with pytest.raises(TooFewReplies, match=f"1 of 2 {message_type} replies are usable"):
+        start(whole, LocalGrid(2, losing(message_type)))
+
+
+def test_another_number_of_rounds_than_the_clients_are_told_is_refused(tmp_path: Path) -> None:
+    grid = LocalGrid(2)
+    with pytest.raises(ValueError, match="num_rounds is 3, and the clients' plan is for 2 rounds"):
+        start(settings_for(tmp_path / "run"), grid, num_rounds=3)
+    assert {message_type for message_type, _ in grid.sent} == {"query.partition", "query.setup"}
+
+
+def test_the_documented_server_runs(tmp_path: Path) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    found: dict[str, Any] = {"__name__": "my_server"}
+    exec(code.replace("/absolute/folder/run", str(tmp_path / "run")), found)
+    found["main"](LocalGrid(2), Context(1, 1, {}, RecordDict(), {}))
+    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    assert not [row for row in rows if row["status"] == "failed"]
+    named = {"LabelInference()", "InvertingGradients(iterations=20)", "LossThreshold()"}
+    defenses = {row["defense"] for row in rows}
+    assert sorted(defense.partition("(")[0] for defense in defenses) == ["", "VisualMixer"]
+    for defense in defenses:
+        mine = [row for row in rows if row["defense"] == defense]
+        assert named <= {row["attack"] for row in mine}
+        assert {row["round"] for row in mine if row["attack"] in named} == {1, 2, 3}
+    assert "VisualMixer" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_plan_of_another_scenario_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    settings = split_experiment(tmp_path / "run")
+    with pytest.raises(TypeError, match="scenario 'split' trains no whole model"):
+        CuriousFedAvg(plan=settings.plan(Pipeline()), auditor=None)  # type: ignore[arg-type]

@@ -1,0 +1,316 @@
+"""RecordingStrategy: around any strategy of Flower, whose result it must not change, and what is left of a killed process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app.error import Error
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedProx,
+    Result,
+    Strategy,
+)
+from flwr.supercore.task_identity import TaskIdentity
+
+from strategies.recording.files import RecordingError, RecordingWriter, read_recording, strategy_of
+from strategies.recording.strategy import RecordingStrategy
+
+SHAPES = {"b.weight": (3, 2), "a.bias": (), "c.count": (1,)}
+"""Neither sorted by name nor by type, as a state_dict is not; one has no axes."""
+
+
+def weights(scale: float = 1.0) -> ArrayRecord:
+    values = np.arange(6, dtype=np.float32).reshape(3, 2) * scale
+    arrays = {"b.weight": np.asfortranarray(values), "a.bias": np.float32(scale), "c.count": np.array([2.0])}
+    return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+
+
+class TwoNodes:
+    """A grid whose nodes add 1 and 2 to everything; the second can be told to fail in round 2."""
+
+    def __init__(self, fails: bool = False) -> None:
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        self.fails = fails
+
+    def get_node_ids(self) -> list[int]:
+        return [7, 8]
+
+    def send_and_receive(self, messages: Iterable[Message], timeout: float | None = None) -> Iterable[Message]:
+        return (self.answer(at, message) for at, message in enumerate(sorted(messages, key=self.node)))
+
+    @staticmethod
+    def node(message: Message) -> int:
+        return message.metadata.dst_node_id
+
+    def answer(self, at: int, message: Message) -> Message:
+        message.metadata.__dict__["_message_id"] = f"m{at}"
+        node, round_ = self.node(message), message.content["config"]["server-round"]
+        if self.fails and node == 8 and round_ == 2:
+            return Message(Error(code=3, reason="out of memory"), reply_to=message)
+        moved = {
+            name: Array(np.asarray(array.numpy() + np.float32(node - 6)))
+            for name, array in message.content["arrays"].items()
+        }
+        metrics = MetricRecord({"num-examples": node, "loss": float("nan")})
+        content: dict[str, Any] = {"metrics": metrics}
+        if message.metadata.message_type == "train":
+            content["arrays"] = ArrayRecord(moved)
+        return Message(RecordDict(content), reply_to=message)
+
+
+def run(strategy: Strategy, rounds: int = 2, fails: bool = False) -> Result:
+    config = ConfigRecord({"lr": 0.5, "key": b"secret"})
+    return strategy.start(TwoNodes(fails), weights(), num_rounds=rounds, train_config=config)  # type: ignore[arg-type]
+
+
+def private(multiplier: float) -> Strategy:
+    return DifferentialPrivacyServerSideFixedClipping(FedAvg(), multiplier, clipping_norm=0.1, num_sampled_clients=2)
+
+
+@pytest.mark.parametrize("make", [FedAvg, FedAdam, lambda: FedProx(proximal_mu=0.3), lambda: private(0.0)])
+def test_a_wrapped_strategy_ends_where_it_ends_alone(make: Callable[[], Strategy], tmp_path: Path) -> None:
+    alone, recorded = run(make()), run(RecordingStrategy(make(), tmp_path / "rec"))
+    for name, array in alone.arrays.items():
+        np.testing.assert_array_equal(array.numpy(), recorded.arrays[name].numpy())
+    assert alone.train_metrics_clientapp.keys() == recorded.train_metrics_clientapp.keys()
+
+
+@pytest.mark.parametrize("make", [FedAvg, FedAdam, lambda: private(0.0)])
+def test_the_recording_holds_what_crossed_the_wire(make: Callable[[], Strategy], tmp_path: Path) -> None:
+    """Also under a wrapper that clips replies in place: what a client sent is what is kept."""
+    run(RecordingStrategy(make(), tmp_path / "rec", settings={"batch-size": 4}))
+    replies = read_recording(tmp_path / "rec")
+    assert [(one.round, one.node) for one in replies] == [(1, 7), (1, 8), (2, 7), (2, 8)]
+    for reply in replies:
+        sent, came = reply.sent_arrays(), reply.arrays()
+        assert list(sent) == list(came) == list(SHAPES), "the order of the model"
+        for name, shape in SHAPES.items():
+            assert came[name].shape == shape
+            # float32 sums of small numbers: exact but for the rounding of the strategy's own means.
+            np.testing.assert_allclose(came[name] - sent[name], reply.node - 6, atol=1e-5)
+        assert (reply.number("num-examples"), reply.number("lr"), reply.number("batch-size")) == (reply.node, 0.5, 4)
+        assert not reply.unusable
+    np.testing.assert_array_equal(replies[0].sent_arrays()["b.weight"], weights()["b.weight"].numpy())
+    assert len(list((tmp_path / "rec").rglob("sent-*.safetensors"))) == 2, "weights that all nodes get are kept once"
+    text = (tmp_path / "rec" / "round-0001" / "sent.json").read_text()
+    assert "6 bytes, not recorded" in text, "whatever is in bytes stays out"
+    assert json.loads((tmp_path / "rec/round-0001/train-0000.json").read_text())["metrics"]["metrics"]["loss"] == "nan"
+
+
+def test_the_strategy_is_told_with_what_it_wraps(tmp_path: Path) -> None:
+    RecordingStrategy(private(0.0), tmp_path)
+    assert strategy_of(tmp_path) == ("DifferentialPrivacyServerSideFixedClipping", "FedAvg")
+
+
+def test_a_failed_client_and_rounds_not_asked_for(tmp_path: Path) -> None:
+    run(RecordingStrategy(FedAvg(), tmp_path / "rec", rounds=[2, 3]), rounds=3, fails=True)
+    replies = read_recording(tmp_path / "rec")
+    assert [(one.round, one.node) for one in replies] == [(2, 7), (2, 8), (3, 7), (3, 8)]
+    assert [one.unusable for one in replies] == ["", "the client failed: out of memory", "", ""]
+
+
+def test_the_bound_on_disk_holds_and_says_what_it_cost(tmp_path: Path) -> None:
+    run(RecordingStrategy(FedAvg(), tmp_path / "rec", max_bytes=1500), rounds=3)
+    replies = read_recording(tmp_path / "rec")
+    arrays = sum(path.stat().st_size for path in (tmp_path / "rec").rglob("*.safetensors"))
+    assert arrays <= 1500
+    assert replies[0].unusable == ""
+    assert "would exceed max_bytes, 1500" in replies[-1].unusable or "were not recorded" in replies[-1].unusable
+    assert len(replies) == 6, "who replied is known all the same"
+
+
+def test_a_full_disk_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy = RecordingStrategy(FedAvg(), tmp_path / "rec")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RecordingWriter, "_keep", full)
+    assert run(strategy).arrays.keys() == SHAPES.keys()
+    assert read_recording(tmp_path / "rec") == []
+
+
+def npy(header: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes(16)
+
+
+class Patient(FedAvg):
+    """Averages nothing: Flower's own strategies read the arrays that are damaged here."""
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[None, None]:
+        return None, None
+
+
+@pytest.mark.parametrize(
+    "header", ["{'descr': (", "(" * 9000, "{'descr': '<f4', 'fortran_order': False, 'shape': (-9,)}", "\0"]
+)
+def test_a_damaged_reply_costs_itself_alone(header: str, tmp_path: Path) -> None:
+    """The header that NumPy reads is a text of the client's choice."""
+
+    class Damaging(TwoNodes):
+        def answer(self, at: int, message: Message) -> Message:
+            reply = super().answer(at, message)
+            if at == 0:
+                damaged = Array(dtype="float32", shape=(4,), stype="numpy.ndarray", data=npy(header))
+                reply.content["arrays"] = ArrayRecord({"b.weight": damaged})
+            return reply
+
+    strategy = RecordingStrategy(Patient(fraction_evaluate=0.0), tmp_path / "rec")
+    strategy.start(Damaging(), weights(), num_rounds=1)  # type: ignore[arg-type]
+    damaged, whole = read_recording(tmp_path / "rec")
+    assert damaged.unusable.startswith("its arrays were not recorded: arrays: ")
+    assert (whole.unusable, list(whole.arrays())) == ("", list(SHAPES))
+
+
+def test_a_reply_that_cannot_be_told_in_json_costs_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep = RecordingWriter.keep_json
+
+    def failing(writer: RecordingWriter, name: str, values: Any) -> None:
+        if name.endswith("train-0000.json"):
+            raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+        keep(writer, name, values)
+
+    monkeypatch.setattr(RecordingWriter, "keep_json", failing)
+    with caplog.at_level("WARNING", logger="flwr"):
+        run(RecordingStrategy(FedAvg(), tmp_path / "rec"), rounds=1)
+    assert [one.node for one in read_recording(tmp_path / "rec")] == [8]
+    assert "part of round 1 could not be written: UnicodeEncodeError" in caplog.text
+
+
+def test_a_strategy_with_a_start_of_its_own_keeps_it(tmp_path: Path) -> None:
+    class Own(FedAvg):
+        extra = 3
+
+        def start(self, *args: Any, **kwargs: Any) -> Result:
+            self.started = True
+            return super().start(*args, **kwargs)
+
+    inner = Own()
+    strategy = RecordingStrategy(inner, tmp_path / "rec")
+    run(strategy)
+    assert inner.started
+    assert strategy.extra == 3
+    assert "configure_train" not in vars(inner), "afterwards it is as it was"
+    assert len(read_recording(tmp_path / "rec")) == 4
+
+
+def test_bad_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="allowed: an absolute path"):
+        RecordingStrategy(FedAvg(), "recording")
+    RecordingStrategy(FedAvg(), tmp_path)
+    with pytest.raises(RecordingError, match="already holds a recording"):
+        RecordingStrategy(FedAvg(), tmp_path)
+    for wrong in (0, "10", float("nan"), True):
+        with pytest.raises(ValueError, match=f"max_bytes is {wrong!r}; allowed: a positive whole number of bytes"):
+            RecordingStrategy(FedAvg(), tmp_path / "other", max_bytes=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="settings is 'lr=1'; allowed: a mapping"):
+        RecordingStrategy(FedAvg(), tmp_path / "other", settings="lr=1")  # type: ignore[arg-type]
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(RecordingError, match=r"no recording\.json"):
+        read_recording(tmp_path / "nothing")
+
+
+def test_settings_that_json_lacks_are_kept_as_texts(tmp_path: Path) -> None:
+    RecordingStrategy(FedAvg(), tmp_path, settings={"a": Path("/x"), "b": {1}, "c": None, "d": [True, np.float32(0.5)]})
+    kept = json.loads((tmp_path / "recording.json").read_text())["settings"]
+    assert kept == {"a": "/x", "b": "{1}", "c": None, "d": [True, "0.5"]}
+
+
+def test_a_damaged_recording_is_told_and_reaches_no_other_folder(tmp_path: Path) -> None:
+    run(RecordingStrategy(FedAvg(), tmp_path))
+    path = tmp_path / "round-0001" / "train-0000.json"
+    good = json.loads(path.read_text())
+    path.write_text(json.dumps(good | {"arrays": {"arrays": "../round-0002/train-0000-0.safetensors"}}))
+    with pytest.raises(RecordingError, match="allowed: files of its own folder"):
+        read_recording(tmp_path)[0].arrays()
+    (tmp_path / "round-0001" / "train-0001-0.safetensors").write_bytes(b"\x80\x04cos\nsystem\n.")
+    with pytest.raises(RecordingError, match="cannot be read as safetensors"):
+        read_recording(tmp_path)[1].arrays()
+    path.write_text("{")
+    with pytest.raises(RecordingError, match=r"train-0000\.json cannot be read as JSON"):
+        read_recording(tmp_path)
+
+
+ENDLESS = """
+import sys, pathlib
+sys.path.insert(0, {root!r})
+from tests.strategies.recording.test_strategy import FedAvg, RecordingStrategy, run
+run(RecordingStrategy(FedAvg(), pathlib.Path({folder!r})), rounds=100_000)
+"""
+
+
+def test_kill_9_leaves_what_was_complete(tmp_path: Path) -> None:
+    """Wherever the process is, every reply with a JSON file is whole, and no complete round lacks one."""
+    root, folder = str(Path(__file__).resolve().parents[3]), tmp_path / "rec"
+    script = ENDLESS.format(root=root, folder=str(folder))
+    with subprocess.Popen([sys.executable, "-c", script], cwd=root, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 300
+        while len(list(folder.glob("round-*"))) < 12:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGKILL)
+    replies = read_recording(folder)
+    last = max(one.round for one in replies)
+    assert last >= 11
+    assert {(at, node) for at in range(1, last) for node in (7, 8)} <= {(one.round, one.node) for one in replies}
+    for reply in replies:
+        assert not reply.unusable
+        assert list(reply.arrays()) == list(reply.sent_arrays()) == list(SHAPES)
+
+
+HALFWAY = """
+import os, pathlib, signal, sys
+sys.path.insert(0, {root!r})
+from strategies import recording_files
+from tests.strategies.recording.test_strategy import FedAvg, RecordingStrategy, run
+
+left = {{"arrays": 3, "json": 4}}
+arrays, text = recording_files.write_tensors, pathlib.Path.write_text
+
+def halfway(kind, path):
+    left[kind] -= 1
+    if kind == {kind!r} and not left[kind]:
+        os.truncate(path, path.stat().st_size // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def write_tensors(path, *rest):
+    arrays(path, *rest)
+    halfway("arrays", path)
+
+def write_text(path, *rest, **more):
+    text(path, *rest, **more)
+    halfway("json", path)
+
+recording_files.write_tensors, pathlib.Path.write_text = write_tensors, write_text
+run(RecordingStrategy(FedAvg(), pathlib.Path({folder!r})))
+"""
+
+
+@pytest.mark.parametrize("kind", ["arrays", "json"])
+def test_kill_9_in_the_middle_of_a_file_costs_that_reply(kind: str, tmp_path: Path) -> None:
+    """The worst moments: the second reply's arrays, or its JSON, are half written when the process is killed."""
+    root, folder = str(Path(__file__).resolve().parents[3]), tmp_path / "rec"
+    script = HALFWAY.format(root=root, folder=str(folder), kind=kind)
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, stderr=subprocess.DEVNULL, timeout=300, check=False)
+    assert done.returncode == -signal.SIGKILL
+    replies = read_recording(folder)
+    assert [(one.round, one.node, one.unusable) for one in replies] == [(1, 7, "")]
+    assert list(replies[0].arrays()) == list(SHAPES)

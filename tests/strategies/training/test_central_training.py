@@ -1,0 +1,284 @@
+"""The server's training against descent written down by hand."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.local_model import shared_tensors
+from attacks.normalisation import normalise
+from clients.outsourced.plan import OutsourcedPlan
+from clients.task.local_data import local_batch
+from defenses.base import Batch
+from defenses.pipeline import Pipeline
+from strategies.training import central_training as module
+from strategies.training.central_training import CentralTraining, DivergedError, train_alone
+
+PLAN = OutsourcedPlan(
+    scenario="outsourced",
+    dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="lenet", width=0,
+    norm="group", pipeline="", seed=3, rounds=3, local_epochs=2, batch_size=20, learning_rate=0.1, momentum=0.9,
+    weight_decay=0.01, probe_targets=2, probe_images=2,
+)  # fmt: skip
+KEY = ("test", 1)
+
+
+def examples(count: int = 20, first: int = 0) -> Batch:
+    """Digits with soft labels, as a mixture would have them."""
+    plain = local_batch(PLAN.load_data().train, torch.arange(first, first + count), 10)
+    return Batch(plain.images, 0.7 * plain.targets + 0.3 * plain.targets.roll(1, 0))
+
+
+def trained(plan: OutsourcedPlan, batch: Batch, rounds: int) -> CentralTraining:
+    training = CentralTraining(plan, batch, KEY)
+    for at in range(1, rounds + 1):
+        training.run_round(plan.at(at))
+    return training
+
+
+def gradients_of(model: nn.Module, batch: Batch, plan: OutsourcedPlan) -> tuple[float, list[Tensor]]:
+    """Loss and slopes of -sum_k y_k log p_k, mean over the examples."""
+    logits = model(normalise(batch.images, plan.data_card()))
+    loss = -(batch.targets * logits.log_softmax(1)).sum(1).mean()
+    return float(loss.detach()), list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+# SGD ------------------------------------------------------------------------------------------------------------------------
+
+KINDS: list[dict[str, Any]] = [
+    {"momentum": 0.0, "weight_decay": 0.0},
+    {"momentum": 0.0, "weight_decay": 0.1},
+    {"momentum": 0.9},
+    {"momentum": 0.9, "nesterov": True},
+    {"momentum": 0.5, "milestones": (1, 2), "learning_rate_factor": 0.3},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_batches_of_everyone_are_plain_descent(kind: dict[str, Any]) -> None:
+    """Two epochs in each of three rounds; momentum lasts beyond a round."""
+    plan, batch = replace(PLAN, **kind), examples()
+    model, velocity, losses = plan.build_model(), [], []
+    for at in range(1, plan.rounds + 1):
+        rate = plan.learning_rate * plan.learning_rate_factor ** len([m for m in plan.milestones if at > m])
+        epochs = []
+        for _ in range(plan.local_epochs):
+            loss, slopes = gradients_of(model, batch, plan)
+            epochs.append(loss)
+            with torch.no_grad():
+                steps = [g + plan.weight_decay * w for g, w in zip(slopes, model.parameters(), strict=True)]
+                velocity = [plan.momentum * v + g for v, g in zip(velocity, steps, strict=True)] if velocity else steps
+                ahead = [g + plan.momentum * v for v, g in zip(velocity, steps, strict=True)]
+                for weight, step in zip(model.parameters(), ahead if plan.nesterov else velocity, strict=True):
+                    weight -= rate * step
+        losses.append(sum(epochs) / len(epochs))
+    training = CentralTraining(plan, batch, KEY)
+    told = [training.run_round(plan.at(at))[0] for at in range(1, plan.rounds + 1)]
+    assert told == pytest.approx(losses, rel=1e-4)
+    assert losses[-1] < losses[0]
+    for (name, found), expected in zip(training.model.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-3, msg=name)
+
+
+class Shown:
+    """Which examples each step of a training sees."""
+
+    def __init__(self, training: CentralTraining, batch: Batch) -> None:
+        self.steps: list[list[int]] = []
+        loss, card = training.training.loss, PLAN.data_card()
+        known = normalise(batch.images, card)
+
+        def watched(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+            places = [int((known == one).flatten(1).all(1).nonzero().item()) for one in inputs]
+            assert torch.equal(targets, batch.targets[places]), "each with its own label"
+            self.steps.append(places)
+            return loss(model, inputs, targets)
+
+        training.training = replace(training.training, loss=watched)
+
+
+def test_small_batches_visit_everyone_once_an_epoch_in_a_new_order() -> None:
+    plan, batch = replace(PLAN, batch_size=8), examples()
+    training = CentralTraining(plan, batch, KEY)
+    shown = Shown(training, batch)
+    for at in (1, 2):
+        training.run_round(plan.at(at))
+    assert [len(step) for step in shown.steps] == [8, 8, 4] * 4
+    epochs = [list(itertools.chain(*shown.steps[at : at + 3])) for at in range(0, 12, 3)]
+    assert all(sorted(epoch) == list(range(20)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+
+
+def test_small_batches_are_descent_in_the_order_shown() -> None:
+    plan, batch = replace(PLAN, batch_size=8, momentum=0.0, local_epochs=1), examples()
+    training, model = CentralTraining(plan, batch, KEY), plan.build_model()
+    shown = Shown(training, batch)
+    training.run_round(plan.at(1))
+    for step in shown.steps:
+        _, slopes = gradients_of(model, Batch(batch.images[step], batch.targets[step]), plan)
+        with torch.no_grad():
+            for weight, slope in zip(model.parameters(), slopes, strict=True):
+                weight -= plan.learning_rate * (slope + plan.weight_decay * weight)
+    for (name, found), expected in zip(training.model.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_a_limit_on_steps_holds_in_every_round(count: int) -> None:
+    plan, batch = replace(PLAN, batch_size=8, local_steps=count), examples()
+    training = CentralTraining(plan, batch, KEY)
+    shown = Shown(training, batch)
+    for at in (1, 2):
+        training.run_round(plan.at(at))
+    assert len(shown.steps) == 2 * count
+    assert all(len(set(itertools.chain(*shown.steps[at : at + 3]))) == 20 for at in (0, count) if count >= 3)
+
+
+def test_the_same_key_repeats_and_another_orders_otherwise() -> None:
+    plan, batch = replace(PLAN, batch_size=8), examples()
+    first, again = (trained(plan, batch, 1).weights() for _ in "ab")
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    other = CentralTraining(plan, batch, ("test", 2))
+    assert all(torch.equal(other.weights()[n], w) for n, w in CentralTraining(plan, batch, KEY).weights().items())
+    other.run_round(plan.at(1))
+    assert any(not torch.equal(first[name], tensor) for name, tensor in other.weights().items())
+
+
+# An optimizer that a defence brings -----------------------------------------------------------------------------------------
+
+
+def test_st_adam_takes_the_place_of_the_optimizer_and_keeps_its_own_rate() -> None:
+    """m and v last beyond a round: the server keeps its optimizer. SGD's rate, milestones and weight decay count for nothing."""
+    plan = replace(PLAN, pipeline="STAdam(learning_rate=0.002, beta=0.8, gamma=0.95)", milestones=(1,))
+    batch, model = examples(), plan.build_model()
+    first = [torch.zeros_like(weight) for weight in model.parameters()]
+    second = [torch.zeros_like(weight) for weight in model.parameters()]
+    for _ in range(plan.rounds * plan.local_epochs):
+        _, slopes = gradients_of(model, batch, plan)
+        with torch.no_grad():
+            for weight, m, v, slope in zip(model.parameters(), first, second, slopes, strict=True):
+                m.copy_(0.8 * m + 0.2 * slope)
+                v.copy_(0.95 * v + 0.05 * slope**2)
+                weight -= 0.002 * m / (v.sqrt() + 1e-8)
+    training = trained(plan, batch, plan.rounds)
+    assert [group["lr"] for group in training.training.optimizer.param_groups] == [0.002]
+    for (name, found), expected in zip(training.model.named_parameters(), model.parameters(), strict=True):
+        # Where a slope is rounding alone, v does not outweigh it.
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-2, msg=name)
+    assert not torch.allclose(
+        next(iter(trained(PLAN, batch, 3).weights().values())), next(model.parameters()), atol=1e-3
+    )
+
+
+# Taken up again -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"momentum": 0.0}, {"nesterov": True, "milestones": (1, 2)}, {"pipeline": "STAdam()"},
+        {"model": "resnet20", "norm": "batch", "image_size": 16, "local_epochs": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_what_is_taken_up_again_goes_on_bit_for_bit(changes: dict[str, Any], kept: int) -> None:
+    plan = replace(PLAN, batch_size=8, **changes)
+    batch = local_batch(plan.load_data().train, torch.arange(20), 10)
+    whole, begun = trained(plan, batch, 3), trained(plan, batch, kept)
+    tensors = begun.tensors()
+    frozen = {name: tensor.clone() for name, tensor in tensors.items()}
+    again = CentralTraining(plan, batch, KEY)
+    with torch.no_grad():  # what it was built with must not shine through
+        for weight in again.model.parameters():
+            weight.add_(1.0)
+    again.restore(tensors)
+    for at in range(kept + 1, 4):
+        again.run_round(plan.at(at))
+    assert whole.tensors().keys() == again.tensors().keys()
+    assert all(torch.equal(tensor, again.tensors()[name]) for name, tensor in whole.tensors().items())
+    assert all(torch.equal(tensor, frozen[name]) for name, tensor in tensors.items()), "a checkpoint stays as it is"
+
+
+# What goes wrong ------------------------------------------------------------------------------------------------------------
+
+
+def test_training_that_diverges_says_what_to_change() -> None:
+    plan = replace(PLAN, learning_rate=1e30)
+    with pytest.raises(DivergedError, match=re.escape("round 1: training diverged, ")) as caught:
+        trained(plan, examples(), 1)
+    assert "is not finite; lower learning-rate (now 1e+30)" in str(caught.value)
+
+
+# On the server's own examples -----------------------------------------------------------------------------------------------
+
+
+class Trainings:
+    """Keeps what every central training is given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.given: list[tuple[OutsourcedPlan, Batch]] = []
+        real = module.CentralTraining
+
+        def watched(plan: OutsourcedPlan, batch: Batch, key: Any) -> CentralTraining:
+            self.given.append((plan, batch))
+            return real(plan, batch, key)
+
+        monkeypatch.setattr(module, "CentralTraining", watched)
+
+
+def test_training_alone_sees_every_example_as_an_upload_would_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, batch = Trainings(monkeypatch), examples(21)
+    plan = replace(PLAN, batch_size=8, rounds=1, local_epochs=1, pipeline="Downsample(factor=4)")
+    train_alone(plan, batch, 5)
+    ((_, given),) = seen.given
+    small = F.avg_pool2d(batch.images, 4)
+    torch.testing.assert_close(given.images, F.interpolate(small, scale_factor=4, mode="bilinear"), atol=1e-6, rtol=0)
+    assert torch.equal(given.targets, batch.targets)
+
+
+def test_training_alone_protects_in_batches_of_the_clients_size_and_draws_anew_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The company that InstaHide mixes is that of an upload: 8, and 5 with the one that is left over."""
+    company, real = [], Pipeline.protect_batch
+
+    def spy(self: Pipeline, batch: Batch, key: Any) -> Batch:
+        company.append((batch, key))
+        return real(self, batch, key)
+
+    monkeypatch.setattr(Pipeline, "protect_batch", spy)
+    seen, batch = Trainings(monkeypatch), examples(17)
+    plan = replace(PLAN, batch_size=8, rounds=1, local_epochs=1, pipeline="InstaHide(num_mixed=2)")
+    train_alone(plan, batch, 5)
+    assert [len(one) for one, _ in company] == [8, 9]
+    assert torch.equal(torch.cat([one.images for one, _ in company]), batch.images)
+    assert len({key for _, key in company}) == 2
+    ((_, given),) = seen.given
+    assert len(given) == 17
+    assert not any(torch.equal(a, b) for a, b in zip(given.images, batch.images, strict=True))
+    torch.testing.assert_close(given.targets.sum(1), torch.ones(17))
+
+
+@pytest.mark.parametrize("pipeline", ["", "VisualMixer(window_lower=4, window_upper=4) | STAdam()", "InstaHide()"])
+def test_training_alone_repeats_and_touches_no_other_stream(monkeypatch: pytest.MonkeyPatch, pipeline: str) -> None:
+    seen, batch = Trainings(monkeypatch), examples()
+    plan, before = replace(PLAN, batch_size=8, pipeline=pipeline), torch.get_rng_state()
+    first, again, other = (train_alone(plan, batch, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not first.training
+    weights = [shared_tensors(model) for model in (first, again, other)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert all(not torch.equal(weights[0][name], weights[2][name]) for name in weights[0] if "weight" in name)
+    plans, given = zip(*seen.given, strict=True)
+    assert plans[0].seed == plans[1].seed != plans[2].seed
+    assert plan.seed not in {one.seed for one in plans}, "its weights do not begin as the run's"
+    assert torch.equal(given[0].images, given[1].images)
+    assert torch.equal(given[0].images, given[2].images) == (not pipeline), "protected by draws of its own"
