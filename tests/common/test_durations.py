@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simulations.launch import ROOT
+from simulations.runtime.launch import ROOT
 from tests.durations import LONG, keep, mark_long, measured, read_kept
 
 

@@ -13,12 +13,11 @@ from typer.testing import CliRunner
 
 from defenses import Blur
 from simulations.cli import app
-from simulations.command_line import read_toml
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment, all_settings
-from simulations.local_run import EXIT_ATTACKS_FAILED, tell_failures
-from simulations.run_directory import read_lines
-from simulations.scenarios.base import scenarios
+from simulations.console.command_line import read_toml
+from simulations.experiment.experiment import Experiment, all_settings
+from simulations.experiment.scenario import scenarios
+from simulations.run_folder.run_directory import read_lines
+from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, tell_failures
 from simulations.search.settings import Search
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError

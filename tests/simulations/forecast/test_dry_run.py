@@ -20,13 +20,13 @@ from clients.data.images import MissingDataError, StoredImages
 from clients.process.machine import cgroup_limits, memory_of_machine
 from defenses.pipeline import Pipeline
 from simulations.cli import app
-from simulations.command_line import read_toml
-from simulations.dry_run import Step, count_messages, describe, measure, measure_step_of, shares, workers_of
-from simulations.errors import ConfigError
-from simulations.experiment import Experiment
-from simulations.memory_needs import check_needs, needs_of
-from simulations.notices import idle_defenses
-from simulations.outlined import check_outline, outlined_step
+from simulations.console.command_line import read_toml
+from simulations.experiment.experiment import Experiment
+from simulations.forecast.dry_run import Step, count_messages, describe, measure, measure_step_of, shares, workers_of
+from simulations.forecast.memory_needs import check_needs, needs_of
+from simulations.forecast.notices import idle_defenses
+from simulations.forecast.outlined import check_outline, outlined_step
+from simulations.settings.errors import ConfigError
 from strategies.federated.observations import AGGREGATE, PROBE, UPDATE
 from tests.bounded import bounded
 from tests.clients.data.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
@@ -34,7 +34,7 @@ from tests.clients.data.table_files import criteo_line, write_census
 
 STEP = Step(1, 0.0, 0.0, 1e-6)
 
-FOLDER = Path(__file__).resolve().parents[2] / "simulations" / "configs"
+FOLDER = Path(__file__).resolve().parents[3] / "simulations" / "configs"
 FILES = sorted(path for path in FOLDER.glob("*.toml") if not path.name.startswith("search"))
 """Of runs; those of searches are tests/simulations/search's."""
 PAPER = [(path, "paper") for path in FILES if "\n[paper]\n" in path.read_text()]
