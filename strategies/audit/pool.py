@@ -6,13 +6,14 @@ actors therefore ask for none and share the cores with the clients, one thread e
 
 from __future__ import annotations
 
+import pickle
 import signal
 import threading
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context, resource_sharer
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,9 @@ class _Processes(_Backend):
     """Worker processes, for a deployment's ServerApp and runs in one process, where no Ray runs.
 
     Each has a thread that hands it one job after the other: a process that is killed costs the job that it had, and no other.
+
+    Jobs and results travel as bytes. Left to ``multiprocessing``, torch would move each tensor of a job into shared memory, in place
+    and from another thread: a sum that is being computed with it, or its NumPy view, would read freed memory.
     """
 
     def __init__(self, workers: int) -> None:
@@ -162,7 +166,7 @@ class _Processes(_Backend):
             self._started.append(self._own.process)
         before = _killed_for_memory()
         try:
-            result: AttackResult = self._own.process.submit(run_job, job).result()
+            result: AttackResult = pickle.loads(self._own.process.submit(_run_bytes, pickle.dumps(job)).result())
         except BrokenProcessPool:
             self._own.process = None
             why = "as memory ran out" if _killed_for_memory() > before else "from outside"
@@ -180,12 +184,15 @@ class _Processes(_Backend):
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        # The thread that hands tensors to workers would tell of each that ends while it asks for one as of an error.
-        resource_sharer.stop(timeout=1.0)
         for pool in self._started:
             # Python waits for threads when it ends, and these for attacks that may take hours: whoever stops a run shall not.
             for process in list((getattr(pool, "_processes", None) or {}).values()):
                 process.kill()
+
+
+def _run_bytes(job: bytes) -> bytes:
+    """Runs a pickled job in a worker process; the pickled result."""
+    return pickle.dumps(run_job(pickle.loads(job)))
 
 
 def _killed_for_memory() -> int:

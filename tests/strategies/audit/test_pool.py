@@ -97,16 +97,28 @@ def test_processes_give_what_this_process_gives(job: AttackJob, pool: AttackPool
 
 
 def test_what_passes_between_processes_nobody_else_can_send(job: AttackJob, pool: AttackPool) -> None:
-    """It is unpickled. Tensors pass by shared memory, whose descriptors a socket of a closed folder hands out."""
+    """It is unpickled. Pipes alone lead from one process to the other: nothing listens."""
     pool.submit(job)
     pool.finished(wait=True)
     here = psutil.Process()
     family = [here, *here.children(recursive=True)]
     assert len(family) > 1
     assert not [one for each in family for one in each.net_connections("inet") if one.status == psutil.CONN_LISTEN]
-    sockets = [Path(one.laddr) for each in family for one in each.net_connections("unix") if str(one.laddr)[:1] == "/"]
-    assert sockets, "descriptors were handed out"
-    assert {path.parent.stat().st_mode & 0o777 for path in sockets} == {0o700}
+    assert not [one for each in family for one in each.net_connections("unix") if str(one.laddr)[:1] == "/"]
+
+
+def test_what_is_handed_to_a_worker_stays_where_it_is(job: AttackJob, pool: AttackPool) -> None:
+    """Torch would move it into shared memory, in place: a NumPy view, or a sum that is being computed, would read freed memory."""
+    tensors = [*job.observed.weights.values(), *(one for seen in job.observed.seen for one in seen.update.values())]
+    views = [tensor.numpy() for tensor in tensors]
+    before = [(tensor.data_ptr(), tensor.clone()) for tensor in tensors]
+    pool.submit(job)
+    (result,) = pool.finished(wait=True)
+    assert not result.outcomes[0].error
+    for tensor, view, (place, values) in zip(tensors, views, before, strict=True):
+        assert not tensor.is_shared()
+        assert tensor.data_ptr() == place
+        assert torch.equal(torch.from_numpy(view), values)
 
 
 class Killer:
