@@ -147,8 +147,8 @@ class _Processes(_Backend):
 
     Each has a thread that hands it one job after the other: a process that is killed costs the job that it had, and no other.
 
-    Jobs and results travel as bytes. Left to ``multiprocessing``, torch would move each tensor of a job into shared memory, in place
-    and from another thread: a sum that is being computed with it, or its NumPy view, would read freed memory.
+    Jobs and results travel as bytes. Left to ``multiprocessing``, torch would move each tensor of a job into shared memory, in
+    place and from another thread: a sum that is being computed with it, or its NumPy view, would read freed memory.
     """
 
     def __init__(self, workers: int) -> None:
