@@ -4,11 +4,12 @@
     fedveil run -s seed=1 --out runs/seed1
     python benchmarks/audit_tables.py runs/seed0 runs/seed1
 
-The first table has the strongest attack on each defence, as the report leads with it: the one that recovers the largest share of
-the images. All its columns are of that attack and round but the last of a seed: the best-recovered image of all attacks, and by how
-much it lies above the best null baseline for it. The second table has every attack in every attacked round. PSNR and SSIM are means
-over the images against the original; "identified" counts the images that were nearest to their guess among the candidates. Marked
-are * not validated, + under-powered, ^ upper bounds.
+The first table has the strongest attack on each defence, as the report leads with it: the one that recovers the largest share
+of the images. All its columns are of that attack and round but the last of a seed: the best-recovered image of all attacks, and by
+how much it lies above the best null baseline for it. The second table has every attack in every attacked round. PSNR and SSIM are
+means over the images against the original. "Identified" counts the images that were nearest to their guess among the candidates,
+"above own colour" the recovered images that lie above the flat image of their own mean colour, where these are fewer. Marked are
+* not validated, + under-powered, ^ upper bounds.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def recovered(cell: Cell) -> str:
         if share.low is not None and share.high is not None
         else ""
     )
-    return f"{cell.recovered[0]} of {cell.recovered[1]}{ends}"
+    own = cell.detailed is not None and cell.detailed < cell.recovered[0]
+    return f"{cell.recovered[0]} of {cell.recovered[1]}{ends}{f', {cell.detailed} above own colour' if own else ''}"
 
 
 def best_image(line: Line, lead: Cell) -> str:
@@ -117,7 +119,7 @@ def best_image(line: Line, lead: Cell) -> str:
 def headline(runs: Sequence[tuple[Study, list[Line]]]) -> str:
     """One line a defence, a group of columns a seed."""
     per_run = (
-        "recovered", "accuracy (change)", "strongest attack", "PSNR, dB", "SSIM", "best-recovered image, dB over null (PSNR)",
+        "recovered", "accuracy (change)", "strongest attack", "PSNR, dB", "SSIM", "best of all attacks, dB over null (PSNR)",
     )  # fmt: skip
     seeds = [study.seeds[0] for study, _ in runs]
     header = ["defence", *(f"{name}, seed {seed}" for seed in seeds for name in per_run), "epsilon"]

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from simulations.compare.command import compare
-from simulations.console.command_line import errors, fail, read_toml, self_contained, value_of
+from simulations.console.command_line import errors, fail, read_toml, self_contained, sizes_of, value_of
 from simulations.console.terminal import Terminal
 from simulations.protect.command import protect
 from simulations.run_folder.places import require_rows
@@ -60,7 +60,7 @@ def _tell_version(asked: bool) -> None:
 @app.callback()
 def fedveil(
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version and end.")
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """What a curious federated-learning server can see: train, attack, report."""
@@ -139,7 +139,8 @@ def run(
         if out is not None and str(out.resolve()) != str(values.get("output-dir", out.resolve())):
             raise ConfigError(f"--out is {out}, and -s output-dir is {values['output-dir']}; give one of them")
         file = chosen(config, preset, size)
-        refuse_plain((read_toml(file, size) if file else {}) | values, resumed=resume is not None)
+        for one in dict.fromkeys((size, *sizes_of(file))):  # a size that is not asked for may be wrong, too
+            refuse_plain((read_toml(file, one) if file else {}) | values, resumed=resume is not None)
     except ConfigError as error:
         fail(str(error))
     from simulations.run.command import Asked, begin
@@ -279,7 +280,7 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], 
 @app.command("list")
 def list_(
     what: Annotated[
-        str, typer.Argument(help="scenarios, defenses, attacks, datasets, models or settings; all without.")
+        str, typer.Argument(help="scenarios, defenses, attacks, datasets, models, settings or search; all without.")
     ] = "",
 ) -> None:
     """Lists scenarios, defences, attacks, data sets, models and settings, with parameters, defaults and sources."""

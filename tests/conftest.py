@@ -66,9 +66,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Keeps durations of a whole session."""
+    """Keeps durations of what ran."""
     if config.getoption("--keep-durations"):
-        keep(measured(report for reports in terminalreporter.stats.values() for report in reports))
+        keep(measured((report for reports in terminalreporter.stats.values() for report in reports), read_kept()))
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks

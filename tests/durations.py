@@ -11,19 +11,26 @@ from typing import Any
 import pytest
 
 FILE = Path(__file__).with_name("durations.json")
+ROOT = FILE.parents[1]
 LONG = 4.0
 """Seconds, of preparing and calling a test, from which on it is long. On two idle cores the others end within ten minutes."""
 KEPT = 1.0
 """Seconds from which on a duration is kept: shorter ones decide nothing."""
 
 
-def measured(reports: Iterable[Any]) -> dict[str, dict[str, float]]:
-    """Test -> seconds of its phases ("setup", "call"), of those that take ``KEPT`` or more together."""
+def measured(reports: Iterable[Any], kept: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Test -> seconds of its phases ("setup", "call"), of those that take ``KEPT`` or more together.
+
+    Args:
+        reports: Of a session.
+        kept: Durations of tests that the session did not run stay, while their file is there.
+    """
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for report in reports:
         if getattr(report, "when", "") in ("setup", "call"):
             found[report.nodeid][report.when] = round(report.duration, 1)
-    return {test: dict(phases) for test, phases in sorted(found.items()) if sum(phases.values()) >= KEPT}
+    there = {test: dict(phases) for test, phases in kept.items() if (ROOT / test.partition("::")[0]).is_file()}
+    return {test: phases for test, phases in sorted({**there, **found}.items()) if sum(phases.values()) >= KEPT}
 
 
 def mark_long(items: Sequence[pytest.Item], kept: Mapping[str, Mapping[str, float]]) -> None:

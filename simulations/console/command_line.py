@@ -25,19 +25,18 @@ SIZES = ("paper",)
 errors = Terminal(stderr=True, highlight=False)
 
 
-def read_toml(path: Path, size: str = "") -> dict[str, Any]:
+def read_toml(path: Path, size: str | None = None) -> dict[str, Any]:
     """The settings of a file: its keys, and over them those of the table of a size, such as ``[paper]``.
 
     Args:
         path: The file.
-        size: One of ``SIZES``, or "" for the keys outside tables.
+        size: One of ``SIZES``, or "" for the keys outside tables; None for a kind of file that has no sizes.
 
     Raises:
         ConfigError: When the file cannot be read, or has no such size.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
-        return _of_size(_settings(text), path, size)
+        values = _settings(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte order mark
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -46,6 +45,16 @@ def read_toml(path: Path, size: str = "") -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: it is nested too deep") from None
     except ValueError as error:  # numbers of more digits than Python reads, too
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    return values if size is None else _of_size(values, path, size)
+
+
+def sizes_of(path: Path | None) -> list[str]:
+    """The sizes that a file has; none without a file.
+
+    Raises:
+        ConfigError: When the file cannot be read.
+    """
+    return [] if path is None else [name for name in SIZES if isinstance(read_toml(path).get(name), dict)]
 
 
 def _of_size(values: dict[str, Any], path: Path, size: str) -> dict[str, Any]:

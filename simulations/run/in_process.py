@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import warnings
@@ -105,15 +106,19 @@ def audit(
     for name, value in (("clients", clients), ("cpus_per_client", cpus_per_client)):
         if value is not None and (type(value) is not int or value < 1):
             raise ConfigError(f"{name} is {value!r}; allowed: a whole number of at least 1")
+    if cpus_per_client > (cores := os.cpu_count() or 1):
+        raise ConfigError(f"cpus_per_client is {cpus_per_client}; this machine has {cores}")
+    for name, text in (("preset", preset), ("size", size)):
+        if not isinstance(text, str):
+            raise ConfigError(f"{name} is {text!r}; allowed: a text")
+    file, folder, begun = path_or_none("config", config), path_or_none("out", out), path_or_none("resume", resume)
     values = {name.replace("_", "-"): value for name, value in settings.items()}
     values |= {key: place_of(key, values[key]) for key in ("model", "dataset") if callable(values.get(key))}
-    if config is not None and not Path(config).is_file() and str(config) in presets():
+    if file is not None and not file.is_file() and str(config) in presets():
         raise ConfigError(
             f"config is {str(config)!r}, which is no file; the configuration of that name is preset={str(config)!r}"
         )
-    experiment = requested(
-        chosen(path_or_none(config), preset, size), values, path_or_none(out), path_or_none(resume), clients, size
-    )
+    experiment = requested(chosen(file, preset, size), values, folder, begun, clients, size)
     if experiment.attack_workers:
         require_guard("simulations.audit", "attack_workers=0")
     preflight(experiment, lambda told: warnings.warn(told.removeprefix("warning: "), stacklevel=4))
@@ -169,6 +174,14 @@ def place_of(key: str, code: Any) -> str:
     return f"{Path(file).resolve()}:{name}" if module == "__main__" else f"{module}:{name}"
 
 
-def path_or_none(path: str | Path | None) -> Path | None:
-    """As a path."""
-    return None if path is None else Path(path)
+def path_or_none(name: str, path: Any) -> Path | None:
+    """An argument as a path.
+
+    Raises:
+        ConfigError: When it is none. Of an empty text, as of a variable that is not set, ``Path`` makes the folder one stands in.
+    """
+    if path is None:
+        return None
+    if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
+        raise ConfigError(f"{name} is {path!r}; allowed: a path")
+    return Path(path)

@@ -62,8 +62,9 @@ def test_durations_are_kept_without_short_ones(tmp_path: Path, monkeypatch: pyte
         SimpleNamespace(nodeid="a", when="call", duration=0.2),
         SimpleNamespace(message="a warning"),
     ]
-    keep(measured(reports))
-    assert read_kept() == {"b": {"setup": 0.6, "call": 0.5}}
+    here = "tests/common/test_durations.py::test_other"
+    keep(measured(reports, {here: {"call": 9.0}, "tests/gone.py::test": {"call": 9.0}, "b": {"call": 50.0}}))
+    assert read_kept() == {"b": {"setup": 0.6, "call": 0.5}, here: {"call": 9.0}}
 
 
 def test_every_scenario_and_one_of_flowers_runtimes_are_essential() -> None:

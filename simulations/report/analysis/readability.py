@@ -27,16 +27,20 @@ class Readability(StrEnum):
 
 RULE = (
     f"{DEFINITION} The strongest attack on a defence is the attack and round with the largest share of "
-    "recovered images; of equal shares, the one with the higher PSNR over its null baseline. Verdict, share, "
+    "recovered images; of equal shares, the one with the higher PSNR over its null baseline. Where no attack recovers an "
+    "image, it is the one with the worst verdict, then with the most identified images, then a validated one, then the one "
+    "with the higher PSNR over its null baseline. Verdict, share, "
     "interval, PSNR, picture and chart are of that one attack; where the text means another, it names it. "
     "Readable: at least half of the images are recovered. Partly readable: any image is recovered, or images "
     "are identified far more often than by chance, or in any seed the whole interval of the mean PSNR lies "
     "above the mean image and above the mean of its class. Not recovered: none of that, and no mean above "
     "those baselines, by attacks that recover undefended images of that round. Unknown: fewer than "
-    f"{LEAST_IMAGES} images, a mean above the baselines whose interval is not, or no attack that recovers "
-    "undefended images either. The interval is of that attack alone, not corrected for its choice among several; the "
-    "chance of as many is. Class mean: as many images would be recovered by an attacker that knows the "
-    "class alone."
+    f"{LEAST_IMAGES} images; or the mean PSNR exceeds the baselines, but its confidence interval does not; or no attack recovers "
+    "undefended images either. The interval is of that one attack, and is not corrected for its choice among several; the "
+    "chance of as many is corrected. A guess can identify an image by its colour alone: "
+    "'above own colour' counts the recovered images that lie above the flat image of their own mean colour. The "
+    "best-recovered image is the one whose smaller distance is the largest, of its distances to the best null baseline and to "
+    "its own mean colour. Class mean: an attacker that knows only the class recovers so many images."
 )
 """The rule, as pages state it."""
 

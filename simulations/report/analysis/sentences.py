@@ -54,7 +54,8 @@ def called(cell: Cell) -> str:
 
 def gained(best: BestImage) -> str:
     """The PSNR of a recovered image and by how much it beats its null baselines."""
-    return f"{decibel(best.psnr)} dB, {decibel(best.gain)} dB above the best null baseline for it"
+    own = "" if best.detail is None else f" and {decibel(best.detail)} dB above its own mean colour"
+    return f"{decibel(best.psnr)} dB, {decibel(best.gain)} dB above the best null baseline for it{own}"
 
 
 def _sentence(line: Line) -> str:
@@ -84,7 +85,9 @@ def _observed(line: Line, best: Cell) -> str:
         return _recovered(line, best)
     parts = [f"{_seen(cell)}: {_recovered(line, cell)}" for cell in line.leading]
     if line.update is None:
-        parts.append(f"real updates: {'no score of their images' if line.update_attacks else 'not attacked'}")
+        parts.append(
+            f"real updates: {'no attack has a score of their images' if line.update_attacks else 'not attacked'}"
+        )
     return ". ".join(capital(part) for part in parts)
 
 
@@ -121,6 +124,8 @@ def _share_told(line: Line, cell: Cell) -> str:
     if share and share.low is not None and share.high is not None:
         details.append(f"95 % interval {within(share.low, share.high, percentage)} %")
     details += _seeds_told(line, share) if share else []
+    if cell.detailed is not None and cell.detailed < recovered:
+        details.append(f"{cell.detailed or 'none'} of them above their own mean colour")
     if recovered and (chance := line.chance_of_as_many(cell)) is not None:
         of = "one null guess" if len(line.tried) == 1 else f"the best of {len(line.tried)} null guesses"
         details.append(f"chance of as many by {of}: at most {brief(chance)}")

@@ -65,7 +65,7 @@ class Picture:
     def rank(self) -> tuple[bool, float, float]:
         """The larger, the more of the image was recovered, as ``recovery.BestImage`` ranks images."""
         gain, psnr = (-math.inf if one is None else one for one in (self.gain, self.psnr))
-        detail = psnr - (self.flat_psnr or 0.0)
+        detail = None if self.flat_psnr is None else psnr - self.flat_psnr
         return self.recovered, *BestImage(gain, psnr, detail).rank
 
     @property

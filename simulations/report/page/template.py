@@ -74,6 +74,8 @@ MACROS = """
   <small>{{ within(cell.share.low, cell.share.high, percentage) }} %</small>
   {% if cell.recovered[0] and line.chance_of_as_many(cell) is not none %}
   <small>chance ≤ {{ line.chance_of_as_many(cell) | brief }}</small>{% endif %}
+  {% if cell.detailed is not none and cell.detailed < cell.recovered[0] %}
+  <small>{{ cell.detailed }} above own colour</small>{% endif %}
   {% endif %}</td>
 {% endmacro %}
 {# The best-recovered image: its gain over its own null baseline, and its PSNR; else the highest PSNR. #}

@@ -16,8 +16,8 @@ attack fails.
 {%- if view.lines | length > most_strips %} Marks and bars are drawn for the first {{ most_strips }} defences.{% endif %}
 {%- if view.lines | selectattr('probe') | list or view.lines | selectattr('update') | list %} A one-step probe is what a curious
 server asks for, the strongest setting; a training update, of all steps of a round, is what clients send anyway.{% endif %}
-{%- if 'scale:blurred' in view.scale_db %} To read PSNR by: a blurred copy of the truth scores
-{{ view.scale_db['scale:blurred'] | decibel }} dB on these images; that is a scale, not a bar.{% endif %}
+{%- if 'scale:blurred' in view.scale_db %} For scale: a blurred copy of the
+original scores {{ view.scale_db['scale:blurred'] | decibel }} dB on these images.{% endif %}
 {%- if 'scale:class-mean' in view.scale_db %} The guess of an attacker that knows only the class, the mean of its other images,
 scores {{ view.scale_db['scale:class-mean'] | decibel }} dB
 {%- if 'scale:class-mean' in view.scale_picked %} and identifies

@@ -42,6 +42,7 @@ class Cell:
         recovered_by_class: (k, n): k of the same n images are recovered by the mean of the image's class, the guess of an attacker
             that knows only the class; None where nobody made it.
         best: The best-recovered image (``BestImage.rank``); None where none is recovered.
+        detailed: How many of the recovered images lie above their own mean colour; None where the rows do not say.
         clear: In at least one seed the whole interval of PSNR lies above the best blind guess and above the mean of the class.
         too_few: No seed has enough images for a verdict, or enough other images to look for them among.
         unjudged: Why, where it is for want of others.
@@ -62,6 +63,7 @@ class Cell:
     chance_of_retrieval: float | None = None
     recovered_by_class: tuple[int, int] | None = None
     best: BestImage | None = None
+    detailed: int | None = None
     clear: bool = False
     too_few: bool = False
     unjudged: str = ""

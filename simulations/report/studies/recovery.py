@@ -19,6 +19,8 @@ RECOVERED = ("recovered", "original")
 """Metric and reference of the share of recovered images, which the report derives from each row of retrieval."""
 BEST_GAIN, BEST_PSNR, BEST_DETAIL = "best_gain", "best_psnr", "best_detail"
 """Keys under which a row of that share holds gain, PSNR and detail of its best-recovered image, in dB."""
+DETAILED = "detailed"
+"""Key under which it holds how many of the recovered images lie above their own mean colour."""
 DEFINITION = (
     "An image counts as recovered by an attack when the attack's guess identifies it among 100 candidates (fewer where the client "
     f"has fewer) and its PSNR lies at least {LEAST_GAIN:g} dB above the best null baseline for that image."
@@ -33,17 +35,17 @@ class BestImage:
     Attributes:
         gain: PSNR over the best null baseline for that image, in dB.
         psnr: Its PSNR, in dB.
-        detail: PSNR over the image's own mean colour, in dB; where nobody told that, its PSNR, which never decides.
+        detail: PSNR over the image's own mean colour, in dB; None where no client reported it.
     """
 
     gain: float
     psnr: float
-    detail: float
+    detail: float | None = None
 
     @property
     def rank(self) -> tuple[float, float]:
         """The larger, the better recovered; by gain alone flat images would lead, whose colour is all that there is to guess."""
-        return min(self.gain, self.detail), self.psnr
+        return self.gain if self.detail is None else min(self.gain, self.detail), self.psnr
 
 
 def with_recovered(rows: Sequence[Row]) -> list[Row]:
@@ -94,9 +96,16 @@ def chance_of_as_many(share: float, tried: Sequence[tuple[int, float]]) -> float
 
 def best_image(rows: Sequence[Row]) -> BestImage | None:
     """Of rows of ``RECOVERED``; None where no image is recovered, or rows do not tell single images."""
-    told = [[row.extra.get(key) for key in (BEST_GAIN, BEST_PSNR, BEST_DETAIL)] for row in rows]
-    known = [BestImage(*map(float, one)) for one in told if all(map(_is_number, one))]  # type: ignore[arg-type]
+    told = [[_number(row.extra.get(key)) for key in (BEST_GAIN, BEST_PSNR, BEST_DETAIL)] for row in rows]
+    known = [BestImage(gain, psnr, detail) for gain, psnr, detail in told if gain is not None and psnr is not None]
     return max(known, key=lambda one: one.rank, default=None)
+
+
+def detailed(rows: Sequence[Row]) -> int | None:
+    """Of rows of ``RECOVERED``: how many recovered images lie above their own mean colour; None where a row does not say."""
+    told = [_number(row.extra.get(DETAILED)) for row in rows]
+    known = [int(one) for one in told if one is not None]
+    return sum(known) if rows and len(known) == len(told) else None
 
 
 def _place(row: Row) -> tuple[Any, ...]:
@@ -115,12 +124,12 @@ def _gains(row: Row, own: Row, nulls: Nulls) -> list[BestImage] | None:
         return None if PICKED_PSNR in row.extra else _without_single_images(row, own, bars)
     if gains is not None and len(gains) == len(values):
         of_noise = bars.get(PAINTED.rstrip(":"), -math.inf)
-        detail = _numbers(row.extra.get(PICKED_DETAIL)) or []
-        if len(detail) != len(values):  # rows of clients that do not tell it
-            detail = values
+        detail: Sequence[float | None] = _numbers(row.extra.get(PICKED_DETAIL)) or []
+        if len(detail) != len(values):  # rows of clients that do not report it
+            detail = [None] * len(values)
         found = zip(values, gains, detail, strict=True)
         return [BestImage(min(gain, psnr - of_noise), psnr, own) for psnr, gain, own in found]
-    return [BestImage(psnr - max(bars.values()), psnr, psnr) for psnr in values] if bars else None
+    return [BestImage(psnr - max(bars.values()), psnr) for psnr in values] if bars else None
 
 
 def _without_single_images(row: Row, own: Row, bars: Mapping[str, float]) -> list[BestImage] | None:
@@ -129,23 +138,35 @@ def _without_single_images(row: Row, own: Row, bars: Mapping[str, float]) -> lis
     hits = round(row.value * row.n)
     if hits and (own.value is None or not bars or own.value - max(bars.values()) < LEAST_GAIN):
         return None
-    return [BestImage(math.inf, math.inf, math.inf)] * hits
+    return [BestImage(math.inf, math.inf)] * hits
 
 
 def _counted(row: Row, gains: Sequence[BestImage]) -> Row:
     recovered = [one for one in gains if one.gain >= LEAST_GAIN][: row.n]
     best = max(recovered, key=lambda one: one.rank, default=None)
-    extra: Mapping[str, float] = {}
+    extra: dict[str, float] = {}
     if best and math.isfinite(best.gain):
-        extra = {BEST_GAIN: best.gain, BEST_PSNR: best.psnr, BEST_DETAIL: best.detail}
+        extra = {BEST_GAIN: best.gain, BEST_PSNR: best.psnr}
+    details = [one.detail for one in recovered if one.detail is not None]
+    if best and best.detail is not None and len(details) == len(recovered):
+        extra |= {BEST_DETAIL: best.detail, DETAILED: sum(one > 0 for one in details)}
     share, low, high = binomial_interval(len(recovered), row.n) if row.n else (None, None, None)
     return replace(
         row, metric=RECOVERED[0], reference=RECOVERED[1], value=share, ci_low=low, ci_high=high, worst=None, extra=extra
     )
 
 
+def _number(value: Any) -> float | None:
+    return float(value) if _is_number(value) else None
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number of hundreds of digits, which somebody wrote
+        return False
 
 
 def _numbers(values: Any) -> list[float] | None:

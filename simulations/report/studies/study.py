@@ -22,7 +22,7 @@ from simulations.report.studies.cell import PICKED, Cell
 from simulations.report.studies.control import Control, controls, too_few
 from simulations.report.studies.families import IMAGES, class_attacks, decides, family
 from simulations.report.studies.metrics import ALL_CUTS
-from simulations.report.studies.recovery import RECOVERED, best_image, with_recovered
+from simulations.report.studies.recovery import RECOVERED, best_image, detailed, with_recovered
 from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
@@ -209,6 +209,7 @@ def _cell(
         chance_of_retrieval=max(chances, default=None),
         recovered_by_class=_recovered_by_class(groups.get(RECOVERED, ()), scales),
         best=best_image(groups.get(RECOVERED, ())),
+        detailed=detailed(groups.get(RECOVERED, ())),
         clear=any(_leaks(row, nulls, painted) and _above_class(row, scales) for row in images),
         too_few=bool(images) and (all(map(too_few, images)) or all(wanting)),
         unjudged=wanting[0] if all(wanting) and not all(map(too_few, images)) else "",

@@ -265,7 +265,7 @@ MIXING = [path for path in FILES if "VisualMixer" in path.read_text()]
 
 @pytest.mark.parametrize("path", [None, *MIXING], ids=lambda path: path.stem if path else "defaults")
 def test_no_shipped_configuration_has_a_defence_that_does_nothing(path: Path | None) -> None:
-    one = Experiment.of() if path is None else Experiment.from_mapping(read_toml(path))
+    one = Experiment.of() if path is None else Experiment.from_mapping(read_toml(path, ""))
     try:
         card = one.plan(Pipeline()).data_card()
     except MissingDataError as error:

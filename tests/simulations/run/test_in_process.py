@@ -217,3 +217,21 @@ def test_temporary_files_of_an_audit_lie_in_a_folder_of_its_own_and_those_of_its
     assert Path(folder).name.startswith("fedveil-run-")
     assert Path(folder).is_dir()
     assert (os.environ.get("TMPDIR"), tempfile.gettempdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"out": ""}, "out is ''; allowed: a path"),
+        ({"out": 3}, "out is 3; allowed: a path"),
+        ({"config": "a\0b"}, "config is 'a\\x00b'; allowed: a path"),
+        ({"resume": ""}, "resume is ''; allowed: a path"),
+        ({"size": ["paper"]}, "size is ['paper']; allowed: a text"),
+        ({"preset": 3}, "preset is 3; allowed: a text"),
+        ({"cpus_per_client": 10**10}, "cpus_per_client is 10000000000; this machine has"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_by_name(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        simulations.audit(**arguments)
+    assert str(error.value).startswith(told)

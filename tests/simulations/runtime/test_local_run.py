@@ -52,6 +52,7 @@ def test_a_superlink_that_does_not_start_is_started_again_and_the_reason_is_flow
             "Ray failed: Failed to start GCS.; started again",
         ),
     ],
+    ids=["late superlink", "broken superlink", "late Ray"],
 )
 def test_a_start_that_fails_once_costs_a_line_and_not_the_run(
     command: str, first: str, notice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -68,7 +68,7 @@ def test_a_size_stands_over_the_settings_of_its_file(tmp_path: Path) -> None:
     [
         (["--size", "paper"], "size is 'paper', without a configuration that has sizes"),
         (["--preset", "quick", "--size", "paper"], "none, as it has no table of a size"),
-        (["--preset", "split_table2", "--size", "papr"], "size is 'papr'; allowed for"),
+        (["--preset", "split_table2", "--size", "papr"], "error: size is 'papr'; allowed for"),
         (["--resume", "nowhere", "--size", "paper"], "leave it out with --resume"),
     ],
 )
@@ -82,3 +82,18 @@ def test_a_table_that_is_no_size_is_an_unknown_setting(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text("[papre]\nrounds = 60\n")
     with pytest.raises(ConfigError, match="unknown setting 'papre'"):
         requested(tmp_path / "own.toml", {}, tmp_path)
+
+
+@pytest.mark.parametrize(("line", "told"), [("rouns = 60", "rouns"), ('rounds = "x"', "rounds is 'x'")])
+def test_a_size_is_checked_before_it_is_asked_for(line: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(f"rounds = 2\n[paper]\n{line}\n")
+    result = fedveil("run", str(tmp_path / "own.toml"), "--dry-run")
+    assert result.exit_code == 2
+    assert told in result.output
+
+
+def test_a_search_has_no_sizes(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("candidates = 5\n[paper]\ncandidates = 1500\n")
+    result = fedveil("search", str(tmp_path / "own.toml"), "--out", str(tmp_path / "out"))
+    assert result.exit_code == 2
+    assert "paper" in result.output

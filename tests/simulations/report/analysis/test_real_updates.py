@@ -81,7 +81,7 @@ def test_where_only_probes_were_attacked_it_says_so() -> None:
     assert sentence(line(only)).endswith(". Real updates: not attacked.")
     # A test of membership on real updates is an attack on them, and says nothing of their images.
     member = Row(metric="membership-auc", attack="M()", card=UPDATE, round=1, value=0.6, n=100, defense="D()")
-    assert sentence(line(only, [member])).endswith(". Real updates: no score of their images.")
+    assert sentence(line(only, [member])).endswith(". Real updates: no attack has a score of their images.")
     # Nor does what no server can do.
     told = psnr(UPDATE.but(upper_bound="told the labels"), 28.0, defense="D()")
     found = line(only, told)

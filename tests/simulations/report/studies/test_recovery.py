@@ -78,6 +78,25 @@ def test_a_dark_flat_tile_does_not_lead() -> None:
     assert line.strongest.recovered == (2, 16)
     assert line.strongest.best is not None
     assert (line.strongest.best.gain, line.strongest.best.psnr) == (6.0, 16.0)
+    assert "16.0 dB, 6.0 dB above the best null baseline for it and 5.0 dB above its own mean colour" in sentence(line)
+    assert "above their own mean colour" not in sentence(line), "both are"
+
+
+@pytest.mark.parametrize(
+    ("details", "told"),
+    [([0.0, -1.0], "none"), ([0.1, -1.0], "1"), ([None, None], ""), ([3.0], ""), ([10**400, 1.0], "")],
+)
+def test_guesses_below_the_own_mean_colour_of_their_images_are_counted(details: list[Any], told: str) -> None:
+    """They are identified by their colour alone. Rows that do not say it for each image say nothing."""
+    found = attacked("A()", [(16.0, 10.0, True), (28.0, 8.0, True), *[MISSED] * 14])
+    rows = [
+        replace(row, extra=row.extra | {PICKED_DETAIL: details}) if PICKED_GAIN in row.extra else row for row in found
+    ]
+    (line,) = lines(rows)[1:]
+    assert line.strongest is not None
+    assert line.strongest.recovered == (2, 16)
+    assert (f"; {told} of them above their own mean colour" if told else "recovered 2 of 16") in sentence(line)
+    assert told or "mean colour" not in sentence(line)
 
 
 @pytest.mark.parametrize(
