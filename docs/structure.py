@@ -1,4 +1,4 @@
-"""Draws docs/structure.md: the rooms (folders) of fedveil and their imports, read from the source.
+"""Draws docs/structure.md: the folders of fedveil, their files and their imports, read from the source.
 
     python docs/structure.py          # writes the page
     python docs/structure.py --check  # reports an outdated page and every broken rule
@@ -247,7 +247,8 @@ def page() -> str:
         "",
         "    " + " <- ".join(PACKAGES),
         "",
-        "In each package, what stands on a floor imports only from the floors below it. Names that end in `/` are rooms.",
+        "In each package, what stands in a layer imports only from the layers below it. Names that end in `/` are folders. Below the",
+        "layers each file has its line.",
         "",
     ]
     for package in PACKAGES:
@@ -256,15 +257,13 @@ def page() -> str:
             "",
             *_drawn(package),
             "",
-            "| room | what is in it | imports from |",
-            "|---|---|---|",
         ]
         for room in sorted(rooms):
             if room.partition(".")[0] == package:
-                files = ", ".join(f"`{name.rpartition('.')[2]}`" for name in sorted(rooms[room]))
                 others = ", ".join(f"`{other.replace('.', '/')}`" for other in sorted(used[room])) or "nothing"
-                lines.append(f"| `{room.replace('.', '/')}/` | {_about(room)} {files} | {others} |")
-        lines.append("")
+                lines += [f"### {room.replace('.', '/')}/", "", f"{_about(room)} Imports from {others}.", ""]
+                lines += [f"- `{name.rpartition('.')[2]}`: {_about(name)}" for name in sorted(rooms[room])]
+                lines.append("")
     return "\n".join(lines)
 
 
@@ -278,9 +277,10 @@ def _drawn(package: str) -> list[str]:
     return [f"    {at:2}  {'  '.join(floor)}" for at, floor in reversed(list(enumerate(shown, 1)))]
 
 
-def _about(room: str) -> str:
-    text = ast.get_docstring(ast.parse((ROOT / Path(*room.split(".")) / "__init__.py").read_text())) or ""
-    return text.split("\n")[0]
+def _about(module: str) -> str:
+    """The first paragraph of what a file, or the package of a folder, says of itself."""
+    text = ast.get_docstring(ast.parse(modules()[module].read_text())) or ""
+    return " ".join(text.split("\n\n")[0].split())
 
 
 def main() -> None:

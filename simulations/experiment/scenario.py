@@ -1,4 +1,4 @@
-"""What a scenario is, and which there are: the modules beside this one, and what other packages offer by entry points."""
+"""What a scenario is, and which there are: the modules of ``simulations.scenarios``, and entry points of other packages."""
 
 from __future__ import annotations
 
