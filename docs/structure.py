@@ -247,8 +247,8 @@ def page() -> str:
         "",
         "    " + " <- ".join(PACKAGES),
         "",
-        "In each package, what stands in a layer imports only from the layers below it. Names that end in `/` are folders. Below the",
-        "layers each file has its line.",
+        "In each package, what stands in a layer imports only from the layers below it. Names that end in `/` are folders.",
+        "Below the layers each file has its line.",
         "",
     ]
     for package in PACKAGES:
