@@ -26,6 +26,10 @@ KNOWN = {
     ("clients/process/trial_process.py", "import_module"): "a module of our own, which the parent process names",
     ("clients/process/ray_cluster.py", "import_module"): "a module of Ray, by a constant name",
     ("simulations/trackers/__init__.py", "import_module"): "a module of our own, by a constant name",
+    (
+        "strategies/audit/pool.py",
+        "import pickle",
+    ): "jobs for worker processes that this process started, and their results, through pipes of the two",
     ("defenses/registry.py", "import_module"): "modules of our own and of installed packages, by their entry points",
 }
 
