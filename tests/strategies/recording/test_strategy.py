@@ -279,7 +279,7 @@ def test_kill_9_leaves_what_was_complete(tmp_path: Path) -> None:
 HALFWAY = """
 import os, pathlib, signal, sys
 sys.path.insert(0, {root!r})
-from strategies import recording_files
+from strategies.recording import files as recording_files
 from tests.strategies.recording.test_strategy import FedAvg, RecordingStrategy, run
 
 left = {{"arrays": 3, "json": 4}}
