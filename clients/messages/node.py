@@ -36,6 +36,8 @@ from clients.wire.texts import RecordError, shortened
 from defenses.spec import parse
 
 GRACE_SECONDS = 10.0
+AGAIN_SECONDS = 5.0
+"""Between two alarms of a message that takes too long."""
 LEAST_SECONDS, MOST_SECONDS = 1e-3, 1e8
 """A thousandth of a second to three years: what timers take."""
 IMAGE_SHARE = 0.25
@@ -68,7 +70,8 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
         if ends_process:
             # By a thread that is none of Python's: it costs microseconds, and needs no lock that the call may hold.
             faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True, file=STDERR)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        # Again and again: code that catches every error may have caught the first.
+        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
         return call_next(message, context)
     finally:
         runs = False

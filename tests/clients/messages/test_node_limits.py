@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from clients.messages.node import client_of
+from clients.messages.node import client_of, watchdog
 from clients.process.machine import memory_of_machine
 from clients.task.scenarios import client_sides, read_task
 from clients.task.task import TaskError
@@ -129,3 +131,22 @@ def test_a_servers_tiny_time_does_not_take_the_nodes_own_away(timeout: float) ->
     with pytest.raises(Exception, match=r"client ran longer than client-timeout = 0\.001 s"):
         ask("train", RecordDict(content(task=busy.to_json(), timeout=timeout)), {"max-seconds": 0.3})
     assert time.process_time() - start < 20
+
+
+def test_code_that_catches_the_first_alarm_is_given_up_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clients.messages.node.AGAIN_SECONDS", 0.05)
+    caught = []
+
+    def stubborn(message: Message, context: Context) -> Message:
+        with contextlib.suppress(Exception):
+            caught.append(True)
+            while True:
+                pass
+        while True:
+            pass
+
+    message = Message(RecordDict({"config": ConfigRecord({"timeout": 0.01})}), dst_node_id=5, message_type="train")
+    with pytest.raises(TimeoutError, match="client ran longer than client-timeout"):
+        watchdog(message, Context(1, 5, {}, RecordDict(), {}), stubborn)
+    assert caught
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
