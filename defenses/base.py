@@ -86,6 +86,7 @@ class Defense:
         adaptive_attacks: Names of the attacks that know this algorithm; empty means untested against an adaptive
             attacker.
         caveat: What readers of its scores must know besides, such as a published break that is not among the attacks here.
+        quick: Settings, field -> value, under which it takes no time on a few small images: for tests that run every defence.
     """
 
     source: ClassVar[str] = ""
@@ -97,6 +98,7 @@ class Defense:
     always_shown: ClassVar[tuple[str, ...]] = ()
     adaptive_attacks: ClassVar[tuple[str, ...]] = ()
     caveat: ClassVar[str] = ""
+    quick: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
     def configured(cls, **given: Any) -> Self:

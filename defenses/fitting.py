@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -98,11 +98,9 @@ class FittedDefense(SmashedDefense):
     fits apart. ``dataclasses.replace`` drops the tensors, which were fitted for other settings.
 
     Attributes:
-        quick: Arguments with which a fit to a few small images takes no time; what runs every defence uses them.
         path_axis: What ``path`` runs over, in the plural, such as "epochs"; "" for a fit that has no path.
     """
 
-    quick: ClassVar[Mapping[str, Any]] = {}
     path_axis: ClassVar[str] = ""
 
     resamples: ClassVar[bool] = False

@@ -132,7 +132,7 @@ class VisualMixer(InputDefense):
             require_scale(self, name, zero=True)
         require_scale(self, "max_change")
         inside = is_number(self.confidence) and 0 < self.confidence < 1
-        require(inside, self, "confidence", "a number above 0 and below 1")
+        require(inside, self, "confidence", "a number in (0, 1)")
         require(self.estimator in ESTIMATORS, self, "estimator", ", ".join(ESTIMATORS))
         require(isinstance(self.strict_upper, bool), self, "strict_upper", "True or False")
 

@@ -1,4 +1,4 @@
-"""How an attack is run in tests that run every one: by what it says of itself, and against the defences that name it."""
+"""How a defence or an attack is run in tests that run every one: by what it says of itself, and against the defences that name it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from defenses.registry import DEFENSES
 
 
 def quick(cls: Callable[..., Any]) -> Any:
-    """The attack with its own settings for a quick run."""
-    attack = cls()
-    return replace(attack, **attack.quick)
+    """The defence or attack with its own settings for a quick run."""
+    first = cls()
+    return replace(first, **first.quick)
 
 
 def pipelines_against(name: str, kind: type[Defense] = Defense) -> dict[str, Pipeline]:

@@ -79,7 +79,7 @@ def _texts_of(cls: Callable[..., Any], spec: Field[Any]) -> list[Any]:
     if not isinstance(spec.default, str):
         return other_values(spec.default) if spec.default is None else []
     try:
-        cls(**getattr(cls, "quick", {}) | {spec.name: "no such text"})
+        cls(**cls.quick | {spec.name: "no such text"})
     except ValueError as refusal:
         return re.findall(r"[\w-]+", str(refusal).partition("allowed:")[2])
     return []
@@ -87,7 +87,7 @@ def _texts_of(cls: Callable[..., Any], spec: Field[Any]) -> list[Any]:
 
 def changed(cls: Callable[..., Any], name: str, default: Any) -> Any:
     """An instance whose field ``name`` differs from what it is by default, or in a quick fit."""
-    quick: dict[str, Any] = getattr(cls, "quick", {})
+    quick: dict[str, Any] = cls.quick
     candidates = other_values(default)
     if isinstance(default, str):
         with pytest.raises(ValueError) as refusal:  # noqa: PT011 (the message says which texts are allowed)
@@ -112,7 +112,7 @@ def instances() -> list[Any]:
     """Every class with its defaults, or as it is quick to fit, and with each field changed."""
     found = []
     for cls in CLASSES.values():
-        first = cls(**getattr(cls, "quick", {}))
+        first = cls(**cls.quick)
         found.append(first)
         found += [changed(cls, f.name, getattr(first, f.name)) for f in fields(cls) if f.init]  # type: ignore[arg-type]
     return found

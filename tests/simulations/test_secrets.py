@@ -20,7 +20,6 @@ import torch
 from flwr.app import ArrayRecord, Message
 from flwr.common.serde import message_from_proto, message_to_proto
 
-import defenses
 import defenses.feature_chain
 import defenses.pipeline
 import defenses.random_draws
@@ -28,40 +27,25 @@ from clients.app import app as client_app
 from clients.split import training as split_training
 from clients.task import local_data
 from clients.wire.records import values_of
-from defenses.base import Defense
+from defenses.base import Defense, DefenseError
 from defenses.fitting import FittedDefense
+from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
-from defenses.spec import parse
+from defenses.registry import DEFENSES
 from simulations import server_app
 from simulations.experiment.experiment import Experiment
 from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
+from tests.common.any_attack import quick
+from tests.common.test_every_defense import outcome
 from tests.local_grid import LocalGrid
 from tests.simulations.federated.test_federation import experiment
 from tests.simulations.outsourced.test_run import outsourced_experiment
 from tests.simulations.split.test_run import split_experiment
 
-"""Tracing lines costs such runs half of their time again, and other tests run the same lines."""
-
-FEDERATED = {
-    "ATS": "ATS()", "Blur": "Blur(std=1.0)", "BlockShuffle": "BlockShuffle()", "Clip": "Clip(max_norm=1.0)",
-    "Downsample": "Downsample(factor=2)", "DPSGD": "DPSGD(noise_multiplier=1.0)", "GaussianNoise": "GaussianNoise(std=0.02)",
-    "ImageNoise": "ImageNoise(std=0.1)", "InstaHide": "InstaHide()", "LaplaceNoise": "LaplaceNoise(scale=0.02)",
-    "Precode": "Precode(size=8)",
-    "Pruning": "Pruning(fraction=0.5)", "Soteria": "Soteria()", "STAdam": "STAdam()",
-    "VisualMixer": "VisualMixer(window_lower=4, window_upper=16)",
-}  # fmt: skip
-SPLIT = {
-    "AdversarialTraining": "AdversarialTraining(width=8, depth=1, heads=2)", "BatchShuffle": "BatchShuffle(k=0.4)",
-    "FeatureNoise": "FeatureNoise(std=1.0)", "PatchShuffle": "PatchShuffle()", "SpectralShuffle": "SpectralShuffle()",
-}  # fmt: skip
-FROZEN = {"FeatureDP": "FeatureDP(clip=1.0, noise_multiplier=1.0)"}
-"""Split learning with a client half that stays as it is: beside a trained one this defence is refused."""
-OF_IMAGES = ("ATS", "Blur", "BlockShuffle", "Downsample", "ImageNoise", "InstaHide", "STAdam", "VisualMixer")
-OUTSOURCED = {name: FEDERATED[name] for name in OF_IMAGES}
-"""Defences of images, and the optimizer that the server then uses."""
-CHOSEN = {"federated": FEDERATED, "split": SPLIT, "frozen": FROZEN, "outsourced": OUTSOURCED}
-DRAWS_NOTHING = {"Blur", "Clip", "Downsample", "Pruning", "STAdam", "Soteria"}
+SCENARIOS = ("federated", "outsourced", "split", "frozen")
+"""Where defences are tried; "frozen" is split learning with a client half that stays as it is."""
 ANSWERS_ALL = {
     "probes": True, "publish-labels": True, "audits": True, "share-images": True, "transmissions": -1, "reveal-orders": True,
     "audit-steps": True,
@@ -175,27 +159,54 @@ def rebuilt(grid: Wiretap, streams: Streams) -> tuple[dict[str, set[bytes]], dic
     return begun, same
 
 
-def settings_of(scenario: str, out: Path) -> Experiment:
-    one = {"num_clients": 1, "rounds": 1, "attack_rounds": "first", "probe_images": 2, "probe_targets": 1}
+def settings_of(scenario: str, out: Path, pipelines: str) -> Experiment:
+    one = {
+        "num_clients": 1, "rounds": 1, "attack_rounds": "first", "probe_images": 2, "probe_targets": 1, "defenses": pipelines,
+    }  # fmt: skip
     if scenario == "federated":
         return experiment(
-            out, defenses="; ".join(FEDERATED.values()), probe_attacks="LabelInference()", train_limit=24, test_limit=12,
-            share_images=False, **one,
+            out, probe_attacks="LabelInference()", train_limit=24, test_limit=12, share_images=False, **one,
         )  # fmt: skip
     if scenario == "outsourced":
         return outsourced_experiment(
-            out,
-            defenses="; ".join(OUTSOURCED.values()),
-            model_attacks="",
-            auxiliary_fraction=0.0,
-            train_limit=40,
-            upload_batches=1,
-            **one,
+            out, model_attacks="", auxiliary_fraction=0.0, train_limit=40, upload_batches=1, **one
         )
     return split_experiment(
-        out, defenses="; ".join(CHOSEN[scenario].values()), smashed_attacks="ServerPrediction()", train_limit=50,
-        train_edge=scenario == "split", test_limit=12, labels="client", **one,
+        out, smashed_attacks="ServerPrediction()", train_limit=50, train_edge=scenario == "split", test_limit=12,
+        labels="client", **one,
     )  # fmt: skip
+
+
+def is_taken(scenario: str, defense: Defense) -> bool:
+    """Whether an experiment of the scenario may name it."""
+    folder = Path("run").absolute()
+    settings_of(scenario, folder, "")  # what is refused here is no defence
+    try:
+        settings_of(scenario, folder, repr(defense))
+    except (ConfigError, DefenseError):
+        return False
+    return True
+
+
+@functools.cache
+def tried() -> dict[str, dict[str, Defense]]:
+    """Scenario -> name -> defence: each in the first scenario that takes it, and in "outsourced" wherever that takes it."""
+    found: dict[str, dict[str, Defense]] = {scenario: {} for scenario in SCENARIOS}
+    for name, cls in DEFENSES.items():
+        if issubclass(cls, FittedDefense):  # type: ignore[arg-type]
+            continue  # These draw in the fit alone, from public images: all of it is for the server.
+        taken = [scenario for scenario in SCENARIOS if is_taken(scenario, quick(cls))]
+        for scenario in [*taken[:1], *(one for one in taken[1:] if one == "outsourced")]:
+            found[scenario][name] = quick(cls)
+    return found
+
+
+def draws(defense: Defense) -> bool:
+    """Whether it uses its generator, of which it gets one here without any run."""
+    generator = generator_for("draws")
+    before = generator.get_state()
+    outcome(defense, generator)
+    return not torch.equal(before, generator.get_state())
 
 
 @pytest.fixture
@@ -207,7 +218,7 @@ def run(scenario: str, tmp_path: Path, streams: Streams, randomness: str) -> Wir
     config = {0: {**ANSWERS_ALL, "secret-dir": str(tmp_path / "secrets")}}
     grid = Wiretap(streams, randomness=randomness, node_config=config)
     forget()
-    run_experiment(grid, settings_of(scenario, tmp_path / "run"))
+    run_experiment(grid, settings_of(scenario, tmp_path / "run", "; ".join(map(repr, tried()[scenario].values()))))
     rows = read_lines(tmp_path / "run" / "rows.jsonl")
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
     told = {"seed": "follows from the seed (simulation)", "secret": "each node's own secret"}[randomness]
@@ -217,20 +228,17 @@ def run(scenario: str, tmp_path: Path, streams: Streams, randomness: str) -> Wir
 
 def texts(scenario: str) -> dict[str, str]:
     """Name of a defence -> its pipeline as messages write it."""
-    return {name: str(parse(text)) for name, text in CHOSEN[scenario].items()}
+    return {name: str(Pipeline((defense,))) for name, defense in tried()[scenario].items()}
 
 
 def test_every_defence_is_tried() -> None:
-    concrete = {
-        name for name in defenses.__all__
-        if isinstance(found := getattr(defenses, name), type) and issubclass(found, Defense) and not found.__subclasses__()
-        and found.__module__ != "defenses.base"
-        and not issubclass(found, FittedDefense)  # which draw in the fit alone, from public images: all of it is for the server
-    }  # fmt: skip
-    assert concrete == {name for chosen in CHOSEN.values() for name in chosen}
+    """A defence that no scenario takes would be left out in silence."""
+    fitted = {name for name, cls in DEFENSES.items() if issubclass(cls, FittedDefense)}  # type: ignore[arg-type]
+    assert set(DEFENSES) - fitted == {name for found in tried().values() for name in found}
+    assert all(tried().values())
 
 
-@pytest.mark.parametrize("scenario", CHOSEN)
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_in_a_simulation_the_server_rebuilds_all_that_a_client_draws_and_sends(
     tmp_path: Path, streams: Streams, scenario: str
 ) -> None:
@@ -238,13 +246,13 @@ def test_in_a_simulation_the_server_rebuilds_all_that_a_client_draws_and_sends(
     grid = run(scenario, tmp_path, streams, "seed")
     begun, same = rebuilt(grid, streams)
     for name, pipeline in texts(scenario).items():
-        assert bool(grid.drawn[pipeline]) == (name not in DRAWS_NOTHING), name
+        assert bool(grid.drawn[pipeline]) == draws(tried()[scenario][name]), name
         assert begun[pipeline] == grid.begun[pipeline] != set(), name
         assert len(same[pipeline]) >= 2, name
         assert all(same[pipeline]), name
 
 
-@pytest.mark.parametrize("scenario", CHOSEN)
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_in_a_deployment_the_server_rebuilds_no_draw_of_any_defence(
     tmp_path: Path, streams: Streams, scenario: str
 ) -> None:
@@ -252,10 +260,10 @@ def test_in_a_deployment_the_server_rebuilds_no_draw_of_any_defence(
     begun, same = rebuilt(grid, streams)
     known = functools.reduce(set.union, begun.values())
     for name, pipeline in texts(scenario).items():
-        assert bool(grid.drawn[pipeline]) == (name not in DRAWS_NOTHING), name
+        assert bool(grid.drawn[pipeline]) == draws(tried()[scenario][name]), name
         assert grid.begun[pipeline], name
         assert not grid.begun[pipeline] & known, name
-        if name not in DRAWS_NOTHING:
+        if draws(tried()[scenario][name]):
             assert not all(same[pipeline]), name
     # Two pipelines never draw from one stream: else the one would undo the other.
     everything = [stream for pipeline in texts(scenario).values() for stream in grid.drawn[pipeline]]

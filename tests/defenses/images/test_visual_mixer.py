@@ -489,7 +489,7 @@ def test_configuration_text_and_pickle_round_trip(text: str):
         ({"target_vfe": -1}, "target_vfe is -1; allowed: 0, or a number from 1e-12"),
         ({"vfe_margin": float("inf")}, "vfe_margin is inf; allowed"),
         ({"max_change": 0}, "max_change is 0; allowed: a number from 1e-12"),
-        ({"confidence": 1.0}, "confidence is 1.0; allowed: a number above 0 and below 1"),
+        ({"confidence": 1.0}, r"confidence is 1.0; allowed: a number in \(0, 1\)"),
         ({"estimator": "mean"}, "estimator is 'mean'; allowed: exact, sum, perm, pairs"),
         ({"strict_upper": 1}, "strict_upper is 1; allowed: True or False"),
         ({"density": "mean"}, "density is 'mean'; allowed: normalised, sum, sigma"),
