@@ -82,6 +82,10 @@ class Attack(Generic[Observation, Guess]):
         infers_membership: It guesses who was part of the training, and nothing else.
         needs_one_step: It reads the gradient of one step, and does not apply to an update of several.
         reads_linear_layer: It solves for what a linear layer saw of the pixels; on a network without one it does not apply.
+        effort: What its search or its training may spend: field -> entry of the threat card, "iterations" (of the search for a
+            guess, from each start), "restarts" (independent starts) or "training_iterations" (of what ``fit`` trains). Of two
+            fields with one entry the last stands there, unless ``card`` says more.
+        selection: Which iterate and start become the guess; "" where it chooses among none.
         quick: Settings, field -> value, under which it ends within about a second on a small model, however little it then finds:
             for tests that run every attack.
     """
@@ -102,6 +106,8 @@ class Attack(Generic[Observation, Guess]):
     infers_membership: ClassVar[bool] = False
     needs_one_step: ClassVar[bool] = False
     reads_linear_layer: ClassVar[bool] = False
+    effort: ClassVar[Mapping[str, str]] = {}
+    selection: ClassVar[str] = ""
     quick: ClassVar[Mapping[str, Any]] = {}
 
     @property
@@ -113,13 +119,11 @@ class Attack(Generic[Observation, Guess]):
         return ""
 
     def card(self) -> dict[str, int | str]:
-        """What the attack adds to its threat card: what its search may spend, and how it chooses among what it found.
-
-        Returns:
-            Those that it has of "iterations" (of the search for a guess, from each start), "restarts" (independent starts),
-            "selection" (which iterate and start become the guess), and "training_iterations" (of what ``fit`` trains).
-        """
-        return {}
+        """What the attack adds to its threat card: ``effort`` and ``selection``."""
+        spent = {entry: getattr(self, field) for field, entry in self.effort.items()}
+        if not self.selection:
+            return spent
+        return ({"restarts": 1} if "iterations" in spent else {}) | spent | {"selection": self.selection}
 
     @property
     def knows_defenses(self) -> bool:

@@ -66,6 +66,8 @@ class ClassFishing(ActiveAttack):
         "learning rate; no auxiliary data"
     )
     needs_classes: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "restarts": "restarts"}
+    selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40}
 
     target: int = 0
@@ -78,10 +80,6 @@ class ClassFishing(ActiveAttack):
         require_scale(self, "bias", most=MOST_BIAS)
         require_whole(self, "iterations", 1, MOST_STEPS)
         require_whole(self, "restarts", 1, MOST_STARTS)
-
-    def card(self) -> dict[str, int | str]:
-        """What the inversion may spend."""
-        return {"iterations": self.iterations, "restarts": self.restarts, "selection": OWN_OBJECTIVE}
 
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
         """The agreed model with a head for one class; nothing is random."""

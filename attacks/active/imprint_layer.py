@@ -70,6 +70,7 @@ class ImprintLayer(ActiveAttack):
     )
     needs_auxiliary: ClassVar[bool] = True
     reads_linear_layer: ClassVar[bool] = True
+    selection: ClassVar[str] = "measurement within its bin, pixels within [0, 1]"
     quick: ClassVar[Mapping[str, Any]] = {"bins": 16}
 
     bins: int = 64
@@ -79,10 +80,6 @@ class ImprintLayer(ActiveAttack):
     def __post_init__(self) -> None:
         require_whole(self, "bins", 2, MOST_BINS)
         require(self.measurement in MEASUREMENTS, self, "measurement", " or ".join(map(repr, MEASUREMENTS)))
-
-    def card(self) -> dict[str, int | str]:
-        """How it chooses among bins."""
-        return {"selection": "measurement within its bin, pixels within [0, 1]"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learns where to cut: direction (C * H * W,) and thresholds (K,), double."""

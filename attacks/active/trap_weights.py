@@ -64,6 +64,7 @@ class TrapWeights(ActiveAttack):
     )
     needs_auxiliary: ClassVar[bool] = True
     reads_linear_layer: ClassVar[bool] = True
+    selection: ClassVar[str] = "repeated by several neurons, pixels within [0, 1]"
     quick: ClassVar[Mapping[str, Any]] = {"activation": 0.4}
 
     activation: float = 0.05
@@ -76,10 +77,6 @@ class TrapWeights(ActiveAttack):
         require(is_number(share) and SMALLEST <= share < 1, self, "activation", f"a number from {SMALLEST:g}, below 1")
         require_whole(self, "rows", 0, MOST_WIDTH)
         require_scale(self, "scale")
-
-    def card(self) -> dict[str, int | str]:
-        """How it chooses among neurons."""
-        return {"selection": "repeated by several neurons, pixels within [0, 1]"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learns the factor between the halves."""

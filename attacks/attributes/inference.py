@@ -54,6 +54,7 @@ class AttributeInference(QueryAttack[Attributes]):
     )
     needs_auxiliary: ClassVar[bool] = True
     infers_attributes: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "batch_size": 8}
 
     architecture: str = "split"
@@ -81,10 +82,6 @@ class AttributeInference(QueryAttack[Attributes]):
     def aware(self) -> Self:
         """Retrained, with the same effort."""
         return replace(self, training=RETRAINED, learned=None)
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of training."""
-        return {"training_iterations": self.iterations}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the classifier.

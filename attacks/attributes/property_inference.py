@@ -85,6 +85,7 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
     )
     needs_auxiliary: ClassVar[bool] = True
     infers_attributes: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"updates": 32, "size": 32, "iterations": 20}
 
     training: str = RETRAINED
@@ -113,10 +114,6 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
     def aware(self) -> Self:
         """Retrained, with the same effort."""
         return replace(self, training=RETRAINED, learned=None)
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of training."""
-        return {"training_iterations": self.iterations}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Makes updates and trains the classifier.

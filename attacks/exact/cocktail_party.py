@@ -89,6 +89,8 @@ class CocktailParty(SolvingAttack):
         "their annealing are ours"
     )
     threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "restarts": "restarts"}
+    selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "restarts": 1, "feature_iterations": 40}
 
     samples: str = "differences"
@@ -110,10 +112,6 @@ class CocktailParty(SolvingAttack):
             require_scale(self, name, zero=True)
         for name, largest in (("learning_rate", LARGEST), ("relaxation", 1), ("temperature", 50)):
             require_scale(self, name, most=largest)
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of the descent."""
-        return {"iterations": self.iterations, "restarts": self.restarts, "selection": OWN_OBJECTIVE}
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
         """See ``SolvingAttack``."""

@@ -59,6 +59,8 @@ class HeadInversion(SolvingAttack):
         "2023 (Cocktail Party Attack), section 5, after Mahendran and Vedaldi 2015, Eq. 1"
     )
     threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations"}
+    selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "max_samples": 20_000, "max_descents": 256}
 
     iterations: int = 600
@@ -72,10 +74,6 @@ class HeadInversion(SolvingAttack):
             require_whole(self, name, 1, MOST_STEPS)
         require_scale(self, "learning_rate")
         require_scale(self, "total_variation", zero=True)
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of the descent."""
-        return {"iterations": self.iterations, "restarts": 1, "selection": OWN_OBJECTIVE}
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
         """See ``SolvingAttack``."""

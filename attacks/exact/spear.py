@@ -81,6 +81,7 @@ class Spear(SolvingAttack):
         "Algorithm 1 and Theorems 3.1 to 3.3; batch 1: Phong et al. 2017, section 3"
     )
     threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
+    selection: ClassVar[str] = "agreement of signs and zeros"
     quick: ClassVar[Mapping[str, Any]] = {"max_samples": 20_000, "max_descents": 256}
 
     search: str = "all"
@@ -91,10 +92,6 @@ class Spear(SolvingAttack):
         require(self.search in SEARCHES, self, "search", " | ".join(SEARCHES))
         for name in ("max_samples", "max_descents"):
             require_whole(self, name, 1, MOST_STEPS)
-
-    def card(self) -> dict[str, int | str]:
-        """How it chooses among directions."""
-        return {"selection": "agreement of signs and zeros"}
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
         """See ``SolvingAttack``."""

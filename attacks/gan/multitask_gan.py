@@ -57,6 +57,7 @@ class MultitaskGAN(RepresentativeAttack):
     threat: ClassVar[str] = "global models and updates of all clients over the rounds, normalisation; auxiliary images"
     needs_auxiliary: ClassVar[bool] = True
     reads_steps: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "representative_iterations": "iterations"}
     quick: ClassVar[Mapping[str, Any]] = {**RepresentativeAttack.quick, "representative_iterations": 5}
 
     iterations: int = 150

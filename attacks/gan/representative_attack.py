@@ -51,6 +51,7 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
 
     observes: ClassVar[type] = TrainingUpdate
     observes_history: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations"}
     quick: ClassVar[Mapping[str, Any]] = {
         "iterations": 20,
         "batch_size": 8,
@@ -78,10 +79,6 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
         fits = isinstance(classes, tuple) and all(is_whole(value) and 0 <= value < MOST_CLASSES for value in classes)
         allowed = f"a tuple of different classes from 0 to {MOST_CLASSES - 1}"
         require(fits and len(set(classes)) == len(classes), self, "classes", allowed)
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of the generator, which begins anew for every client."""
-        return {"iterations": self.iterations}
 
     def _represent(self, history: UpdateHistory, generator: torch.Generator, train: Training) -> Representatives:
         """Draws ``images_per_class`` images of every wanted class with a trained generator; grey ones where that fails."""

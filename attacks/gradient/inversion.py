@@ -96,6 +96,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     threat: ClassVar[str] = (
         "global model, one update, its number of examples, learning rate and normalisation; no auxiliary data"
     )
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "restarts": "restarts"}
+    selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "restarts": 1}
 
     costs: ClassVar[Mapping[str, Cost]] = COSTS
@@ -186,8 +188,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     def card(self) -> dict[str, int | str]:
         """Evaluations of the objective, or steps of several, from each start."""
         each = self._step_evaluations
-        iterations = self.iterations if each == 1 else f"{self.iterations} steps of up to {each} evaluations"
-        return {"iterations": iterations, "restarts": self.restarts, "selection": OWN_OBJECTIVE}
+        steps = {"iterations": f"{self.iterations} steps of up to {each} evaluations"} if each > 1 else {}
+        return super().card() | steps
 
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]

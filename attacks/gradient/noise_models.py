@@ -59,6 +59,7 @@ class NoiseModelInversion(GradientInversion):
 
     source: ClassVar[str] = "Balunovic 2022 (Bayesian framework for gradient leakage), section 3"
     threat: ClassVar[str] = "as GradientInversion, and the law and strength of the noise"
+    effort: ClassVar[Mapping[str, str]] = {"adam_iterations": "iterations", **GradientInversion.effort}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "adam_iterations": 40}
 
     cost: str = "l2"

@@ -97,6 +97,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         "images like the clients', with labels"
     )
     needs_auxiliary: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"updates": 32, "size": 32, "hidden": 32, "iterations": 20}
 
     updates: int = 800
@@ -112,10 +113,6 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
             require_whole(self, name, 1, MOST_WIDTH)
         require_whole(self, "iterations", 1, MOST_STEPS)
         require_scale(self, "learning_rate")
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of training."""
-        return {"training_iterations": self.iterations}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Makes updates and trains the network.

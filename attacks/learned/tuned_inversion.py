@@ -97,10 +97,8 @@ class TunedInversion(InvertingGradients):
 
     def card(self) -> dict[str, int | str]:
         """As the inversion, and what settings were chosen by."""
-        own, chosen = (
-            super().card(),
-            f"settings: highest PSNR on {self.updates} updates of auxiliary images, of {self.tune} tried",
-        )
+        own = super().card()
+        chosen = f"settings: highest PSNR on {self.updates} updates of auxiliary images, of {self.tune} tried"
         return {**own, "training_iterations": self.preparation, "selection": f"{own['selection']}; {chosen}"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:

@@ -65,6 +65,7 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
         "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
     )
     needs_auxiliary: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 2, "iterations": 40}
 
     num_shadows: int = 4
@@ -85,10 +86,6 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
         require(enough, self, "num_members", f"0, or a whole number from {least} to {MOST_EXAMPLES}")
         require_scale(self, "learning_rate", most=1)
         require_share(self, "weight_decay")
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of the attack's own network, on the records of all shadow models."""
-        return {"training_iterations": self.iterations}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the shadow models and, on what they say, the attack network.

@@ -54,6 +54,8 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
     threat: ClassVar[str] = (
         "one query; weights of the client half; included: the defences' algorithm and what they have learned"
     )
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations"}
+    selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
     plug_in: str = INCLUDED
@@ -73,10 +75,6 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
     def knows_defenses(self) -> bool:
         """Only where the plug-in is included: around it, only the client half is inverted."""
         return self.plug_in == INCLUDED
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of the search."""
-        return {"iterations": self.iterations, "restarts": 1, "selection": OWN_OBJECTIVE}
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
         """Inverts the features; random is where it starts.

@@ -93,6 +93,7 @@ class InverseNetwork(QueryAttack[Reconstruction]):
         "like the clients'"
     )
     needs_auxiliary: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 8, "batch_size": 8}
 
     training: str = RETRAINED
@@ -119,10 +120,6 @@ class InverseNetwork(QueryAttack[Reconstruction]):
     def aware(self) -> Self:
         """Retrained, with the same effort."""
         return replace(self, training=RETRAINED, learned=None)
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of training."""
-        return {"training_iterations": self.iterations}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network.

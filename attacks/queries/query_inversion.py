@@ -48,6 +48,8 @@ class QueryInversion(QueryAttack[Reconstruction]):
         "He, Zhang, Lee, Model Inversion Attacks against Collaborative Inference, ACSAC 2019, Algorithm 1"
     )
     threat: ClassVar[str] = "one query; weights of the client half; the defences' algorithm and what they have learned"
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations"}
+    selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
     iterations: int = 300
@@ -58,10 +60,6 @@ class QueryInversion(QueryAttack[Reconstruction]):
         require_whole(self, "iterations", 1, MOST_STEPS)
         require_scale(self, "learning_rate")
         require_scale(self, "total_variation", zero=True)
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of the search."""
-        return {"iterations": self.iterations, "restarts": 1, "selection": OWN_OBJECTIVE}
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
         """Inverts what travelled; random is where it starts.

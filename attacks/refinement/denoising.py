@@ -76,6 +76,7 @@ class LearnedDenoiser(Refinement):
     threat: ClassVar[str] = "a guess of the images; auxiliary images like the clients'"
     needs_auxiliary: ClassVar[bool] = True
     learns_prior: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "width": 4, "batch_size": 8}
 
     iterations: int = 400
@@ -96,10 +97,6 @@ class LearnedDenoiser(Refinement):
     def learns_from_defenses(self) -> bool:
         """It learns from clean auxiliary images alone."""
         return False
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of training."""
-        return {"training_iterations": self.iterations}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network; deterministic given the generator.

@@ -100,6 +100,7 @@ class PolicyInversion(Refinement):
     """
 
     source: ClassVar[str] = "our adaptive attack on ATS; density: Tipping and Bishop 1999, Eq. 4-9"
+    selection: ClassVar[str] = "most probable draw"
     threat: ClassVar[str] = "recovered images, the ATS policies (never the draws), auxiliary images like the clients'"
     needs_auxiliary: ClassVar[bool] = True
 
@@ -116,10 +117,6 @@ class PolicyInversion(Refinement):
         require_whole(self, "max_auxiliary", 2, MOST_EXAMPLES)
         require_scale(self, "noise", most=1)
         require_scale(self, "consistency", zero=True)
-
-    def card(self) -> dict[str, int | str]:
-        """It tries every draw."""
-        return {"selection": "most probable draw"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> PolicyInversion:
         """Learns what each draw of the pipeline's first ATS does to auxiliary images; without ATS, that there is nothing to undo.

@@ -70,6 +70,7 @@ class LearnedRestorer(Refinement):
         "a guess of the protected images; the defences' algorithm; auxiliary images like the clients'"
     )
     needs_auxiliary: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "width": 4, "batch_size": 8}
 
     iterations: int = 200
@@ -85,10 +86,6 @@ class LearnedRestorer(Refinement):
         require_whole(self, "batch_size", 1, MOST_EXAMPLES)
         require_scale(self, "learning_rate", most=1)
         require_share(self, "input_noise")
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of training."""
-        return {"training_iterations": self.iterations}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network; deterministic given the generator.

@@ -36,6 +36,7 @@ class Shredder(Unshuffle):
     """
 
     source: ClassVar[str] = "the image shredder of Li et al., VisualMixer, NDSS 2024, Sec. V; annealed total variation"
+    effort: ClassVar[Mapping[str, str]] = {"sweeps": "iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"sweeps": 5}
 
     sweeps: int = 1000
@@ -89,6 +90,7 @@ class Jigsaw(Unshuffle):
     """
 
     source: ClassVar[str] = "Pomeranz et al., greedy square jigsaw puzzle solver, CVPR 2011, Eq. 3"
+    effort: ClassVar[Mapping[str, str]] = {"sweeps": "iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"sweeps": 5}
 
     sweeps: int = 10

@@ -67,6 +67,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
     """
 
     needs_auxiliary: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 16, "batch_size": 8}
 
     iterations: int = 600
@@ -99,10 +100,6 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
     def train(self, sender: Sender, draw: Draw, layout: Layout, generator: torch.Generator) -> nn.Module:
         """Trains a new network on what ``draw`` draws."""
         raise NotImplementedError
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of training."""
-        return {"training_iterations": self.iterations}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network.

@@ -57,6 +57,8 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
         "one transmission of smashed data, the gradient returned for it, and the client half's one-step update; its weights, "
         "learning rate and defences' algorithm"
     )
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations"}
+    selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
     iterations: int = 200
@@ -76,7 +78,7 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
 
     def card(self) -> dict[str, int | str]:
         """Steps of the search; the equations of a linear client half are solved without one."""
-        return {"iterations": f"at most {self.iterations}", "restarts": 1, "selection": OWN_OBJECTIVE}
+        return super().card() | {"iterations": f"at most {self.iterations}"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keeps the defences' algorithm.

@@ -115,6 +115,8 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         "Yao et al., ICDM 2022, Eq. 4 (white box)"
     )
     threat: ClassVar[str] = "one transmission of smashed data; weights of the client half; the defences' algorithm"
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "reader_iterations": "training_iterations"}
+    selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "reader_iterations": 12}
 
     permutation: str = "fixed"
@@ -143,8 +145,8 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
 
     def card(self) -> dict[str, int | str]:
         """Steps of the search, and with "jigsaw" of the reader's training."""
-        trained = {"training_iterations": self.reader_iterations} if self.needs_auxiliary else {}
-        return {"iterations": self.iterations, "restarts": 1, "selection": OWN_OBJECTIVE, **trained}
+        found = super().card()
+        return found if self.needs_auxiliary else {key: found[key] for key in found if key != "training_iterations"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keeps the defences' algorithm; trains the network that "jigsaw" needs.

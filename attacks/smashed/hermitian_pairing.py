@@ -132,6 +132,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
         "one transmission of smashed data; the defences' algorithm; auxiliary images like the clients'"
     )
     needs_auxiliary: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
     iterations: int = 500
@@ -140,10 +141,6 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
 
     def __post_init__(self) -> None:
         require_whole(self, "iterations", 1, MOST_STEPS)
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of training."""
-        return {"training_iterations": self.iterations}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network.

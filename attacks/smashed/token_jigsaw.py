@@ -32,6 +32,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
 
     threat: ClassVar[str] = "smashed data; the defences' algorithm; auxiliary images like the clients'"
     needs_auxiliary: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 16, "batch_size": 8}
 
     iterations: int = 500
@@ -44,10 +45,6 @@ class TokenReading(SmashedAttack[Reconstruction]):
         require_whole(self, "width", 1, MOST_WIDTH)
         require(self.width % 4 == 0, self, "width", "a multiple of 4")
         require_whole(self, "batch_size", 2, MOST_EXAMPLES)
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of training."""
-        return {"training_iterations": self.iterations}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network; deterministic given the generator.

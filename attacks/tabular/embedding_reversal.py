@@ -68,6 +68,7 @@ class EmbeddingReversal(TableAttack):
         "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI-B (attacker on Criteo)"
     )
     threat: ClassVar[str] = "m_vec of smashed data; both halves; the defences' algorithm; auxiliary rows"
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 5, "width": 8, "batch_size": 8}
 
     iterations: int = 400
@@ -84,10 +85,6 @@ class EmbeddingReversal(TableAttack):
         require_whole(self, "batch_size", 2, MOST_EXAMPLES)
         require(self.width % self.heads == 0, self, "width", f"a multiple of heads = {self.heads}")
         require_scale(self, "learning_rate", most=1)
-
-    def card(self) -> dict[str, int | str]:
-        """Steps of training."""
-        return {"training_iterations": self.iterations}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keeps auxiliary rows and what the client half makes of them.

@@ -74,6 +74,8 @@ class JointEncodingInversion(Attack[UploadedCollection, Reconstruction]):
         "all uploads of a client, InstaHide's algorithm (never its draws), auxiliary images with labels"
     )
     needs_auxiliary: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "restarts": "restarts"}
+    selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 6, "restarts": 1}
 
     iterations: int = 150
@@ -84,10 +86,6 @@ class JointEncodingInversion(Attack[UploadedCollection, Reconstruction]):
     def __post_init__(self) -> None:
         for name, most in (("iterations", MOST_STEPS), ("restarts", MOST_STARTS), ("weight_steps", MOST_STEPS)):
             require_whole(self, name, 1, most)
-
-    def card(self) -> dict[str, int | str]:
-        """Rounds and starts."""
-        return {"iterations": self.iterations, "restarts": self.restarts, "selection": OWN_OBJECTIVE}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> JointEncodingInversion:
         """Keeps the server's own images by class; without InstaHide in the pipeline, that there is nothing to undo.

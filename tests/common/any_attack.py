@@ -1,4 +1,4 @@
-"""How a defence or an attack is run in tests that run every one: by what it says of itself, and against the defences that name it."""
+"""How tests that run every defence or attack run it: by what it says of itself, and against the defences that name it."""
 
 from __future__ import annotations
 

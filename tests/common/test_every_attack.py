@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import pickle
@@ -35,6 +36,7 @@ from defenses.base import Batch, Update
 from defenses.spec import parse_statements
 from tests.attacks.wire import CLASSES, MEAN, SIDE, STD, classes, observe, pictures, relu_net, sigmoid_net
 from tests.common.any_attack import pipelines_against, quick
+from tests.common.test_every_defense import texts_of
 
 EVERY: dict[str, Callable[..., Any]] = ATTACKS  # concrete ones: Refinement is not among them
 # Attacks that meet other observations, or guess an attribute, have tests of their own, such as test_every_smashed_attack.py.
@@ -231,17 +233,25 @@ def test_is_at_chance_on_fresh_noise(name, defense):
         assert sum(blind) / count < sum(bar) / count + 1
 
 
-EFFORTS = ("iterations", "adam_iterations", "representative_iterations", "reader_iterations", "restarts", "sweeps")
+def variants(name: str) -> Iterator[Any]:
+    """The attack by its defaults, and with each text that a field allows: some trains only under one of them."""
+    yield (first := EVERY[name]())
+    for field in fields(first):
+        for value in texts_of(EVERY[name], field):
+            with contextlib.suppress(ValueError):
+                yield EVERY[name](**{field.name: value})
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_its_card_leaves_out_no_field_that_is_effort(name: str) -> None:
-    attack = EVERY[name](**({"permutation": "jigsaw"} if name == "FeatureInversion" else {}))
-    card = attack.card()
+    cls: Any = EVERY[name]
+    card, effort = cls().card(), cls.effort
     assert set(card) <= {"iterations", "restarts", "selection", "training_iterations"}
     assert json.loads(json.dumps(card)) == card
     assert "selection" in card or "restarts" not in card
-    efforts = [field.name for field in fields(attack) if field.name in EFFORTS]
-    assert bool(efforts) == any(key in card for key in ("iterations", "training_iterations"))
-    for number, effort in enumerate(efforts, 37):
-        assert re.search(rf"\b{number}\b", str(replace(attack, **{effort: number}).card())), effort
+    assert set(effort) <= {field.name for field in fields(cls)}
+    assert {field.name for field in fields(cls)} & {"iterations", "restarts"} <= set(effort)
+    assert bool(effort) == bool({"iterations", "training_iterations"} & set(card))
+    for number, (field, entry) in enumerate(effort.items(), 37):
+        shown = (str(replace(one, **{field: number}).card().get(entry)) for one in variants(name))
+        assert any(re.search(rf"\b{number}\b", text) for text in shown), field

@@ -74,7 +74,7 @@ def other_values(default: Any) -> list[Any]:
     return [0.75, 2.0, 1]
 
 
-def _texts_of(cls: Callable[..., Any], spec: Field[Any]) -> list[Any]:
+def texts_of(cls: Callable[..., Any], spec: Field[Any]) -> list[Any]:
     """Candidates for a value of another field, numbers and the texts that a refusal names."""
     if not isinstance(spec.default, str):
         return other_values(spec.default) if spec.default is None else []
@@ -96,7 +96,7 @@ def changed(cls: Callable[..., Any], name: str, default: Any) -> Any:
     # Some values are allowed beside another one only: a public sample rate beside the neighbours that need one.
     beside = [
         {},
-        *({other.name: value} for other in fields(cls) if other.name != name for value in _texts_of(cls, other)),
+        *({other.name: value} for other in fields(cls) if other.name != name for value in texts_of(cls, other)),
     ]
     for value, more in itertools.product(candidates, beside):
         try:
