@@ -43,7 +43,31 @@ def test_only_scores_and_clients_compare_with_the_truth(structure: ModuleType) -
 
 
 def test_the_drawing_is_that_of_the_source(structure: ModuleType) -> None:
-    assert (ROOT / "docs" / "structure.md").read_text() == structure.page(), "run: python docs/structure.py"
+    assert not structure.is_outdated(), "run: python docs/structure.py"
+
+
+def test_a_new_file_needs_no_line_on_the_page_and_all_else_does(
+    structure: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page as it was before a file, or a folder of files, was added; and pages that are wrong."""
+    whole = structure.page()
+    added = {"defenses.images.blur", *(name for name in structure.modules() if name.startswith("attacks.smashed"))}
+    before = structure.page(left_out=added)
+    assert "`blur`" in whole
+    assert "attacks/smashed" in whole
+    assert "`blur`" not in before
+    assert "attacks/smashed" not in before
+    assert structure.unnamed(before) == added
+    assert structure.unnamed(whole) == frozenset()
+    monkeypatch.setattr(structure, "PAGE", tmp_path / "structure.md")
+    line = next(line for line in whole.splitlines(keepends=True) if line.startswith("- `instahide`"))
+    gone = line.replace("instahide", "taken_away")
+    for text, outdated in (
+        (whole, False), (before, False), (whole.replace(line, ""), False), (whole.replace(line, line + gone), True),
+        (whole.replace(line, "- `instahide`: Something else.\n"), True), (whole.replace("base  checks", "checks"), True),
+    ):  # fmt: skip
+        (tmp_path / "structure.md").write_text(text)
+        assert structure.is_outdated() == outdated, text
 
 
 @pytest.mark.parametrize(
