@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.common.documents import blocks
+
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "docs/plug_in"
 BLOCKS = {"adding_a_defense.md": ["posterise.py"], "adding_an_attack.md": ["nearest.py", "layerwise.py"]}
@@ -20,9 +22,7 @@ EXAMPLES = ("Posterise", "NearestAuxiliary", "LayerwiseInversion")
 
 @pytest.mark.parametrize("page", BLOCKS)
 def test_the_page_shows_the_files_of_the_template(page: str) -> None:
-    shown = re.findall(
-        r"^```python\n(.*?)^```$", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
+    shown = [text for text in blocks(f"docs/{page}", "python") if "def test_" not in text]
     assert shown == [(TEMPLATE / "my_package" / file).read_text() for file in BLOCKS[page]]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -14,6 +14,7 @@ from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Batch
+from defenses.checks import MOST_EXAMPLES, require_whole
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,6 +27,11 @@ class NearestAuxiliary(Attack[ClientUpdate, Reconstruction]):
     source: ClassVar[str] = "folklore: a gradient as a fingerprint"
     threat: ClassVar[str] = "global model, one update, its learning rate; auxiliary images with labels"
     needs_auxiliary: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"candidates": "iterations"}
+    selection: ClassVar[str] = "highest cosine"
+
+    def __post_init__(self) -> None:
+        require_whole(self, "candidates", 1, MOST_EXAMPLES)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keeps the first ``candidates`` auxiliary examples."""

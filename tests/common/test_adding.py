@@ -1,0 +1,107 @@
+"""The pages about adding a defence and an attack, followed in a copy of the repository: their blocks are all that must change."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.common.documents import ROOT
+
+PAGES = {"adding_a_defense.md": "Posterise", "adding_an_attack.md": "NearestAuxiliary"}
+"""Page -> the class that it adds."""
+BLOCK = re.compile(r"^`(?P<file>[\w/]+\.py)`[^\n]*\n\n```(?P<language>python|diff)\n(?P<text>.*?)^```$", re.M | re.S)
+"""A block, and the file of the repository that the line above it names."""
+WHOLE = (
+    "tests/common/test_structure.py", "tests/common/test_durations.py", "tests/attacks/test_threat_class.py",
+    "tests/defenses/test_spec.py", "tests/simulations/catalogue", "tests/strategies/audit/test_adaptive.py",
+    "tests/strategies/federated/test_aggregates.py",
+)  # fmt: skip
+"""Tests of all defences and attacks that are quick."""
+OF_ONE = (
+    "tests/common/test_every_defense.py", "tests/common/test_every_attack.py", "tests/common/test_extreme_values.py",
+    "tests/simulations/test_secrets.py",
+)  # fmt: skip
+"""Tests of each defence and attack, which run for the new one."""
+EVERYWHERE = ("test_every_defence_is_tried", "test_exported_names_exist_once")
+"""Of these files, tests that look at all of them at once."""
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """The files that git knows, as they are in the checkout."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in listed.stdout.decode().split("\0"):
+        if (ROOT / name).is_file():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def run(clone: Path, *arguments: str) -> str:
+    """What a command of Python prints in the copy, where it must succeed."""
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=clone, env={**os.environ, "PYTHONPATH": str(clone)}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def follow(page: str, clone: Path) -> list[str]:
+    """Does what the page says: writes its files, and puts its lines between those that its blocks show; which files these are."""
+    found = list(BLOCK.finditer((ROOT / "docs" / page).read_text(encoding="utf-8")))
+    for block in found:
+        path = clone / block["file"]
+        if block["language"] == "python":
+            assert not path.exists()
+            path.write_text(block["text"], encoding="utf-8")
+            continue
+        lines = block["text"].splitlines(keepends=True)
+        before = "".join(line[1:] or line for line in lines if not line.startswith("+"))
+        text = path.read_text(encoding="utf-8")
+        assert text.count(before) == 1
+        path.write_text(text.replace(before, "".join(line[1:] or line for line in lines)), encoding="utf-8")
+    return [block["file"] for block in found]
+
+
+@pytest.mark.parametrize(("page", "name"), PAGES.items())
+def test_nothing_but_the_blocks_of_the_page_must_change(page: str, name: str, clone: Path) -> None:
+    files = follow(page, clone)
+    package = files[0].partition("/")[0]
+    assert [Path(file).name.startswith("test_") for file in files] == [False, False, True]
+    assert files[1] == f"{package}/__init__.py"
+    run(clone, "-m", "ruff", "check", "--no-cache", "--fix", "--quiet", files[1])
+    run(clone, "-m", "ruff", "check", "--no-cache", *files)
+    run(clone, "-m", "ruff", "format", "--no-cache", "--check", *files)
+    run(clone, "docs/structure.py", "--check")
+    chosen = " or ".join([name, *EVERYWHERE])
+    each = " or ".join(Path(file).stem for file in OF_ONE)
+    output = run(
+        clone,
+        "-m",
+        "pytest",
+        "-v",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        f"{chosen} or not ({each})",
+        files[2],
+        *WHOLE,
+        *OF_ONE,
+    )
+    passed = [line for line in output.splitlines() if "PASSED" in line]
+    assert any(files[2] in line for line in passed)
+    assert sum(f"test_every_{package.removesuffix('s')}" in line and name in line for line in passed) >= 6
+    assert any("test_extreme_values" in line and name in line for line in passed)
+    assert any("test_every_defence_is_tried" in line for line in passed)
