@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from simulations.settings.attributes import attacks_setting
+from simulations.settings.common import CommonSettings
 from simulations.settings.fields import SHARE, one_of, setting
+from simulations.settings.whole_models import WholeModelSettings
 
 
 @dataclass(frozen=True)
@@ -40,3 +43,7 @@ class FederatedSettings:
         "papers on gradient inversion have it, though no training step sends such a gradient",
         **one_of("train", "eval"),
     )
+
+
+DECLARED: tuple[type[Any], ...] = (CommonSettings, WholeModelSettings, FederatedSettings)
+"""Where all settings of this scenario are declared (``simulations.settings.plain``)."""

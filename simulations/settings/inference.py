@@ -8,7 +8,9 @@ from typing import Any
 
 from clients.wire.limits import MOST_IMAGES, MOST_STEPS
 from simulations.settings.attributes import attacks_setting, queries_setting
+from simulations.settings.common import CommonSettings
 from simulations.settings.fields import at_least, between, one_of, setting
+from simulations.settings.whole_models import WholeModelSettings
 
 STATISTICS = ("imagenet", "efficientnet-lite0")
 """Keys of ``clients.models.packaged_weights.NORMALISATIONS``, which brings torch with it, as does the next one's module."""
@@ -64,3 +66,7 @@ class InferenceSettings:
         1000, "steps of its training, on 32 of the server's images each", **between(1, MOST_STEPS)
     )
     query_batches: int = setting(4, "batches of queries in a message", **between(1, MOST_IMAGES))
+
+
+DECLARED: tuple[type[Any], ...] = (CommonSettings, WholeModelSettings, InferenceSettings)
+"""Where all settings of this scenario are declared (``simulations.settings.plain``)."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from clients.wire.limits import MOST_IMAGES
+from simulations.settings.common import CommonSettings
 from simulations.settings.fields import between, limited, setting
+from simulations.settings.whole_models import WholeModelSettings
 
 USUAL: Mapping[str, Any] = {"defenses": "VisualMixer(window_lower=2, window_upper=16); ATS(policies='3-1-7+43-18-18')"}
 """What such runs have where nobody sets it (``Scenario.usual``)."""
@@ -32,3 +34,7 @@ class OutsourcedSettings:
     )
     model_attacks: str = setting("LossThreshold()", "attacks on the model that the server trained, separated by ;")
     upload_batches: int = setting(4, "batches of uploaded images in a message", **between(1, MOST_IMAGES))
+
+
+DECLARED: tuple[type[Any], ...] = (CommonSettings, WholeModelSettings, OutsourcedSettings)
+"""Where all settings of this scenario are declared (``simulations.settings.plain``)."""

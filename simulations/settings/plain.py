@@ -4,33 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import Field, fields
+from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any
 
-from simulations.settings import federated, inference, outsourced, split
-from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import AUTO, FEDERATED, SCENARIOS_GROUP
 from simulations.settings.errors import other_scenario, require_known, unknown_scenario
-from simulations.settings.federated import FederatedSettings
 from simulations.settings.fields import checked, key_of, shown
-from simulations.settings.inference import InferenceSettings
-from simulations.settings.outsourced import OutsourcedSettings
-from simulations.settings.split import SplitSettings
-from simulations.settings.whole_models import WholeModelSettings
 
-DECLARED: Mapping[str, tuple[type[Any], ...]] = {
-    "federated": (CommonSettings, WholeModelSettings, FederatedSettings),
-    "inference": (CommonSettings, WholeModelSettings, InferenceSettings),
-    "outsourced": (CommonSettings, WholeModelSettings, OutsourcedSettings),
-    "split": (CommonSettings, SplitSettings),
+_BESIDE = (info.name for info in iter_modules([str(Path(__file__).parent)]) if f"{__package__}.{info.name}" != __name__)
+_OWN: Mapping[str, ModuleType] = {
+    name: module for name in _BESIDE if hasattr(module := import_module(f"{__package__}.{name}"), "DECLARED")
 }
+"""Scenario of this package -> the file of its settings, which has its name."""
+
+DECLARED: Mapping[str, tuple[type[Any], ...]] = {name: module.DECLARED for name, module in _OWN.items()}
 """Scenario -> where its settings are declared. A test compares them with the scenarios themselves, which need torch."""
 
 USUAL = {
-    key
-    for module in (federated, inference, outsourced, split)
-    for usual in ("USUAL", "USUAL_ON_TABLES")
-    for key in vars(module).get(usual, ())
+    key for module in _OWN.values() for usual in ("USUAL", "USUAL_ON_TABLES") for key in vars(module).get(usual, ())
 }
 """Keys whose value may be "auto": a scenario has one of its own. A test compares them, too."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from clients.wire.limits import LIMITS, MOST_IMAGES
 from simulations.settings.attributes import attacks_setting, queries_setting
+from simulations.settings.common import CommonSettings
 from simulations.settings.fields import SHARE, between, limited, one_of, setting
 
 USUAL: Mapping[str, Any] = {"model": "vit", "defenses": "PatchShuffle(); FeatureNoise(std=1.0)"}
@@ -57,3 +58,7 @@ class SplitSettings:
     smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
     attribute_attacks: str = attacks_setting()
     attribute_queries: int = queries_setting()
+
+
+DECLARED: tuple[type[Any], ...] = (CommonSettings, SplitSettings)
+"""Where all settings of this scenario are declared (``simulations.settings.plain``)."""
