@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app
-from simulations.external_app.recorded import attack_recording, book
+from simulations.external_app.recorded import attack_recording, audit
 from simulations.external_app.recorded.originals import Truth
 from simulations.external_app.recorded.update_files import resembles_differences
 from simulations.run_folder.run_directory import read_lines
@@ -148,14 +148,14 @@ def test_who_interrupts_it_keeps_what_every_attack_has_found_that_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, out = record(tmp_path, rounds=3, names=False), tmp_path / "out"
-    attacked = book._safe
+    attacked = audit.guess_safely
 
     def interrupted(attack: Any, seen: Any, seed: int, server_round: int, client: int) -> Any:
         if server_round == 2 and "DLG" in repr(attack):
             raise KeyboardInterrupt
         return attacked(attack, seen, seed, server_round, client)
 
-    monkeypatch.setattr(book, "_safe", interrupted)
+    monkeypatch.setattr(audit, "guess_safely", interrupted)
     result = invoke(folder, "--local-steps", 1, out=out, attack=f"LabelInference(); {DLG}")
     assert result.exit_code == 130
     assert f"stopped; what the attacks before had found is kept in {out}" in " ".join(result.output.split())
