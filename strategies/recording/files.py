@@ -141,14 +141,14 @@ class RecordedReply:
         """The same of the message that it answers: the global weights."""
         return self._read(self.sent, record)
 
+    @property
+    def told(self) -> list[Mapping[str, Any]]:
+        """Its metrics, and the configuration that it answers."""
+        return [*self.values.get("metrics", {}).values(), *self.values.get("sent-config", {}).values()]
+
     def number(self, *names: str) -> float | None:
-        """The first of these numbers among its metrics, the configuration that it answers and the settings; None without."""
-        records = [
-            *self.values.get("metrics", {}).values(),
-            *self.values.get("sent-config", {}).values(),
-            self.settings,
-        ]
-        return first_number(records, names)
+        """The first of these numbers in what is told, then in the settings; None without."""
+        return first_number([*self.told, self.settings], names)
 
     def _read(self, files: Mapping[str, str], record: str) -> Arrays:
         name = record or ("arrays" if "arrays" in files else next(iter(files), ""))

@@ -36,10 +36,9 @@ from strategies.audit.pool import AttackPool
 from strategies.audit.replies import BASELINES, MOST_PICTURES
 from strategies.audit.threat_card import ThreatCard
 from strategies.exchange.exchange import Exchange
-from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
+from strategies.external_app.orders import OF_ROUND
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import UPDATE, SeenUpdate
-from strategies.recording.usual_names import RATES
 
 SCENARIO = "recording"
 
@@ -152,14 +151,9 @@ class RecordedAuditor(Auditor):
         card = super().card(task, kind, seen, accuracy, **facts)
         told = task.plan.pipeline or "none: whether one acted on the replies before they were sent, nobody told"
         statistics = "none" if card.more["batch_norm_statistics"] == "none" else "sent, as recorded"
-        return card.but(defence_told=told, learning_rate=self._rate_told(), batch_norm_statistics=statistics)
-
-    def _rate_told(self) -> str:
-        """Where the learning rates of a round come from."""
-        if self.prepared.asked.request.learning_rate:
-            return "as told by --learning-rate, the same in every round"
-        sent = (replace(one.reply, settings={}).number(*RATES) for one in self.replies.values())
-        return OF_SETTINGS if None in sent else OF_ROUND
+        # What only the settings tell of one reply is no more certain for another.
+        rate = next((one.rate_told for one in self.replies.values() if one.rate_told != OF_ROUND), OF_ROUND)
+        return card.but(defence_told=told, learning_rate=rate, batch_norm_statistics=statistics)
 
     def submit(self, job: AttackJob) -> None:
         """Runs the attacks of a job one by one: who interrupts one keeps what those before have found."""
