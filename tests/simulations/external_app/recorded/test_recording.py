@@ -187,6 +187,34 @@ def test_with_originals_it_scores_and_digits_come_back(tmp_path: Path) -> None:
     assert "Under-powered: too few images for a verdict." in page_of(out)
 
 
+def test_guesses_are_pictured_under_the_number_of_the_original_that_they_are_scored_against(tmp_path: Path) -> None:
+    folder, out = record(tmp_path, model="mlp", each=4, batch=4), tmp_path / "out"
+    attack = "InvertingGradients(iterations=2, restarts=1, max_images=2)"
+    options = {"originals": tmp_path / "originals", "attack": attack, "model": "mlp"}
+    assert invoke(folder, "--local-steps", 1, out=out, **options).exit_code == 0
+    shown = [one for one in read_lines(out / "pictures" / "index.jsonl") if one["client"] == 0]
+    guesses = load_file(out / "guesses" / "round-0001-client-0.safetensors")["InvertingGradients/images"]
+    truth = load_file(tmp_path / "originals" / "round-0001-node-11.safetensors")["images"]
+    numbers = Truth(truth, None, truth[:0]).pairs(guesses)[1].tolist()
+    assert [one["image"] for one in shown if one["kind"] == "original"] == [0, 1, 2, 3]
+    assert [one["image"] for one in shown if one["kind"] == "reconstruction"] == sorted(numbers)
+    told = json.loads((out / "config.json").read_text())
+    assert (told["config"]["scenario"], told["progress"]["finished"]) == ("recording", True)
+    assert not (out / "jobs").exists()
+
+
+@pytest.mark.parametrize("scored", [True, False])
+def test_an_attack_that_fails_on_every_reply_leaves_a_row_and_alone_ends_with_1(tmp_path: Path, scored: bool) -> None:
+    """The exact attack reads a linear layer on the pixels, which a convolutional network lacks."""
+    folder, out = record(tmp_path), tmp_path / "out"
+    originals = {"originals": tmp_path / "originals"} if scored else {}
+    result = invoke(folder, "--local-steps", 1, out=out, attack=EXACT, **originals)
+    assert result.exit_code == 1, result.output
+    (row,) = [row for row in read_lines(out / "rows.jsonl") if row["metric"] == "attack"]
+    assert (row["status"], row["n"], row["failures"]) == ("failed", 2, 2)
+    assert row["message"] == "; ".join(row["setting"]["attack_failures"]) != ""
+
+
 def test_a_recording_of_somebodys_own_network(tmp_path: Path) -> None:
     file = tmp_path / "nets.py"
     file.write_text(
