@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import Mod
+from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -46,8 +46,8 @@ from clients.external_app.client import (
 from clients.external_app.mods import Budget, app_mods, budgets, inner_mods, mods_of, named, training_names
 from clients.external_app.named_arrays import named_as
 from clients.external_app.plan import ModelFactory, app_plan, built
-from clients.external_app.reply_check import distance, remember_replies, require_last_reply
-from clients.external_app.streams import keep_streams
+from clients.external_app.reply_check import distance, remembering, require_last_reply
+from clients.external_app.streams import in_own_streams
 from clients.messages.audit_answers import answer_audit
 from clients.messages.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
 from clients.task.scenarios import read_task
@@ -181,5 +181,8 @@ def answer_audits(
         (app.query, "check", answers.check, ()),
     ):
         register(name, mods=[*MODS, *inner])(answer)
-    keep_streams(app, ("query.setup", "train.probe", "query.audit", "query.check"))
-    remember_replies(app, trained_by)
+    registered: dict[str, ClientAppCallable] = getattr(app, "_registered_funcs")  # noqa: B009 (Flower has no public name for it)
+    for name in ("query.setup", "train.probe", "query.audit", "query.check"):
+        registered[name] = in_own_streams(registered[name])
+    for name in trained_by:
+        registered[name] = remembering(registered[name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -34,6 +34,15 @@ class AppPlan(FederatedPlan):
     """
 
     may_be_unknown: ClassVar[frozenset[str]] = frozenset({"local_epochs", "batch_size"})
+
+    @classmethod
+    def told(cls, **known: Any) -> AppPlan:
+        """A plan of what is known of an app; everything else is neutral."""
+        neutral: dict[str, Any] = {
+            "data_dir": "", "download": False, "image_size": 0, "train_limit": 0, "test_limit": 0, "width": 0, "norm": "batch",
+            "pipeline": "", "local_epochs": 1, "batch_size": 1, "probe_targets": 1, "probe_images": 1,
+        }  # fmt: skip
+        return cls(**neutral | known)
 
     def load_data(self) -> ImageDataset:
         """A black image in place of the examples: the server has none, and clients are asked through their own class."""

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
-from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
@@ -23,19 +22,9 @@ class UnknownReplyError(ValueError):
     """A reply that is not the last one of this node, or that it was asked about before."""
 
 
-def remember_replies(app: ClientApp, names: Iterable[str]) -> None:
-    """Has a node keep a digest of what each of these functions of its app was sent last, and sent back.
+def remembering(answer: ClientAppCallable) -> ClientAppCallable:
+    """The function of an app; a node keeps a digest of what it was sent last, and sent back."""
 
-    Args:
-        app: The app.
-        names: Of the functions, as "train.default".
-    """
-    registered: dict[str, ClientAppCallable] = getattr(app, "_registered_funcs")  # noqa: B009 (Flower has no public name for it)
-    for name in names:
-        registered[name] = _remembering(registered[name])
-
-
-def _remembering(answer: ClientAppCallable) -> ClientAppCallable:
     def answered(message: Message, context: Context) -> Message:
         received = list(message.content.array_records.values())
         before = _digest(received) if len(received) == 1 else ""  # first: an app may change what it was sent

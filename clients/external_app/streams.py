@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import random
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
 from clients.messages.node import draws_from_seed, partition_of
@@ -41,19 +40,9 @@ def own_streams(start: bytes) -> Iterator[None]:
         np.random.set_state(before[1])
 
 
-def keep_streams(app: ClientApp, names: Iterable[str]) -> None:
-    """Has functions that an app has registered draw from streams of their own, with every mod around them, the app's included.
+def in_own_streams(answer: ClientAppCallable) -> ClientAppCallable:
+    """The function of an app, drawing from streams of its own with every mod around it, the app's included."""
 
-    Args:
-        app: The app.
-        names: Of the functions, as "train.probe".
-    """
-    registered: dict[str, ClientAppCallable] = getattr(app, "_registered_funcs")  # noqa: B009 (Flower has no public name for it)
-    for name in names:
-        registered[name] = _undisturbed(registered[name])
-
-
-def _undisturbed(answer: ClientAppCallable) -> ClientAppCallable:
     def answered(message: Message, context: Context) -> Message:
         with own_streams(_start(message, context)):
             return answer(message, context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from logging import INFO
@@ -11,11 +11,14 @@ from typing import Any
 
 from flwr.common.logger import log
 from flwr.serverapp.strategy import Strategy
+from torch import Tensor
 
 from attacks.base import Attack
-from clients.external_app.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory
+from clients.external_app.plan import AppPlan, ModelFactory
+from clients.task.task import Task
 from defenses.pipeline import Pipeline
 from simulations.report import validate, write_report
+from simulations.run_folder.rows import Row
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.main_guard import require_guard
 from simulations.settings.errors import ConfigError
@@ -43,16 +46,32 @@ class ForeignPipeline(Pipeline):
 
 @dataclass(frozen=True)
 class AppStudy:
-    """An audit as a run directory wants it."""
+    """The audit of somebody's own app as a run directory wants it.
+
+    Attributes:
+        plan: What is known of the app.
+        attacks: What the server observes -> what is tried on it.
+        settings: As the page shows them.
+        experiment: Its name, as in every row.
+    """
 
     plan: AppPlan
-    settings: AuditSettings
+    attacks: Mapping[Kind, Sequence[Attack[Any, Any]]]
+    settings: Mapping[str, Any]
     experiment: str = "audit"
-    scenario: str = SCENARIO
-    dataset: str = OWN_DATA
     auxiliary_data: str = ""
     resume: bool = False
     on_tables: bool = False
+
+    @property
+    def scenario(self) -> str:
+        """Where what is attacked comes from."""
+        return self.plan.scenario
+
+    @property
+    def dataset(self) -> str:
+        """In words."""
+        return self.plan.dataset
 
     @property
     def model(self) -> str:
@@ -67,7 +86,7 @@ class AppStudy:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """What the server observes."""
-        return (PROBE, UPDATE)
+        return tuple(self.attacks)
 
     def pipelines(self) -> Sequence[Pipeline]:
         """What protects the clients' replies."""
@@ -77,36 +96,55 @@ class AppStudy:
     def attacks_on(self, pipeline: Pipeline, kind: Kind) -> Sequence[Attack[Any, Any]]:
         """As asked."""
         del pipeline
-        return self.settings.attacks_on_probes() if kind is PROBE else self.settings.attacks_on_updates()
+        return self.attacks[kind]
 
     def to_mapping(self) -> dict[str, Any]:
         """For the page."""
-        asked = self.settings
-        return {
-            "scenario": self.scenario, "model": self.model, "defenses": self.plan.pipeline, "seed": self.seed,
-            "probe-attacks": asked.probe_attacks, "update-attacks": asked.update_attacks,
-            "attack-rounds": ",".join(map(str, sorted(asked.rounds))), "probe-images": asked.probe_images,
-            "probe-targets": asked.probe_targets, "learning-rate": self.plan.learning_rate,
-            "local-epochs": self.plan.local_epochs or NOT_TOLD, "batch-size": self.plan.batch_size or NOT_TOLD,
-            "momentum": asked.momentum, "nesterov": asked.nesterov, "weight-decay": asked.weight_decay,
-            "share-images": asked.share_images,
-        }  # fmt: skip
+        return dict(self.settings)
 
 
 class AppResults(RunDirectory[AppStudy]):
-    """The folder of an audit."""
+    """The folder of an audit of somebody's own app, whether it runs or was recorded."""
 
-    def finish(self) -> None:
+    def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
+        """Adds one image; PNG files have one channel or three."""
+        if len(image) in (1, 3):
+            super().picture(task, image, image_number=image_number, **fields)
+
+    def tell_progress(self, *, finished: bool) -> None:
+        """How far it is."""
+        rounds = max((row.round for row in self._rows), default=0)
+        self.write_progress({"pipeline": 1, "of": 1, "round": rounds, "rounds": rounds, "finished": finished})
+
+    def conclude(self, *, finished: bool = True) -> list[Row]:
         """Judges the rows and writes the report."""
         self.judge(validate)
         self.flush()
-        rounds = max((row.round for row in self._rows), default=0)
-        self.write_progress({"pipeline": 1, "of": 1, "round": rounds, "rounds": rounds, "finished": True})
-        log(INFO, "Audit: report written to %s", write_report(self.path))
+        self.tell_progress(finished=finished)
+        write_report(self.path)
         self.close()
         for name in ("checkpoints", "history", "jobs"):  # of runs that go on, which an audit of an app does not
             with suppress(OSError):
                 (self.path / name).rmdir()
+        return list(self._rows)
+
+    def finish(self) -> None:
+        """Ends the audit of an app that ran."""
+        self.conclude()
+        log(INFO, "Audit: report written to %s", self.path / "report.html")
+
+
+def _told(plan: AppPlan, asked: AuditSettings) -> dict[str, Any]:
+    """The settings of an audit, for the page."""
+    return {
+        "scenario": plan.scenario, "model": plan.model, "defenses": plan.pipeline, "seed": plan.seed,
+        "probe-attacks": asked.probe_attacks, "update-attacks": asked.update_attacks,
+        "attack-rounds": ",".join(map(str, sorted(asked.rounds))), "probe-images": asked.probe_images,
+        "probe-targets": asked.probe_targets, "learning-rate": plan.learning_rate,
+        "local-epochs": plan.local_epochs or NOT_TOLD, "batch-size": plan.batch_size or NOT_TOLD,
+        "momentum": asked.momentum, "nesterov": asked.nesterov, "weight-decay": asked.weight_decay,
+        "share-images": asked.share_images,
+    }  # fmt: skip
 
 
 def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **settings: Any) -> Strategy:
@@ -139,6 +177,10 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
 
     def open_results(plan: AppPlan) -> AppResults:
         path.mkdir(parents=True, exist_ok=True)
-        return AppResults.open(path, AppStudy(plan, asked))
+        attacks: dict[Kind, Sequence[Attack[Any, Any]]] = {
+            PROBE: asked.attacks_on_probes(),
+            UPDATE: asked.attacks_on_updates(),
+        }
+        return AppResults.open(path, AppStudy(plan, attacks, _told(plan, asked)))
 
     return AuditingStrategy(strategy, open_results, asked)

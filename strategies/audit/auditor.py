@@ -41,6 +41,9 @@ AUXILIARY = {
 class Auditor:
     """Queues attacks, and has each finished one scored by the clients it concerns.
 
+    Attributes:
+        shows_training: Guesses about updates of training are pictured, too, of which nobody chose the images.
+
     Args:
         exchange: Round trips with the nodes.
         pool: Runs the attacks.
@@ -48,6 +51,8 @@ class Auditor:
         share_images: Clients send pictures of their images for the report.
         randomness: What every threat card says of the clients' draws; see ``Clients.randomness``.
     """
+
+    shows_training = False
 
     def __init__(
         self, exchange: Exchange, pool: AttackPool, recorder: Recorder, *, share_images: bool, randomness: str = ""
@@ -168,7 +173,7 @@ class Auditor:
             self.recorder.row(task, metric=name, value=sum(numbers), n=len(numbers))
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
-        seen, card = job.observed.seen, _card(job, outcome.attack)
+        seen, card = job.observed.seen, attack_card(job, outcome.attack)
         if outcome.error:
             self.recorder.row(
                 job.task, metric="attack", value=None, attack=outcome.name, card=card, status="failed",
@@ -196,7 +201,7 @@ class Auditor:
             self._rows(job.task, outcome.name, card, scores, outcome=outcome, seen=seen)
         if not outcome.of_noise:
             self._diagnostics(job.task, outcome, card)
-        shown = job.kind.chosen or guessed == "representatives"
+        shown = job.kind.chosen or self.shows_training or guessed == "representatives"
         if guessed in ("images", "representatives") and self.share_images and shown:
             self._keep_reconstructions(job, outcome.name, guesses, replies)
 
@@ -242,8 +247,13 @@ class Auditor:
                 scores = [{key: _finite(next(values, None)) for key, values in each.items()} for _ in guess.images]
                 self._pictures(
                     job.task, guess.images, job.card, attack=attack, client=partition, target=target,
-                    kind="reconstruction", scores=scores,
+                    kind="reconstruction", scores=scores, numbers=self.numbers(guess.images, partition),
                 )  # fmt: skip
+
+    def numbers(self, images: Tensor, client: int) -> Sequence[int]:
+        """Of guessed images the numbers that their pictures have: their own places, where only the client knows the originals."""
+        del client
+        return range(len(images))
 
     def _pictures(
         self,
@@ -252,6 +262,7 @@ class Auditor:
         card: ThreatCard,
         *,
         scores: Sequence[Mapping[str, float | None]] = (),
+        numbers: Sequence[int] = (),
         **fields: Any,
     ) -> None:
         # What the guess was made from, as its rows say: pictures of one round may come from several kinds of observation.
@@ -260,7 +271,8 @@ class Auditor:
             seen["rounds_observed"] = card.rounds_observed
         for at, image in enumerate(images):
             own = scores[at] if scores else {}
-            self.recorder.picture(task, image, image_number=at, **{"psnr": None, **own}, **seen, **fields)
+            number = numbers[at] if numbers else at
+            self.recorder.picture(task, image, image_number=number, **{"psnr": None, **own}, **seen, **fields)
 
     def _ask(
         self, task: Task, kind: Kind, guessed: str, contents: Mapping[int, RecordDict], guesses: int = 0
@@ -321,7 +333,7 @@ def _guessed(guess: Any) -> str:
     return next(name for name, cls in GUESSES.items() if isinstance(guess, cls))
 
 
-def _card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:
+def attack_card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:
     """The threat card with what the attack itself adds to it."""
     told = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
     card = job.card.but(**attack.card() | {"upper_bound": told, "threat_class": attack.threat_class or None})

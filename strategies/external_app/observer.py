@@ -27,7 +27,6 @@ from strategies.external_app.assumptions import ASSUMED, assumptions
 from strategies.external_app.orders import UNTOLD, Orders, orders_of
 from strategies.external_app.replies import (
     UnusableReplyError,
-    as_update,
     budgets_told,
     card_text,
     examples_behind,
@@ -39,7 +38,7 @@ from strategies.external_app.requests import ask_differences, probe_question
 from strategies.external_app.results import AppAuditor, OpenResults, Results, Told
 from strategies.external_app.settings import AuditSettings
 from strategies.federated.audit import UpdateAudit
-from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
+from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE, SeenUpdate
 
 UNREGISTERED = "No query function registered"
 """What Flower answers where an app has no function for a message."""
@@ -129,17 +128,15 @@ class Curiosity:
                 task, f"train: updates are not attacked: nobody told {UNTOLD}; send them, or name them in settings"
             )
             return
-        weights, good = self._weights(), {}
+        weights, seen = self._weights(), list[SeenUpdate]()
         for partition, reply in usable:
             try:
                 update, count = self._update(reply, weights), examples_behind(reply)
             except UnusableReplyError as error:
                 self._row(task, f"train: {error}", partition)
                 continue
-            steps = orders.steps(count)
-            good[partition] = as_update(reply, {"arrays": update}, count, steps)
-        if good:
-            self._audit.observe(task, UPDATE, weights, None, good, ["arrays"])
+            seen.append(SeenUpdate(partition, 0, count, update, orders.steps(count)))
+        self._audit.attack(task, UPDATE, weights, None, seen)
 
     def _check(self, task: Task, orders: Orders, replies: Sequence[tuple[int, Message]]) -> None:
         """Where a client takes one step and no mod is known, it is asked whether its reply is that step on its examples."""
@@ -246,7 +243,7 @@ class Curiosity:
     def _probe(self, server_round: int, messages: Sequence[Message], audit: UpdateAudit) -> None:
         """One-step updates of every node that trains in this round, one message for each: mods expect the weights of one model."""
         task, weights, count = self._task(server_round), self._weights(), self.settings.probe_targets
-        found: dict[int, list[tuple[Message, dict[str, Tensor]]]] = {}
+        found: dict[int, list[SeenUpdate]] = {}
         for target in range(count):
             # Who did not answer one probe is asked for no more: its others could not be attacked without a gap.
             asked = [(p, m) for p, m in self._addressed(messages) if len(found.get(p, ())) == target]
@@ -259,22 +256,14 @@ class Curiosity:
                     self._row(task, f"{where}: no reply; its probes of this round are left out", partition)
                     continue
                 try:
-                    update = self._update(replies[partition], weights)
+                    update, images = self._update(replies[partition], weights), examples_behind(replies[partition])
                 except UnusableReplyError as error:
                     why = f"{where}: {error}; its probes of this round are left out"
                     self._row(task, why, partition, replies[partition])
                     continue
-                found.setdefault(partition, []).append((replies[partition], update))
-        records = [f"target-{at}" for at in range(count)]
-        good = {
-            partition: as_update(
-                ones[0][0], dict(zip(records, (u for _, u in ones), strict=True)), examples_behind(ones[0][0]), 1
-            )
-            for partition, ones in sorted(found.items())
-            if len(ones) == count
-        }
-        if good:
-            audit.observe(task, PROBE, weights, None, good, records)
+                found.setdefault(partition, []).append(SeenUpdate(partition, target, images, update))
+        whole = (ones for _, ones in sorted(found.items()) if len(ones) == count)
+        audit.attack(task, PROBE, weights, None, [one for ones in whole for one in ones])
 
     def _on_cards(self, orders: Orders) -> Told:
         """What threat cards of the round say of the app."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ class Orders:
     @property
     def tell_steps(self) -> bool:
         """Whether the number of local steps follows."""
-        return bool(self.local_epochs and self.batch_size)
+        return self.local_epochs > 0 and self.batch_size > 0
 
     def steps(self, examples: int) -> int:
         """Of a client with so many examples; 0 where nobody told."""
@@ -44,11 +44,15 @@ class Orders:
 
 def orders_of(message: Message, settings: Mapping[str, Any]) -> Orders:
     """Those of a message; what it does not say is looked for in the settings, which say the same of all rounds."""
-    own = list(message.content.config_records.values())
-    sent, known = first_number(own, RATES), [*own, settings]
+    return orders_in(list(message.content.config_records.values()), settings)
+
+
+def orders_in(told: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Orders:
+    """Those of a round's records, and behind them of the settings."""
+    known = [*told, settings]
     return Orders(
         float(first_number(known, RATES) or 0.0),
-        OF_SETTINGS if sent is None else OF_ROUND,
+        OF_SETTINGS if first_number(told, RATES) is None else OF_ROUND,
         int(first_number(known, EPOCHS) or 0),
         int(first_number(known, BATCHES) or 0),
     )

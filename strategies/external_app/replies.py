@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
 from clients.external_app.mods import Budget
 from clients.external_app.named_arrays import named_as
-from clients.wire.records import metrics, reason_of, to_record, to_tensors, values_of
+from clients.wire.records import reason_of, to_tensors, values_of
 from clients.wire.texts import one_line, read_json, shortened
 from strategies.recording.usual_names import EXAMPLES
 
@@ -129,15 +129,6 @@ def mismatch(reply: Message, examples: int) -> str:
     return (
         f"data gives {examples} examples, and the reply to training counts {count}: guesses would be scored against other images "
         "than it trained on, so its updates are left out"
-    )
-
-
-def as_update(reply: Message, updates: Mapping[str, Mapping[str, Tensor]], examples: int, steps: int) -> Message:
-    """A message that holds updates by record, as fedveil's own clients reply."""
-    numbers = metrics({"num-examples": examples, "local-steps": steps})
-    records: dict[str, Any] = {name: to_record(update) for name, update in updates.items()}
-    return Message(
-        RecordDict({**records, "metrics": numbers}), dst_node_id=reply.metadata.src_node_id, message_type="train"
     )
 
 

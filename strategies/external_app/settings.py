@@ -80,10 +80,8 @@ class AuditSettings:
     def plan(self, num_rounds: int = 1) -> AppPlan:
         """What can be said before a node has answered."""
         # The card is what a node says of its data; a model can be built without one.
-        return AppPlan(
-            scenario=SCENARIO, dataset=OWN_DATA, data_dir="", download=False, image_size=0, train_limit=0, test_limit=0,
-            model=name_of(self.model), width=0, norm="batch", pipeline="", seed=self.seed, rounds=num_rounds, local_epochs=1,
-            batch_size=1, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
-            probe_targets=self.probe_targets,
-            probe_images=self.probe_images, card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)),
+        return AppPlan.told(
+            scenario=SCENARIO, dataset=OWN_DATA, model=name_of(self.model), seed=self.seed, rounds=num_rounds,
+            momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
+            probe_targets=self.probe_targets, probe_images=self.probe_images, card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)),
         )  # fmt: skip

@@ -81,7 +81,12 @@ class UpdateAudit:
             good: Partition -> reply that passed the guard.
             records: Names of the records that hold updates, the first for target 0.
         """
-        seen = seen_updates(task, kind, good, records)
+        self.attack(task, kind, weights, accuracy, seen_updates(task, kind, good, records))
+
+    def attack(
+        self, task: Task, kind: Kind, weights: dict[str, Tensor], accuracy: float | None, seen: Sequence[SeenUpdate]
+    ) -> None:
+        """Queues the attacks on updates that somebody has read already; the other arguments as ``observe``."""
         if not seen:  # every node refused
             return
         card = self.card(task, kind, seen, weights, accuracy)

@@ -26,14 +26,13 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from strategies.audit.whole_files import whole
 from strategies.recording.tensor_file import Values, write_tensors
 from strategies.recording.usual_names import first_number
 
 FORMAT = 1
 """Of the files above; a reader refuses any other."""
 ABOUT = "recording.json"
-PARTIAL = ".tmp"
-"""Ends the name of a file that is being written; a killed process leaves it, and readers pass over it."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -92,8 +91,7 @@ class RecordingWriter:
     def _keep(self, name: str, write: Callable[[Path], Any]) -> None:
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
-        partial = path.with_name(path.name + PARTIAL)
-        try:
+        with whole(path) as partial:
             write(partial)
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
@@ -102,9 +100,6 @@ class RecordingWriter:
                     # is short every further write costs several times as much.
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             self.written += partial.stat().st_size
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)  # a full disk leaves half of it
 
 
 @dataclass(frozen=True)
@@ -146,14 +141,14 @@ class RecordedReply:
         """The same of the message that it answers: the global weights."""
         return self._read(self.sent, record)
 
+    @property
+    def told(self) -> list[Mapping[str, Any]]:
+        """Its metrics, and the configuration that it answers."""
+        return [*self.values.get("metrics", {}).values(), *self.values.get("sent-config", {}).values()]
+
     def number(self, *names: str) -> float | None:
-        """The first of these numbers among its metrics, the configuration that it answers and the settings; None without."""
-        records = [
-            *self.values.get("metrics", {}).values(),
-            *self.values.get("sent-config", {}).values(),
-            self.settings,
-        ]
-        return first_number(records, names)
+        """The first of these numbers in what is told, then in the settings; None without."""
+        return first_number([*self.told, self.settings], names)
 
     def _read(self, files: Mapping[str, str], record: str) -> Arrays:
         name = record or ("arrays" if "arrays" in files else next(iter(files), ""))

@@ -161,10 +161,7 @@ def _attacked(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """One attack: its entry in ``result.json``, and the tensors of its guess; pictures are written."""
     start = time.perf_counter()
-    try:
-        guess: Any = guess_of(attack, prepared.observation, prepared.request.seed)
-    except Exception as error:  # A crash of one attack is a result; the others go on.
-        guess = crashed(attack, prepared.observation, f"{type(error).__name__}: {error}")
+    guess = guess_safely(attack, prepared.observation, prepared.request.seed)
     seconds = time.perf_counter() - start
     tensors = guess_tensors(guess)
     entry = {
@@ -296,7 +293,18 @@ def guess_of(attack: Attack[Any, Any], observation: ClientUpdate, seed: int, *wh
     return attack(observation, generator_for("attack", seed, repr(attack), *which))
 
 
-def crashed(attack: Attack[Any, Any], observation: ClientUpdate, why: str) -> Reconstruction | Labels:
+def guess_safely(
+    attack: Attack[Any, Any], observation: ClientUpdate, seed: int, *which: int
+) -> Reconstruction | Labels:
+    """The guess; a crash of one attack is a result, and the others go on."""
+    try:
+        guess: Reconstruction | Labels = guess_of(attack, observation, seed, *which)
+    except Exception as error:
+        return _crashed(attack, observation, f"{type(error).__name__}: {error}")
+    return guess
+
+
+def _crashed(attack: Attack[Any, Any], observation: ClientUpdate, why: str) -> Reconstruction | Labels:
     """The guess of an attack that raised: classes -1, and grey images unless it guesses labels alone."""
     unknown = torch.full((observation.num_examples,), -1)
     if guess_type(attack) is Labels:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 
 import torch
 
 from simulations.external_app.recorded.attack_file import fit, knowledge_of, without_truth
-from simulations.external_app.recorded.book import Book, PreparedRecording
+from simulations.external_app.recorded.audit import PreparedRecording, attack_rounds
 from simulations.external_app.recorded.originals import read_originals
 from simulations.external_app.recorded.replies import RecordingRequest, replay
 from simulations.external_app.recorded.request import blaming
-from simulations.report import validate, write_report
+from simulations.external_app.study import AppResults
 from simulations.run_folder.rows import Row
 from simulations.settings.errors import ConfigError
 
@@ -38,10 +37,8 @@ def prepare_recording(asked: RecordingRequest) -> PreparedRecording:
         replayed = replace(replayed, assumed=[*replayed.assumed, *(f"{BEYOND}{one}" for one in overlap)])
     with blaming("--attack"):
         fitted = [fit(attack, asked.request.seed, knowledge) for attack in first.parsed.attacks]
-    kept = f"{len(knowledge.auxiliary)} images of data set {asked.request.auxiliary}, none of them an original"
-    told = kept if truth else f"data set {asked.request.auxiliary}"
-    auxiliary = told if asked.request.auxiliary else "none"
-    return PreparedRecording(asked, replayed, fitted, truth, auxiliary)
+    kept = f", {len(knowledge.auxiliary)} images of it, none of them an original" if truth else ""
+    return PreparedRecording(asked, replayed, fitted, truth, asked.request.auxiliary + kept)
 
 
 def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str], object] = str) -> list[Row]:
@@ -58,23 +55,13 @@ def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str],
     Returns:
         The validated rows.
     """
-    (out / "pictures").mkdir(parents=True, exist_ok=True)
-    (out / "guesses").mkdir(exist_ok=True)
-    book = Book(prepared, out)
-    rounds = groupby(prepared.replayed.attackable, lambda one: one.reply.round)
+    results = AppResults.open(out, prepared.study())
     try:
-        for server_round, replies in rounds:
-            book.attack(server_round, list(replies), begin)
-            book.write(finished=False)
+        attack_rounds(prepared, results, begin)
     except KeyboardInterrupt:
-        book.rows = validate(book.rows)
-        book.write(finished=False)
-        write_report(out)
+        results.conclude(finished=False)
         raise
-    book.rows = validate(book.rows)
-    book.write(finished=True)
-    write_report(out)
-    return book.rows
+    return results.conclude()
 
 
 def refuse_results(folder: Path) -> None:

@@ -43,15 +43,15 @@ class Truth:
         """The mean image (C, H, W) of the others; None where there are none."""
         return self.others.mean(0) if len(self.others) else None
 
-    def pairs(self, guess: Reconstruction) -> tuple[Tensor, Tensor]:
-        """Which guess is compared with which image."""
-        return optimal_assignment(guess.images, self.images)
+    def pairs(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Which guessed image is compared with which true one."""
+        return optimal_assignment(images, self.images)
 
     def score(self, guess: Reconstruction | Labels) -> Scores:
         """Every metric of a guess, as the rows of a run name them; an exact copy scores ``MAX_PSNR``."""
         found: Scores = {}
         if isinstance(guess, Reconstruction):
-            pairs = self.pairs(guess)
+            pairs = self.pairs(guess.images)
             plain = score_pairs(guess.images, self.images, pairs)
             found = {f"{name}-original": [min(value, MAX_PSNR) for value in values] for name, values in plain.items()}
             found |= retrieval(guess, pairs, self.images, self.others, paired=False)

@@ -19,8 +19,9 @@ from simulations.external_app.recorded.attack_file import build, check_memory
 from simulations.external_app.recorded.request import Parsed, Request, parse_request
 from simulations.external_app.recorded.update_files import model_tensors, resembles_differences
 from simulations.settings.errors import ConfigError
+from strategies.external_app.orders import Orders, orders_in
 from strategies.recording.files import RecordedReply, RecordingError, read_recording, strategy_of
-from strategies.recording.usual_names import BATCHES, EPOCHS, EXAMPLES, RATES, local_steps
+from strategies.recording.usual_names import BATCHES, EXAMPLES, RATES
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,14 @@ class Attackable:
         client: Number of its node, in order of the node ids of the recording.
         request: The request with this reply's numbers.
         parsed: The same, read.
+        rate_told: Where the learning rate comes from, as threat cards say.
     """
 
     reply: RecordedReply
     client: int
     request: Request
     parsed: Parsed
+    rate_told: str
 
     def observe(self) -> ClientUpdate:
         """The update, and the global model that it starts from.
@@ -242,26 +245,22 @@ def _attackable(reply: RecordedReply, client: int, asked: RecordingRequest) -> A
     Raises:
         ConfigError: When neither the command line nor the recording tells one of them.
     """
-    request = asked.request
+    request, told = asked.request, orders_in(reply.told, reply.settings)
     examples = int(_known("--num-examples", request.num_examples, reply, EXAMPLES))
-    rate = _known("--learning-rate", request.learning_rate, reply, RATES)
-    batch = int(request.batch_size or reply.number(*BATCHES) or 0)
-    epochs = int(asked.local_epochs or reply.number(*EPOCHS) or 0)
-    steps = request.local_steps
-    if not steps:
-        if epochs < 1 or batch < 1:
-            raise ConfigError(
-                f"{reply.path} does not tell how often a client stepped; name --local-steps, or --local-epochs and --batch-size"
-            )
-        steps = local_steps(epochs, examples, batch)
-    own = replace(
-        request,
-        num_examples=examples,
-        learning_rate=float(rate),
-        local_steps=steps,
-        batch_size=min(batch or examples, examples),
+    rate = float(_known("--learning-rate", request.learning_rate, reply, RATES))
+    orders = Orders(
+        rate,
+        "as told by --learning-rate, the same in every round" if request.learning_rate else told.rate_told,
+        asked.local_epochs or told.local_epochs,
+        request.batch_size or told.batch_size,
     )
-    return Attackable(reply, client, own, parse_request(own))
+    if not (steps := request.local_steps or orders.steps(examples)):
+        raise ConfigError(
+            f"{reply.path} does not tell how often a client stepped; name --local-steps, or --local-epochs and --batch-size"
+        )
+    batch = min(orders.batch_size or examples, examples)
+    own = replace(request, num_examples=examples, learning_rate=rate, local_steps=steps, batch_size=batch)
+    return Attackable(reply, client, own, parse_request(own), orders.rate_told)
 
 
 def _known(option: str, given: float, reply: RecordedReply, names: Sequence[str]) -> float:

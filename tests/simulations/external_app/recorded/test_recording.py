@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app
-from simulations.external_app.recorded import attack_recording, book
+from simulations.external_app.recorded import attack_recording, audit
 from simulations.external_app.recorded.originals import Truth
 from simulations.external_app.recorded.update_files import resembles_differences
 from simulations.run_folder.run_directory import read_lines
@@ -148,14 +148,14 @@ def test_who_interrupts_it_keeps_what_every_attack_has_found_that_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, out = record(tmp_path, rounds=3, names=False), tmp_path / "out"
-    attacked = book._safe
+    attacked = audit.guess_safely
 
     def interrupted(attack: Any, seen: Any, seed: int, server_round: int, client: int) -> Any:
         if server_round == 2 and "DLG" in repr(attack):
             raise KeyboardInterrupt
         return attacked(attack, seen, seed, server_round, client)
 
-    monkeypatch.setattr(book, "_safe", interrupted)
+    monkeypatch.setattr(audit, "guess_safely", interrupted)
     result = invoke(folder, "--local-steps", 1, out=out, attack=f"LabelInference(); {DLG}")
     assert result.exit_code == 130
     assert f"stopped; what the attacks before had found is kept in {out}" in " ".join(result.output.split())
@@ -185,6 +185,34 @@ def test_with_originals_it_scores_and_digits_come_back(tmp_path: Path) -> None:
     index = read_lines(out / "pictures" / "index.jsonl")
     assert sorted(one["kind"] for one in index) == ["original"] * 2 + ["reconstruction"] * 2
     assert "Under-powered: too few images for a verdict." in page_of(out)
+
+
+def test_guesses_are_pictured_under_the_number_of_the_original_that_they_are_scored_against(tmp_path: Path) -> None:
+    folder, out = record(tmp_path, model="mlp", each=4, batch=4), tmp_path / "out"
+    attack = "InvertingGradients(iterations=2, restarts=1, max_images=2)"
+    options = {"originals": tmp_path / "originals", "attack": attack, "model": "mlp"}
+    assert invoke(folder, "--local-steps", 1, out=out, **options).exit_code == 0
+    shown = [one for one in read_lines(out / "pictures" / "index.jsonl") if one["client"] == 0]
+    guesses = load_file(out / "guesses" / "round-0001-client-0.safetensors")["InvertingGradients/images"]
+    truth = load_file(tmp_path / "originals" / "round-0001-node-11.safetensors")["images"]
+    numbers = Truth(truth, None, truth[:0]).pairs(guesses)[1].tolist()
+    assert [one["image"] for one in shown if one["kind"] == "original"] == [0, 1, 2, 3]
+    assert [one["image"] for one in shown if one["kind"] == "reconstruction"] == sorted(numbers)
+    told = json.loads((out / "config.json").read_text())
+    assert (told["config"]["scenario"], told["progress"]["finished"]) == ("recording", True)
+    assert not (out / "jobs").exists()
+
+
+@pytest.mark.parametrize("scored", [True, False])
+def test_an_attack_that_fails_on_every_reply_leaves_a_row_and_alone_ends_with_1(tmp_path: Path, scored: bool) -> None:
+    """The exact attack reads a linear layer on the pixels, which a convolutional network lacks."""
+    folder, out = record(tmp_path), tmp_path / "out"
+    originals = {"originals": tmp_path / "originals"} if scored else {}
+    result = invoke(folder, "--local-steps", 1, out=out, attack=EXACT, **originals)
+    assert result.exit_code == 1, result.output
+    (row,) = [row for row in read_lines(out / "rows.jsonl") if row["metric"] == "attack"]
+    assert (row["status"], row["n"], row["failures"]) == ("failed", 2, 2)
+    assert row["message"] == "; ".join(row["setting"]["attack_failures"]) != ""
 
 
 def test_a_recording_of_somebodys_own_network(tmp_path: Path) -> None:

@@ -1,0 +1,229 @@
+"""The audit of a recording: the auditor of a live app, with replies from disk and originals in place of the clients that score."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+from safetensors.torch import save_file
+from torch import Tensor
+
+from attacks import Attack, ClientUpdate, Labels, Reconstruction
+from attacks.local_model import shared_tensors
+from clients.data.card import DataCard
+from clients.external_app.plan import AppPlan
+from clients.messages.node import reply_to
+from clients.scoring.guesses import read_guesses
+from clients.task.task import Task
+from clients.wire.records import metrics, tensors_of, to_record, values_of
+from simulations.external_app.recorded.attack_file import guess_safely
+from simulations.external_app.recorded.originals import Truth
+from simulations.external_app.recorded.replies import Attackable, RecordingRequest, Replay
+from simulations.external_app.recorded.results import file_names, guess_tensors
+from simulations.external_app.study import AppResults, AppStudy
+from simulations.report.sections.recorded.analysis import RECORDED
+from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
+from strategies.audit.auditor import Auditor, attack_card
+from strategies.audit.jobs import AttackJob, Outcome
+from strategies.audit.kinds import Kind, Seen
+from strategies.audit.pool import AttackPool
+from strategies.audit.replies import BASELINES, MOST_PICTURES
+from strategies.audit.threat_card import ThreatCard
+from strategies.exchange.exchange import Exchange
+from strategies.external_app.orders import OF_ROUND
+from strategies.federated.audit import UpdateAudit
+from strategies.federated.observations import UPDATE, SeenUpdate
+
+SCENARIO = "recording"
+
+
+@dataclass(frozen=True)
+class PreparedRecording:
+    """A recording that can be attacked. The truth is kept apart: it is looked at when a guess is made.
+
+    Attributes:
+        asked: As asked.
+        replayed: The replies.
+        attacks: In order; those that learn have learned.
+        truth: (round, client) -> its true examples; empty without.
+        auxiliary: What the attacks learned from, in words.
+    """
+
+    asked: RecordingRequest
+    replayed: Replay
+    attacks: Sequence[Attack[Any, Any]]
+    truth: Mapping[tuple[int, int], Truth]
+    auxiliary: str
+
+    def plan(self) -> AppPlan:
+        """What is known of the app before its first round."""
+        first = self.replayed.attackable[0]
+        request, parsed = first.request, first.parsed
+        return AppPlan.told(
+            scenario=SCENARIO, dataset="", model=request.model, width=request.width, norm=request.norm,
+            pipeline=str(parsed.pipeline), seed=request.seed, rounds=self.replayed.attackable[-1].reply.round,
+            momentum=request.momentum, nesterov=request.nesterov, weight_decay=request.weight_decay,
+            auxiliary_data=self.auxiliary, card=DataCard(request.num_classes, parsed.input_shape, parsed.mean, parsed.std),
+        )  # fmt: skip
+
+    def study(self) -> AppStudy:
+        """As the folder of results wants it."""
+        asked = asdict(self.asked)
+        told = {"scenario": SCENARIO, **asked.pop("request"), **asked}
+        shown = {name.replace("_", "-"): str(one) if isinstance(one, Path) else one for name, one in told.items()}
+        return AppStudy(self.plan(), {UPDATE: tuple(self.attacks)}, shown, "recorded")
+
+
+class Owners(LocalGrid):
+    """Nodes in this process that score guesses as clients do; where there are no originals, their answers hold no score.
+
+    Args:
+        clients: How many there are.
+        num_classes: Of their data.
+    """
+
+    def __init__(self, clients: int, num_classes: int) -> None:
+        super().__init__(clients)
+        self.num_classes = num_classes
+        self.truths: dict[int, Truth] = {}
+        """Client -> the examples behind its reply of this round."""
+
+    def answer(self, message: Message) -> Message:
+        """Scores, and of baselines the originals."""
+        truth = self.truths.get(message.metadata.dst_node_id - FIRST_NODE)
+        if truth is None:
+            return reply_to(message, {"metrics": metrics({})})
+        kind = str(values_of(message, "config")["kind"])
+        if kind == BASELINES:
+            found = truth.baselines(self.num_classes)
+            named = {f"{name}:{metric}": values for name, one in found.items() for metric, values in one.items()}
+            pictures = to_record({"original-0": truth.images[:MOST_PICTURES]})
+            return reply_to(message, {"metrics": metrics({**named}), "pictures": pictures})
+        ((guess, _),) = read_guesses(kind, tensors_of(message, "guesses"), 1, None)
+        assert isinstance(guess, Reconstruction | Labels)
+        return reply_to(message, {"metrics": metrics({**truth.score(guess)})})
+
+
+class RecordedAuditor(Auditor):
+    """Runs attacks at once, in this process, and keeps every guess and its picture.
+
+    Args:
+        prepared: What is attacked.
+        results: Keeps what comes out.
+        owners: Score the guesses.
+        begin: Takes what begins, such as "round 3: DLG()".
+    """
+
+    shows_training = True
+
+    def __init__(
+        self, prepared: PreparedRecording, results: AppResults, owners: Owners, begin: Callable[[str], object]
+    ) -> None:
+        nodes = dict(enumerate(owners.get_node_ids()))
+        super().__init__(Exchange(owners, nodes, 0.0), AttackPool(0), results, share_images=True)
+        self.prepared, self.owners, self.begin = prepared, owners, begin
+        self.folder = results.path / "guesses"
+        self.folder.mkdir(exist_ok=True)
+        self.names = dict(zip(map(repr, prepared.attacks), file_names(prepared.attacks), strict=True))
+        self.replies: Mapping[int, Attackable] = {}
+        self.observed: Mapping[int, ClientUpdate] = {}
+        self._guesses: dict[int, dict[str, Tensor]] = defaultdict(dict)
+
+    def turn_to(self, replies: Sequence[Attackable]) -> list[SeenUpdate]:
+        """The updates of a round, of which whatever follows is."""
+        truth = self.prepared.truth
+        self.owners.truths = {one.client: truth[one.reply.round, one.client] for one in replies} if truth else {}
+        self.replies, self._guesses = {one.client: one for one in replies}, defaultdict(dict)
+        self.observed = {one.client: one.observe() for one in replies}
+        return [
+            SeenUpdate(client, 0, one.num_examples, one.update, one.local_steps, train_mode=one.train_mode)
+            for client, one in self.observed.items()
+        ]
+
+    def card(self, task: Task, kind: Kind, seen: Sequence[Seen], accuracy: float | None, **facts: Any) -> ThreatCard:
+        """The threat card: nobody told the recorder whether a defence acted."""
+        card = super().card(task, kind, seen, accuracy, **facts)
+        told = task.plan.pipeline or "none: whether one acted on the replies before they were sent, nobody told"
+        statistics = "none" if card.more["batch_norm_statistics"] == "none" else "sent, as recorded"
+        # What only the settings tell of one reply is no more certain for another.
+        rate = next((one.rate_told for one in self.replies.values() if one.rate_told != OF_ROUND), OF_ROUND)
+        return card.but(defence_told=told, learning_rate=rate, batch_norm_statistics=statistics)
+
+    def submit(self, job: AttackJob) -> None:
+        """Runs the attacks of a job one by one: who interrupts one keeps what those before have found."""
+        task = job.task
+        for attack in job.attacks:
+            self.begin(f"round {task.round}: {attack!r}")
+            start = time.perf_counter()
+            guesses = [
+                guess_safely(attack, self.observed[one.partition], task.plan.seed, task.round, one.partition)
+                for one in job.observed.seen
+            ]
+            self._audit(job, Outcome(attack, guesses, round(time.perf_counter() - start, 3)))
+        self.recorder.close_job(job)
+
+    def _audit(self, job: AttackJob, outcome: Outcome) -> None:
+        """Keeps the guesses, has them scored, and adds a row where all of them failed."""
+        for one, guess in zip(job.observed.seen, outcome.guesses, strict=True):
+            kept, name = self._guesses[one.partition], self.names[repr(outcome.attack)]
+            kept |= {f"{name}/{kind}": tensor for kind, tensor in guess_tensors(guess).items()}
+            file = f"round-{job.task.round:04d}-client-{one.partition}.safetensors"
+            save_file(kept, self.folder / file)
+        super()._audit(job, outcome)
+        failed = [guess.failure for guess in outcome.guesses if guess.failure]
+        if len(failed) == len(outcome.guesses):
+            why = sorted(set(failed))
+            self.recorder.row(
+                job.task, metric="attack", value=None, attack=outcome.name, status="failed", n=len(failed),
+                card=attack_card(job, outcome.attack).but(attack_failures=tuple(why)), failures=len(failed),
+                message="; ".join(why), seconds=outcome.seconds,
+            )  # fmt: skip
+
+    def numbers(self, images: Tensor, client: int) -> Sequence[int]:
+        """Of each guess the place of the original that it is scored against."""
+        truth, every = self.owners.truths.get(client), range(len(images))
+        if truth is None:
+            return every
+        rows, columns = truth.pairs(images)
+        pairs = dict(zip(rows.tolist(), columns.tolist(), strict=True))
+        return [pairs.get(at, len(truth.images) + at) for at in every]
+
+
+def attack_rounds(prepared: PreparedRecording, results: AppResults, begin: Callable[[str], object]) -> None:
+    """Attacks every reply; after each round its rows are in the folder."""
+    owners = Owners(len(prepared.replayed.nodes), prepared.asked.request.num_classes)
+    auditor, plan = RecordedAuditor(prepared, results, owners, begin), prepared.plan()
+    rounds = {
+        server_round: list(ones)
+        for server_round, ones in groupby(prepared.replayed.attackable, lambda one: one.reply.round)
+    }
+    audit = UpdateAudit(auditor, {UPDATE: tuple(prepared.attacks)}, rounds, max(rounds), "p00")
+    for server_round, replies in rounds.items():
+        first = replies[0].request
+        batch = max(one.request.batch_size for one in replies)
+        task = replace(plan, batch_size=batch).at(server_round, first.learning_rate)
+        results.row(
+            task, metric=RECORDED, value=float(len(replies)), n=len(replies), **_about(prepared, server_round, replies)
+        )
+        seen = auditor.turn_to(replies)
+        audit.attack(task, UPDATE, shared_tensors(auditor.observed[replies[0].client].model), None, seen)
+        results.tell_progress(finished=False)
+
+
+def _about(prepared: PreparedRecording, server_round: int, replies: Sequence[Attackable]) -> dict[str, Any]:
+    """What the section of the report says of a round."""
+    replayed = prepared.replayed
+    return {
+        "clients": {str(one.client): str(one.reply.node) for one in replies},
+        "examples": [one.request.num_examples for one in replies],
+        "local_steps": [one.request.local_steps for one in replies],
+        "unusable": [f"node {node}: {why}" for at, node, why in replayed.unusable if at == server_round],
+        "assumed": list(replayed.assumed),
+        "scored": bool(prepared.truth),
+    }
