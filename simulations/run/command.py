@@ -25,7 +25,7 @@ from simulations.run.side_by_side import Way, require_jobs, runs_at_once, side_b
 from simulations.runtime.launch import Resources, end_politely
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
 from simulations.settings.errors import ConfigError
-from simulations.trackers import Tracker, require_reachable, tell_trackers
+from simulations.trackers import require_reachable, tell_trackers
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Asked:
     cpus_per_client: int
     gpus_per_client: float
     in_process: bool
-    trackers: Sequence[Tracker] = ()
+    trackers: Sequence[str] = ()
     jobs: int = 0
     size: str = ""
 
@@ -123,7 +123,7 @@ def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
         return EXIT_STOPPED
     if dry_run:
         for tracker in asked.trackers:
-            tell(f"tracker: {tracker.name} is installed; whether it takes runs is tried only when one starts")
+            tell(f"tracker: {tracker} is installed; whether it takes runs is tried only when one starts")
         if asked.seeds:
             tell(f"seeds: {len(left)} of {len(asked.seeds)} are left to run, each as above, {at_once} at a time")
         return 0

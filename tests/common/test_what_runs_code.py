@@ -25,7 +25,6 @@ KNOWN = {
     ): "code that a person named; on a deployed node, that its operator listed",
     ("clients/process/trial_process.py", "import_module"): "a module of our own, which the parent process names",
     ("clients/process/ray_cluster.py", "import_module"): "a module of Ray, by a constant name",
-    ("simulations/trackers/__init__.py", "import_module"): "a module of our own, by a constant name",
     (
         "strategies/audit/pool.py",
         "import pickle",

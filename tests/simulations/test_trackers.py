@@ -22,8 +22,7 @@ from simulations.cli import app
 from simulations.report.studies.rows import read_rows
 from simulations.run_folder.rows import Row
 from simulations.settings.errors import ConfigError
-from simulations.trackers import EXIT_NOT_TRACKED, parse_trackers
-from simulations.trackers.tracked import LONGEST_NAME, Tracked, metric_name
+from simulations.trackers import ASKS, EXIT_NOT_TRACKED, LONGEST_NAME, Tracked, metric_name, parse_trackers
 from tests.simulations.run.test_in_process import TINY
 
 ACCURACY = "no-defence/training/test-accuracy-original"
@@ -114,9 +113,7 @@ def test_a_run_is_tracked_when_it_ends(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_a_tracker_does_not_take_is_told_and_the_run_stays(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from simulations.trackers import to_mlflow
-
-    monkeypatch.setattr(to_mlflow, "ready", lambda: None)  # the server is gone only after the run
+    monkeypatch.delitem(ASKS, "mlflow")  # the server is gone only after the run
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "gopher://nobody")
     result = CliRunner().invoke(app, ["report", str(run), "--track", "mlflow,tensorboard"])
     assert result.exit_code == EXIT_NOT_TRACKED
