@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -224,7 +225,9 @@ def test_ctrl_c_during_a_trial_ends_both_processes_with_a_word(tmp_path: Path) -
         f"os.rename({str(marker)!r} + '.part', {str(marker)!r})\ntime.sleep(600)\n"
     )
     command = [str(Path(sys.executable).parent / "fedveil"), "run", "--dry-run", "-s", f"dataset={path}:load"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+    # A shell that starts the tests in the background has them ignore Ctrl-C, and their children with them.
+    heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as process:
         wait_until(marker.exists)
         child = psutil.Process(int(marker.read_text()))
         process.send_signal(signal.SIGINT)
