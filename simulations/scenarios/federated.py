@@ -164,17 +164,6 @@ class Federated(Scenario[FederatedExperiment]):
         model = plan.build_model().train()
         return [model], model
 
-    def count_messages(self, experiment: FederatedExperiment, plan: Plan, train: int, test: int) -> int:
-        """One of training and one of evaluation for each client and round."""
-        clients, rounds = experiment.num_clients, experiment.rounds
-        trained = max(1, round(experiment.fraction_train * clients))
-        return rounds * trained + (rounds + 1) * clients
-
-    def observed_rounds(self, experiment: FederatedExperiment, kind: Kind) -> int:
-        """Of sums over clients each round once for each number of clients."""
-        sizes = len(group_sizes(experiment.aggregate_clients)) if kind.pooled else 1
-        return super().observed_rounds(experiment, kind) * sizes
-
     def needs_whole_share(self, experiment: FederatedExperiment) -> str:
         """A training update is scored against all images behind it."""
         return "update-attacks" if experiment.update_attacks.strip() else ""

@@ -14,7 +14,6 @@ from attacks.sender import smash
 from clients.data.card import DataCard
 from clients.models.library import ModelError
 from clients.models.split.split_models import split_model_names
-from clients.split.passes import SplitPasses
 from clients.split.plan import SplitPlan, split_plan
 from clients.task.task import Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
@@ -171,12 +170,6 @@ class Split(Scenario[SplitExperiment]):
         edges = [(plan.build_halves()[0], plan.shape().widening) for plan in plans]
         check_memory(experiment, queries, max(edge.num_tokens * edge.dim * widening for edge, widening in edges))
 
-    def observed_rounds(self, experiment: SplitExperiment, kind: Kind) -> int:
-        """An evaluation is behind every round, and none behind the final model's own attacks."""
-        if not kind.of_attributes:
-            return super().observed_rounds(experiment, kind)
-        return len({min(at, experiment.rounds) for at in experiment.attacked_rounds()})
-
     def server_has_labels(self, experiment: SplitExperiment) -> bool:
         """Unless clients send them with their tokens."""
         return experiment.who_holds_labels == "server"
@@ -212,15 +205,6 @@ class Split(Scenario[SplitExperiment]):
         edge.requires_grad_(split.trains_edge)
         key = (plan.seed, "dry-run")
         return [edge, server], lambda images: server(smash(edge, plan.defenses(), images, plan.data_card(), key))
-
-    def count_messages(self, experiment: SplitExperiment, plan: Plan, train: int, test: int) -> int:
-        """Those of the steps, the last gradients, the half's update, and the evaluation behind every round."""
-        per_message, rounds = experiment.batches_per_message, experiment.rounds
-        steps = (
-            math.ceil(len(SplitPasses(plan.at(1), train).batches()) / per_message) + 1 + split_plan(plan).trains_edge
-        )
-        evaluation = math.ceil(test / (per_message * experiment.batch_size)) + 1
-        return experiment.num_clients * (rounds * steps + (rounds + 1) * evaluation)
 
 
 def _bounded(defense: SmashedDefense) -> bool:

@@ -68,7 +68,6 @@ class Smashed(Kind):
     observation: ClassVar[type] = SmashedData
     seen: ClassVar[type[Seen]] = SeenTokens
     start: ClassVar[str] = "TokenDecoder()"
-    asked: ClassVar[bool] = True
     paired: ClassVar[bool] = True
 
     def suits(self, attack: Attack[Any, Any]) -> bool:
