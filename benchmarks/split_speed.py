@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from attacks.normalisation import normalise
 from clients.data.card import DataCard
 from clients.split.plan import build_optimizer, split_plan
-from clients.task.local_data import local_batch
+from clients.task.batches import local_batch
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.run_folder.run_directory import read_lines

@@ -26,7 +26,7 @@ from attacks.refinement.unshuffle import WindowMean
 from attacks.scoring.roc import auc
 from attacks.uploads.base import TrainedModel
 from clients.data.images import ImageDataset
-from clients.task.local_data import local_batch
+from clients.task.batches import local_batch
 from clients.task.task import WholeModelPlan, whole_model_plan
 from clients.training.evaluation import device
 from defenses.base import Batch, Loss

@@ -9,7 +9,10 @@ from torch.nn import functional as F
 from attacks.normalisation import normalise
 from attacks.query_sender import QuerySender
 from clients.inference.plan import CutModel, inference_plan
-from clients.task.local_data import CHUNK, Client, LocalData, Probed, Truths, chunks, rows
+from clients.task.batches import CHUNK, chunks
+from clients.task.client import Client
+from clients.task.local_data import LocalData
+from clients.task.truths import Probed, Truths, rows
 from clients.training.evaluation import device, evaluate
 
 KIND = "message:query"

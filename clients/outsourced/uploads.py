@@ -8,7 +8,10 @@ from dataclasses import replace
 import torch
 
 from clients.outsourced.plan import outsourced_plan
-from clients.task.local_data import Client, LocalData, Probed, Truths, chunks, rows
+from clients.task.batches import chunks
+from clients.task.client import Client
+from clients.task.local_data import LocalData
+from clients.task.truths import Probed, Truths, rows
 from defenses.random_draws import generator_for
 
 KIND = "message:upload"

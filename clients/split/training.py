@@ -21,8 +21,11 @@ from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.audits import AuditBatches
 from clients.split.batches import SplitBatches, smashed
 from clients.split.plan import SplitPlan, build_optimizer, split_plan
-from clients.task.local_data import Client, LocalData, Truths, chunks
+from clients.task.batches import chunks
+from clients.task.client import Client
+from clients.task.local_data import LocalData
 from clients.task.task import Task, load_weights
+from clients.task.truths import Truths
 from clients.training.evaluation import device
 from clients.training.optimizer_state import flat_state, load_flat_state
 from defenses.base import Update

@@ -18,7 +18,7 @@ from clients.data.card import DataCard
 from clients.inference.plan import InferencePlan, inference_plan
 from clients.models.library import ModelError
 from clients.task.auxiliary import Auxiliary
-from clients.task.local_data import chunks
+from clients.task.batches import chunks
 from clients.task.task import FLOAT_BYTES, Plan
 from defenses.base import DefenseError
 from defenses.fitting import FittedDefense

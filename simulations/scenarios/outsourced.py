@@ -13,7 +13,7 @@ from attacks.spec import stages_of
 from attacks.uploads.joint_encodings import JointEncodingInversion
 from clients.data.card import DataCard
 from clients.outsourced.plan import outsourced_plan
-from clients.task.local_data import chunks
+from clients.task.batches import chunks
 from clients.task.task import FLOAT_BYTES, Plan
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
