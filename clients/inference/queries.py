@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from attacks.normalisation import normalise
 from attacks.query_sender import QuerySender
-from clients.inference.plan import CutModel, inference_plan
+from clients.inference.plan import CutModel, InferencePlan
 from clients.task.batches import CHUNK, chunks
 from clients.task.client import Client
 from clients.task.local_data import LocalData
@@ -79,7 +79,7 @@ class InferenceClient(Client):
     def sensitive(self, observation: str) -> list[Tensor]:
         """Of "attribute" the values of the first test examples, as many as the server observes."""
         if observation == "attribute":
-            count = inference_plan(self.task.plan).observed_queries(self.data.num_test)
+            count = InferencePlan.narrow(self.task.plan).observed_queries(self.data.num_test)
             return [self.data.test_sensitive()[:count]]
         return super().sensitive(observation)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attacks.queries.training import MIN_EXAMPLES
 from attacks.query_sender import QuerySender
 from clients.data.card import DataCard
-from clients.inference.plan import InferencePlan, inference_plan
+from clients.inference.plan import InferencePlan
 from clients.models.library import ModelError
 from clients.task.auxiliary import Auxiliary
 from clients.task.batches import chunks
@@ -162,7 +162,7 @@ class Inference(Scenario[InferenceExperiment]):
             )
 
     def _plan(self, experiment: InferenceExperiment, pipeline: Pipeline) -> InferencePlan:
-        return inference_plan(experiment.plan(pipeline))
+        return InferencePlan.narrow(experiment.plan(pipeline))
 
     def check_clients(self, experiment: InferenceExperiment, clients: KnownClients) -> None:
         """As ``check_data``; refuses clients that ask fewer batches than are attacked."""
@@ -204,7 +204,7 @@ class Inference(Scenario[InferenceExperiment]):
         """Training by the server, and queries of the clients."""
         leave_cores_to_attacks(experiment.attack_workers)
         # Every task says what the model's images look like, and so clients and attacks normalise as the server does.
-        mine = replace(inference_plan(plan), card=experiment.normalised(clients.card))
+        mine = replace(InferencePlan.narrow(plan), card=experiment.normalised(clients.card))
         if auditor not in self._trainings:
             self._trainings[auditor] = self._training(experiment, mine)
             self._adversaries[auditor] = OfflineAdversaries(experiment.offline_adversary, experiment.offline_iterations)

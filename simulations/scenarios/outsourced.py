@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attacks.spec import stages_of
 from attacks.uploads.joint_encodings import JointEncodingInversion
 from clients.data.card import DataCard
-from clients.outsourced.plan import outsourced_plan
+from clients.outsourced.plan import OutsourcedPlan
 from clients.task.batches import chunks
 from clients.task.task import FLOAT_BYTES, Plan
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
@@ -159,7 +159,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
         leave_cores_to_attacks(experiment.attack_workers)
         pipeline = plan.defenses()
         server = OutsourcedServer(
-            plan=outsourced_plan(plan),
+            plan=OutsourcedPlan.narrow(plan),
             auditor=auditor,
             sizes={partition: train for partition, (train, _) in clients.sizes.items()},
             attacks={kind: experiment.attacks_on(pipeline, kind) for kind in KINDS},

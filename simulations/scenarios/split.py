@@ -14,7 +14,7 @@ from attacks.sender import smash
 from clients.data.card import DataCard
 from clients.models.library import ModelError
 from clients.models.split.split_models import split_model_names
-from clients.split.plan import SplitPlan, split_plan
+from clients.split.plan import SplitPlan
 from clients.task.task import Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.fitting import FittedDefense
@@ -49,7 +49,7 @@ class SplitExperiment(SplitSettings, Experiment):
 
     def plan(self, pipeline: Pipeline) -> SplitPlan:
         """What the run fixes for the clients of a pipeline."""
-        return split_plan(super().plan(pipeline))
+        return SplitPlan.narrow(super().plan(pipeline))
 
 
 class SplitRounds:
@@ -185,7 +185,7 @@ class Split(Scenario[SplitExperiment]):
         """SplitFed by a curious server."""
         leave_cores_to_attacks(experiment.attack_workers)
         strategy = SplitFed(
-            plan=split_plan(plan),
+            plan=SplitPlan.narrow(plan),
             auditor=auditor,
             holders={p: Holder(*sizes, clients.labels.get(p)) for p, sizes in clients.sizes.items()},
             schedule=schedule_of(experiment),
@@ -196,11 +196,11 @@ class Split(Scenario[SplitExperiment]):
             min_usable=experiment.min_usable,
             label=label,
         )
-        return SplitRounds(strategy, auditor, split_plan(plan))
+        return SplitRounds(strategy, auditor, SplitPlan.narrow(plan))
 
     def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """Both halves, with what a client does to its tokens between them."""
-        split = split_plan(plan)
+        split = SplitPlan.narrow(plan)
         edge, server = split.build_halves()
         edge.requires_grad_(split.trains_edge)
         key = (plan.seed, "dry-run")
