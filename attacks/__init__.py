@@ -54,9 +54,9 @@ from attacks.smashed.feature_inversion import FeatureInversion
 from attacks.smashed.hermitian_pairing import HermitianPairing
 from attacks.smashed.pix2pix import Pix2Pix
 from attacks.smashed.server_prediction import ServerPrediction
-from attacks.smashed.token_decoder import TokenDecoder
-from attacks.smashed.token_intersection import TokenIntersection
-from attacks.smashed.token_jigsaw import TokenJigsaw
+from attacks.smashed.tokens.decoder import TokenDecoder
+from attacks.smashed.tokens.intersection import TokenIntersection
+from attacks.smashed.tokens.jigsaw import TokenJigsaw
 from attacks.tabular.embedding_reversal import EmbeddingReversal
 from attacks.tabular.field_reading import FieldReading
 from attacks.uploads.base import AsUploaded

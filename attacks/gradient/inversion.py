@@ -172,16 +172,6 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         return ()
 
     @property
-    def evaluations(self) -> int:
-        """How often the objective of one observation is evaluated, at most."""
-        return self._step_evaluations * self.iterations * self.restarts
-
-    @property
-    def preparation(self) -> int:
-        """How often it evaluates an objective besides, once for all observations of a round."""
-        return 0
-
-    @property
     def _step_evaluations(self) -> int:
         return STEP_ITERATIONS if self.optimizer == "lbfgs" and not self.line_search else 1
 

@@ -82,11 +82,6 @@ class NoiseModelInversion(GradientInversion):
         for name in ("noise_std", "step_noise_std", "guide"):
             require_scale(self, name, zero=True)
 
-    @property
-    def evaluations(self) -> int:
-        """As ``GradientInversion``, of both searches."""
-        return super().evaluations + self.adam_iterations * self.restarts
-
     def card(self) -> dict[str, int | str]:
         """As ``GradientInversion``, of both searches."""
         found = super().card()

@@ -9,10 +9,10 @@ from typing import ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack
+from attacks.base import Attack, Knowledge
 from attacks.guesses import Cells, Labels, Reconstruction
 from attacks.observations import AttackError
-from attacks.sender import EdgeHalf
+from attacks.sender import EdgeHalf, Sender
 from defenses.base import Update
 from defenses.pipeline import Pipeline
 
@@ -140,3 +140,14 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
             return self.attack_one(observation, generator)
         except AttackError as error:
             return self.failed(observation, str(error))
+
+
+def sender_of(knowledge: Knowledge) -> Sender:
+    """What makes smashed data of auxiliary images.
+
+    Raises:
+        AttackError: Outside of split learning.
+    """
+    if knowledge.sender is None:
+        raise AttackError("there is no client half to attack: this is for split learning")
+    return knowledge.sender

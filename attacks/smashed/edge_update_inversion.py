@@ -15,8 +15,8 @@ from attacks.base import OWN_OBJECTIVE, Knowledge
 from attacks.descent import StepRule, minimise
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
-from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
-from attacks.smashed.feature_inversion import AssumedSender, sender_of
+from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData, sender_of
+from attacks.smashed.feature_inversion import AssumedSender
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
 from defenses.base import Update
 from defenses.checks import MOST_STEPS, require_scale, require_whole

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import Draw, Pool, from_store, mean_of_transmissions, pooled_transmissions
-from attacks.smashed.token_decoder import TokenDecoder
+from attacks.smashed.tokens.decoder import TokenDecoder
 from defenses.checks import MOST_EXAMPLES, require_whole
 
 

@@ -15,10 +15,10 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import Normalisation, normalise
 from attacks.observations import AttackError
-from attacks.sender import EdgeHalf, Sender
-from attacks.smashed.base import SmashedAttack, SmashedData
-from attacks.smashed.token_positions import TokenReader
-from attacks.smashed.token_training import train_reader
+from attacks.sender import EdgeHalf
+from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
+from attacks.smashed.tokens.positions import TokenReader
+from attacks.smashed.tokens.training import train_reader
 from defenses.base import DefenseError
 from defenses.checks import MOST_STEPS, require, require_scale, require_whole
 from defenses.pipeline import Pipeline
@@ -97,7 +97,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
     Attributes:
         permutation: "fixed": token n in slot n, a fixed order as good as any other, and the true one without shuffling.
             "resampled": at every step an order that a client could have drawn, so that x must suit all of them. "jigsaw": what
-            the solver of ``token_positions`` finds, with a network that was trained on auxiliary images.
+            the solver of ``tokens.positions`` finds, with a network that was trained on auxiliary images.
             "oracle": the true one, which no message holds: an upper bound on what finding the order could give.
         iterations: Steps of Adam (AMSGrad), 500,000 in the reference code. The lowest objective is returned; with "resampled"
             that of one draw.
@@ -213,14 +213,3 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         assert self.learned is not None
         key = ("attacker", int(torch.randint(1 << 62, (), generator=generator)))
         return self.learned.pipeline.token_order(features.shape[0], features.shape[1], key)
-
-
-def sender_of(knowledge: Knowledge) -> Sender:
-    """What makes smashed data of auxiliary images.
-
-    Raises:
-        AttackError: Outside of split learning.
-    """
-    if knowledge.sender is None:
-        raise AttackError("there is no client half to attack: this is for split learning")
-    return knowledge.sender

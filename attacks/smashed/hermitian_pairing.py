@@ -13,11 +13,11 @@ from torch import Tensor
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
-from attacks.smashed.base import SmashedAttack, SmashedData
-from attacks.smashed.feature_inversion import FeatureInversion, sender_of
+from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
+from attacks.smashed.feature_inversion import FeatureInversion
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
-from attacks.smashed.token_positions import TokenReader, place
-from attacks.smashed.token_training import train_reader
+from attacks.smashed.tokens.positions import TokenReader, place
+from attacks.smashed.tokens.training import train_reader
 from defenses.checks import MOST_STEPS, require_whole
 from defenses.smashed.spectral_shuffle import SpectralShuffle, from_spectrum, mirror, patch_side, to_planes, to_tokens
 
@@ -109,7 +109,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     1. The spectrum of a real image satisfies X(-f) = conj X(f), so the patch at row a and column b of a g x g grid is that at
        g - 1 - a, g - 1 - b mirrored and conjugated, wherever the shuffle puts the two (``pairing_costs``).
     2. A network that reads the patches of auxiliary images gives every slot log-probabilities of positions
-       (``token_positions``); energy, which falls with frequency, is what it learns first. Pairs of slots are assigned to
+       (``tokens.positions``); energy, which falls with frequency, is what it learns first. Pairs of slots are assigned to
        pairs of mirrored positions, each in its better orientation (``place_pairs``).
     3. The inverse transform gives tokens, and least squares gives the pixels whose embedding they are.
 

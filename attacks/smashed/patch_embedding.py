@@ -8,7 +8,7 @@ from torch import Tensor
 from attacks.normalisation import Normalisation, channel_statistics
 from attacks.observations import AttackError
 from attacks.sender import EdgeHalf
-from attacks.smashed.token_positions import from_patches
+from attacks.smashed.tokens.positions import from_patches
 
 
 def patch_embedding(edge: EdgeHalf, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:

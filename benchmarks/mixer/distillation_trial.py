@@ -26,8 +26,8 @@ from attacks.refinement.unshuffle import WindowMean
 from attacks.scoring.roc import auc
 from attacks.uploads.base import TrainedModel
 from clients.data.images import ImageDataset
-from clients.task.local_data import local_batch
-from clients.task.task import WholeModelPlan, whole_model_plan
+from clients.task.batches import local_batch
+from clients.task.task import WholeModelPlan
 from clients.training.evaluation import device
 from defenses.base import Batch, Loss
 from defenses.random_draws import Key, generator_for
@@ -153,7 +153,7 @@ class Trial:
             batch_size=chosen.batch_size, momentum=0.9, nesterov=True, weight_decay=5e-4, seed=self.seed,
             defenses=chosen.defense,
         )  # fmt: skip
-        return whole_model_plan(experiment.plan(parse(chosen.defense if arm.protected else "")))
+        return WholeModelPlan.narrow(experiment.plan(parse(chosen.defense if arm.protected else "")))
 
     def uploads(self, role: str, *, protected: bool) -> Batch:
         """Training images of a role as the server gets them."""

@@ -45,7 +45,7 @@ from clients.external_app.client import (
 )
 from clients.external_app.mods import Budget, app_mods, budgets, inner_mods, mods_of, named, training_names
 from clients.external_app.named_arrays import named_as
-from clients.external_app.plan import ModelFactory, app_plan, built
+from clients.external_app.plan import AppPlan, ModelFactory, built
 from clients.external_app.reply_check import distance, remembering, require_last_reply
 from clients.external_app.streams import in_own_streams
 from clients.messages.audit_answers import answer_audit
@@ -75,7 +75,7 @@ class _Answers:
     def client(self, message: Message, context: Context) -> AppClient:
         """The client behind a message. The server's orders choose none of its model, loss and data."""
         task = read_task(str(values_of(message, "config")["task"]))
-        app_plan(task.plan)  # Plans of other scenarios do what the app never agreed to.
+        AppPlan.narrow(task.plan)  # Plans of other scenarios do what the app never agreed to.
         whose = (context.run_id, context.node_id)
         if self._held is None or self._held[0] != whose:
             images, labels, held_out = read_data(self.data(context))
@@ -114,7 +114,7 @@ class _Answers:
 
     def _one_step(self, client: AppClient, weights: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Weights after a step as the server reckons with it."""
-        task, plan = client.task, app_plan(client.task.plan)
+        task, plan = client.task, AppPlan.narrow(client.task.plan)
         ahead = plan.momentum if plan.nesterov else 0.0
         return one_step(
             self.model, weights, batch, client.data.card, self.loss, task.learning_rate, plan.weight_decay, ahead

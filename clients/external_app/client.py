@@ -15,8 +15,9 @@ from clients.data.card import DataCard
 from clients.external_app.plan import ModelFactory, built
 from clients.federated.client import LocalClient
 from clients.secrets.draws import Draws
-from clients.task.local_data import LocalData, Probed, Truths
+from clients.task.local_data import LocalData
 from clients.task.task import Task
+from clients.task.truths import Probed, Truths
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 

@@ -13,7 +13,6 @@ from clients.data.datasets import ImageDataset
 from clients.data.images import ImageData
 from clients.federated.plan import FederatedPlan
 from clients.process.own_code import own_code
-from clients.task.task import Plan
 from defenses.base import Defense, DefenseError
 from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
@@ -82,17 +81,6 @@ def built(factory: ModelFactory) -> nn.Module:
     if not isinstance(model, nn.Module) or isinstance(factory, nn.Module):
         raise ValueError(f"model is {factory!r}, which gives {type(model).__name__}; {allowed}")
     return model
-
-
-def app_plan(plan: Plan) -> AppPlan:
-    """The plan as that of an audited app.
-
-    Raises:
-        TypeError: When it is of another scenario.
-    """
-    if not isinstance(plan, AppPlan):
-        raise TypeError(f"a run of scenario {plan.scenario!r} is no audit of an app")
-    return plan
 
 
 def name_of(factory: ModelFactory) -> str:

@@ -18,7 +18,7 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.federated.client import LocalClient
 from clients.federated.model_check import ModelCheck, Remembered, Tried, Weights
-from clients.federated.plan import federated_plan
+from clients.federated.plan import FederatedPlan
 from clients.messages.node import draws_from_seed
 from clients.secrets.policy import RefusedError, refusal
 from clients.task.task import load_weights
@@ -42,7 +42,7 @@ def checks_models(context: Context, client: LocalClient) -> bool:
     """
     chosen: Any = context.node_config.get(KEY)
     if chosen is None:
-        return federated_plan(client.task.plan).model_check if draws_from_seed(context) else True
+        return FederatedPlan.narrow(client.task.plan).model_check if draws_from_seed(context) else True
     if not isinstance(chosen, bool):
         raise ValueError(f"{KEY} is {chosen!r} in the node's configuration; allowed: true or false")
     return chosen

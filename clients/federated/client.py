@@ -20,9 +20,12 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from attacks.attributes.property_inference import majority
 from attacks.local_model import shared_tensors
-from clients.federated.plan import federated_plan
-from clients.task.local_data import Client, KeptExamples, Probed, Truths, join, rows
+from clients.federated.kept_examples import KeptExamples
+from clients.federated.plan import FederatedPlan
+from clients.task.batches import join
+from clients.task.client import Client
 from clients.task.task import Plan, load_weights
+from clients.task.truths import Probed, Truths, rows
 from clients.training.evaluation import device, evaluate
 from clients.training.sgd import batches, plain_training, train_on
 from defenses.base import Batch, Training, TrainingDefense, Update
@@ -184,7 +187,7 @@ class LocalClient(Client):
             model, seen = self._model(weights), self.probed(target, question).seen
             images = TensorDataset(seen.images, seen.targets)
             training = self._training(model, images, booked, key, one_step=True)
-            if federated_plan(self.task.plan).probe_mode == "eval":
+            if FederatedPlan.narrow(self.task.plan).probe_mode == "eval":
                 set_eval(training.model, keep_hooked=self.pipeline.needs_group_norm)
             _, steps = self._run(training, key, protect=False)
             booked = training.state

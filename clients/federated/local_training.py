@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from attacks.local_model import shared_tensors
 from attacks.observations import AttackError
 from clients.federated.client import Ledger, LocalClient
-from clients.task.local_data import BLOCK, LocalData, join
+from clients.task.batches import join
+from clients.task.local_data import LocalData
+from clients.task.protected_once import BLOCK
 from clients.task.task import Plan, Task, load_weights
 from defenses.base import Batch, Update
 from defenses.random_draws import generator_for

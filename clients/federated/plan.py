@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clients.task.task import Plan, WholeModelPlan
+from clients.task.task import WholeModelPlan
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,3 @@ class FederatedPlan(WholeModelPlan):
 
     probe_mode: str = "train"
     model_check: bool = False
-
-
-def federated_plan(plan: Plan) -> FederatedPlan:
-    """The plan as that of federated learning.
-
-    Raises:
-        TypeError: When it is of another scenario.
-    """
-    if not isinstance(plan, FederatedPlan):
-        raise TypeError(f"a run of scenario {plan.scenario!r} sends no probes")
-    return plan

@@ -27,7 +27,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 
 from attacks.query_sender import QuerySender
-from clients.inference.plan import InferencePlan, inference_plan
+from clients.inference.plan import InferencePlan
 from clients.inference.queries import InferenceClient
 from clients.messages.node import book, client_as, reply_to
 from clients.secrets.policy import RefusedError
@@ -39,7 +39,7 @@ def features(message: Message, context: Context) -> Message:
     """Sends batches of queries."""
     start = time.perf_counter()
     client, config = client_as(InferenceClient, message, context), values_of(message, "config")
-    plan = inference_plan(client.task.plan)
+    plan = InferencePlan.narrow(client.task.plan)
     cut = plan.cut_of(client.task.round)
     first, count = int(config["first"]), int(config["count"])
     if count < 1:  # which would begin the queries anew and book nothing
@@ -94,7 +94,7 @@ def require_version(context: Context, client: InferenceClient, version: str, tol
 def judge(message: Message, context: Context) -> Message:
     """How good the answers were, by this client's own labels."""
     client = client_as(InferenceClient, message, context)
-    plan = inference_plan(client.task.plan)
+    plan = InferencePlan.narrow(client.task.plan)
     model = plan.build_cut(plan.cut_of(client.task.round), tensors_of(message, "arrays"))
     numbers = client.judge(tensors_of(message, "answers")["0"], model)
     return reply_to(message, {"metrics": metrics({**numbers, "num-examples": int(numbers["num-examples"])})})

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from clients.models.cuts import CUTS, checked_cut, halves
 from clients.models.library import ModelError
-from clients.task.task import Plan, WholeModelPlan, load_weights
+from clients.task.task import WholeModelPlan, load_weights
 from clients.training.evaluation import device
 
 
@@ -105,14 +105,3 @@ class InferencePlan(WholeModelPlan):
         client = self.build_cut(cut).client
         load_weights(client, weights)
         return client
-
-
-def inference_plan(plan: Plan) -> InferencePlan:
-    """The plan as that of a run of edge-cloud inference.
-
-    Raises:
-        TypeError: When it is of another scenario.
-    """
-    if not isinstance(plan, InferencePlan):
-        raise TypeError(f"a run of scenario {plan.scenario!r} asks a cloud half nothing")
-    return plan

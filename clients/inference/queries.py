@@ -8,8 +8,11 @@ from torch.nn import functional as F
 
 from attacks.normalisation import normalise
 from attacks.query_sender import QuerySender
-from clients.inference.plan import CutModel, inference_plan
-from clients.task.local_data import CHUNK, Client, LocalData, Probed, Truths, chunks, rows
+from clients.inference.plan import CutModel, InferencePlan
+from clients.task.batches import CHUNK, chunks
+from clients.task.client import Client
+from clients.task.local_data import LocalData
+from clients.task.truths import Probed, Truths, rows
 from clients.training.evaluation import device, evaluate
 
 KIND = "message:query"
@@ -76,7 +79,7 @@ class InferenceClient(Client):
     def sensitive(self, observation: str) -> list[Tensor]:
         """Of "attribute" the values of the first test examples, as many as the server observes."""
         if observation == "attribute":
-            count = inference_plan(self.task.plan).observed_queries(self.data.num_test)
+            count = InferencePlan.narrow(self.task.plan).observed_queries(self.data.num_test)
             return [self.data.test_sensitive()[:count]]
         return super().sensitive(observation)
 

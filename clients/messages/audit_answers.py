@@ -14,7 +14,7 @@ from clients.messages.node import answers_of, reply_to
 from clients.scoring.audit import Audited, audit_baselines, audit_guesses
 from clients.scoring.guesses import read_guesses
 from clients.secrets.policy import refusal
-from clients.task.local_data import Client
+from clients.task.client import Client
 from clients.wire.records import metrics, tensors_of, to_record, values_of, withheld
 
 

@@ -29,7 +29,8 @@ from clients.secrets.policy import (
     require_pipeline,
 )
 from clients.secrets.secret_file import SecretError, default_folder, kept_secret
-from clients.task.local_data import Client, LocalData
+from clients.task.client import Client
+from clients.task.local_data import LocalData
 from clients.task.scenarios import client_side, read_task
 from clients.wire.records import REFUSED, to_tensors, values_of
 from clients.wire.texts import RecordError, shortened

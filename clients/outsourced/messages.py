@@ -15,7 +15,7 @@ import time
 from flwr.app import Context, Message
 
 from clients.messages.node import answers_of, book, client_as, reply_to
-from clients.outsourced.plan import OutsourcedPlan, outsourced_plan
+from clients.outsourced.plan import OutsourcedPlan
 from clients.outsourced.uploads import UPLOAD_ROUND, OutsourcedClient
 from clients.task.scenarios import ClientSide
 from clients.task.task import load_weights
@@ -30,7 +30,7 @@ def upload(message: Message, context: Context) -> Message:
     if client.task.round != UPLOAD_ROUND:
         raise ValueError(f"an upload was asked for in round {client.task.round}; allowed: {UPLOAD_ROUND}")
     # Before anything is booked: fresh draws for each pass are more looks at one image, as repeats are.
-    answers_of(context).require_upload_passes(outsourced_plan(client.task.plan).upload_passes)
+    answers_of(context).require_upload_passes(OutsourcedPlan.narrow(client.task.plan).upload_passes)
     first, count = int(config["first"]), int(config["count"])
     if count < 1:  # which would begin the upload anew and book nothing
         raise ValueError(f"an upload of {count} batches was asked for; allowed: 1 or more")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clients.task.task import Plan, WholeModelPlan
+from clients.task.task import WholeModelPlan
 
 
 @dataclass(frozen=True)
@@ -16,14 +16,3 @@ class OutsourcedPlan(WholeModelPlan):
     """
 
     upload_passes: int = 1
-
-
-def outsourced_plan(plan: Plan) -> OutsourcedPlan:
-    """The plan as that of outsourced training.
-
-    Raises:
-        TypeError: When it is of another scenario.
-    """
-    if not isinstance(plan, OutsourcedPlan):
-        raise TypeError(f"in a run of scenario {plan.scenario!r} nobody uploads images")
-    return plan

@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from clients.outsourced.plan import outsourced_plan
-from clients.task.local_data import Client, LocalData, Probed, Truths, chunks, rows
+from clients.outsourced.plan import OutsourcedPlan
+from clients.task.batches import chunks
+from clients.task.client import Client
+from clients.task.local_data import LocalData
+from clients.task.truths import Probed, Truths, rows
 from defenses.random_draws import generator_for
 
 KIND = "message:upload"
@@ -32,7 +35,7 @@ class Uploads:
         self.data = copy.copy(data)
         self.data.task = replace(data.task, round=UPLOAD_ROUND)
         self._batches = chunks(data.num_train, data.task.plan.batch_size)
-        self._passes = outsourced_plan(data.task.plan).upload_passes
+        self._passes = OutsourcedPlan.narrow(data.task.plan).upload_passes
 
     def __len__(self) -> int:
         """Number of batches of all passes."""

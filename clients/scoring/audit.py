@@ -33,7 +33,9 @@ from clients.scoring.image_scores import (
 from clients.scoring.null_baselines import BlindGuesses, NullImages
 from clients.scoring.retrieval import CANDIDATES, other_images, retrieval, retrieval_from_round
 from clients.scoring.table_audit import cell_baselines, cell_scores
-from clients.task.local_data import CHUNK, Client, Probed, Truths, chunks
+from clients.task.batches import CHUNK, chunks
+from clients.task.client import Client
+from clients.task.truths import Probed, Truths
 
 COUNTS, MOST_COUNTED = "counts", 1000
 """What stands before the names of totals among the scores; images of a client, evenly spaced, that are counted at most."""

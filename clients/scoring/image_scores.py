@@ -11,8 +11,8 @@ from attacks.guesses import Labels, Reconstruction
 from attacks.image_measures import ms_ssim, mse, psnr, ssim
 from attacks.normalisation import normalise
 from attacks.scoring.metrics import label_hits, optimal_assignment, score, score_pairs
-from clients.task.local_data import Probed
 from clients.task.task import Task
+from clients.task.truths import Probed
 from defenses.base import Batch
 
 MAX_PSNR = 100.0

@@ -16,7 +16,9 @@ from clients.data.augmentation import mean_view
 from clients.data.images import ImageDataset
 from clients.scoring.image_scores import MAX_PSNR
 from clients.scoring.retrieval import shows_views
-from clients.task.local_data import CHUNK, LocalData, Probed, chunks
+from clients.task.batches import CHUNK, chunks
+from clients.task.local_data import LocalData
+from clients.task.truths import Probed
 from defenses.base import Batch
 
 NULL_PSNR = "psnr-null"

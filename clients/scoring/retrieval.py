@@ -10,7 +10,8 @@ from torch import Tensor
 from attacks.guesses import Reconstruction
 from attacks.scoring.metrics import retrieved
 from clients.scoring.same_images import KnownImages
-from clients.task.local_data import LocalData, Probed
+from clients.task.local_data import LocalData
+from clients.task.truths import Probed
 from defenses.base import Batch
 from defenses.random_draws import generator_for
 

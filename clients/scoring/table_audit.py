@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from attacks.guesses import Cells
-from clients.task.local_data import LocalData, Probed, Truths
+from clients.task.local_data import LocalData
+from clients.task.truths import Probed, Truths
 
 CELLS = "cells-right"
 """Of each row the share of its columns whose category is right."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from clients.models.split.halves import EdgeHalf
 from clients.split.batches import SplitBatches, smashed
-from clients.task.local_data import Probed
+from clients.task.truths import Probed
 from clients.training.evaluation import device
 from defenses.base import Batch, Update
 from defenses.random_draws import Key, generator_for

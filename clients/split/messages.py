@@ -33,7 +33,7 @@ from torch import Tensor
 
 from clients.messages.node import answers_of, book, client_as, reply_to
 from clients.secrets.policy import Answers, refusal
-from clients.split.plan import SplitPlan, split_plan
+from clients.split.plan import SplitPlan
 from clients.split.training import EdgeState, SplitClient
 from clients.task.scenarios import ClientSide
 from clients.wire.records import metrics, tensors_of, to_record, to_tensors, values_of, withheld
@@ -139,7 +139,7 @@ def _count_transmissions(context: Context, answers: Answers, wanted: int) -> Non
 
 def _advance(client: SplitClient, message: Message, context: Context) -> EdgeState:
     """The client half after the gradients of this message; kept in the node's state where it is trained."""
-    if not split_plan(client.task.plan).trains_edge:
+    if not SplitPlan.narrow(client.task.plan).trains_edge:
         return EdgeState({})
     begin = tensors_of(message, "edge")
     state = client.begin_round(begin, _last_kept(client, context)) if begin else _kept(client, context)

@@ -96,17 +96,6 @@ class SplitPlan(Plan):
         return (self.train_edge or pipeline.edge_training is not None) and not pipeline.raw_patches
 
 
-def split_plan(plan: Plan) -> SplitPlan:
-    """The plan as that of a split run.
-
-    Raises:
-        TypeError: When it is of another scenario.
-    """
-    if not isinstance(plan, SplitPlan):
-        raise TypeError(f"a run of scenario {plan.scenario!r} has no client half")
-    return plan
-
-
 def build_optimizer(plan: SplitPlan, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """The experiment's optimizer over groups of parameters that carry their own learning rates."""
     if plan.optimizer == "adamw":

@@ -20,9 +20,12 @@ from clients.federated.client import TrainingError, protect_gradient
 from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.audits import AuditBatches
 from clients.split.batches import SplitBatches, smashed
-from clients.split.plan import SplitPlan, build_optimizer, split_plan
-from clients.task.local_data import Client, LocalData, Truths, chunks
+from clients.split.plan import SplitPlan, build_optimizer
+from clients.task.batches import chunks
+from clients.task.client import Client
+from clients.task.local_data import LocalData
 from clients.task.task import Task, load_weights
+from clients.task.truths import Truths
 from clients.training.evaluation import device
 from clients.training.optimizer_state import flat_state, load_flat_state
 from defenses.base import Update
@@ -70,20 +73,20 @@ class SplitClient(Client):
             [self.audits.truth(target) for target in range(self.task.plan.probe_targets)],
             paired=True,
             in_paper_scale=True,
-            embed=self._embed if self.data.card.is_table and not split_plan(self.task.plan).trains_edge else None,
+            embed=self._embed if self.data.card.is_table and not SplitPlan.narrow(self.task.plan).trains_edge else None,
         )
 
     def sensitive(self, observation: str) -> list[Tensor]:
         """Of "smashed-attribute" the values of the first test examples, as many as the server observes."""
         if observation == "smashed-attribute":
-            count = split_plan(self.task.plan).observed_queries(self.data.num_test)
+            count = SplitPlan.narrow(self.task.plan).observed_queries(self.data.num_test)
             return [self.data.test_sensitive()[:count]]
         return super().sensitive(observation)
 
     @torch.no_grad()
     def _embed(self, rows: Tensor) -> Tensor:
         """What the frozen client half makes of rows of a table, before any defence: (n, F, D) on the CPU."""
-        return _initial_edge(split_plan(self.task.plan)).embed(rows.to(device())).cpu()
+        return _initial_edge(SplitPlan.narrow(self.task.plan)).embed(rows.to(device())).cpu()
 
     # Training of the client half ----------------------------------------------------------------------------------------
 
@@ -145,7 +148,9 @@ class SplitClient(Client):
         loss = (features * gradient).sum()
         if network is None or self.pipeline.edge_training is None:
             return loss
-        patches = RawPatches(split_plan(self.task.plan).patch_size)(self.batches.originals(number).images.to(device()))
+        patches = RawPatches(SplitPlan.narrow(self.task.plan).patch_size)(
+            self.batches.originals(number).images.to(device())
+        )
         own, penalty = self.pipeline.edge_training.losses(network, features, patches)
         return loss + own + penalty
 
@@ -154,7 +159,7 @@ class SplitClient(Client):
         defense = self.pipeline.edge_training
         if defense is None:
             return None
-        values = split_plan(self.task.plan).patch_size ** 2 * self.data.card.input_shape[0]
+        values = SplitPlan.narrow(self.task.plan).patch_size ** 2 * self.data.card.input_shape[0]
         network = defense.build_network(
             edge.num_tokens, self.pipeline.widening * edge.dim, values, generator_for(*self.data.key("network"))
         ).to(device())
@@ -164,10 +169,12 @@ class SplitClient(Client):
 
     def load_edge(self, weights: Mapping[str, Tensor]) -> EdgeHalf:
         """The client half with these weights; without any, as it was initialised."""
-        edge = copy.deepcopy(_initial_edge(split_plan(self.task.plan)))
+        edge = copy.deepcopy(_initial_edge(SplitPlan.narrow(self.task.plan)))
         if weights:
             load_weights(edge, weights)
-        return edge.requires_grad_(split_plan(self.task.plan).trains_edge).train(split_plan(self.task.plan).trains_edge)
+        return edge.requires_grad_(SplitPlan.narrow(self.task.plan).trains_edge).train(
+            SplitPlan.narrow(self.task.plan).trains_edge
+        )
 
     def edge_update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Update:
         """What this client sends of its half at the end of a round: after - before, through the update defences."""
@@ -235,7 +242,7 @@ def _pairs(logits: Tensor, truth: Tensor) -> dict[str, list[float]]:
 def _optimizers(task: Task, edge: EdgeHalf, network: nn.Module | None) -> list[torch.optim.Optimizer]:
     groups = [{"params": list(edge.parameters()), "lr": task.learning_rate}]
     own = [torch.optim.Adam(network.parameters())] if network else []
-    return [build_optimizer(split_plan(task.plan), groups), *own]
+    return [build_optimizer(SplitPlan.narrow(task.plan), groups), *own]
 
 
 @functools.lru_cache(maxsize=16)

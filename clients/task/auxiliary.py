@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clients.data.datasets import load_dataset
 from clients.data.images import DataError, ImageData, Labels, stratified_prefix, with_channels
-from clients.task.local_data import local_batch
+from clients.task.batches import local_batch
 from clients.task.task import FLOAT_BYTES, Plan
 from defenses.base import Batch
 

@@ -2,75 +2,25 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from attacks.scoring.objective import objective_of
 from clients.data.augmentation import random_crop_and_flip
-from clients.data.datasets import ImageData, to_float
+from clients.data.datasets import ImageData
 from clients.secrets.draws import Draws, digest_of
-from clients.task.task import FLOAT_BYTES, Plan, Task
+from clients.task.batches import local_batch
+from clients.task.protected_once import BLOCK, protected_each, protected_share, protected_together
+from clients.task.task import FLOAT_BYTES, Task
+from clients.task.truths import Probed
 from defenses.base import Batch
-from defenses.pipeline import Pipeline
 from defenses.random_draws import Key, generator_for
-
-BLOCK = 8
-"""Examples that share the draws of a defence that protects an image once. A client whose share does not fit into memory protects no
-more than the blocks that a batch touches; with one example in a block, defences would take five times as long."""
-
-CHUNK = 256
-"""Examples that are read and judged at once."""
-
 
 MOST_AVERAGED = 4096
 """Images behind a mean image: no mean is known better by reading more of them."""
-
-
-@dataclass(frozen=True)
-class Probed:
-    """The images of one probe: as the person holds them, and as they entered the model.
-
-    Attributes:
-        original: Before the defences, cropped and mirrored where training does so.
-        seen: As they entered the model.
-        positions: (B,) int64, which of the client's own images they are: as ``LocalData.own_images`` counts.
-    """
-
-    original: Batch
-    seen: Batch
-    positions: Tensor
-
-
-@dataclass(frozen=True)
-class Truths:
-    """What the server observed of one kind in a round, as the client knows it.
-
-    Attributes:
-        views: One entry for each observation.
-        paired: What crosses the wire says which row is of which image, so that guess i is compared with image i.
-        whole_round: Each observation is of all that was trained on, so that a guess may be of any of many images.
-        in_paper_scale: Guesses are also scored in the convention of the shuffling paper
-            (``clients.scoring.image_scores.paper_scores``).
-        embed: Of rows of a table: rows (n, 1, F, 1) -> embeddings (n, F, D) as the client half makes them; None where it changes.
-        at_many_scales: Images are also scored by MS-SSIM (``clients.scoring.image_scores.scores_at_many_scales``).
-        pooled: Each observation is of other clients' images as well: of the guesses of all images, each of this client's gets the
-            one that the assignment gives it, and classes, of which nobody knows whose they are, get no score.
-    """
-
-    views: list[Probed]
-    paired: bool = False
-    whole_round: bool = False
-    in_paper_scale: bool = False
-    embed: Callable[[Tensor], Tensor] | None = None
-    at_many_scales: bool = False
-    pooled: bool = False
 
 
 class LocalData:
@@ -131,7 +81,7 @@ class LocalData:
         if not stages:
             return batch
         if self._one_by_one:
-            return _each(protect, stages, batch, self.key(kind))
+            return protected_each(protect, stages, batch, self.key(kind))
         return protect(batch, self.key(kind, *what, digest_of(batch, stages)))
 
     def plain(self, positions: Tensor) -> Batch:
@@ -147,9 +97,11 @@ class LocalData:
         if self.task.plan.augments or not self.pipeline.protects_once:
             return self.plain(positions)
         if self._one_by_one:
-            return _each(self.pipeline.protect_once, self.pipeline.once, self.plain(positions), self.key("once"))
+            return protected_each(
+                self.pipeline.protect_once, self.pipeline.once, self.plain(positions), self.key("once")
+            )
         if self.num_train * math.prod(self.card.input_shape) * FLOAT_BYTES <= self.task.plan.image_memory * 2**30:
-            whole = _protect_once(self.task.plan, self._train, self.key("once"))
+            whole = protected_share(self.task.plan, self._train, self.key("once"))
             return Batch(whole.images[positions], whole.targets[positions])
         blocks = {at: self._kept_block(at) for at in sorted({int(position) // BLOCK for position in positions})}
         rows = [(blocks[int(position) // BLOCK], int(position) % BLOCK) for position in positions]
@@ -170,7 +122,7 @@ class LocalData:
     def _kept_block(self, at: int) -> Batch:
         """Examples ``at * BLOCK`` onwards after the once-only defences; the block's draws depend on nothing else."""
         positions = torch.arange(at * BLOCK, min((at + 1) * BLOCK, self.num_train))
-        return _once(self.pipeline, self.plain(positions), (*self.key("once"), at))
+        return protected_together(self.pipeline, self.plain(positions), (*self.key("once"), at))
 
     def originals(self) -> Batch:
         """All local training examples, unprotected."""
@@ -248,104 +200,3 @@ class LocalData:
         """Test examples of this client at ``positions`` (n,), unprotected."""
         indices = torch.tensor(self._test, dtype=torch.long)[positions]
         return local_batch(self.dataset.test, indices, self.card.num_classes)
-
-
-class Client:
-    """What the clients of all scenarios have: examples, and what an audit compares guesses with.
-
-    Attributes:
-        data: The examples.
-    """
-
-    def __init__(self, data: LocalData) -> None:
-        self.data = data
-
-    @property
-    def task(self) -> Task:
-        """The server's orders."""
-        return self.data.task
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """The defences."""
-        return self.data.pipeline
-
-    def truths(self, observation: str) -> Truths:
-        """What the server observed of a kind ("probe", "smashed", ...), as the client knows it.
-
-        Raises:
-            ValueError: When clients of this scenario show nothing of that kind.
-        """
-        raise ValueError(f"clients of scenario {self.task.plan.scenario!r} know no observation {observation!r}")
-
-    def sensitive(self, observation: str) -> list[Tensor]:
-        """True values of the sensitive attribute of the images behind each observation of a kind, (B,) int64.
-
-        Raises:
-            ValueError: When clients of this scenario show nothing of that kind, or the data have no such attribute.
-        """
-        raise ValueError(f"clients of scenario {self.task.plan.scenario!r} know no attribute of {observation!r}")
-
-    def trained_on(self) -> Tensor:
-        """Positions (n,), int64 and ascending, of the training examples that this round's training depends on."""
-        return torch.arange(self.data.num_train)
-
-
-class KeptExamples(Dataset[tuple[Tensor, Tensor]]):
-    """A client's training examples for a loader, read when they are asked for."""
-
-    def __init__(self, data: LocalData) -> None:
-        self._data = data
-
-    def __len__(self) -> int:
-        return self._data.num_train
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-        batch = self._data.kept(torch.tensor(indices, dtype=torch.long))
-        return list(zip(batch.images, batch.targets, strict=True))
-
-
-def local_batch(part: ImageData, indices: Tensor, num_classes: int) -> Batch:
-    """The examples at ``indices`` as floats in [0, 1] with their targets (one-hot, or label vectors)."""
-    targets = objective_of(part.vectors is not None).targets(part.truth(indices), num_classes)
-    return Batch(to_float(part.images[indices]), targets)
-
-
-def rows(view: Probed, chosen: Tensor | slice) -> Probed:
-    """Those of its images."""
-    original, seen = (Batch(batch.images[chosen], batch.targets[chosen]) for batch in (view.original, view.seen))
-    return Probed(original, seen, view.positions[chosen])
-
-
-@functools.lru_cache(maxsize=32)
-def _protect_once(plan: Plan, indices: tuple[int, ...], key: Key) -> Batch:
-    """Cached per process: protection that is drawn once needs computing once, and every process computes the same."""
-    part, pipeline, num_classes = plan.load_data().train, plan.defenses(), plan.data_card().num_classes
-    blocks = [torch.tensor(indices[at : at + BLOCK]) for at in range(0, len(indices), BLOCK)]
-    return join([_once(pipeline, local_batch(part, block, num_classes), (*key, at)) for at, block in enumerate(blocks)])
-
-
-def chunks(count: int, size: int, first: int = 0) -> list[Tensor]:
-    """Positions ``first`` to ``first + count`` in pieces of ``size``; one that is left over joins the last, as nobody can be mixed
-    with it.
-    """
-    cuts = [*range(first, max(first + count - 1, first + 1), size), first + count]
-    return [torch.arange(start, end) for start, end in itertools.pairwise(cuts)]
-
-
-def join(batches: Sequence[Batch]) -> Batch:
-    """One batch of several, in order."""
-    return Batch(torch.cat([batch.images for batch in batches]), torch.cat([batch.targets for batch in batches]))
-
-
-def _each(protect: Callable[[Batch, Key], Batch], stages: str, batch: Batch, key: Key) -> Batch:
-    """Every example protected as if it were the only one, under draws that its content names."""
-    alone = (Batch(batch.images[at : at + 1], batch.targets[at : at + 1]) for at in range(len(batch)))
-    return join([protect(one, (*key, digest_of(one, stages))) for one in alone]) if len(batch) else batch
-
-
-def _once(pipeline: Pipeline, batch: Batch, key: Key) -> Batch:
-    return pipeline.protect_once(batch, (*key, digest_of(batch, pipeline.once))) if pipeline.once else batch

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flwr.app import Context, Message
 
-from clients.task.local_data import Client
+from clients.task.client import Client
 from clients.task.task import SHORT, Plan, Task, TaskError, require_kind
 from clients.wire.limits import MOST_RATE, MOST_ROUNDS
 from clients.wire.texts import read_json

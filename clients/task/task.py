@@ -144,6 +144,17 @@ class Plan:
                     require_within(name, value)
         return cls(**read)
 
+    @classmethod
+    def narrow(cls, plan: Plan) -> Self:
+        """The plan as one of this class.
+
+        Raises:
+            TypeError: When it is of another scenario.
+        """
+        if not isinstance(plan, cls):
+            raise TypeError(f"a run of scenario {plan.scenario!r} has no {cls.__name__}")
+        return plan
+
     @property
     def augments(self) -> bool:
         """Whether local training sees crops or mirror images."""
@@ -232,17 +243,6 @@ class WholeModelPlan(Plan):
         """Orders for a round, with the learning rate that MultiStepLR has in epoch ``server_round`` - 1 unless one is given."""
         decayed = self.learning_rate * self.learning_rate_factor ** sum(at < server_round for at in self.milestones)
         return Task(self, server_round, decayed if learning_rate is None else learning_rate)
-
-
-def whole_model_plan(plan: Plan) -> WholeModelPlan:
-    """The plan as that of a scenario that trains whole models.
-
-    Raises:
-        TypeError: When it is of another scenario.
-    """
-    if not isinstance(plan, WholeModelPlan):
-        raise TypeError(f"a run of scenario {plan.scenario!r} trains no whole model")
-    return plan
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from attacks.normalisation import normalise
-from clients.task.local_data import CHUNK, LocalData, chunks
+from clients.task.batches import CHUNK, chunks
+from clients.task.local_data import LocalData
 from defenses.base import Batch
 
 

@@ -140,17 +140,9 @@ class Scenario(ABC, Generic[E]):
     def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """The modules that are trained, and what makes logits of images (B, C, H, W) in [0, 1]: for estimates."""
 
-    @abstractmethod
-    def count_messages(self, experiment: E, plan: Plan, train: int, test: int) -> int:
-        """Messages of one pipeline's training and evaluation to clients that hold so many examples, about."""
-
     def phases_behind(self, experiment: E) -> int:
         """Phases behind the last round, in which nothing is trained (``Rounds.observe_final``): here one, where it is attacked."""
         return int(any(at > experiment.rounds for at in experiment.attacked_rounds()))
-
-    def observed_rounds(self, experiment: E, kind: Kind) -> int:
-        """Attacked rounds in which this kind is observed."""
-        return len(experiment.attacked_rounds())
 
     def trains_on_server(self) -> bool:
         """Whether one process trains on everybody's images, and holds them as floats."""

@@ -1,1 +1,1 @@
-"""Before a run: costs, memory, notices, and refusals of what cannot run."""
+"""Before a run: memory, notices, and refusals of what cannot run."""

@@ -14,11 +14,9 @@ from clients.data.card import DataCard
 from clients.data.images import ImageDataset
 from clients.models.fits import TooLargeError, is_usual
 from clients.process.machine import memory_of_machine
-from clients.training.step_cost import StepCost, measure_step
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.scenario import scenario
-from simulations.forecast.dry_run import Step, size_told
+from simulations.forecast.dry_run import Step, measure, size_told
 from simulations.forecast.memory_needs import check_needs, needs_of
 from simulations.settings.errors import ConfigError
 
@@ -70,17 +68,11 @@ def outlined_step(experiment: Experiment, data: ImageDataset) -> Step | None:
         ConfigError: When this machine could not hold the model.
     """
     plan = replace(experiment.plan(Pipeline()), card=DataCard.of(data))
-    costs: list[StepCost] = []
     try:
         with torch.device("meta"), _LinearAttention():
-            modules, forward = scenario(plan.scenario).whole_model(plan)
-            for count in (2, 3):  # BatchNorm needs two.
-                images = torch.empty(count, *plan.data_card().input_shape)
-                costs.append(measure_step(lambda images=images: forward(images), modules, trained=True))  # type: ignore[misc]
+            return measure(plan)
     except TooLargeError as error:
         raise ConfigError(str(error)) from error
     except Exception:
         # Of models that read their own numbers while they are built, and of those that are refused elsewhere.
         return None
-    image_bytes = max(costs[1].peak_bytes - costs[0].peak_bytes, 0)
-    return Step(costs[0].parameters, max(costs[0].peak_bytes - 2 * image_bytes, 0), image_bytes, 0.0)

@@ -144,7 +144,7 @@ def _estimate(experiment: Experiment, asked: Asked, tell: Callable[[str], None],
     data = experiment.plan(Pipeline()).load_data()
     step = measure_step_of(experiment, data)
     needs = needs_of(experiment, data, step, workers, in_process=asked.in_process)
-    for line in describe(experiment, workers, step, needs) if dry_run else [f"memory: {needs}"]:
+    for line in describe(experiment, step, needs) if dry_run else [f"memory: {needs}"]:
         tell(line)
     if warning := check_needs(needs):
         tell(f"warning: {warning}")

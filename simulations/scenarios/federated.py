@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attacks.spec import stages_of
 from clients.data.card import DataCard
-from clients.federated.plan import FederatedPlan, federated_plan
+from clients.federated.plan import FederatedPlan
 from clients.task.task import Plan
 from clients.wire.records import to_record, to_tensors
 from defenses.base import DefenseError, EdgeTrainingDefense, SmashedDefense, TrainingDefense
@@ -38,7 +38,7 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
 
     def plan(self, pipeline: Pipeline) -> FederatedPlan:
         """What the run fixes for the clients of a pipeline."""
-        return federated_plan(super().plan(pipeline))
+        return FederatedPlan.narrow(super().plan(pipeline))
 
 
 class FederatedRounds:
@@ -142,7 +142,7 @@ class Federated(Scenario[FederatedExperiment]):
         """Federated averaging by a curious server."""
         pipeline = plan.defenses()
         strategy = CuriousFedAvg(
-            plan=federated_plan(plan),
+            plan=FederatedPlan.narrow(plan),
             auditor=auditor,
             probe_attacks=experiment.attacks_on(pipeline, PROBE),
             update_attacks=experiment.attacks_on(pipeline, UPDATE),
@@ -163,17 +163,6 @@ class Federated(Scenario[FederatedExperiment]):
         """The model."""
         model = plan.build_model().train()
         return [model], model
-
-    def count_messages(self, experiment: FederatedExperiment, plan: Plan, train: int, test: int) -> int:
-        """One of training and one of evaluation for each client and round."""
-        clients, rounds = experiment.num_clients, experiment.rounds
-        trained = max(1, round(experiment.fraction_train * clients))
-        return rounds * trained + (rounds + 1) * clients
-
-    def observed_rounds(self, experiment: FederatedExperiment, kind: Kind) -> int:
-        """Of sums over clients each round once for each number of clients."""
-        sizes = len(group_sizes(experiment.aggregate_clients)) if kind.pooled else 1
-        return super().observed_rounds(experiment, kind) * sizes
 
     def needs_whole_share(self, experiment: FederatedExperiment) -> str:
         """A training update is scored against all images behind it."""

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from attacks.queries.training import MIN_EXAMPLES
 from attacks.query_sender import QuerySender
 from clients.data.card import DataCard
-from clients.inference.plan import InferencePlan, inference_plan
+from clients.inference.plan import InferencePlan
 from clients.models.library import ModelError
 from clients.task.auxiliary import Auxiliary
-from clients.task.local_data import chunks
+from clients.task.batches import chunks
 from clients.task.task import FLOAT_BYTES, Plan
 from defenses.base import DefenseError
 from defenses.fitting import FittedDefense
@@ -34,7 +34,7 @@ from simulations.settings.inference import USUAL
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.inference.loaded_model import LoadedModel, read_weights
-from strategies.inference.observations import ATTRIBUTE, KINDS, QUERY
+from strategies.inference.observations import ATTRIBUTE, KINDS
 from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_training import PublicTraining
 from strategies.inference.server import InferenceServer
@@ -162,7 +162,7 @@ class Inference(Scenario[InferenceExperiment]):
             )
 
     def _plan(self, experiment: InferenceExperiment, pipeline: Pipeline) -> InferencePlan:
-        return inference_plan(experiment.plan(pipeline))
+        return InferencePlan.narrow(experiment.plan(pipeline))
 
     def check_clients(self, experiment: InferenceExperiment, clients: KnownClients) -> None:
         """As ``check_data``; refuses clients that ask fewer batches than are attacked."""
@@ -198,17 +198,13 @@ class Inference(Scenario[InferenceExperiment]):
         """One for each cut, attacked or not."""
         return len(self._plan(experiment, Pipeline()).cut_names)
 
-    def observed_rounds(self, experiment: InferenceExperiment, kind: Kind) -> int:
-        """Queries are attacked at each cut, behind the last round."""
-        return super().phases_behind(experiment) * self.phases_behind(experiment)
-
     def rounds(
         self, experiment: InferenceExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
     ) -> Rounds:
         """Training by the server, and queries of the clients."""
         leave_cores_to_attacks(experiment.attack_workers)
         # Every task says what the model's images look like, and so clients and attacks normalise as the server does.
-        mine = replace(inference_plan(plan), card=experiment.normalised(clients.card))
+        mine = replace(InferencePlan.narrow(plan), card=experiment.normalised(clients.card))
         if auditor not in self._trainings:
             self._trainings[auditor] = self._training(experiment, mine)
             self._adversaries[auditor] = OfflineAdversaries(experiment.offline_adversary, experiment.offline_iterations)
@@ -219,7 +215,7 @@ class Inference(Scenario[InferenceExperiment]):
             adversaries=self._adversaries[auditor],
             sizes={partition: test for partition, (_, test) in clients.sizes.items()},
             attacks={kind: experiment.attacks_on(plan.defenses(), kind) for kind in KINDS},
-            attacked=bool(self.observed_rounds(experiment, QUERY)),
+            attacked=bool(super().phases_behind(experiment)),
             min_usable=experiment.min_usable,
             batches_per_message=experiment.query_batches,
             label=label,
@@ -239,11 +235,6 @@ class Inference(Scenario[InferenceExperiment]):
         """The model."""
         model = plan.build_model().train()
         return [model], model
-
-    def count_messages(self, experiment: InferenceExperiment, plan: Plan, train: int, test: int) -> int:
-        """The queries of each client, in several messages, and one with the answers, at each cut."""
-        asked = math.ceil(len(chunks(test, experiment.batch_size)) / experiment.query_batches)
-        return experiment.num_clients * (asked + 1) * self.phases_behind(experiment)
 
 
 @functools.lru_cache(maxsize=16)

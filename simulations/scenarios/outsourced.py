@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from attacks.spec import stages_of
 from attacks.uploads.joint_encodings import JointEncodingInversion
 from clients.data.card import DataCard
-from clients.outsourced.plan import outsourced_plan
-from clients.task.local_data import chunks
+from clients.outsourced.plan import OutsourcedPlan
+from clients.task.batches import chunks
 from clients.task.task import FLOAT_BYTES, Plan
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
@@ -25,7 +25,7 @@ from simulations.settings.errors import ConfigError
 from simulations.settings.outsourced import USUAL, OutsourcedSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.outsourced.observations import COLLECTION, KINDS, MODEL, UPLOAD
+from strategies.outsourced.observations import COLLECTION, KINDS, MODEL
 from strategies.outsourced.server import OutsourcedServer
 
 
@@ -148,11 +148,6 @@ class Outsourced(Scenario[OutsourcedExperiment]):
                 "images are the first of a batch"
             )
 
-    def observed_rounds(self, experiment: OutsourcedExperiment, kind: Kind) -> int:
-        """Uploads in the first attacked round, alone and together; models in all but the first round of the run."""
-        attacked = experiment.attacked_rounds()
-        return min(len(attacked), 1) if kind in (UPLOAD, COLLECTION) else sum(at > 1 for at in attacked)
-
     def trains_on_server(self) -> bool:
         """It does."""
         return True
@@ -164,7 +159,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
         leave_cores_to_attacks(experiment.attack_workers)
         pipeline = plan.defenses()
         server = OutsourcedServer(
-            plan=outsourced_plan(plan),
+            plan=OutsourcedPlan.narrow(plan),
             auditor=auditor,
             sizes={partition: train for partition, (train, _) in clients.sizes.items()},
             attacks={kind: experiment.attacks_on(pipeline, kind) for kind in KINDS},
@@ -179,12 +174,6 @@ class Outsourced(Scenario[OutsourcedExperiment]):
         """The model."""
         model = plan.build_model().train()
         return [model], model
-
-    def count_messages(self, experiment: OutsourcedExperiment, plan: Plan, train: int, test: int) -> int:
-        """One upload from each client, in several messages, and an evaluation behind every round."""
-        batches = experiment.upload_passes * len(chunks(train, experiment.batch_size))
-        uploads = math.ceil(batches / experiment.upload_batches)
-        return experiment.num_clients * (uploads + experiment.rounds + 1)
 
     def needs_whole_share(self, experiment: OutsourcedExperiment) -> str:
         """A trained model is scored against all images behind it."""

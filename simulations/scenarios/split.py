@@ -14,8 +14,7 @@ from attacks.sender import smash
 from clients.data.card import DataCard
 from clients.models.library import ModelError
 from clients.models.split.split_models import split_model_names
-from clients.split.passes import SplitPasses
-from clients.split.plan import SplitPlan, split_plan
+from clients.split.plan import SplitPlan
 from clients.task.task import Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.fitting import FittedDefense
@@ -50,7 +49,7 @@ class SplitExperiment(SplitSettings, Experiment):
 
     def plan(self, pipeline: Pipeline) -> SplitPlan:
         """What the run fixes for the clients of a pipeline."""
-        return split_plan(super().plan(pipeline))
+        return SplitPlan.narrow(super().plan(pipeline))
 
 
 class SplitRounds:
@@ -171,12 +170,6 @@ class Split(Scenario[SplitExperiment]):
         edges = [(plan.build_halves()[0], plan.shape().widening) for plan in plans]
         check_memory(experiment, queries, max(edge.num_tokens * edge.dim * widening for edge, widening in edges))
 
-    def observed_rounds(self, experiment: SplitExperiment, kind: Kind) -> int:
-        """An evaluation is behind every round, and none behind the final model's own attacks."""
-        if not kind.of_attributes:
-            return super().observed_rounds(experiment, kind)
-        return len({min(at, experiment.rounds) for at in experiment.attacked_rounds()})
-
     def server_has_labels(self, experiment: SplitExperiment) -> bool:
         """Unless clients send them with their tokens."""
         return experiment.who_holds_labels == "server"
@@ -192,7 +185,7 @@ class Split(Scenario[SplitExperiment]):
         """SplitFed by a curious server."""
         leave_cores_to_attacks(experiment.attack_workers)
         strategy = SplitFed(
-            plan=split_plan(plan),
+            plan=SplitPlan.narrow(plan),
             auditor=auditor,
             holders={p: Holder(*sizes, clients.labels.get(p)) for p, sizes in clients.sizes.items()},
             schedule=schedule_of(experiment),
@@ -203,24 +196,15 @@ class Split(Scenario[SplitExperiment]):
             min_usable=experiment.min_usable,
             label=label,
         )
-        return SplitRounds(strategy, auditor, split_plan(plan))
+        return SplitRounds(strategy, auditor, SplitPlan.narrow(plan))
 
     def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """Both halves, with what a client does to its tokens between them."""
-        split = split_plan(plan)
+        split = SplitPlan.narrow(plan)
         edge, server = split.build_halves()
         edge.requires_grad_(split.trains_edge)
         key = (plan.seed, "dry-run")
         return [edge, server], lambda images: server(smash(edge, plan.defenses(), images, plan.data_card(), key))
-
-    def count_messages(self, experiment: SplitExperiment, plan: Plan, train: int, test: int) -> int:
-        """Those of the steps, the last gradients, the half's update, and the evaluation behind every round."""
-        per_message, rounds = experiment.batches_per_message, experiment.rounds
-        steps = (
-            math.ceil(len(SplitPasses(plan.at(1), train).batches()) / per_message) + 1 + split_plan(plan).trains_edge
-        )
-        evaluation = math.ceil(test / (per_message * experiment.batch_size)) + 1
-        return experiment.num_clients * (rounds * steps + (rounds + 1) * evaluation)
 
 
 def _bounded(defense: SmashedDefense) -> bool:

@@ -126,7 +126,6 @@ class Kind(ABC):
         seen: How the server holds one.
         start: How a chain of attacks on it may begin.
         chosen: The audit chooses its images (``probe-targets``, ``probe-images``), so that pictures of them can be shown.
-        asked: The server asks for it with messages of its own, which training would not send.
         instead_of: Title of the kind that training does send, in whose place the server asks for it: reports say both; "" for none.
         paired: It says which row is of which image, so that guess i is of image i.
         pooled: One is of several clients together, each of whom scores the guess.
@@ -140,7 +139,6 @@ class Kind(ABC):
     seen: ClassVar[type[Seen]]
     start: ClassVar[str] = "InvertingGradients()"
     chosen: ClassVar[bool] = True
-    asked: ClassVar[bool] = False
     instead_of: ClassVar[str] = ""
     paired: ClassVar[bool] = False
     pooled: ClassVar[bool] = False

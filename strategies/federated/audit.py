@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.spec import stages_of
-from clients.federated.plan import federated_plan
+from clients.federated.plan import FederatedPlan
 from clients.task.task import Task
 from clients.wire.records import tensors_of, values_of
 from strategies.audit.auditor import Auditor
@@ -161,7 +161,7 @@ def seen_updates(task: Task, kind: Kind, good: Mapping[int, Message], records: I
             local_steps=int(values_of(reply, "metrics")["local-steps"]),
             labels=_published(reply, "labels", at),
             windows=_published(reply, "windows", at),
-            train_mode=kind is UPDATE or federated_plan(task.plan).probe_mode == "train",
+            train_mode=kind is UPDATE or FederatedPlan.narrow(task.plan).probe_mode == "train",
         )
         for partition, reply in good.items()
         for at, record in enumerate(names)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.local_model import shared_tensors
-from clients.task.task import Plan, Task, whole_model_plan
+from clients.task.task import Plan, Task, WholeModelPlan
 from clients.wire.records import tensors_of, to_record, to_tensors, values_of
 from defenses.random_draws import generator_for
 from strategies.audit.auditor import Auditor
@@ -92,7 +92,7 @@ class CuriousFedAvg(FedAvg):
         label: str = "p00",
         sizes: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        self.plan, self._sizes = whole_model_plan(plan), sizes
+        self.plan, self._sizes = WholeModelPlan.narrow(plan), sizes
         super().__init__(fraction_train=fraction_train, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
         self.auditor = auditor
         self.exchange = auditor.exchange

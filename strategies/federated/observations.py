@@ -120,7 +120,6 @@ class Probes(_Updates):
 
     name: ClassVar[str] = "probe"
     title: ClassVar[str] = "one-step probe"
-    asked: ClassVar[bool] = True
     instead_of: ClassVar[str] = TrainingUpdates.title
     plural: ClassVar[str] = "one-step probes"
     observation: ClassVar[type] = Probe
@@ -140,7 +139,6 @@ class AttributesOfProbes(_Updates):
 
     name: ClassVar[str] = "probe-attribute"
     title: ClassVar[str] = "attributes of one-step probes"
-    asked: ClassVar[bool] = True
     plural: ClassVar[str] = "attributes of one-step probes"
     observation: ClassVar[type] = Probe
     start: ClassVar[str] = "PropertyInference()"
@@ -170,7 +168,6 @@ class AnswersToManipulatedModels(_Updates):
 
     name: ClassVar[str] = "active"
     title: ClassVar[str] = "probe of a manipulated model"
-    asked: ClassVar[bool] = True
     plural: ClassVar[str] = "probes of manipulated models"
     observation: ClassVar[type] = ManipulatedProbe
     start: ClassVar[str] = "ImprintLayer()"

@@ -15,7 +15,7 @@ from attacks.base import Knowledge
 from attacks.normalisation import normalise
 from attacks.queries.training import AT_ONCE, MIN_EXAMPLES, STATIC
 from attacks.query_sender import QuerySender
-from clients.inference.plan import CutModel, inference_plan
+from clients.inference.plan import CutModel, InferencePlan
 from clients.task.task import Task
 from clients.training.evaluation import device
 from defenses.fitting import FitContext
@@ -178,7 +178,7 @@ def static_adversary(
 
 def _knowledge(model: CutModel, cut: str, learned: Examples, task: Task) -> Knowledge:
     plan, card = task.plan, task.plan.data_card()
-    builder = adversary_builder(inference_plan(plan), cut, {})
+    builder = adversary_builder(InferencePlan.narrow(plan), cut, {})
     sender = QuerySender(model.client, Pipeline(), card.mean, card.std)
     return Knowledge(
         learned.batch, Pipeline(), card.mean, card.std, lambda _, __: model.whole, query_sender=sender,

@@ -13,7 +13,7 @@ from attacks.queries.base import Query
 from attacks.queries.training import RETRAINED, STATIC
 from attacks.query_sender import QuerySender
 from clients.data.datasets import has_sensitive_attribute
-from clients.inference.plan import CutModel, InferencePlan, inference_plan
+from clients.inference.plan import CutModel, InferencePlan
 from clients.models.adversaries import AdversaryBuilder
 from clients.task.auxiliary import Auxiliary
 from clients.training.evaluation import device
@@ -68,7 +68,7 @@ class Queried(Kind):
 
     def knowledge(self, observed: Observed) -> Knowledge:
         """With the clients' sending side, whose defences are fitted, and what learns a sensitive attribute."""
-        plan, sender = inference_plan(observed.task.plan), _sender(observed)
+        plan, sender = InferencePlan.narrow(observed.task.plan), _sender(observed)
         return replace(
             super().knowledge(observed),
             pipeline=sender.pipeline,
@@ -106,11 +106,11 @@ def adversary_builder(plan: InferencePlan, cut: str, weights: dict[str, Tensor])
 
 
 def _cut(observed: Observed) -> str:
-    return inference_plan(observed.task.plan).cut_of(observed.task.round)
+    return InferencePlan.narrow(observed.task.plan).cut_of(observed.task.round)
 
 
 def _model(observed: Observed) -> CutModel:
-    return inference_plan(observed.task.plan).build_cut(_cut(observed), part_of(observed.weights, MODEL))
+    return InferencePlan.narrow(observed.task.plan).build_cut(_cut(observed), part_of(observed.weights, MODEL))
 
 
 def _sender(observed: Observed) -> QuerySender:

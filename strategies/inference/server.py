@@ -19,7 +19,7 @@ from attacks.normalisation import normalise
 from attacks.observations import AttackError
 from attacks.queries.training import STATIC
 from clients.inference.plan import CutModel, InferencePlan
-from clients.task.local_data import chunks
+from clients.task.batches import chunks
 from clients.task.task import Task
 from clients.training.evaluation import device
 from clients.wire.records import to_record

@@ -15,7 +15,7 @@ from attacks.observations import TrainingUpdate
 from attacks.refinement.base import Refinement
 from attacks.spec import stages_of
 from attacks.uploads.base import TrainedModel, UploadedCollection, UploadedImages
-from clients.task.task import Plan, whole_model_plan
+from clients.task.task import Plan, WholeModelPlan
 from defenses.base import Batch
 from strategies.audit.kinds import Kind, Observed, Seen
 from strategies.training.central_training import train_alone
@@ -54,7 +54,7 @@ class Outsourced(Kind):
 
     def train(self, plan: Plan) -> Callable[[Batch, int], nn.Module]:
         """On the server's own examples, protected as if a client had uploaded them."""
-        return functools.partial(train_alone, whole_model_plan(plan))
+        return functools.partial(train_alone, WholeModelPlan.narrow(plan))
 
 
 class Upload(Outsourced):
@@ -115,7 +115,7 @@ class Model(Outsourced):
 
     def observations(self, observed: Observed) -> list[Any]:
         """The model, as an update that moves nothing."""
-        plan, model = whole_model_plan(observed.task.plan), observed.model()
+        plan, model = WholeModelPlan.narrow(observed.task.plan), observed.model()
         nothing = {name: torch.zeros_like(tensor) for name, tensor in observed.weights.items()}
         card = plan.data_card()
         return [

@@ -13,7 +13,7 @@ from torch import Tensor
 from attacks.base import Attack
 from clients.outsourced.plan import OutsourcedPlan
 from clients.outsourced.uploads import UPLOAD_ROUND
-from clients.task.local_data import chunks, join
+from clients.task.batches import chunks, join
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record, values_of
 from defenses.base import Batch

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Attack
-from clients.split.plan import split_plan
+from clients.split.plan import SplitPlan
 from clients.task.task import Task
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
@@ -53,7 +53,7 @@ class AttributeAudit:
 
     def observe(self, task: Task, server: SplitServer) -> None:
         """Queues the attacks on what was heard of this round; of a client that did not send all that is attacked, on nothing."""
-        plan, seen = split_plan(task.plan), []
+        plan, seen = SplitPlan.narrow(task.plan), []
         for partition, parts in sorted(self._sent.items()):
             count, tokens = plan.observed_queries(server.holders[partition].num_test), torch.cat(parts)
             if len(tokens) >= count:

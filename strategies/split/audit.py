@@ -19,7 +19,7 @@ from torch import Tensor
 from attacks.smashed.base import SmashedAttack
 from clients.scoring.image_scores import paper_scale
 from clients.split.passes import SplitPasses
-from clients.split.plan import split_plan
+from clients.split.plan import SplitPlan
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
 from strategies.audit.auditor import Auditor
@@ -123,7 +123,7 @@ class SplitAudit:
         since, until = window(task)
         config = {"transmissions": transmissions, "reveal-order": reveal, "since": since, "until": until}
         content = RecordDict({"config": server.exchange.config(task, **config)})
-        if split_plan(task.plan).trains_edge:
+        if SplitPlan.narrow(task.plan).trains_edge:
             content["edge"] = to_record(server.edge)
         names = [f"target-{at}" for at in range(task.plan.probe_targets)]
         classes = task.plan.data_card().num_classes
@@ -188,7 +188,7 @@ class SplitAudit:
             batch=max(one.features.shape[1] for one in seen),
             attacked="test images" if private else "training images",
             tokens=f"{server.token_shape[0]} of length {server.token_shape[1]}",
-            client_half="trained" if split_plan(task.plan).trains_edge else "frozen",
+            client_half="trained" if SplitPlan.narrow(task.plan).trains_edge else "frozen",
             # Test images are sent without labels; of training images the server always has them.
             labels=KnownLabels.UNKNOWN if private else KnownLabels.KNOWN,
             labels_held_by="client, sent with the tokens" if travelling else "server",
@@ -207,8 +207,8 @@ def window(task: Task) -> tuple[int, int]:
     """
     until = min(task.round, task.plan.rounds)
     if task.plan.auxiliary_data == "private":
-        return (task.round - 1, task.round - 1) if split_plan(task.plan).trains_edge else (0, until)
-    return (task.round, until) if split_plan(task.plan).trains_edge else (1, until)
+        return (task.round - 1, task.round - 1) if SplitPlan.narrow(task.plan).trains_edge else (0, until)
+    return (task.round, until) if SplitPlan.narrow(task.plan).trains_edge else (1, until)
 
 
 def most_transmissions(task: Task, num_train: int) -> int:

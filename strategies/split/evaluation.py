@@ -14,7 +14,7 @@ from torch import Tensor
 from attacks.scoring.confusion import macro_mcc, micro_mcc
 from attacks.scoring.objective import objective_of
 from clients.data.card import DataCard
-from clients.split.plan import split_plan
+from clients.split.plan import SplitPlan
 from clients.task.task import Task
 from clients.training.evaluation import device
 from clients.wire.records import tensors_of, to_record, values_of
@@ -86,7 +86,7 @@ def _logits(task: Task, server: SplitServer, listener: Listener | None) -> dict[
         for partition in asked:
             config: Any = server.exchange.config(task, first=first, count=counts[partition])
             contents[partition] = RecordDict({"config": config})
-            if split_plan(task.plan).trains_edge:
+            if SplitPlan.narrow(task.plan).trains_edge:
                 contents[partition]["edge"] = to_record(server.edge)
         shapes = {p: {"0": like(counts[p], *server.token_shape)} for p in asked}
 

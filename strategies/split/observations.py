@@ -20,7 +20,7 @@ from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from clients.models.split.halves import EdgeHalf
 from clients.models.split.server_half import ServerHalf
 from clients.models.split.split_adversaries import SplitAdversaryBuilder
-from clients.split.plan import split_plan
+from clients.split.plan import SplitPlan
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import load_weights
 from clients.training.evaluation import device
@@ -68,7 +68,6 @@ class Smashed(Kind):
     observation: ClassVar[type] = SmashedData
     seen: ClassVar[type[Seen]] = SeenTokens
     start: ClassVar[str] = "TokenDecoder()"
-    asked: ClassVar[bool] = True
     paired: ClassVar[bool] = True
 
     def suits(self, attack: Attack[Any, Any]) -> bool:
@@ -105,7 +104,7 @@ class Smashed(Kind):
 
     def depends_on(self, observed: Observed) -> str:
         """A trained client half; a frozen one is the same in every round."""
-        if not split_plan(observed.task.plan).trains_edge:
+        if not SplitPlan.narrow(observed.task.plan).trains_edge:
             return ""
         return digest(part_of(observed.weights, EDGE))
 
@@ -146,7 +145,7 @@ class AttributesOfTokens(Kind):
 
     def knowledge(self, observed: Observed) -> Knowledge:
         """With what sends test images as a client does, and what learns a sensitive attribute from their tokens."""
-        plan, card = split_plan(observed.task.plan), observed.task.plan.data_card()
+        plan, card = SplitPlan.narrow(observed.task.plan), observed.task.plan.data_card()
         server = part_of(observed.weights, SERVER)
         return replace(
             super().knowledge(observed),
@@ -157,7 +156,7 @@ class AttributesOfTokens(Kind):
 
 
 def _halves(observed: Observed) -> tuple[EdgeHalf, ServerHalf]:
-    edge, server = split_plan(observed.task.plan).build_halves()
+    edge, server = SplitPlan.narrow(observed.task.plan).build_halves()
     load_weights(edge, {name: observed.weights.get(EDGE + name, t) for name, t in shared_tensors(edge).items()})
     load_weights(server, part_of(observed.weights, SERVER))
     for half in (edge, server):

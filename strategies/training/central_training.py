@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from attacks.local_model import shared_tensors
-from clients.task.local_data import chunks, join
+from clients.task.batches import chunks, join
 from clients.task.task import Task, WholeModelPlan, load_weights
 from clients.training.evaluation import device
 from clients.training.optimizer_state import flat_state, load_flat_state

@@ -25,7 +25,7 @@ import defenses.pipeline
 import defenses.random_draws
 from clients.app import app as client_app
 from clients.split import training as split_training
-from clients.task import local_data
+from clients.task.protected_once import protected_share
 from clients.wire.records import values_of
 from defenses.base import Defense, DefenseError
 from defenses.fitting import FittedDefense
@@ -120,7 +120,7 @@ class Wiretap(LocalGrid):
 
 def forget() -> None:
     """What a process protected once it keeps; the next player is another process."""
-    local_data._protect_once.cache_clear()
+    protected_share.cache_clear()
 
 
 def pipeline_of(message: Message) -> str:

@@ -10,7 +10,7 @@ from attacks.normalisation import normalise
 from attacks.observations import AttackError
 from attacks.smashed.base import EdgeStep
 from attacks.smashed.edge_update_inversion import EdgeUpdateInversion
-from attacks.smashed.token_positions import to_patches
+from attacks.smashed.tokens.positions import to_patches
 from defenses.pipeline import Pipeline
 from defenses.smashed.feature_noise import FeatureDP, FeatureNoise
 from defenses.smashed.patch_shuffle import PatchShuffle

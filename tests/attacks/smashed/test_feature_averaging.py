@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attacks.smashed.feature_averaging import FeatureAveraging
-from attacks.smashed.token_decoder import TokenDecoder
+from attacks.smashed.tokens.decoder import TokenDecoder
 from defenses.smashed.feature_noise import FeatureNoise
 from tests.attacks.decoding import error, error_of_mean_image, knowledge, observe, seeded, sender
 

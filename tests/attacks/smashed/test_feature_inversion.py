@@ -9,7 +9,7 @@ import torch
 from attacks.image_measures import mse, psnr
 from attacks.observations import AttackError
 from attacks.smashed.feature_inversion import AssumedSender, FeatureInversion, without_noise
-from attacks.smashed.token_positions import to_patches
+from attacks.smashed.tokens.positions import to_patches
 from defenses.base import SmashedDefense
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline

@@ -10,7 +10,7 @@ from attacks.image_measures import mse, psnr
 from attacks.observations import AttackError
 from attacks.smashed.hermitian_pairing import HermitianPairing, pair_slots, pairing_costs, place_pairs
 from attacks.smashed.patch_embedding import images_of_patches, patch_embedding, patches_of_tokens
-from attacks.smashed.token_positions import place
+from attacks.smashed.tokens.positions import place
 from clients.models.split.halves import EdgeHalf
 from defenses.pipeline import Pipeline
 from defenses.smashed.patch_shuffle import PatchShuffle

@@ -13,7 +13,7 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from attacks.observations import AttackError
 from clients.federated.local_training import probes_alone, train_alone
-from clients.task.task import whole_model_plan
+from clients.task.task import WholeModelPlan
 from defenses.spec import parse
 from tests.clients.federated.test_client import TASK, client
 from tests.clients.federated.test_recipe import TASK as RECIPE
@@ -54,7 +54,7 @@ def test_training_alone_is_plain_descent_on_the_protected_examples(pipeline: str
     task = TASK.but(rounds=3, local_epochs=2, batch_size=40, weight_decay=0.0, pipeline=pipeline)
     batch, card = client().data.originals(), task.plan.data_card()
     model = train_alone(
-        replace(whole_model_plan(task.plan), learning_rate=1e-30), batch, 7
+        replace(WholeModelPlan.narrow(task.plan), learning_rate=1e-30), batch, 7
     )  # where the training of this seed begins
     seen = parse(pipeline).protect_once(batch, ("any",))
     for _ in range(task.plan.rounds):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
-from clients.inference.plan import InferencePlan, inference_plan
+from clients.inference.plan import InferencePlan
 from clients.inference.queries import InferenceClient
 from clients.messages.node import draws_of
 from clients.task.local_data import LocalData
@@ -56,7 +56,7 @@ class Asker:
     ) -> Message:
         """The reply to one message; ``fitted`` has learned, and ``version`` is what the message says of it."""
         fitted = fitted or Pipeline()
-        half = to_record(shared_tensors(inference_plan(task.plan).build_cut("conv2").client))
+        half = to_record(shared_tensors(InferencePlan.narrow(task.plan).build_cut("conv2").client))
         config = self.exchange.config(
             task, first=first, count=count, version=fitted.version if version is None else version
         )

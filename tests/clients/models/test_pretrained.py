@@ -21,7 +21,7 @@ from clients.data.card import DataCard
 from clients.models.library import ModelError
 from clients.models.split.halves import EdgeHalf, RawPatches, ServerHalf
 from clients.models.split.split_models import SplitShape, build_split_model
-from clients.split.plan import SplitPlan, split_plan
+from clients.split.plan import SplitPlan
 from clients.task.scenarios import read_task
 
 SHAPE = SplitShape(patch_size=4, width=16, depth=3, heads=2, edge_blocks=1)
@@ -176,7 +176,7 @@ def test_a_task_carries_the_file_to_the_client(tmp_path: Path) -> None:
         weight_decay=0.0, probe_targets=1, probe_images=1, scenario="split", depth=3, heads=2,
         pretrained=str(saved(tmp_path, weights)), card=DataCard(5, (3, 8, 12), (0.5,) * 3, (0.5,) * 3),
     ).at(1, 0.0)  # fmt: skip
-    edge, server = split_plan(read_task(task.to_json()).plan).build_halves()
+    edge, server = SplitPlan.narrow(read_task(task.to_json()).plan).build_halves()
     assert same(weights_of(edge, server), kept(weights))
 
 

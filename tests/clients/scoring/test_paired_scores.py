@@ -14,8 +14,9 @@ from clients.data.datasets import load_dataset
 from clients.scoring.audit import audit_baselines, audit_guesses
 from clients.scoring.image_scores import paper_scale, paper_scores, score_both, uniform_label_accuracy
 from clients.split.training import SplitClient
-from clients.task.local_data import LocalData, Probed
+from clients.task.local_data import LocalData
 from clients.task.task import Task
+from clients.task.truths import Probed
 from defenses.base import Batch
 from tests.clients.split.test_training import TASK
 

@@ -17,7 +17,7 @@ from attacks.normalisation import normalise
 from clients.federated.client import TrainingError
 from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.passes import SplitPasses
-from clients.split.plan import SplitPlan, build_optimizer, split_plan
+from clients.split.plan import SplitPlan, build_optimizer
 from clients.split.training import (
     NETWORK,
     EdgeState,
@@ -66,7 +66,7 @@ def server_groups(task: Task, server: nn.Module) -> list[dict[str, object]]:
     head = [parameter for name, parameter in server.named_parameters() if name.startswith("head")]
     rest = [parameter for name, parameter in server.named_parameters() if not name.startswith("head")]
     rate = {"sgd": 0.05, "adamw": 1e-3}[
-        split_plan(task.plan).optimizer
+        SplitPlan.narrow(task.plan).optimizer
     ]  # its own: a task carries that of the client half
     return [{"params": rest, "lr": rate}, {"params": head, "lr": 10 * rate}]
 
@@ -74,7 +74,7 @@ def server_groups(task: Task, server: nn.Module) -> list[dict[str, object]]:
 def split_federation(one: SplitClient, steps: int) -> tuple[EdgeState, Weights]:
     """One client and one server that exchange features and gradients, one batch a message."""
     state, server = initial(one), one.task.plan.build_halves()[1]
-    optimizer = build_optimizer(split_plan(one.task.plan), server_groups(one.task, server))
+    optimizer = build_optimizer(SplitPlan.narrow(one.task.plan), server_groups(one.task, server))
     for number in range(steps):
         sent = one.batches.smash(frozen(one, state), number)
         received = sent.features.clone().requires_grad_()
@@ -398,8 +398,8 @@ def test_the_simulated_attacker_is_trained_by_adam_on_its_own_loss_and_stays_at_
 
 
 def test_adversarial_training_trains_the_half_unasked() -> None:
-    assert split_plan(client(train_edge=False, pipeline=ADVERSARY.format(1.0)).task.plan).trains_edge
-    assert not split_plan(client(train_edge=False, pipeline="PatchShuffle()").task.plan).trains_edge
+    assert SplitPlan.narrow(client(train_edge=False, pipeline=ADVERSARY.format(1.0)).task.plan).trains_edge
+    assert not SplitPlan.narrow(client(train_edge=False, pipeline="PatchShuffle()").task.plan).trains_edge
 
 
 # ---- evaluation

@@ -13,7 +13,7 @@ from tests.other_package import offer
 
 GROUP = "fedveil.clients"
 SIDE = (
-    "from clients.task.local_data import Client\nfrom clients.task.scenarios import ClientSide\n"
+    "from clients.task.client import Client\nfrom clients.task.scenarios import ClientSide\n"
     "from clients.task.task import Plan\n"
     "MINE = ClientSide({}, Client, Plan, {})"
 )

@@ -19,7 +19,8 @@ from clients.scoring.null_baselines import means_of
 from clients.split.plan import SplitPlan
 from clients.split.training import SplitClient
 from clients.task.auxiliary import Auxiliary
-from clients.task.local_data import LocalData, chunks
+from clients.task.batches import chunks
+from clients.task.local_data import LocalData
 from clients.task.task import Plan
 
 TASK = FederatedPlan(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attacks.normalisation import normalise
 from clients.data.datasets import to_float
-from clients.inference.plan import inference_plan
+from clients.inference.plan import InferencePlan
 from clients.task.scenarios import read_task
 from clients.wire.records import tensors_of, values_of
 from defenses import FeatureDP
@@ -262,7 +262,7 @@ def test_a_killed_phase_is_done_again_and_those_before_are_not(tmp_path: Path, r
 
 def test_features_that_would_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
     settings = cuts_experiment(tmp_path / "run", image_memory=0.001)
-    plan = inference_plan(settings.plan(parse("")))
+    plan = InferencePlan.narrow(settings.plan(parse("")))
     clients = KnownClients(plan.data_card(), {0: (16, 20), 1: (16, 20)}, "seed")
     # 40 queries of 32 x 16 x 16 floats, twice: 2.6 MB against 1.1 MB.
     with pytest.raises(ConfigError, match="attribute-queries is 0, and features of 40 queries"):

@@ -18,7 +18,7 @@ from attacks.guesses import Labels
 from attacks.normalisation import normalise
 from attacks.registry import ATTACKS
 from attacks.smashed.base import SmashedAttack, SmashedData
-from clients.split.plan import split_plan
+from clients.split.plan import SplitPlan
 from clients.task.auxiliary import Auxiliary
 from clients.wire.records import tensors_of
 from defenses.pipeline import Pipeline
@@ -365,7 +365,7 @@ def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, told_order:
 
 def attacked_tokens(wire: Wire, settings: Experiment, part: str) -> list[bool]:
     """Whether each attacked image of the undefended run is one of the client's own examples in a part of the data."""
-    plan = split_plan(settings.plan(Pipeline()))
+    plan = SplitPlan.narrow(settings.plan(Pipeline()))
     data, (edge, _) = plan.load_data(), plan.build_halves()
     shares = {at: tensors_of(request, "indices") for at, request, _ in wire.of("query.setup")}
     found = []

@@ -195,5 +195,5 @@ def test_the_documented_server_runs(tmp_path: Path) -> None:
 
 def test_a_plan_of_another_scenario_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
     settings = split_experiment(tmp_path / "run")
-    with pytest.raises(TypeError, match="scenario 'split' trains no whole model"):
+    with pytest.raises(TypeError, match="scenario 'split' has no WholeModelPlan"):
         CuriousFedAvg(plan=settings.plan(Pipeline()), auditor=None)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 from attacks import AsUploaded, JointEncodingInversion, LossThreshold
-from clients.task.task import Task, whole_model_plan
+from clients.task.task import Task, WholeModelPlan
 from clients.wire.records import to_record
 from defenses.spec import parse
 from simulations.experiment.experiment import Experiment
@@ -91,7 +91,7 @@ class Served:
         pool: Any = AttackPool(0)
         pool.submit = lambda job: None
         self.server = OutsourcedServer(
-            plan=whole_model_plan(replace(settings.plan(parse(pipeline)), card=known.card)),
+            plan=WholeModelPlan.narrow(replace(settings.plan(parse(pipeline)), card=known.card)),
             auditor=Auditor(exchange, pool, self.rows, share_images=False),  # type: ignore[arg-type]
             sizes=held, attacks=ATTACKS, attack_rounds=attack_rounds, min_usable=settings.min_usable,
             batches_per_message=settings.upload_batches, label="demo",

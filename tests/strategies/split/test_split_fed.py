@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.normalisation import normalise
-from clients.split.plan import split_plan
+from clients.split.plan import SplitPlan
 from clients.task.scenarios import read_task
 from clients.task.task import Task
 from clients.wire.records import tensors_of
@@ -74,7 +74,7 @@ def federation(settings: Experiment, clients: int, pipeline: str = "") -> Federa
     wire, rows = Wire(), Rows()
     exchange = Exchange(LocalGrid(clients, wire), {at: 100 + at for at in range(clients)}, 60.0)
     found = set_up(exchange, settings)
-    plan = split_plan(replace(settings.plan(parse(pipeline)), card=found.card))
+    plan = SplitPlan.narrow(replace(settings.plan(parse(pipeline)), card=found.card))
     server = SplitFed(
         plan=plan,
         auditor=Auditor(exchange, AttackPool(0), rows, share_images=False),  # type: ignore[arg-type]

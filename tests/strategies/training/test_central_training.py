@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.outsourced.plan import OutsourcedPlan
-from clients.task.local_data import local_batch
+from clients.task.batches import local_batch
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from strategies.training import central_training as module

@@ -95,7 +95,7 @@ class TokenReader(nn.Module):
         grid: Rows and columns of tokens.
         kept_share: Share of tokens that never leave the row of their own image; 1 where none do.
         trust: How far ``assemble`` goes from the mean image to what it placed, 0 to 1; set by the training.
-        diagnostics: See ``token_training.train_reader``.
+        diagnostics: See ``training.train_reader``.
     """
 
     def check(self, features: Tensor) -> None:

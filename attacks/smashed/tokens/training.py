@@ -1,4 +1,4 @@
-"""Training the network that reads tokens (``token_positions``) on auxiliary images, which it sends as a client would."""
+"""Training the network that reads tokens (``positions``) on auxiliary images, which it sends as a client would."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attacks.observations import AttackError
 from attacks.sender import Sender
-from attacks.smashed.token_positions import TokenReader, infer_order, to_patches
+from attacks.smashed.tokens.positions import TokenReader, infer_order, to_patches
 
 POOL = 512
 """Tokens of a training batch that are compared with each other at most: time and memory grow with the square."""

@@ -8,14 +8,14 @@ from scipy.optimize import linear_sum_assignment
 
 from attacks.image_measures import mse
 from attacks.observations import AttackError
-from attacks.smashed.token_intersection import (
+from attacks.smashed.tokens.intersection import (
     TokenIntersection,
     assign_clusters,
     leaders,
     most_recurrent,
     multiplicities,
 )
-from attacks.smashed.token_positions import to_patches
+from attacks.smashed.tokens.positions import to_patches
 from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
 from tests.attacks.smashed_wire import PATCH, knowledge, observe, seeded
 from tests.attacks.wire import pictures

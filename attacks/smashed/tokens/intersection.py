@@ -13,8 +13,8 @@ from torch import Tensor
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
 from attacks.smashed.base import SmashedData
-from attacks.smashed.token_jigsaw import TokenReading
-from attacks.smashed.token_positions import Reading, infer_order, place, solve
+from attacks.smashed.tokens.jigsaw import TokenReading
+from attacks.smashed.tokens.positions import Reading, infer_order, place, solve
 from defenses.checks import MOST_EXAMPLES, require_scale, require_whole
 
 LEAST_KEPT = 0.05

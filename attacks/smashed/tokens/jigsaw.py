@@ -12,10 +12,9 @@ from torch import Tensor
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
-from attacks.smashed.base import SmashedAttack, SmashedData
-from attacks.smashed.feature_inversion import sender_of
-from attacks.smashed.token_positions import TokenReader, from_patches
-from attacks.smashed.token_training import train_reader
+from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
+from attacks.smashed.tokens.positions import TokenReader, from_patches
+from attacks.smashed.tokens.training import train_reader
 from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require, require_whole
 
 
@@ -85,7 +84,7 @@ class TokenJigsaw(TokenReading):
     """Decodes every received token to its patch and solves the puzzle, from a single transmission.
 
     A shuffle hides where a token was, not what it is. One small network, trained on auxiliary images that it sends itself, says
-    of every token what its patch looks like, where it was, and which tokens were its neighbours; ``token_positions.solve`` finds
+    of every token what its patch looks like, where it was, and which tokens were its neighbours; ``positions.solve`` finds
     the most plausible whole. Where tokens stay in their image's row (``PatchShuffle``) every image is a puzzle of its own.
     Where they change rows (``BatchShuffle``) the batch is one puzzle of B images, and the row that a token was sent in says
     which image is likely; no token is thrown away. Where held-out images

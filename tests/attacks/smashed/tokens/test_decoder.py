@@ -12,7 +12,7 @@ from attacks.observations import AttackError
 from attacks.smashed.adaptive_decoder import AdaptiveDecoder
 from attacks.smashed.feature_averaging import FeatureAveraging
 from attacks.smashed.pix2pix import Pix2Pix
-from attacks.smashed.token_decoder import TokenDecoder
+from attacks.smashed.tokens.decoder import TokenDecoder
 from defenses.images.blur import Blur
 from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
 from defenses.spec import parse_statements

@@ -7,7 +7,7 @@ import torch
 
 from attacks.image_measures import mse, psnr
 from attacks.observations import AttackError
-from attacks.smashed.token_jigsaw import TokenJigsaw
+from attacks.smashed.tokens.jigsaw import TokenJigsaw
 from defenses.smashed.feature_noise import FeatureNoise
 from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
 from tests.attacks.smashed_wire import knowledge, observe, seeded

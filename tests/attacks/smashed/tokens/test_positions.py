@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from attacks.observations import AttackError
-from attacks.smashed.token_positions import Reading, from_patches, infer_order, place, solve, to_patches
-from attacks.smashed.token_training import Example, train_reader
+from attacks.smashed.tokens.positions import Reading, from_patches, infer_order, place, solve, to_patches
+from attacks.smashed.tokens.training import Example, train_reader
 from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
 from tests.attacks.smashed_wire import PATCH, TOKENS, knowledge, seeded
 from tests.attacks.wire import pictures

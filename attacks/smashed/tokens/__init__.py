@@ -1,0 +1,1 @@
+"""Attacks on tokens: decoding them to patches, and undoing shuffles of them."""

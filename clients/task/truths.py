@@ -1,0 +1,56 @@
+"""What an audit compares guesses with: images as a client holds them, and as they entered the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from defenses.base import Batch
+
+
+@dataclass(frozen=True)
+class Probed:
+    """The images of one probe: as the person holds them, and as they entered the model.
+
+    Attributes:
+        original: Before the defences, cropped and mirrored where training does so.
+        seen: As they entered the model.
+        positions: (B,) int64, which of the client's own images they are: as ``LocalData.own_images`` counts.
+    """
+
+    original: Batch
+    seen: Batch
+    positions: Tensor
+
+
+@dataclass(frozen=True)
+class Truths:
+    """What the server observed of one kind in a round, as the client knows it.
+
+    Attributes:
+        views: One entry for each observation.
+        paired: What crosses the wire says which row is of which image, so that guess i is compared with image i.
+        whole_round: Each observation is of all that was trained on, so that a guess may be of any of many images.
+        in_paper_scale: Guesses are also scored in the convention of the shuffling paper
+            (``clients.scoring.image_scores.paper_scores``).
+        embed: Of rows of a table: rows (n, 1, F, 1) -> embeddings (n, F, D) as the client half makes them; None where it changes.
+        at_many_scales: Images are also scored by MS-SSIM (``clients.scoring.image_scores.scores_at_many_scales``).
+        pooled: Each observation is of other clients' images as well: of the guesses of all images, each of this client's gets the
+            one that the assignment gives it, and classes, of which nobody knows whose they are, get no score.
+    """
+
+    views: list[Probed]
+    paired: bool = False
+    whole_round: bool = False
+    in_paper_scale: bool = False
+    embed: Callable[[Tensor], Tensor] | None = None
+    at_many_scales: bool = False
+    pooled: bool = False
+
+
+def rows(view: Probed, chosen: Tensor | slice) -> Probed:
+    """Those of its images."""
+    original, seen = (Batch(batch.images[chosen], batch.targets[chosen]) for batch in (view.original, view.seen))
+    return Probed(original, seen, view.positions[chosen])
