@@ -67,7 +67,7 @@ class Tracked:
 
 
 def metric_name(row: Row) -> str:
-    """What the number of a row is called in a tracker; letters, digits and ``_-./`` alone."""
+    """Name a row's number in a tracker, with letters, digits and ``_-./`` only."""
     parts = [row.defense or "no-defence", row.attack or "training"]
     parts += [row.card.observation] if row.card.observation and row.attack else []
     parts += [f"client {row.client}"] if row.client is not None else []
@@ -83,7 +83,7 @@ def _plain(text: str) -> str:
 
 
 def _free(name: str, taken: Mapping[str, float]) -> str:
-    """The name, or with a number behind it where another row of the round has it: no number may take another's place."""
+    """Append a number to a name that another row of the round already has."""
     short = name if len(name) <= LONGEST_NAME else f"{name[:120]}...{name[-120:]}"
     return next(one for at in range(len(taken) + 1) if (one := f"{short}.{at + 1}" if at else short) not in taken)
 
@@ -155,7 +155,7 @@ def _ask_mlflow() -> None:
 
 
 def _ask_wandb() -> None:
-    """Without a key nothing could be sent; where somebody can be asked, wandb asks for one."""
+    """Require an API key; in a terminal, wandb asks for one."""
     import wandb
 
     if os.environ.get("WANDB_MODE", "online") in {"online", "run"} and not wandb.login():
@@ -186,7 +186,7 @@ def parse_trackers(text: str) -> list[str]:
 
 
 def require_reachable(trackers: Sequence[str]) -> None:
-    """Raises ``ConfigError`` in a tracker's own words where it takes no runs, so that nobody learns it after hours of work."""
+    """Refuse an unreachable tracker before the run starts: ``ConfigError`` with the tracker's own message."""
     for name in trackers:
         try:
             ASKS.get(name, lambda: None)()
@@ -200,7 +200,7 @@ def tell_trackers(console: Console, trackers: Sequence[str], directory: Path) ->
     for name in trackers:
         try:
             console.print(f"{name}: {SENDS[name](Tracked.of(directory))}", markup=False, soft_wrap=True)
-        except Exception as error:  # a server that is gone must not cost the run that it was to be told of
+        except Exception as error:  # an unreachable server must not cost the finished run
             again = f"try again with: fedveil report {directory} --track {name}"
             errors.print(f"not tracked: {name}: {_words(error)}; {again}", markup=False, soft_wrap=True)
             code = EXIT_NOT_TRACKED

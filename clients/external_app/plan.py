@@ -35,8 +35,8 @@ class AppPlan(FederatedPlan):
     may_be_unknown: ClassVar[frozenset[str]] = frozenset({"local_epochs", "batch_size"})
 
     @classmethod
-    def told(cls, **known: Any) -> AppPlan:
-        """A plan of what is known of an app; everything else is neutral."""
+    def known(cls, **known: Any) -> AppPlan:
+        """Build a plan from what is known of an app; all other settings are neutral."""
         neutral: dict[str, Any] = {
             "data_dir": "", "download": False, "image_size": 0, "train_limit": 0, "test_limit": 0, "width": 0, "norm": "batch",
             "pipeline": "", "local_epochs": 1, "batch_size": 1, "probe_targets": 1, "probe_images": 1,

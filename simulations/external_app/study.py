@@ -46,7 +46,7 @@ class ForeignPipeline(Pipeline):
 
 @dataclass(frozen=True)
 class AppStudy:
-    """The audit of somebody's own app as a run directory wants it.
+    """The audit of an external app, as a run directory needs it.
 
     Attributes:
         plan: What is known of the app.
@@ -104,7 +104,7 @@ class AppStudy:
 
 
 class AppResults(RunDirectory[AppStudy]):
-    """The folder of an audit of somebody's own app, whether it runs or was recorded."""
+    """Results folder of an external app's audit, live or recorded."""
 
     def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
         """Adds one image; PNG files have one channel or three."""
@@ -134,7 +134,7 @@ class AppResults(RunDirectory[AppStudy]):
         log(INFO, "Audit: report written to %s", self.path / "report.html")
 
 
-def _told(plan: AppPlan, asked: AuditSettings) -> dict[str, Any]:
+def _settings_of(plan: AppPlan, asked: AuditSettings) -> dict[str, Any]:
     """The settings of an audit, for the page."""
     return {
         "scenario": plan.scenario, "model": plan.model, "defenses": plan.pipeline, "seed": plan.seed,
@@ -181,6 +181,6 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
             PROBE: asked.attacks_on_probes(),
             UPDATE: asked.attacks_on_updates(),
         }
-        return AppResults.open(path, AppStudy(plan, attacks, _told(plan, asked)))
+        return AppResults.open(path, AppStudy(plan, attacks, _settings_of(plan, asked)))
 
     return AuditingStrategy(strategy, open_results, asked)

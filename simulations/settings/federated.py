@@ -45,5 +45,5 @@ class FederatedSettings:
     )
 
 
-DECLARED: tuple[type[Any], ...] = (CommonSettings, WholeModelSettings, FederatedSettings)
-"""Where all settings of this scenario are declared (``simulations.settings.plain``)."""
+SETTINGS: tuple[type[Any], ...] = (CommonSettings, WholeModelSettings, FederatedSettings)
+"""All settings of this scenario; ``simulations.settings.plain`` reads them."""

@@ -68,5 +68,5 @@ class InferenceSettings:
     query_batches: int = setting(4, "batches of queries in a message", **between(1, MOST_IMAGES))
 
 
-DECLARED: tuple[type[Any], ...] = (CommonSettings, WholeModelSettings, InferenceSettings)
-"""Where all settings of this scenario are declared (``simulations.settings.plain``)."""
+SETTINGS: tuple[type[Any], ...] = (CommonSettings, WholeModelSettings, InferenceSettings)
+"""All settings of this scenario; ``simulations.settings.plain`` reads them."""

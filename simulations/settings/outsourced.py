@@ -36,5 +36,5 @@ class OutsourcedSettings:
     upload_batches: int = setting(4, "batches of uploaded images in a message", **between(1, MOST_IMAGES))
 
 
-DECLARED: tuple[type[Any], ...] = (CommonSettings, WholeModelSettings, OutsourcedSettings)
-"""Where all settings of this scenario are declared (``simulations.settings.plain``)."""
+SETTINGS: tuple[type[Any], ...] = (CommonSettings, WholeModelSettings, OutsourcedSettings)
+"""All settings of this scenario; ``simulations.settings.plain`` reads them."""

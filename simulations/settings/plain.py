@@ -17,12 +17,12 @@ from simulations.settings.fields import checked, key_of, shown
 
 _BESIDE = (info.name for info in iter_modules([str(Path(__file__).parent)]) if f"{__package__}.{info.name}" != __name__)
 _OWN: Mapping[str, ModuleType] = {
-    name: module for name in _BESIDE if hasattr(module := import_module(f"{__package__}.{name}"), "DECLARED")
+    name: module for name in _BESIDE if hasattr(module := import_module(f"{__package__}.{name}"), "SETTINGS")
 }
 """Scenario of this package -> the file of its settings, which has its name."""
 
-DECLARED: Mapping[str, tuple[type[Any], ...]] = {name: module.DECLARED for name, module in _OWN.items()}
-"""Scenario -> where its settings are declared. A test compares them with the scenarios themselves, which need torch."""
+SETTINGS: Mapping[str, tuple[type[Any], ...]] = {name: module.SETTINGS for name, module in _OWN.items()}
+"""Scenario -> the classes that hold its settings. A test compares them with the scenarios themselves, which need torch."""
 
 USUAL = {
     key for module in _OWN.values() for usual in ("USUAL", "USUAL_ON_TABLES") for key in vars(module).get(usual, ())
@@ -32,7 +32,7 @@ USUAL = {
 
 def plain_settings() -> dict[str, Field[Any]]:
     """Key -> field of the settings of our own scenarios."""
-    return {key_of(spec.name): spec for kinds in DECLARED.values() for kind in kinds for spec in fields(kind)}
+    return {key_of(spec.name): spec for kinds in SETTINGS.values() for kind in kinds for spec in fields(kind)}
 
 
 def others_declare() -> bool:
@@ -65,14 +65,14 @@ def refuse_plain(values: Mapping[str, Any], *, resumed: bool = False) -> None:
 
 def _refuse_others(values: Mapping[str, Any], known: Mapping[str, Field[Any]]) -> None:
     name = values.get("scenario", FEDERATED)
-    if name not in DECLARED:
+    if name not in SETTINGS:
         if not others_declare():
-            raise unknown_scenario(name, DECLARED)
+            raise unknown_scenario(name, SETTINGS)
         return
-    own = {key_of(spec.name) for kind in DECLARED[name] for spec in fields(kind)}
+    own = {key_of(spec.name) for kind in SETTINGS[name] for spec in fields(kind)}
     odd = [
         key for key, value in values.items() if key in known.keys() - own and value not in (known[key].default, AUTO)
     ]
     if odd and not others_declare():
-        of = [one for one, kinds in DECLARED.items() if any(key_of(s.name) == odd[0] for k in kinds for s in fields(k))]
+        of = [one for one, kinds in SETTINGS.items() if any(key_of(s.name) == odd[0] for k in kinds for s in fields(k))]
         raise other_scenario(odd[0], shown(values[odd[0]]), of, name)

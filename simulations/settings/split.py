@@ -60,5 +60,5 @@ class SplitSettings:
     attribute_queries: int = queries_setting()
 
 
-DECLARED: tuple[type[Any], ...] = (CommonSettings, SplitSettings)
-"""Where all settings of this scenario are declared (``simulations.settings.plain``)."""
+SETTINGS: tuple[type[Any], ...] = (CommonSettings, SplitSettings)
+"""All settings of this scenario; ``simulations.settings.plain`` reads them."""

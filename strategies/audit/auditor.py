@@ -5,44 +5,38 @@ The truth stays with the clients; the server keeps means, intervals and counts.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 from torch import Tensor
 
-from attacks.base import Attack
 from attacks.guesses import Attributes, Cells, Labels
 from clients.scoring.audit import COUNTS
 from clients.scoring.guesses import GUESSES, guess_tensors
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record, values_of
+from strategies.audit.attack_card import attack_card
+from strategies.audit.audit_pictures import AuditPictures
 from strategies.audit.jobs import AttackJob, Outcome
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.recorder import Recorder
-from strategies.audit.replies import BASELINES, fault_in_scores, scores_of
-from strategies.audit.score_rows import MEMBER, OTHER, PICTURED, membership_rows, score_rows
+from strategies.audit.replies import BASELINES, fault_in_scores
+from strategies.audit.score_rows import MEMBER, OTHER, membership_rows, score_rows
 from strategies.audit.threat_card import FROM_SEED, ThreatCard
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import Answers, GuardedExchange
 
 Scores = dict[str, list[float]]
 
-AUXILIARY = {
-    "held-out": "disjoint from all clients",
-    "private": "the clients' training images (worst case); attacked are test images",
-}
-"""What a threat card says of auxiliary data."""
-
 
 class Auditor:
     """Queues attacks, and has each finished one scored by the clients it concerns.
 
     Attributes:
-        shows_training: Guesses about updates of training are pictured, too, of which nobody chose the images.
+        shows_training: The recorder also keeps pictures of guesses about training updates.
 
     Args:
         exchange: Round trips with the nodes.
@@ -62,6 +56,7 @@ class Auditor:
         self.recorder = recorder
         self.share_images = share_images
         self.randomness = randomness
+        self.pictures = AuditPictures(recorder)
         # Who does not answer leaves a row, and its scores are missing: attacks never end a run.
         self._guarded = GuardedExchange(exchange, recorder)
         self._counted: set[str] = set()
@@ -132,7 +127,7 @@ class Auditor:
         for partition, reply in replies.items():
             for name, shared in tensors_of(reply, "pictures").items():
                 shown, target = name.rsplit("-", 1)
-                self._pictures(task, shared, card, attack="", client=partition, target=int(target), kind=shown)
+                self.pictures.keep(task, shared, card, attack="", client=partition, target=int(target), kind=shown)
         return [partition for partition in partitions if partition not in replies.refused]
 
     def blind_guess(
@@ -203,7 +198,7 @@ class Auditor:
             self._diagnostics(job.task, outcome, card)
         shown = job.kind.chosen or self.shows_training or guessed == "representatives"
         if guessed in ("images", "representatives") and self.share_images and shown:
-            self._keep_reconstructions(job, outcome.name, guesses, replies)
+            self.pictures.keep_guesses(job, outcome.name, guesses, replies)
 
     def _membership(self, task: Task, outcome: Outcome, card: ThreatCard, scores: Scores, *, failures: int) -> None:
         """One ROC curve over the records of all clients whose test did not fail; a failed row where there is none."""
@@ -234,45 +229,6 @@ class Auditor:
             task, metric="attack-seconds", value=outcome.seconds, attack=repr(outcome.attack), card=card,
             n=len(outcome.guesses), seconds=outcome.seconds,
         )  # fmt: skip
-
-    def _keep_reconstructions(
-        self, job: AttackJob, attack: str, guesses: Mapping[int, list[tuple[int, Any]]], replies: Mapping[int, Message]
-    ) -> None:
-        for partition, theirs in guesses.items():
-            if partition not in replies:
-                continue
-            told = {key: scores_of(replies[partition], name) for key, name in PICTURED.items()}
-            each = {key: iter(values) for key, values in told.items() if values}
-            for target, guess in theirs:
-                scores = [{key: _finite(next(values, None)) for key, values in each.items()} for _ in guess.images]
-                self._pictures(
-                    job.task, guess.images, job.card, attack=attack, client=partition, target=target,
-                    kind="reconstruction", scores=scores, numbers=self.numbers(guess.images, partition),
-                )  # fmt: skip
-
-    def numbers(self, images: Tensor, client: int) -> Sequence[int]:
-        """Of guessed images the numbers that their pictures have: their own places, where only the client knows the originals."""
-        del client
-        return range(len(images))
-
-    def _pictures(
-        self,
-        task: Task,
-        images: Tensor,
-        card: ThreatCard,
-        *,
-        scores: Sequence[Mapping[str, float | None]] = (),
-        numbers: Sequence[int] = (),
-        **fields: Any,
-    ) -> None:
-        # What the guess was made from, as its rows say: pictures of one round may come from several kinds of observation.
-        seen: dict[str, Any] = {"observation": card.observation}
-        if card.rounds_observed is not None:
-            seen["rounds_observed"] = card.rounds_observed
-        for at, image in enumerate(images):
-            own = scores[at] if scores else {}
-            number = numbers[at] if numbers else at
-            self.recorder.picture(task, image, image_number=number, **{"psnr": None, **own}, **seen, **fields)
 
     def _ask(
         self, task: Task, kind: Kind, guessed: str, contents: Mapping[int, RecordDict], guesses: int = 0
@@ -306,11 +262,6 @@ class Auditor:
             self.recorder.row(task, attack=attack, failures=failures, seconds=seconds, **columns)
 
 
-def _finite(value: float | None) -> float | None:
-    """A client may report anything, and the index of pictures is JSON, which has no infinity."""
-    return value if value is not None and math.isfinite(value) else None
-
-
 def _failed_values(guesses: Sequence[Any], seen: Sequence[Seen], n: int) -> int:
     """How many of n values failed guesses gave: some metrics have one value for a guess, others one for each of its images."""
     failed = [(guess, one) for guess, one in zip(guesses, seen, strict=True) if guess.failure]
@@ -331,20 +282,6 @@ def _images_of(guess: Any) -> int:
 def _guessed(guess: Any) -> str:
     """The kind of guess, as audit messages name it."""
     return next(name for name, cls in GUESSES.items() if isinstance(guess, cls))
-
-
-def attack_card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:
-    """The threat card with what the attack itself adds to it."""
-    told = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
-    card = job.card.but(**attack.card() | {"upper_bound": told, "threat_class": attack.threat_class or None})
-    if attack.learns_prior:
-        card = card.but(learns_prior=True)
-    if not attack.knows_defenses:
-        card = card.but(knows_defenses=False)
-    if not attack.needs_auxiliary:
-        return card
-    data = job.task.plan.auxiliary_data
-    return card.but(auxiliary_data=AUXILIARY.get(data, f"data set {data}"))
 
 
 def _gather(replies: Any) -> Scores:

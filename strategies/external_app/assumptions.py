@@ -48,8 +48,8 @@ def assumptions(plan: Plan, orders: Orders, loss: str, *, mods: str) -> list[str
         "Whether gradients were computed in train mode, and all layers learn: both were assumed.",
         f"Whether the loss is {loss}: so answer_audits was told, or left it at that.",
     ]
-    if orders.rate_told != OF_ROUND:
-        found.append(f"Whether the learning rate of this round was {orders.learning_rate:g}: {orders.rate_told}.")
+    if orders.rate_source != OF_ROUND:
+        found.append(f"Whether the learning rate of this round was {orders.learning_rate:g}: {orders.rate_source}.")
     if orders.tell_steps:
         found.append("How many local steps there were: counted from the local epochs, the batch size and the examples.")
     return found

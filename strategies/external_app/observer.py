@@ -271,7 +271,7 @@ class Curiosity:
         steps = [orders.steps(self._examples[p]) for p in self._nodes]
         probes = self.settings.probe_targets if asked else 0
         budgets = budgets_told(self._told["budgets"])
-        return Told(self._told["loss"], budgets, probes, orders.rate_told, one_step=set(steps) == {1})
+        return Told(self._told["loss"], budgets, probes, orders.rate_source, one_step=set(steps) == {1})
 
     def _tell_assumptions(self, server_round: int, orders: Orders) -> None:
         """A row of what nobody could know in this round."""

@@ -18,17 +18,17 @@ OF_ROUND, OF_SETTINGS = "known: the round's messages tell it", "as the app's set
 
 @dataclass(frozen=True)
 class Orders:
-    """How a client is told to train in one round; 0 is what nobody told.
+    """Training settings of one client in one round; 0 means unknown.
 
     Attributes:
         learning_rate: Of SGD.
-        rate_told: ``OF_ROUND`` or ``OF_SETTINGS``.
+        rate_source: ``OF_ROUND`` or ``OF_SETTINGS``.
         local_epochs: Passes over the examples.
         batch_size: Of a step.
     """
 
     learning_rate: float
-    rate_told: str
+    rate_source: str
     local_epochs: int
     batch_size: int
 
@@ -38,7 +38,7 @@ class Orders:
         return self.local_epochs > 0 and self.batch_size > 0
 
     def steps(self, examples: int) -> int:
-        """Of a client with so many examples; 0 where nobody told."""
+        """Local steps of a client with so many examples; 0 where epochs or batch size are unknown."""
         return local_steps(self.local_epochs, examples, self.batch_size) if self.tell_steps else 0
 
 
@@ -47,12 +47,12 @@ def orders_of(message: Message, settings: Mapping[str, Any]) -> Orders:
     return orders_in(list(message.content.config_records.values()), settings)
 
 
-def orders_in(told: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Orders:
-    """Those of a round's records, and behind them of the settings."""
-    known = [*told, settings]
+def orders_in(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Orders:
+    """Read the training settings from a round's records; the app's settings fill the gaps."""
+    known = [*records, settings]
     return Orders(
         float(first_number(known, RATES) or 0.0),
-        OF_SETTINGS if first_number(told, RATES) is None else OF_ROUND,
+        OF_SETTINGS if first_number(records, RATES) is None else OF_ROUND,
         int(first_number(known, EPOCHS) or 0),
         int(first_number(known, BATCHES) or 0),
     )

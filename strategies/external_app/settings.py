@@ -80,7 +80,7 @@ class AuditSettings:
     def plan(self, num_rounds: int = 1) -> AppPlan:
         """What can be said before a node has answered."""
         # The card is what a node says of its data; a model can be built without one.
-        return AppPlan.told(
+        return AppPlan.known(
             scenario=SCENARIO, dataset=OWN_DATA, model=name_of(self.model), seed=self.seed, rounds=num_rounds,
             momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
             probe_targets=self.probe_targets, probe_images=self.probe_images, card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)),

@@ -86,7 +86,7 @@ class UpdateAudit:
     def attack(
         self, task: Task, kind: Kind, weights: dict[str, Tensor], accuracy: float | None, seen: Sequence[SeenUpdate]
     ) -> None:
-        """Queues the attacks on updates that somebody has read already; the other arguments as ``observe``."""
+        """Queue the attacks on updates that were already read; the other arguments are those of ``observe``."""
         if not seen:  # every node refused
             return
         card = self.card(task, kind, seen, weights, accuracy)

@@ -29,7 +29,9 @@ from simulations.external_app.recorded.results import file_names, guess_tensors
 from simulations.external_app.study import AppResults, AppStudy
 from simulations.report.sections.recorded.analysis import RECORDED
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
-from strategies.audit.auditor import Auditor, attack_card
+from strategies.audit.attack_card import attack_card
+from strategies.audit.audit_pictures import AuditPictures
+from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, Outcome
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
@@ -65,7 +67,7 @@ class PreparedRecording:
         """What is known of the app before its first round."""
         first = self.replayed.attackable[0]
         request, parsed = first.request, first.parsed
-        return AppPlan.told(
+        return AppPlan.known(
             scenario=SCENARIO, dataset="", model=request.model, width=request.width, norm=request.norm,
             pipeline=str(parsed.pipeline), seed=request.seed, rounds=self.replayed.attackable[-1].reply.round,
             momentum=request.momentum, nesterov=request.nesterov, weight_decay=request.weight_decay,
@@ -73,10 +75,10 @@ class PreparedRecording:
         )  # fmt: skip
 
     def study(self) -> AppStudy:
-        """As the folder of results wants it."""
+        """What the results folder records about the audit."""
         asked = asdict(self.asked)
-        told = {"scenario": SCENARIO, **asked.pop("request"), **asked}
-        shown = {name.replace("_", "-"): str(one) if isinstance(one, Path) else one for name, one in told.items()}
+        settings = {"scenario": SCENARIO, **asked.pop("request"), **asked}
+        shown = {name.replace("_", "-"): str(one) if isinstance(one, Path) else one for name, one in settings.items()}
         return AppStudy(self.plan(), {UPDATE: tuple(self.attacks)}, shown, "recorded")
 
 
@@ -127,6 +129,7 @@ class RecordedAuditor(Auditor):
     ) -> None:
         nodes = dict(enumerate(owners.get_node_ids()))
         super().__init__(Exchange(owners, nodes, 0.0), AttackPool(0), results, share_images=True)
+        self.pictures = AuditPictures(results, self._numbers)
         self.prepared, self.owners, self.begin = prepared, owners, begin
         self.folder = results.path / "guesses"
         self.folder.mkdir(exist_ok=True)
@@ -136,7 +139,7 @@ class RecordedAuditor(Auditor):
         self._guesses: dict[int, dict[str, Tensor]] = defaultdict(dict)
 
     def turn_to(self, replies: Sequence[Attackable]) -> list[SeenUpdate]:
-        """The updates of a round, of which whatever follows is."""
+        """Take up a round: its truths, its observations and its updates."""
         truth = self.prepared.truth
         self.owners.truths = {one.client: truth[one.reply.round, one.client] for one in replies} if truth else {}
         self.replies, self._guesses = {one.client: one for one in replies}, defaultdict(dict)
@@ -147,16 +150,16 @@ class RecordedAuditor(Auditor):
         ]
 
     def card(self, task: Task, kind: Kind, seen: Sequence[Seen], accuracy: float | None, **facts: Any) -> ThreatCard:
-        """The threat card: nobody told the recorder whether a defence acted."""
+        """The threat card of a recording, which does not say whether a defence acted on the replies."""
         card = super().card(task, kind, seen, accuracy, **facts)
-        told = task.plan.pipeline or "none: whether one acted on the replies before they were sent, nobody told"
+        defense = task.plan.pipeline or "none: whether one acted on the replies before they were sent is unknown"
         statistics = "none" if card.more["batch_norm_statistics"] == "none" else "sent, as recorded"
-        # What only the settings tell of one reply is no more certain for another.
-        rate = next((one.rate_told for one in self.replies.values() if one.rate_told != OF_ROUND), OF_ROUND)
-        return card.but(defence_told=told, learning_rate=rate, batch_norm_statistics=statistics)
+        # A rate that one reply takes from the settings is no more certain for the others.
+        rate = next((one.rate_source for one in self.replies.values() if one.rate_source != OF_ROUND), OF_ROUND)
+        return card.but(reported_defence=defense, learning_rate=rate, batch_norm_statistics=statistics)
 
     def submit(self, job: AttackJob) -> None:
-        """Runs the attacks of a job one by one: who interrupts one keeps what those before have found."""
+        """Runs the attacks of a job one by one: an interrupted job keeps what earlier attacks found."""
         task = job.task
         for attack in job.attacks:
             self.begin(f"round {task.round}: {attack!r}")
@@ -185,7 +188,7 @@ class RecordedAuditor(Auditor):
                 message="; ".join(why), seconds=outcome.seconds,
             )  # fmt: skip
 
-    def numbers(self, images: Tensor, client: int) -> Sequence[int]:
+    def _numbers(self, images: Tensor, client: int) -> Sequence[int]:
         """Of each guess the place of the original that it is scored against."""
         truth, every = self.owners.truths.get(client), range(len(images))
         if truth is None:

@@ -51,14 +51,14 @@ class Attackable:
         client: Number of its node, in order of the node ids of the recording.
         request: The request with this reply's numbers.
         parsed: The same, read.
-        rate_told: Where the learning rate comes from, as threat cards say.
+        rate_source: Where the learning rate comes from, as threat cards say.
     """
 
     reply: RecordedReply
     client: int
     request: Request
     parsed: Parsed
-    rate_told: str
+    rate_source: str
 
     def observe(self) -> ClientUpdate:
         """The update, and the global model that it starts from.
@@ -250,7 +250,7 @@ def _attackable(reply: RecordedReply, client: int, asked: RecordingRequest) -> A
     rate = float(_known("--learning-rate", request.learning_rate, reply, RATES))
     orders = Orders(
         rate,
-        "as told by --learning-rate, the same in every round" if request.learning_rate else told.rate_told,
+        "as told by --learning-rate, the same in every round" if request.learning_rate else told.rate_source,
         asked.local_epochs or told.local_epochs,
         request.batch_size or told.batch_size,
     )
@@ -260,7 +260,7 @@ def _attackable(reply: RecordedReply, client: int, asked: RecordingRequest) -> A
         )
     batch = min(orders.batch_size or examples, examples)
     own = replace(request, num_examples=examples, learning_rate=rate, local_steps=steps, batch_size=batch)
-    return Attackable(reply, client, own, parse_request(own), orders.rate_told)
+    return Attackable(reply, client, own, parse_request(own), orders.rate_source)
 
 
 def _known(option: str, given: float, reply: RecordedReply, names: Sequence[str]) -> float:

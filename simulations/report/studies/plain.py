@@ -43,12 +43,12 @@ NO_MOD = Plain("No mod known", "where no mod is known", "run with no mod known",
 AS_RECORDED = Plain(
     "No defence known", "where no defence is known", "run as recorded", alone=True, acting="the defence"
 )
-"""Of a recording: whether a defence acted on the replies before they were sent, nobody told the recorder."""
+"""Of a recording: the recorder cannot know whether a defence acted on the replies before they were sent."""
 
 
 def plain_words(card: ThreatCard) -> Plain:
     """Those for what a card was measured on: cards of audited apps tell the mods, those of recordings what is told of a defence."""
-    if "defence_told" in card.more:
+    if "reported_defence" in card.more:
         return AS_RECORDED
     return NO_MOD if "mods" in card.more else OWN_CLIENTS
 

@@ -29,7 +29,7 @@ from simulations.settings.errors import ConfigError
 from simulations.settings.fields import checked
 from simulations.settings.inference import ARCHITECTURES as DECLARED_ARCHITECTURES
 from simulations.settings.inference import STATISTICS
-from simulations.settings.plain import DECLARED, USUAL, plain_settings, refuse_plain
+from simulations.settings.plain import SETTINGS, USUAL, plain_settings, refuse_plain
 from tests.local_grid import LocalGrid
 
 
@@ -171,7 +171,7 @@ def test_switching_the_scenario_alone_works(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"scenario": "split", "dataset": "census"}, *({"scenario": name} for name in DECLARED)]
+    "given", [{"scenario": "split", "dataset": "census"}, *({"scenario": name} for name in SETTINGS)]
 )
 def test_switching_the_scenario_alone_works_in_a_plain_flwr_run(given: dict[str, str]) -> None:
     """Flower gives the app all that stands in its file, with what somebody sets in its place."""
@@ -238,9 +238,9 @@ def test_what_is_refused_without_torch_is_what_experiments_refuse() -> None:
             checked(known[key], wrong)
         assert str(early.value) == str(late.value)
     assert known.keys() == plain_settings().keys()
-    assert {*DECLARED} == {*scenarios()}
+    assert {*SETTINGS} == {*scenarios()}
     for name, one in scenarios().items():
-        declared = {spec.name for kind in DECLARED[name] for spec in fields(kind)}
+        declared = {spec.name for kind in SETTINGS[name] for spec in fields(kind)}
         assert declared == {spec.name for spec in fields(one.settings)}
     assert {key for one in scenarios().values() for key in (*one.usual, *one.usual_on_tables)} == USUAL
 

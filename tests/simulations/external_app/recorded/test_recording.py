@@ -257,7 +257,9 @@ def test_a_batch_of_32_on_a_relu_network_gets_a_plain_verdict(tmp_path: Path) ->
     page = page_of(out)
     assert "Not validated: no attack here recovered these images (the run as recorded scores no better than " in page
     assert "No defence known" in page
-    assert psnr["setting"]["defence_told"].startswith("none: whether one acted on the replies before they were sent")
+    assert psnr["setting"]["reported_defence"].startswith(
+        "none: whether one acted on the replies before they were sent"
+    )
 
 
 def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:

@@ -1,0 +1,29 @@
+"""Threat card of one attack: what was observed, and what the attack itself adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attacks.base import Attack
+from strategies.audit.jobs import AttackJob
+from strategies.audit.threat_card import ThreatCard
+
+AUXILIARY = {
+    "held-out": "disjoint from all clients",
+    "private": "the clients' training images (worst case); attacked are test images",
+}
+"""Setting -> what a threat card says of auxiliary data."""
+
+
+def attack_card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:
+    """The threat card with what the attack itself adds to it."""
+    bounds = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
+    card = job.card.but(**attack.card() | {"upper_bound": bounds, "threat_class": attack.threat_class or None})
+    if attack.learns_prior:
+        card = card.but(learns_prior=True)
+    if not attack.knows_defenses:
+        card = card.but(knows_defenses=False)
+    if not attack.needs_auxiliary:
+        return card
+    data = job.task.plan.auxiliary_data
+    return card.but(auxiliary_data=AUXILIARY.get(data, f"data set {data}"))

@@ -1,0 +1,83 @@
+"""Pictures of an audit: what clients share of their images, and the guesses beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import Message
+from torch import Tensor
+
+from clients.task.task import Task
+from strategies.audit.jobs import AttackJob
+from strategies.audit.recorder import Recorder
+from strategies.audit.replies import scores_of
+from strategies.audit.score_rows import PICTURED
+from strategies.audit.threat_card import ThreatCard
+
+
+def own_places(images: Tensor, _: int) -> Sequence[int]:
+    """Number guessed images in their order: only the client knows which original each is compared with."""
+    return range(len(images))
+
+
+class AuditPictures:
+    """Hands pictures to the recorder, with the observation behind them and the scores of each.
+
+    Args:
+        recorder: Keeps the pictures.
+        numbers: (guessed images (B, C, H, W), client) -> the number of each picture, which it shares with its original.
+    """
+
+    def __init__(self, recorder: Recorder, numbers: Callable[[Tensor, int], Sequence[int]] = own_places) -> None:
+        self._recorder = recorder
+        self._numbers = numbers
+
+    def keep(
+        self,
+        task: Task,
+        images: Tensor,
+        card: ThreatCard,
+        *,
+        scores: Sequence[Mapping[str, float | None]] = (),
+        numbers: Sequence[int] = (),
+        **fields: Any,
+    ) -> None:
+        """Keep images (B, C, H, W) in [0, 1]; ``fields`` are further entries of the index of pictures."""
+        # What the guess was made from, as its rows say: pictures of one round may come from several kinds of observation.
+        seen: dict[str, Any] = {"observation": card.observation}
+        if card.rounds_observed is not None:
+            seen["rounds_observed"] = card.rounds_observed
+        for at, image in enumerate(images):
+            own = scores[at] if scores else {}
+            number = numbers[at] if numbers else at
+            self._recorder.picture(task, image, image_number=number, **{"psnr": None, **own}, **seen, **fields)
+
+    def keep_guesses(
+        self, job: AttackJob, attack: str, guesses: Mapping[int, list[tuple[int, Any]]], replies: Mapping[int, Message]
+    ) -> None:
+        """Keep the images that an attack guessed, with the scores that the clients gave them.
+
+        Args:
+            job: What was attacked.
+            attack: What rows call the attack.
+            guesses: Client -> (target, guess) for each of its observations.
+            replies: Client -> its answer to the audit; guesses of clients without one are left out.
+        """
+        for partition, theirs in guesses.items():
+            if partition not in replies:
+                continue
+            found = {key: scores_of(replies[partition], name) for key, name in PICTURED.items()}
+            each = {key: iter(values) for key, values in found.items() if values}
+            for target, guess in theirs:
+                scores = [{key: _finite(next(values, None)) for key, values in each.items()} for _ in guess.images]
+                self.keep(
+                    job.task, guess.images, job.card, attack=attack, client=partition, target=target,
+                    kind="reconstruction", scores=scores, numbers=self._numbers(guess.images, partition),
+                )  # fmt: skip
+
+
+def _finite(value: float | None) -> float | None:
+    """A client may report anything, and the index of pictures is JSON, which has no infinity."""
+    return value if value is not None and math.isfinite(value) else None
