@@ -30,7 +30,6 @@ from simulations.report.analysis.summary import strongest
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score, interval
 from simulations.report.studies.study import Study
-from simulations.run_folder.rows import NULL_PREFIX, null_name
 
 FREE = {"seed", "output-dir", "resume", "experiment"}
 """Settings that may differ between the runs."""
@@ -145,8 +144,7 @@ def attacks(study: Study) -> str:
     for cell in (*study.cells, *(cell for cell in blind if cell.round == last)):
         if ("psnr", "original") not in cell.scores:
             continue
-        guess = null_name(cell.attack)
-        name = attack([cell]) if guess == cell.attack else guess + (f" ({cell.observation})" if len(seen) > 1 else "")
+        name = cell.name + (f" ({cell.observation})" if len(seen) > 1 else "") if cell in blind else attack([cell])
         found.append([
             f"`{cell.defense}`" if cell.defense else "none", name, when(cell), str(cell.scores["psnr", "original"].n),
             number(cell, "psnr", "original", 1), mean_image(cell, "original"),
@@ -157,7 +155,7 @@ def attacks(study: Study) -> str:
 
 def mean_image(cell: Cell, reference: str) -> str:
     """What the mean image, which needs no attack, scores for the images that were attacked."""
-    known = cell.null_scores.get(("psnr", reference), {}).get(f"{NULL_PREFIX}mean")
+    known = cell.null_scores.get(("psnr", reference), {}).get("mean")
     return "-" if known is None else f"{known:.1f}"
 
 

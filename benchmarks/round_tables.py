@@ -18,7 +18,7 @@ from audit_tables import table
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.studies.cell import Cell
 
-MEAN = "baseline:mean"
+MEAN = "mean"
 
 
 def main() -> None:

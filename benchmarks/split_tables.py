@@ -15,7 +15,7 @@ from pathlib import Path
 from audit_tables import table
 
 from simulations.report.analysis.run import read_run
-from simulations.run_folder.rows import Row, null_name
+from simulations.run_folder.rows import Row, shown_name
 
 SCORES = (
     ("psnr", "original", "PSNR", 1),
@@ -53,9 +53,11 @@ def attack_lines(rows: list[Row], *, every_round: bool) -> list[list[str]]:
     for one in attacked:
         if one.round != last and not every_round:
             continue
-        same = [r for r in rows if (r.defense, r.attack, r.round) == (one.defense, one.attack, one.round)]
+        same = [
+            r for r in rows if (r.defense, r.role, r.attack, r.round) == (one.defense, one.role, one.attack, one.round)
+        ]
         cells = [shown([r for r in same if (r.metric, r.reference) == (m, ref)], d) for m, ref, _, d in SCORES]
-        name = null_name(one.attack)
+        name = shown_name(one.role, one.attack)
         where = [str(one.round)] if every_round else []
         lines.append([f"`{one.defense or 'none'}`", f"`{name}`", *where, *cells, str(one.n)])
     return lines

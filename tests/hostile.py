@@ -10,7 +10,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import strategies as st
 
 NAMES = ("arrays", "metrics", "ledger", "withheld", "labels", "windows", "pictures", "target-0", "target-1", "config")
-NUMBERS = ("num-examples", "local-steps", "train-loss", "train-seconds", "psnr-original", "test-accuracy-original")
+NUMBERS = (
+    "num-examples",
+    "local-steps",
+    "train-loss",
+    "train-seconds",
+    "attack//psnr/original",
+    "test-accuracy-original",
+)
 BOMB = "[" * 100_000
 """JSON, nested deeper than Python follows."""
 WIDE = f"[{'[],' * 10**6}[]]"

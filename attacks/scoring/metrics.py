@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.guesses import Attributes, Labels, Reconstruction
-from attacks.image_measures import gaussian, mse, psnr, smoothed, ssim
+from attacks.image_measures import gaussian, smoothed
+from attacks.metrics.guesses import ATTRIBUTE_ACCURACY, LABEL_ACCURACY
+from attacks.metrics.registry import MEASURED
 from attacks.scoring.roc import Estimate, binomial_interval
 
 
@@ -62,7 +64,7 @@ def _(guess: Reconstruction, truth: Tensor) -> dict[str, Any]:
 
 
 def score_pairs(guess: Tensor, truth: Tensor, pairs: tuple[Tensor, Tensor]) -> dict[str, list[float]]:
-    """Per-image lists ``mse``, ``psnr`` and ``ssim`` of given pairs.
+    """Per-image lists of every metric with a ``measure`` (``mse``, ``psnr``, ``ssim``), of given pairs.
 
     Args:
         guess: (M, C, H, W) in [0, 1].
@@ -71,13 +73,13 @@ def score_pairs(guess: Tensor, truth: Tensor, pairs: tuple[Tensor, Tensor]) -> d
     """
     images, truth = guess.detach().cpu(), truth.detach().cpu().to(guess.dtype)
     pair = images[pairs[0]], truth[pairs[1]]
-    return {metric.__name__: metric(*pair).tolist() for metric in (mse, psnr, ssim)}
+    return {one.name: one.measure(*pair).tolist() for one in MEASURED if one.measure}
 
 
 @score.register
 def _(guess: Labels, truth: Tensor) -> dict[str, Any]:
     common = Counter(guess.classes.tolist()) & Counter(truth.tolist())
-    return {"label-accuracy": common.total() / len(truth)}
+    return {LABEL_ACCURACY.name: common.total() / len(truth)}
 
 
 def retrieved(guess: Tensor, line_up: Tensor, own: Tensor) -> list[float]:
@@ -117,7 +119,7 @@ def label_hits(guess: Labels, truth: Tensor) -> list[float]:
 
 @score.register
 def _(guess: Attributes, truth: Tensor) -> dict[str, Any]:
-    return {"attribute-accuracy": attribute_hits(guess, truth)}
+    return {ATTRIBUTE_ACCURACY.name: attribute_hits(guess, truth)}
 
 
 def attribute_hits(guess: Attributes, truth: Tensor) -> list[float]:

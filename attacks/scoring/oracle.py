@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attacks.metrics.images import FEATURE_SIMILARITY, IDENTIFICATION
 from attacks.networks.generator import random_shift
 from attacks.observations import AttackError
 from attacks.scoring.objective import ONE_CLASS, Objective
@@ -82,9 +83,9 @@ class Oracle:
         seen, known = (F.normalize(self.features(images), dim=1) for images in (guess, truth))
         cosines = (seen @ known.T).abs()
         own = cosines.diagonal()
-        found = {"feature-similarity": own.tolist()}
+        found = {FEATURE_SIMILARITY.name: own.tolist()}
         # One image is told from no other.
-        return found | ({"identification": (own >= cosines.amax(1)).float().tolist()} if len(truth) > 1 else {})
+        return found | ({IDENTIFICATION.name: (own >= cosines.amax(1)).float().tolist()} if len(truth) > 1 else {})
 
     def to_tensors(self) -> dict[str, Tensor]:
         """The network's weights, for a message to whoever holds the truth; ``from_tensors`` reads them."""

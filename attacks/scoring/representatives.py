@@ -7,6 +7,8 @@ from torch import Tensor
 
 from attacks.guesses import Representatives
 from attacks.image_measures import psnr, ssim
+from attacks.metrics.guesses import CLASS_MEAN_PSNR, CLASS_MEAN_SSIM
+from attacks.metrics.images import RECOGNITION
 
 
 def score_representatives(
@@ -37,14 +39,14 @@ def score_representatives(
         raise ValueError(f"{len(truth_images)} true images, but classes of shape {tuple(truth_classes.shape)}")
     images, classes = guess.images.detach().cpu(), guess.classes.cpu()
     scores = {
-        "recognition": (recognised.cpu() == classes).float().tolist(),
-        "class-mean-psnr": [],
-        "class-mean-ssim": [],
+        RECOGNITION.name: (recognised.cpu() == classes).float().tolist(),
+        CLASS_MEAN_PSNR.name: [],
+        CLASS_MEAN_SSIM.name: [],
     }
     truth, labels = truth_images.detach().cpu().to(images.dtype), truth_classes.cpu()
     held = torch.isin(classes, labels)
     if held.any():
         means = torch.stack([truth[labels == int(label)].mean(0) for label in classes[held]])
-        scores["class-mean-psnr"] = psnr(images[held], means).tolist()
-        scores["class-mean-ssim"] = ssim(images[held], means).tolist()
+        scores[CLASS_MEAN_PSNR.name] = psnr(images[held], means).tolist()
+        scores[CLASS_MEAN_SSIM.name] = ssim(images[held], means).tolist()
     return scores

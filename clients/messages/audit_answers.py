@@ -9,6 +9,7 @@ from typing import Any
 from flwr.app import Context, Message
 from torch import nn
 
+from attacks.metrics.names import scores_to_texts
 from attacks.scoring.oracle import Oracle
 from clients.messages.node import answers_of, reply_to
 from clients.scoring.audit import Audited, audit_baselines, audit_guesses
@@ -51,7 +52,7 @@ def answer_audit(
 
 
 def _audit_reply(message: Message, audited: Audited, left_out: Mapping[str, str] = MappingProxyType({})) -> Message:
-    records: dict[str, Any] = {"metrics": metrics(audited.scores), **withheld(left_out)}
+    records: dict[str, Any] = {"metrics": metrics(scores_to_texts(audited.scores)), **withheld(left_out)}
     if audited.pictures:
         records["pictures"] = to_record(audited.pictures)
     return reply_to(message, records)

@@ -9,20 +9,29 @@ from torch import Tensor
 
 from attacks.guesses import Labels, Reconstruction
 from attacks.image_measures import ms_ssim, mse, psnr, ssim
+from attacks.metrics.guesses import LABEL_ACCURACY
+from attacks.metrics.images import (
+    MAX_PSNR,
+    MS_SSIM,
+    MS_SSIM_SUCCESS,
+    MSE_PAPER,
+    PSNR_PAPER,
+    REFERENCES,
+    SSIM_PAPER,
+)
+from attacks.metrics.names import ScoreName, Scores
+from attacks.metrics.registry import metric_of
 from attacks.normalisation import normalise
 from attacks.scoring.metrics import label_hits, optimal_assignment, score, score_pairs
 from clients.task.task import Task
 from clients.task.truths import Probed
 from defenses.base import Batch
 
-MAX_PSNR = 100.0
-"""dB; an exact recovery would be infinite, and an average must not drop it. float32 images end near 140 dB."""
-
-MS_SSIM_SUCCESS = 0.35
+SUCCESS = 0.35
 """What a reconstruction must exceed to count as a success in the delta protection paper (ADP, section 5.5)."""
 
 
-def score_both(guess: Reconstruction | Labels, truth: Probed, *, paired: bool = False) -> dict[str, list[float]]:
+def score_both(guess: Reconstruction | Labels, truth: Probed, *, paired: bool = False) -> Scores:
     """Every metric of a guess, image metrics against both references.
 
     Args:
@@ -34,10 +43,10 @@ def score_both(guess: Reconstruction | Labels, truth: Probed, *, paired: bool = 
     """
     classes = truth.original.targets.argmax(1)
     if isinstance(guess, Labels):
-        return {"label-accuracy": label_hits(guess, classes) if paired else [score(guess, classes)["label-accuracy"]]}
+        return {LABEL_ACCURACY.of(): label_hits(guess, classes) if paired else [_right(guess, classes)]}
     if paired:
-        return _image_scores(guess, truth, paired=True)
-    return _image_scores(guess, truth) | score_both(Labels(guess.labels.sort().values), truth)
+        return both_references((guess, guess), truth, paired=True)
+    return both_references((guess, guess), truth, paired=False) | score_both(Labels(guess.labels.sort().values), truth)
 
 
 @dataclass(frozen=True)
@@ -72,24 +81,24 @@ def paper_scale(task: Task) -> PaperScale:
     return PaperScale(card.mean, PAPER_STD.get(task.plan.dataset.partition(":")[0], card.std))
 
 
-def paper_scores(guess: Tensor, truth: Tensor, scale: PaperScale) -> dict[str, list[float]]:
+def paper_scores(guess: Tensor, truth: Tensor, scale: PaperScale) -> Scores:
     """Scores in the convention of the shuffling paper (Yao et al., ICDM 2022, reference code), to compare with its tables only.
 
-    With images in [-1, 1] "mse-paper" is 4 times the usual one and "psnr-paper" 6.02 dB below; "ssim-paper" is that of a data
-    range of 1 on images whose range is larger.
+    With images in [-1, 1] ``MSE_PAPER`` is 4 times the usual MSE, and ``PSNR_PAPER`` lies 6.02 dB below the usual PSNR.
+    ``SSIM_PAPER`` has a data range of 1 on images whose range is larger.
     """
     g, t = (normalise(images.cpu(), scale) for images in (guess, truth))
-    found = {metric.__name__: metric(g, t).tolist() for metric in (mse, psnr, ssim)}
-    return {f"{name}-paper": [min(value, MAX_PSNR) for value in values] for name, values in found.items()}
+    measured = ((MSE_PAPER, mse), (PSNR_PAPER, psnr), (SSIM_PAPER, ssim))
+    return {one.of(): measure(g, t).clamp(max=MAX_PSNR).tolist() for one, measure in measured}
 
 
-def scores_at_many_scales(guess: Tensor, truth: Tensor) -> dict[str, list[float]]:
-    """MS-SSIM "ms-ssim-original" of images (B, C, H, W) in [0, 1], and "ms-ssim-success", 1 above ``MS_SSIM_SUCCESS``, by row.
+def scores_at_many_scales(guess: Tensor, truth: Tensor) -> Scores:
+    """``MS_SSIM`` of images (B, C, H, W) in [0, 1], and ``MS_SSIM_SUCCESS``, 1 above ``SUCCESS``, by row.
 
     The paper's images of 224 pixels have five scales; see ``ms_ssim`` for how many fewer a small image has.
     """
     found = ms_ssim(guess.cpu(), truth[: len(guess)].cpu().to(guess.dtype))
-    return {"ms-ssim-original": found.tolist(), "ms-ssim-success": (found > MS_SSIM_SUCCESS).float().tolist()}
+    return {MS_SSIM.of("original"): found.tolist(), MS_SSIM_SUCCESS.of(): (found > SUCCESS).float().tolist()}
 
 
 def uniform_label_accuracy(batch: Batch, *, paired: bool = False) -> list[float]:
@@ -101,10 +110,13 @@ def uniform_label_accuracy(batch: Batch, *, paired: bool = False) -> list[float]
     if paired:
         return [1 / num_classes] * count
     classes = batch.targets.argmax(1)
-    hits = [
-        score(Labels((torch.arange(count) + at) % num_classes), classes)["label-accuracy"] for at in range(num_classes)
-    ]
+    hits = [_right(Labels((torch.arange(count) + at) % num_classes), classes) for at in range(num_classes)]
     return [float(sum(hits)) / num_classes]
+
+
+def _right(guess: Labels, classes: Tensor) -> float:
+    """The share of classes that are guessed, as a multiset."""
+    return float(score(guess, classes)[LABEL_ACCURACY.name])
 
 
 def recognition(guess: Reconstruction, recognised: Tensor, truth: Batch, *, paired: bool = False) -> list[float]:
@@ -127,18 +139,20 @@ def pairs_of(guess: Tensor, truth: Tensor, *, paired: bool) -> tuple[Tensor, Ten
     return torch.arange(len(guess)), torch.arange(len(guess))
 
 
-def _image_scores(guess: Reconstruction, truth: Probed, *, paired: bool = False) -> dict[str, list[float]]:
-    return both_references((guess, guess), truth, paired=paired)
-
-
-def both_references(
-    guesses: tuple[Reconstruction, Reconstruction], truth: Probed, *, paired: bool
-) -> dict[str, list[float]]:
+def both_references(guesses: tuple[Reconstruction, Reconstruction], truth: Probed, *, paired: bool) -> Scores:
     """Scores of a guess of the original and of one of the transformed images."""
-    found = {}
-    references = (("original", truth.original), ("transformed", truth.seen))
-    for guess, (reference, batch) in zip(guesses, references, strict=True):
-        pairs = pairs_of(guess.images, batch.images, paired=paired)
-        for metric, values in score_pairs(guess.images, batch.images, pairs).items():
-            found[f"{metric}-{reference}"] = [min(value, MAX_PSNR) if metric == "psnr" else value for value in values]
+    found: Scores = {}
+    for guess, reference, batch in zip(guesses, REFERENCES, (truth.original, truth.seen), strict=True):
+        found |= image_scores(
+            guess.images, batch.images, pairs_of(guess.images, batch.images, paired=paired), reference
+        )
     return found
+
+
+def image_scores(guess: Tensor, truth: Tensor, pairs: tuple[Tensor, Tensor], reference: str) -> Scores:
+    """Every metric of given pairs of images that has a ``measure``, at most ``Metric.most``."""
+    found = score_pairs(guess, truth, pairs)
+    return {
+        ScoreName(name, reference): [min(value, metric_of(name).most) for value in values]
+        for name, values in found.items()
+    }

@@ -11,20 +11,19 @@ from torch import Tensor
 
 from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
+from attacks.metrics.images import FLAT_PSNR, MAX_PSNR, NULL_PSNR
+from attacks.metrics.names import GuessName, Role, Scores
 from attacks.scoring.metrics import blurred, null_baselines
 from clients.data.augmentation import mean_view
 from clients.data.images import ImageDataset
-from clients.scoring.image_scores import MAX_PSNR
 from clients.scoring.retrieval import shows_views
 from clients.task.batches import CHUNK, chunks
 from clients.task.local_data import LocalData
 from clients.task.truths import Probed
 from defenses.base import Batch
 
-NULL_PSNR = "psnr-null"
-"""Score that stands beside "psnr-original": for each guess, the PSNR of the best null baseline for the same image, in dB."""
-FLAT_PSNR = "psnr-flat"
-"""Another one: the PSNR of the image's own mean colour, in dB. No blind guess: it tells how flat the image is."""
+BLURRED = GuessName(Role.SCALE, "blurred")
+CLASS_MEAN = GuessName(Role.SCALE, "class-mean")
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class NullImages:
     def __init__(self, data: LocalData, known: Sequence[Probed]) -> None:
         self._mean = _shown(data, known, _mean_image(data))
 
-    def scores(self, truth: Tensor, columns: Tensor) -> dict[str, list[float]]:
+    def scores(self, truth: Tensor, columns: Tensor) -> Scores:
         """``NULL_PSNR`` and ``FLAT_PSNR`` of the images (B, C, H, W) that guesses are compared with, which ``columns`` numbers."""
         return null_psnr(truth, self._mean, columns)
 
@@ -149,7 +148,7 @@ MOST_KEPT = 64
 """Clients of one data set whose mean images a process keeps."""
 
 
-def null_psnr(truth: Tensor, mean: Tensor | None, columns: Tensor) -> dict[str, list[float]]:
+def null_psnr(truth: Tensor, mean: Tensor | None, columns: Tensor) -> Scores:
     """The highest PSNR of any null baseline, and that of its own mean colour, for each image by itself.
 
     Args:
@@ -166,7 +165,7 @@ def null_psnr(truth: Tensor, mean: Tensor | None, columns: Tensor) -> dict[str, 
         del nulls["mean"]
     best = torch.stack([psnr(one.images, images) for one in nulls.values()]).amax(0)
     flat = psnr(images.mean((2, 3), keepdim=True).expand_as(images), images)
-    return {name: values.clamp(max=MAX_PSNR).tolist() for name, values in ((NULL_PSNR, best), (FLAT_PSNR, flat))}
+    return {one.of(): values.clamp(max=MAX_PSNR).tolist() for one, values in ((NULL_PSNR, best), (FLAT_PSNR, flat))}
 
 
 def _shown(data: LocalData, known: Sequence[Probed], mean: Tensor) -> Tensor:
@@ -179,11 +178,11 @@ def _shown(data: LocalData, known: Sequence[Probed], mean: Tensor) -> Tensor:
 class BlindGuesses:
     """What one client's images could be guessed as without an observation, and the scales.
 
-    Null baselines ("baseline:grey", "baseline:mean") are what anyone can guess; their mean is of this client's own images, which no
-    attacker has. Scales are no bars: "scale:blurred" is a blurred copy of the truth, and "scale:class-mean" what who knows only the
-    class could guess: the mean of the client's images of the true class without those of the observation (not where examples have
-    several labels, nor where the observation is of all images). Against the transformed images
-    means are of transformed images. Where the attacked images are cropped and mirrored, means are of such views.
+    Null baselines ("grey", "mean") are what anyone can guess; their mean is of this client's own images, which no attacker has.
+    Scales are no baselines: "blurred" is a blurred copy of the truth. "class-mean" is the guess of an attacker that knows only the
+    class: the mean of the client's images of the true class without those of the observation (not where examples have several
+    labels, nor where the observation is of all images). Against the transformed images means are of transformed images. Where the
+    attacked images are cropped and mirrored, means are of such views.
 
     Args:
         data: The client's examples.
@@ -205,17 +204,17 @@ class BlindGuesses:
             means_of(data, transformed(data), data.task.plan.batch_size, classes, attacked),
         )
 
-    def of(self, truth: Probed) -> dict[str, tuple[Reconstruction, Reconstruction]]:
-        """Name -> a guess of the original and one of the transformed images behind one of the observations.
+    def of(self, truth: Probed) -> dict[GuessName, tuple[Reconstruction, Reconstruction]]:
+        """Null baseline or scale -> a guess of the original and one of the transformed images behind one of the observations.
 
         Null baselines depend on their shape alone.
         """
         images = truth.original.images[self.few], truth.seen.images[self.few]
         means = self._shown(self._means[0].mean()), self._means[1].mean()
         nulls = [null_baselines(of, mean) for of, mean in zip(images, means, strict=True)]
-        found = {f"baseline:{name}": (nulls[0][name], nulls[1][name]) for name in nulls[0]}
+        found = {GuessName(Role.NULL_BASELINE, name): (nulls[0][name], nulls[1][name]) for name in nulls[0]}
         scale = [_unlabelled(blurred(of)) for of in images]
-        found["scale:blurred"] = (scale[0], scale[1])
+        found[BLURRED] = (scale[0], scale[1])
         at = next(at for at, one in enumerate(self._known) if one is truth)
         # Of all images at once a mean would be of the attacked ones themselves, under a name that denies it.
         if not self._one_class or not self._means[0].has_others(at):
@@ -223,7 +222,7 @@ class BlindGuesses:
         classes = truth.original.targets[self.few].argmax(1).tolist()
         by_class = [torch.stack([of.class_mean(one, at) for one in classes]).to(images[0]) for of in self._means]
         by_class[0] = torch.stack([self._shown(image) for image in by_class[0]])
-        return found | {"scale:class-mean": (_unlabelled(by_class[0]), _unlabelled(by_class[1]))}
+        return found | {CLASS_MEAN: (_unlabelled(by_class[0]), _unlabelled(by_class[1]))}
 
     def _shown(self, mean: Tensor) -> Tensor:
         return _shown(self._data, self._known, mean)

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from attacks.guesses import Reconstruction
+from attacks.metrics.images import RETRIEVAL, RETRIEVAL_CHANCE
+from attacks.metrics.names import Scores
 from attacks.scoring.metrics import retrieved
 from clients.scoring.same_images import KnownImages
 from clients.task.local_data import LocalData
@@ -69,7 +71,7 @@ def shows_views(data: LocalData, truth: Probed) -> bool:
 
 def retrieval(
     guess: Reconstruction, pairs: tuple[Tensor, Tensor], truth: Tensor, others: Tensor, *, paired: bool
-) -> dict[str, list[float]]:
+) -> Scores:
     """Whether each guess picks its own image out of a line-up.
 
     Where the wire says which guess is of which image, the line-up of each is its own image and 99 others. Where it does not, the
@@ -85,8 +87,8 @@ def retrieval(
         paired: The wire says which guess is of which image.
 
     Returns:
-        "retrieval-original", 1 or 0 for each pair, and "retrieval-chance", for each the highest chance of a blind guess. Nothing
-        where there are no others: whoever is alone in a line-up is always found.
+        ``RETRIEVAL``, 1 or 0 for each pair, and ``RETRIEVAL_CHANCE``, for each the highest chance of a blind guess. Nothing where
+        there are no others: the only candidate is always found.
     """
     if not len(others):
         return {}
@@ -94,18 +96,16 @@ def retrieval(
     if not paired:
         hits = retrieved(images[pairs[0]], torch.cat([truth, others]), pairs[1])
         chance = min(max(len(truth), len(images)) / (len(truth) + len(others)), 1.0)
-        return {"retrieval-original": hits, "retrieval-chance": [chance] * len(hits)}
+        return {RETRIEVAL.of("original"): hits, RETRIEVAL_CHANCE.of(): [chance] * len(hits)}
     hits, size = [], min(CANDIDATES - 1, len(others))
     for place, (row, column) in enumerate(zip(*pairs, strict=True)):
         # Each image has others of its own, as far as they go round.
         mine = others[(torch.arange(size) + place * size) % max(len(others), 1)]
         hits += retrieved(images[row][None], torch.cat([truth[column][None], mine]), torch.tensor([0]))
-    return {"retrieval-original": hits, "retrieval-chance": [1 / (1 + size)] * len(hits)}
+    return {RETRIEVAL.of("original"): hits, RETRIEVAL_CHANCE.of(): [1 / (1 + size)] * len(hits)}
 
 
-def retrieval_from_round(
-    guess: Reconstruction, pairs: tuple[Tensor, Tensor], truth: Tensor, others: Tensor
-) -> dict[str, list[float]]:
+def retrieval_from_round(guess: Reconstruction, pairs: tuple[Tensor, Tensor], truth: Tensor, others: Tensor) -> Scores:
     """Whether each guess of an image of a whole round is of its image and of no other: a line-up of one and at most 99 others.
 
     No client has 99 others for each image that it trains on, so the choice among the B images cannot be made up for by more
@@ -131,8 +131,8 @@ def retrieval_from_round(
     between = _errors(others, others).fill_diagonal_(torch.inf)
     blind = _nearest(_errors(others, truth)) < MARGIN * _nearest(between)
     return {
-        "retrieval-original": hits.float().tolist(),
-        "retrieval-chance": [(int(blind.sum()) + 1) / (count + 1)] * len(hits),
+        RETRIEVAL.of("original"): hits.float().tolist(),
+        RETRIEVAL_CHANCE.of(): [(int(blind.sum()) + 1) / (count + 1)] * len(hits),
     }
 
 

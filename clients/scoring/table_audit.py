@@ -9,20 +9,18 @@ import torch
 from torch import Tensor
 
 from attacks.guesses import Cells
+from attacks.metrics.guesses import CELLS_RIGHT, COLUMN, MSE_EMBEDDING
+from attacks.metrics.names import GuessName, Role, ScoreName, Scores
 from clients.task.local_data import LocalData
 from clients.task.truths import Probed, Truths
 
-CELLS = "cells-right"
-"""Of each row the share of its columns whose category is right."""
-COLUMN = "column "
-"""What stands before a column's name in the metric that says how often its category was found."""
-FREQUENT = "baseline:frequent"
-"""The null baseline: every column's most frequent category, and the mean of the embeddings."""
+FREQUENT = GuessName(Role.NULL_BASELINE, "frequent")
+"""Every column's most frequent category, and the mean of the embeddings."""
 
 Embed = Callable[[Tensor], Tensor]
 
 
-def cell_scores(data: LocalData, guess: Cells, truth: Probed, embed: Embed | None) -> dict[str, list[float]]:
+def cell_scores(data: LocalData, guess: Cells, truth: Probed, embed: Embed | None) -> Scores:
     """Scores of guessed rows, each against the row in its place.
 
     Args:
@@ -32,8 +30,7 @@ def cell_scores(data: LocalData, guess: Cells, truth: Probed, embed: Embed | Non
         embed: See ``Truths.embed``.
 
     Returns:
-        "cells-right", of each row the share of columns whose category is right; of each column "column NAME", 1 or 0 for each row;
-        "mse-embedding", of each row, where ``embed`` is known.
+        ``CELLS_RIGHT`` of each row; ``COLUMN`` of each column and row; ``MSE_EMBEDDING`` of each row, where ``embed`` is known.
 
     Raises:
         ValueError: When there are not as many rows or columns as are attacked.
@@ -43,25 +40,25 @@ def cell_scores(data: LocalData, guess: Cells, truth: Probed, embed: Embed | Non
     if guess.categories.shape != categories.shape:
         raise ValueError(f"guessed cells are {tuple(guess.categories.shape)}, attacked ones {tuple(categories.shape)}")
     right = (guess.categories == categories).float()
-    found = {CELLS: right.mean(1).tolist()}
-    found |= {f"{COLUMN}{name}": right[:, at].tolist() for at, name in enumerate(data.card.columns)}
+    found = {CELLS_RIGHT.of(): right.mean(1).tolist()}
+    found |= {ScoreName(f"{COLUMN.name}{name}"): right[:, at].tolist() for at, name in enumerate(data.card.columns)}
     if embed is not None:
-        found["mse-embedding"] = (guess.embeddings.cpu() - embed(rows)).square().mean((1, 2)).tolist()
+        found[MSE_EMBEDDING.of()] = (guess.embeddings.cpu() - embed(rows)).square().mean((1, 2)).tolist()
     return found
 
 
-def cell_baselines(data: LocalData, known: Truths) -> dict[str, list[float]]:
-    """Scores of the guess that looks at nothing, under names that begin with ``FREQUENT``.
+def cell_baselines(data: LocalData, known: Truths) -> Scores:
+    """Scores of ``FREQUENT``, the guess without an observation.
 
     Frequencies and mean are those of this client's own training rows, which no attacker has.
     """
     rows = data.plain(data.averaged()).images
     frequent = rows[:, 0, :, 0].round().long().mode(0).values
     mean = known.embed(rows).mean(0) if known.embed else torch.zeros(len(frequent), 1)
-    scores: dict[str, list[float]] = defaultdict(list)
+    scores: Scores = defaultdict(list)
     for truth in known.views:
         count = len(truth.original)
         guess = Cells(frequent.expand(count, -1), mean.expand(count, -1, -1))
         for name, values in cell_scores(data, guess, truth, known.embed).items():
-            scores[f"{FREQUENT}:{name}"].extend(values)
+            scores[name].extend(values)
     return dict(scores)

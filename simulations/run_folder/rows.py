@@ -7,14 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from attacks.metrics.names import Role
 from simulations.run_folder.line_files import json_line
-from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, PAINTED, ThreatCard
-
-NULL_PREFIX = "baseline:"
-"""Attack texts of the null baselines, such as ``baseline:grey``: guesses that need no attack."""
-SCALE_PREFIX = "scale:"
-"""Attack texts of what is made from the truth or its class to read scores by, such as ``scale:blurred`` and ``scale:class-mean``:
-neither a bar nor an attack."""
+from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, ThreatCard
 
 COUNTS = ("n", "failures")
 LONGEST_SHOWN = 60
@@ -33,7 +28,9 @@ class Row:
         cut: Where the model was cut when the number was measured; "" where that is no question.
         seed: Seed of the run.
         defense: Pipeline text; "" is no defence.
-        attack: Attack text, ``baseline:NAME`` for a null baseline, ``scale:NAME`` for a scale, "" for a number about training.
+        attack: Attack text, or the name of a null baseline or of a scale, such as "grey"; "" for a number about training.
+        role: What the number is for. By default that of training where there is no attack, else that of an attack, or of an upper
+            bound where the card names one.
         card: The threat card; "setting" in files.
         round: Round that the number belongs to.
         final: Whether it is about the model after the last round, which is only attacked or served; ``round`` is then higher, by
@@ -65,6 +62,7 @@ class Row:
     seed: int = 0
     defense: str = ""
     attack: str = ""
+    role: Role = Role.TRAINING
     card: ThreatCard = field(default_factory=ThreatCard)
     round: int = 0
     final: bool = False
@@ -82,25 +80,16 @@ class Row:
     client: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def is_null(self) -> bool:
-        """Whether the row is a null baseline."""
-        return self.attack.startswith(NULL_PREFIX)
-
-    @property
-    def is_scale(self) -> bool:
-        """Whether the row only says how to read others."""
-        return self.attack.startswith(SCALE_PREFIX)
+    def __post_init__(self) -> None:
+        if not self.attack:
+            object.__setattr__(self, "role", Role.TRAINING)
+        elif self.role is Role.TRAINING:
+            object.__setattr__(self, "role", Role.UPPER_BOUND if self.card.upper_bound else Role.ATTACK)
 
     @property
     def is_attack(self) -> bool:
         """Whether the row is about an attack: neither about training nor a null baseline nor a scale."""
-        return self.attack != "" and not self.is_null and not self.is_scale
-
-    @property
-    def painted_by(self) -> str:
-        """Text of the attack that made the guess from noise in place of updates; "" for every other row."""
-        return self.attack.removeprefix(PAINTED) if self.attack.startswith(PAINTED) else ""
+        return self.role in (Role.ATTACK, Role.UPPER_BOUND)
 
     @property
     def learns_prior(self) -> bool:
@@ -130,12 +119,10 @@ class Row:
             raise ValueError(f"{odd} is {known[odd]}; expected a count from 0 on")
         extra = {key: value for key, value in data.items() if key not in NAMES}
         row = cls(**known, extra=extra)
-        if "cut" not in data and (told := row.card.more.get("cut")):
-            row = replace(row, cut=str(told))  # versions before the column told it of attacks on their cards alone
         if row.value is None and row.status == "ok" and data.get("value") is not None:
-            told = repr(data["value"])[:LONGEST_SHOWN]
+            shown = repr(data["value"])[:LONGEST_SHOWN]
             return replace(
-                row, status="failed", message=row.message or f"value is {told}, not a number that can be measured"
+                row, status="failed", message=row.message or f"value is {shown}, not a number that can be measured"
             )
         return row
 
@@ -146,11 +133,9 @@ class Row:
         return json_line(_strict(data)).removesuffix("\n")
 
 
-def null_name(attack: str) -> str:
-    """``baseline:grey`` -> "grey", ``scale:blurred`` -> "blurred", ``baseline:painted:A()`` -> "A() on noise"."""
-    if attack.startswith(PAINTED):
-        return f"{attack.removeprefix(PAINTED)} on noise"
-    return attack.removeprefix(NULL_PREFIX).removeprefix(SCALE_PREFIX)
+def shown_name(role: Role, attack: str) -> str:
+    """What pages call an attack or a null baseline."""
+    return f"{attack} on noise" if role is Role.NULL_CONTROL else attack
 
 
 def number_of(value: Any) -> float | None:
@@ -179,6 +164,13 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def _role(value: Any) -> Role:
+    try:
+        return Role(value or Role.TRAINING)
+    except ValueError:
+        raise ValueError(f"role is {repr(value)[:LONGEST_SHOWN]}; expected {', '.join(Role)}") from None
+
+
 def _strict(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
@@ -189,6 +181,7 @@ def _strict(value: Any) -> Any:
 
 _READ: dict[str, Callable[[Any], Any]] = {
     "str": _text,
+    "Role": _role,
     "bool": lambda value: value is True,
     "int": _required,
     "int | None": _whole,

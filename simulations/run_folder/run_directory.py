@@ -27,6 +27,9 @@ import numpy as np
 from flwr.common.logger import log
 from torch import Tensor
 
+from attacks.metrics.metric import Values
+from attacks.metrics.names import Role
+from attacks.metrics.registry import metric_of
 from clients.task.task import Task
 from defenses.pipeline import Pipeline
 from simulations.run_folder.checkpoints import Checkpoint, Checkpoints
@@ -40,10 +43,11 @@ from simulations.run_folder.study import Study
 from simulations.settings.errors import ConfigError, undamaged
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
-from strategies.audit.recorder import BOUNDS
 from strategies.audit.whole_files import whole
 
 S = TypeVar("S", bound=Study)
+_ROLES = list(Role)
+"""In the order of their rows."""
 LINES_LOST = "lines-lost"
 """Metric of a row that says that a line of the run's files could not be read when the run went on."""
 
@@ -61,7 +65,7 @@ class RunDirectory(Generic[S]):
     experiment: S
     _rows: list[Row] = field(default_factory=list)
     _pictures: list[dict[str, Any]] = field(default_factory=list)
-    _attacks: dict[str, int] = field(default_factory=dict)
+    _attacks: dict[tuple[str, str], int] = field(default_factory=dict)
     _lock: IO[str] | None = None
     _progress: dict[str, Any] = field(default_factory=dict)
     _round_started: float = field(default_factory=time.perf_counter)
@@ -74,7 +78,7 @@ class RunDirectory(Generic[S]):
         for pipeline in self.experiment.pipelines():
             for kind in self.experiment.kinds:
                 for attack in self.experiment.attacks_on(pipeline, kind):
-                    self._attacks.setdefault(repr(attack), len(self._attacks))
+                    self._attack_number(Role.ATTACK, repr(attack))
 
     # Opening ----------------------------------------------------------------------------------------------------------
 
@@ -170,7 +174,7 @@ class RunDirectory(Generic[S]):
             value = None
         fields = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields.items()}
         about: dict[str, Any] = {"n": 1, "seconds": round(time.perf_counter() - self._round_started, 3)}
-        if metric in BOUNDS:
+        if metric_of(metric).values is Values.BOUND:
             about["neighbours"] = task.plan.defenses().neighbours
         further = {name: value for name, value in fields.items() if name not in NAMES}
         self._rows.append(
@@ -202,7 +206,8 @@ class RunDirectory(Generic[S]):
             "image": image_number,
             **fields,
         }
-        kind = fields["kind"] if not fields["attack"] else f"attack{self._attack_number(fields['attack'])}"
+        attack = fields["attack"]
+        kind = fields["kind"] if not attack else f"attack{self._attack_number(fields.get('role', ''), attack)}"
         # One attack may run on several kinds of observation of a round.
         of = str(fields["observation"]).replace(" ", "-")
         place = f"r{task.round:04d}-c{fields['client']}-t{fields['target']}-i{image_number}"
@@ -213,8 +218,8 @@ class RunDirectory(Generic[S]):
             Image.fromarray(pixels).save(partial, format="PNG", optimize=True)
         self._pictures.append({**entry, "psnr": fields.get("psnr"), "file": name})
 
-    def _attack_number(self, attack: str) -> int:
-        return self._attacks.setdefault(attack, len(self._attacks))
+    def _attack_number(self, role: str, attack: str) -> int:
+        return self._attacks.setdefault((role, attack), len(self._attacks))
 
     def label(self, pipeline: str) -> str:
         """Short name of a pipeline in file names."""
@@ -268,7 +273,14 @@ class RunDirectory(Generic[S]):
         write_atomically(self.path / "pictures" / "index.jsonl", json_lines(self._pictures))
 
     def _sort_key(self, row: Row) -> tuple[Any, ...]:
-        what = (row.card.observation, row.attack, row.metric, row.reference, row.message)
+        what = (
+            row.card.observation,
+            _ROLES.index(Role.ATTACK if row.is_attack else row.role),
+            row.attack,
+            row.metric,
+            row.reference,
+            row.message,
+        )
         return (self._order[row.defense], row.round, *what, -1 if row.client is None else row.client)
 
     def judge(self, judged: Callable[[Sequence[Row]], list[Row]]) -> None:

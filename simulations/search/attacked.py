@@ -15,10 +15,9 @@ from simulations.report.analysis.run import read_run
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.study import Study
 from simulations.report.text import decibel
-from simulations.run_folder.rows import NULL_PREFIX
 from simulations.search.folder import AUDIT, SHARED, SearchFolder
 
-MEAN_IMAGE = f"{NULL_PREFIX}mean"
+MEAN_IMAGE = "mean"
 
 MOST_LOST = 3.0
 """Points of accuracy that a policy may cost."""

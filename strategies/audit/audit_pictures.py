@@ -9,8 +9,9 @@ from typing import Any
 from flwr.app import Message
 from torch import Tensor
 
+from clients.scoring.audit import ALONE
 from clients.task.task import Task
-from strategies.audit.jobs import AttackJob
+from strategies.audit.jobs import AttackJob, Outcome
 from strategies.audit.recorder import Recorder
 from strategies.audit.replies import scores_of
 from strategies.audit.score_rows import PICTURED
@@ -55,26 +56,31 @@ class AuditPictures:
             self._recorder.picture(task, image, image_number=number, **{"psnr": None, **own}, **seen, **fields)
 
     def keep_guesses(
-        self, job: AttackJob, attack: str, guesses: Mapping[int, list[tuple[int, Any]]], replies: Mapping[int, Message]
+        self,
+        job: AttackJob,
+        outcome: Outcome,
+        guesses: Mapping[int, list[tuple[int, Any]]],
+        replies: Mapping[int, Message],
     ) -> None:
         """Keep the images that an attack guessed, with the scores that the clients gave them.
 
         Args:
             job: What was attacked.
-            attack: What rows call the attack.
+            outcome: Of the attack.
             guesses: Client -> (target, guess) for each of its observations.
             replies: Client -> its answer to the audit; guesses of clients without one are left out.
         """
         for partition, theirs in guesses.items():
             if partition not in replies:
                 continue
-            found = {key: scores_of(replies[partition], name) for key, name in PICTURED.items()}
+            scores_alone = scores_of(replies[partition]).get(ALONE, {})
+            found = {key: scores_alone.get(name, []) for key, name in PICTURED.items()}
             each = {key: iter(values) for key, values in found.items() if values}
             for target, guess in theirs:
                 scores = [{key: _finite(next(values, None)) for key, values in each.items()} for _ in guess.images]
                 self.keep(
-                    job.task, guess.images, job.card, attack=attack, client=partition, target=target,
-                    kind="reconstruction", scores=scores, numbers=self._numbers(guess.images, partition),
+                    job.task, guess.images, job.card, attack=repr(outcome.attack), role=outcome.role, client=partition,
+                    target=target, kind="reconstruction", scores=scores, numbers=self._numbers(guess.images, partition),
                 )  # fmt: skip
 
 

@@ -6,30 +6,32 @@ The truth stays with the clients; the server keeps means, intervals and counts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flwr.app import RecordDict
+from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.guesses import Attributes, Cells, Labels
-from clients.scoring.audit import COUNTS
+from attacks.metrics.costs import ATTACK, ATTACK_SECONDS
+from attacks.metrics.guesses import MEMBER_SCORE, MEMBERSHIP_AUC, OTHER_SCORE
+from attacks.metrics.images import ORACLE_ACCURACY
+from attacks.metrics.names import GuessName, Role, ScoreName, Scores
+from clients.scoring.audit import ALONE, COUNTS
 from clients.scoring.guesses import GUESSES, guess_tensors
 from clients.task.task import Task
-from clients.wire.records import tensors_of, to_record, values_of
+from clients.wire.records import tensors_of, to_record
 from strategies.audit.attack_card import attack_card
 from strategies.audit.audit_pictures import AuditPictures
 from strategies.audit.jobs import AttackJob, Outcome
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.recorder import Recorder
-from strategies.audit.replies import BASELINES, fault_in_scores
-from strategies.audit.score_rows import MEMBER, OTHER, membership_rows, score_rows
+from strategies.audit.replies import BASELINES, fault_in_scores, scores_of
+from strategies.audit.score_rows import membership_rows, score_rows
 from strategies.audit.threat_card import FROM_SEED, ThreatCard
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import Answers, GuardedExchange
-
-Scores = dict[str, list[float]]
 
 
 class Auditor:
@@ -117,12 +119,9 @@ class Auditor:
             The partitions that do not refuse to score guesses: attacks on the others' messages would find no judge.
         """
         replies = self._ask(task, kind, BASELINES, dict.fromkeys(partitions, RecordDict()), images)
-        by_name: dict[str, Scores] = defaultdict(lambda: defaultdict(list))
-        for name, values in _gather(replies.values()).items():
-            guess, metric = name.rsplit(":", 1)
-            by_name[guess][metric].extend(values)
-        self._count(task, by_name.pop(COUNTS, {}))
-        for guess, scores in by_name.items():
+        by_guess = _gather(replies.values())
+        self._count(task, by_guess.pop(COUNTS, {}))
+        for guess, scores in by_guess.items():
             self._rows(task, guess, card, scores)
         for partition, reply in replies.items():
             for name, shared in tensors_of(reply, "pictures").items():
@@ -154,25 +153,26 @@ class Auditor:
                 records[partition] = RecordDict({"guesses": to_record(merged)})
             first = next(iter(guesses.values()))
             replies = self._ask(task, kind, _guessed(first[0]), records, len(first))
-            found.append(_gather(replies.values()))
+            found.append(_gather(replies.values()).get(ALONE, {}))
             refused.update(replies.refused)
-        self._rows(task, f"baseline:{name}", card, max(found, key=lambda scores: sum(map(sum, scores.values()))))
+        best = max(found, key=lambda scores: sum(map(sum, scores.values())))
+        self._rows(task, GuessName(Role.NULL_BASELINE, name), card, best)
         return [partition for partition in candidates[0] if partition not in refused]
 
-    def _count(self, task: Task, counts: Mapping[str, list[float]]) -> None:
+    def _count(self, task: Task, counts: Scores) -> None:
         """One row for each thing that the clients' defences count, all clients together, once a pipeline."""
         if task.plan.pipeline in self._counted or not counts:
             return
         self._counted.add(task.plan.pipeline)
         for name, numbers in counts.items():
-            self.recorder.row(task, metric=name, value=sum(numbers), n=len(numbers))
+            self.recorder.row(task, metric=name.metric, value=sum(numbers), n=len(numbers))
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
         seen, card = job.observed.seen, attack_card(job, outcome.attack)
         if outcome.error:
             self.recorder.row(
-                job.task, metric="attack", value=None, attack=outcome.name, card=card, status="failed",
-                n=len(seen), failures=len(seen), message=outcome.error, seconds=outcome.seconds,
+                job.task, metric=ATTACK.name, value=None, attack=repr(outcome.attack), role=outcome.role, card=card,
+                status="failed", n=len(seen), failures=len(seen), message=outcome.error, seconds=outcome.seconds,
             )  # fmt: skip
             return
         guesses: dict[int, list[tuple[int, Any]]] = defaultdict(list)
@@ -189,16 +189,16 @@ class Auditor:
         replies = self._ask(job.task, job.kind, guessed, contents, targets)
         failed = [guess for guess in outcome.guesses if guess.failure]
         card = card.but(attack_failures=tuple(sorted({guess.failure for guess in failed})))
-        scores = _gather(replies.values())
+        scores = _gather(replies.values()).get(ALONE, {})
         if guessed == "membership":
             self._membership(job.task, outcome, card, scores, failures=len(failed))
         else:
-            self._rows(job.task, outcome.name, card, scores, outcome=outcome, seen=seen)
+            self._rows(job.task, _guess(outcome), card, scores, outcome=outcome, seen=seen)
         if not outcome.of_noise:
             self._diagnostics(job.task, outcome, card)
         shown = job.kind.chosen or self.shows_training or guessed == "representatives"
         if guessed in ("images", "representatives") and self.share_images and shown:
-            self.pictures.keep_guesses(job, outcome.name, guesses, replies)
+            self.pictures.keep_guesses(job, outcome, guesses, replies)
 
     def _membership(self, task: Task, outcome: Outcome, card: ThreatCard, scores: Scores, *, failures: int) -> None:
         """One ROC curve over the records of all clients whose test did not fail; a failed row where there is none."""
@@ -207,26 +207,26 @@ class Auditor:
         for columns in found:
             self.recorder.row(task, failures=failures, **columns, **common)
         if not found:
-            members, others = (len(scores.get(name, [])) for name in (MEMBER, OTHER))
-            told = sorted({guess.failure for guess in outcome.guesses if guess.failure})
+            members, others = (len(scores.get(one.of(), [])) for one in (MEMBER_SCORE, OTHER_SCORE))
+            reasons = sorted({guess.failure for guess in outcome.guesses if guess.failure})
             self.recorder.row(
-                task, metric="membership-auc", value=None, card=card, status="failed", n=len(outcome.guesses),
+                task, metric=MEMBERSHIP_AUC.name, value=None, card=card, status="failed", n=len(outcome.guesses),
                 failures=failures or len(outcome.guesses),
-                message="; ".join(told) or f"scores of {members} members and {others} others make no curve", **common,
+                message="; ".join(reasons) or f"scores of {members} members and {others} others make no curve", **common,
             )  # fmt: skip
 
     def _diagnostics(self, task: Task, outcome: Outcome, card: ThreatCard) -> None:
         names = sorted({name for guess in outcome.guesses for name in guess.diagnostics})
         for name in names:
             values = [guess.diagnostics[name] for guess in outcome.guesses if name in guess.diagnostics]
-            self._rows(task, repr(outcome.attack), card, {name: [float(value) for value in values]})
+            self._rows(task, _guess(outcome), card, {ScoreName(name): [float(value) for value in values]})
         if outcome.oracle_accuracy is not None or outcome.oracle_error:
             self.recorder.row(
-                task, metric="oracle-accuracy", value=outcome.oracle_accuracy, attack=repr(outcome.attack), card=card,
+                task, metric=ORACLE_ACCURACY.name, value=outcome.oracle_accuracy, attack=repr(outcome.attack), card=card,
                 status="failed" if outcome.oracle_error else "ok", message=outcome.oracle_error,
             )  # fmt: skip
         self.recorder.row(
-            task, metric="attack-seconds", value=outcome.seconds, attack=repr(outcome.attack), card=card,
+            task, metric=ATTACK_SECONDS.name, value=outcome.seconds, attack=repr(outcome.attack), card=card,
             n=len(outcome.guesses), seconds=outcome.seconds,
         )  # fmt: skip
 
@@ -248,7 +248,7 @@ class Auditor:
     def _rows(
         self,
         task: Task,
-        attack: str,
+        guess: GuessName,
         card: ThreatCard,
         scores: Scores,
         *,
@@ -259,7 +259,7 @@ class Auditor:
         for columns in score_rows(scores, card):
             failures = _failed_values(outcome.guesses, seen, columns["n"]) if outcome else 0
             seconds = outcome.seconds if outcome else 0.0
-            self.recorder.row(task, attack=attack, failures=failures, seconds=seconds, **columns)
+            self.recorder.row(task, attack=guess.name, role=guess.role, failures=failures, seconds=seconds, **columns)
 
 
 def _failed_values(guesses: Sequence[Any], seen: Sequence[Seen], n: int) -> int:
@@ -284,10 +284,15 @@ def _guessed(guess: Any) -> str:
     return next(name for name, cls in GUESSES.items() if isinstance(guess, cls))
 
 
-def _gather(replies: Any) -> Scores:
+def _guess(outcome: Outcome) -> GuessName:
+    return GuessName(outcome.role, repr(outcome.attack))
+
+
+def _gather(replies: Iterable[Message]) -> dict[GuessName, Scores]:
     """Scores of all clients, in order of partition."""
-    scores: Scores = defaultdict(list)
+    found: dict[GuessName, Scores] = defaultdict(lambda: defaultdict(list))
     for reply in replies:
-        for name, values in values_of(reply, "metrics").items():
-            scores[name].extend(values)
-    return dict(scores)
+        for guess, scores in scores_of(reply).items():
+            for name, values in scores.items():
+                found[guess][name].extend(values)
+    return dict(found)

@@ -11,10 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from attacks.base import Attack
+from attacks.metrics.names import Role
 from attacks.spec import parse_attacks, stages_of
 from clients.task.task import Task
 from strategies.audit.kinds import Kind, Observed, kind_of, part_of
-from strategies.audit.threat_card import PAINTED, ThreatCard
+from strategies.audit.threat_card import ThreatCard
 from strategies.audit.whole_files import load_tensors, save_tensors
 
 
@@ -70,8 +71,7 @@ class AttackJob:
         kind = kind_of(about["kind"])
         rounds = [Observed.of(one, part_of(tensors, f"{at}/"), kind.seen) for at, one in enumerate(about["rounds"])]
         attacks = tuple(parse_attacks("; ".join(about["attacks"])))
-        # Earlier versions said "setting".
-        card = ThreatCard.from_json(about.get("card") or about.get("setting") or {})
+        card = ThreatCard.from_json(about["card"])
         return cls(path.stem, attacks, kind, rounds[0], card, tuple(rounds[1:]))
 
 
@@ -88,7 +88,7 @@ class Outcome:
         oracle_accuracy: The oracle's accuracy on auxiliary examples that it was not trained on.
         oracle: The oracle's weights, for the clients; only where guesses are paired with the images (smashed data).
         oracle_error: Why there is no oracle although the server has auxiliary data, or "".
-        of_noise: The attack was run on updates of noise: a null baseline of what it paints from nothing.
+        of_noise: The attack was run on updates of noise: the null control of an attack with a prior.
     """
 
     attack: Attack[Any, Any]
@@ -102,9 +102,9 @@ class Outcome:
     of_noise: bool = False
 
     @property
-    def name(self) -> str:
-        """What its rows and pictures call it."""
-        return f"{PAINTED if self.of_noise else ''}{self.attack!r}"
+    def role(self) -> Role:
+        """Of its rows and pictures, where the attack had no help beyond what a server has."""
+        return Role.NULL_CONTROL if self.of_noise else Role.ATTACK
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,6 @@ FIT = "fit"
 """Metric of defences that could not learn; there is a row only where they failed."""
 
 
-BOUNDS = ("epsilon", "epsilon-with-probes", "epsilon-all-cuts", "delta")
-"""Metrics of a guarantee: their rows name its neighbours, and over clients and seeds the largest counts (a row's ``worst``), never
-the mean."""
-
-
 class Recorder(Protocol):
     """Where rows, pictures and unfinished jobs go."""
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 from flwr.app import Message, MetricRecord
 
-from clients.scoring.audit import COUNTS
-from clients.scoring.table_audit import COLUMN
+from attacks.metrics.images import RETRIEVAL, RETRIEVAL_CHANCE
+from attacks.metrics.metric import Values
+from attacks.metrics.names import GuessName, Scores, names_of, scores_to_texts
+from attacks.metrics.registry import metric_of
+from clients.scoring.audit import ALONE, COUNTS
 from clients.task.task import Task
 from clients.wire.records import tensors_of, values_of
 from clients.wire.texts import shortened
-from strategies.audit.score_rows import ATTRIBUTE_ACCURACY, CHANCE, MS_SSIM_SUCCESS
 
 BASELINES = "baselines"
 """The kind of guesses that only clients make."""
-RETRIEVAL = "retrieval"
-HITS = (RETRIEVAL, ATTRIBUTE_ACCURACY, MS_SSIM_SUCCESS)
-"""Scores that are 1 or 0, as a column of a table is."""
 LONGEST_NAME = 200
 MOST_PICTURES = 1024
 """Of one record; a report shows a few."""
@@ -43,23 +43,31 @@ def fault_in_scores(reply: Message, guessed: str, task: Task) -> str:
     )
 
 
-def _fault_in_score(name: str, found: Mapping[str, Any], guessed: str) -> str:
-    values = found[name]
-    guess, colon, score = name.rpartition(":")
-    if len(name) > LONGEST_NAME or not name.isprintable() or bool(colon) != (guessed == BASELINES):
-        return f"metrics: {shortened(name)} is the name of no score of {guessed}"
+def _fault_in_score(text: str, found: Mapping[str, Any], guessed: str) -> str:
+    values = found[text]
+    unknown = f"metrics: {shortened(text)} is the name of no score of {guessed}"
+    try:
+        guess, name = names_of(text)
+    except ValueError:
+        return unknown
+    printable = all(part.isprintable() for part in (*guess, *name))
+    if len(text) > LONGEST_NAME or not printable or (guess == ALONE) == (guessed == BASELINES):
+        return unknown
     if not isinstance(values, list) or any(math.isnan(value) for value in values):
-        return f"metrics: {shortened(name)} is {shortened(values)}, expected a list of numbers"
+        return f"metrics: {shortened(text)} is {shortened(values)}, expected a list of numbers"
     if guess == COUNTS:
         return ""
-    metric = score.removesuffix("-original").removesuffix("-transformed")
-    if (metric in HITS or score.startswith(COLUMN)) and not all(value in (0, 1) for value in values):
-        return f"metrics: {shortened(name)} is {shortened(values)}, expected ones and zeros"
-    if score == CHANCE and not all(0 <= value <= 1 for value in values):
-        return f"metrics: {shortened(name)} is {shortened(values)}, expected numbers from 0 to 1"
-    chances = found.get(f"{guess}{colon}{CHANCE}")
-    if metric == RETRIEVAL and score != CHANCE and not (isinstance(chances, list) and len(chances) == len(values)):
-        return f"metrics: {shortened(name)} comes without as many values of {CHANCE}"
+    metric = metric_of(name.metric)
+    allowed = {Values.HIT: lambda value: value in (0, 1), Values.SHARE: lambda value: 0 <= value <= 1}.get(
+        metric.values
+    )
+    if allowed and not all(map(allowed, values)):
+        return f"metrics: {shortened(text)} is {shortened(values)}, expected {metric.values.value}"
+    if metric is RETRIEVAL:
+        (chance,) = scores_to_texts({guess: {RETRIEVAL_CHANCE.of(): []}})
+        chances = found.get(chance)
+        if not (isinstance(chances, list) and len(chances) == len(values)):
+            return f"metrics: {shortened(text)} comes without as many values of {RETRIEVAL_CHANCE.name}"
     return ""
 
 
@@ -74,6 +82,10 @@ def _fault_in_pictures(reply: Message, task: Task) -> str:
     return ""
 
 
-def scores_of(reply: Message, name: str) -> list[float]:
-    """The values of one score of an answer; none where it has none of that name."""
-    return list(values_of(reply, "metrics").get(name, []))
+def scores_of(reply: Message) -> dict[GuessName, Scores]:
+    """The scores of a client's answer to an audit in which ``fault_in_scores`` found nothing."""
+    found: dict[GuessName, Scores] = defaultdict(dict)
+    for text, values in values_of(reply, "metrics").items():
+        guess, name = names_of(text)
+        found[guess][name] = list(values)
+    return found

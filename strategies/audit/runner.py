@@ -57,7 +57,7 @@ class _Runner:
 
     Args:
         job: The job.
-        of_noise: Attacks are given noise in place of every update: what those that know images paint from nothing.
+        of_noise: Attacks are given noise in place of every update: the null control of attacks with a prior.
     """
 
     def __init__(self, job: AttackJob, *, of_noise: bool = False) -> None:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from attacks.metrics.guesses import COLUMN, MEMBER_SCORE, MEMBERSHIP_AUC, MEMBERSHIP_TPR, OTHER_SCORE
+from attacks.metrics.images import FLAT_PSNR, NULL_PSNR, PSNR, RETRIEVAL, RETRIEVAL_CHANCE
+from attacks.metrics.metric import Interval, Metric
+from attacks.metrics.names import Scores
+from attacks.metrics.registry import known_metric, metric_of
 from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_interval, roc_curve, tpr_at_fpr
-from clients.scoring.null_baselines import FLAT_PSNR, NULL_PSNR
-from clients.scoring.table_audit import CELLS, COLUMN
 from strategies.audit.threat_card import ThreatCard
 
-CHANCE = "retrieval-chance"
-"""Name under which clients send the chance of a blind guess beside "retrieval-original"."""
-LABEL_ACCURACY = "label-accuracy"
-"""Share of the classes of a batch, or of an image's, that were guessed."""
-ATTRIBUTE_ACCURACY = "attribute-accuracy"
-"""Share of images whose sensitive attribute was guessed."""
-MS_SSIM_SUCCESS = "ms-ssim-success"
-"""Share of images whose reconstruction the delta protection paper counts as a success."""
 PICKED_PSNR = "picked_psnr"
 """Key under which a row of retrieval holds the PSNR, in dB, of every image that was picked out: who was read, one by one."""
 PICKED_GAIN = "picked_gain"
@@ -29,60 +24,60 @@ PICKED_GAIN = "picked_gain"
 PICKED_DETAIL = "picked_detail"
 """Key under which it holds, in the same order, how far each lies above its own mean colour, in dB: flat images have no detail."""
 PICTURED = {
-    "psnr": "psnr-original",
-    "null_psnr": NULL_PSNR,
-    "flat_psnr": FLAT_PSNR,
-    "identified": "retrieval-original",
+    "psnr": PSNR.of("original"),
+    "null_psnr": NULL_PSNR.of(),
+    "flat_psnr": FLAT_PSNR.of(),
+    "identified": RETRIEVAL.of("original"),
 }
 """Key in the index of pictures -> the client's score of a guess that stands there."""
-MEMBER, OTHER = "member-score", "other-score"
-"""Names under which clients send the scores of a test of membership."""
 
 
-def score_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Iterator[dict[str, Any]]:
+def score_rows(scores: Scores, card: ThreatCard) -> Iterator[dict[str, Any]]:
     """One row's columns per score.
 
     Args:
-        scores: Name -> one value per image (or batch, or client), such as "psnr-original".
+        scores: Of one attack or baseline, of all clients.
         card: The threat card; the row of retrieval adds ``chance`` to it, the highest of any of its images.
     """
+    columns = sum(known_metric(name.metric) is COLUMN for name in scores)
     for name, values in scores.items():
-        if name in (CHANCE, NULL_PSNR, FLAT_PSNR):
+        metric = metric_of(name.metric)
+        if not metric.in_rows:
             continue
-        metric, _, reference = name.rpartition("-") if name.endswith(("-original", "-transformed")) else (name, "", "")
-        told, numbers, more = card, mean_and_interval(values), {}
-        if metric == LABEL_ACCURACY:
-            numbers = batches_and_interval(values)
-        elif metric == CELLS:
-            numbers = cells_and_interval(values, sum(other.startswith(COLUMN) for other in scores))
-        elif metric.startswith(COLUMN):
-            numbers = share_and_interval(values)
-        if metric == "retrieval":
-            told, numbers = card.but(chance=max(scores[CHANCE], default=1.0)), share_and_interval(values)
-            more = _picked(values, scores, reference)
-        elif metric in (ATTRIBUTE_ACCURACY, MS_SSIM_SUCCESS):
-            numbers = share_and_interval(values)
+        facts, more = card, {}
+        if metric is RETRIEVAL:
+            facts = card.but(chance=max(scores[RETRIEVAL_CHANCE.of()], default=1.0))
+            more = _picked(values, scores, name.reference)
         yield {
-            "metric": metric,
-            "reference": reference,
-            "card": told,
-            "worst": _worst(metric, values),
-            **numbers,
+            "metric": name.metric,
+            "reference": name.reference,
+            "card": facts,
+            "worst": worst_of(metric, values),
+            **_mean(metric, values, columns),
             **more,
         }
 
 
-def _picked(
-    hits: Sequence[float], scores: Mapping[str, Sequence[float]], reference: str
-) -> dict[str, list[float] | None]:
-    """PSNR, gain and detail of every image that was picked out, by PSNR; None where the clients did not tell it of all images."""
-    psnr = scores.get(f"psnr-{reference}", ())
+def _mean(metric: Metric, values: Sequence[float], columns: int) -> dict[str, Any]:
+    match metric.interval:
+        case Interval.EXACT:
+            return share_and_interval(values)
+        case Interval.BATCHES:
+            return batches_and_interval(values)
+        case Interval.CELLS:
+            return cells_and_interval(values, columns)
+    return mean_and_interval(values)
+
+
+def _picked(hits: Sequence[float], scores: Scores, reference: str) -> dict[str, list[float] | None]:
+    """PSNR, gain and detail of every identified image, by PSNR; None where the clients did not report it of all images."""
+    psnr = scores.get(PSNR.of(reference), [])
     if len(psnr) != len(hits):
         return {PICKED_PSNR: None} if psnr else {}
     picked = sorted((at for at, hit in enumerate(hits) if hit), key=lambda at: psnr[at])
     found: dict[str, list[float] | None] = {PICKED_PSNR: [round(psnr[at], 4) for at in picked]}
     for key, name in ((PICKED_GAIN, NULL_PSNR), (PICKED_DETAIL, FLAT_PSNR)):
-        below = scores.get(name, ())
+        below = scores.get(name.of(), [])
         if len(below) == len(hits):
             found[key] = [rounded_gain(psnr[at] - below[at]) for at in picked]
     return found
@@ -93,14 +88,14 @@ def rounded_gain(gain: float) -> float:
     return round(gain, 4)
 
 
-def membership_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> Iterator[dict[str, Any]]:
-    """Columns of the rows of a test of membership: "membership-auc", with the curve in "roc", and "membership-tpr" at 1 %.
+def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[dict[str, Any]]:
+    """Columns of the rows of a test of membership: ``MEMBERSHIP_AUC``, with the curve in "roc", and ``MEMBERSHIP_TPR``.
 
     Args:
-        scores: ``MEMBER`` and ``OTHER`` -> one score per record, of all clients together; no rows where either is empty.
+        scores: ``MEMBER_SCORE`` and ``OTHER_SCORE`` of all clients together; no rows where either is empty.
         card: The threat card, to which the numbers of records are added.
     """
-    members, others = (torch.tensor(scores.get(name, [])) for name in (MEMBER, OTHER))
+    members, others = (torch.tensor(scores.get(one.of(), [])) for one in (MEMBER_SCORE, OTHER_SCORE))
     if not len(members) or not len(others):
         return
     common = {"card": card.but(members=len(members), others=len(others)), "n": len(members) + len(others)}
@@ -108,10 +103,10 @@ def membership_rows(scores: Mapping[str, Sequence[float]], card: ThreatCard) -> 
     points = [[round(float(x), 4), round(float(y), 4)] for x, y in zip(fpr, tpr, strict=True)]
     thinned = points[:: max(1, len(points) // 100)]
     low, high = auc_interval(members, others)
-    area = {"metric": "membership-auc", "value": auc(members, others), "ci_low": low, "ci_high": high}
+    area = {"metric": MEMBERSHIP_AUC.name, "value": auc(members, others), "ci_low": low, "ci_high": high}
     yield {**area, "roc": [*thinned, points[-1]], **common}
     rate, low, high = tpr_at_fpr(members, others)
-    yield {"metric": "membership-tpr", "value": rate, "ci_low": low, "ci_high": high, **common}
+    yield {"metric": MEMBERSHIP_TPR.name, "value": rate, "ci_low": low, "ci_high": high, **common}
 
 
 def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
@@ -162,7 +157,6 @@ def cells_and_interval(values: Sequence[float], columns: int) -> dict[str, Any]:
     return {"value": share, "n": len(values), "ci_low": low, "ci_high": high}
 
 
-def _worst(metric: str, values: Sequence[float]) -> float | None:
-    """The value of the person who lost most."""
-    least = metric.startswith("mse") or metric.endswith(("loss", "cost"))
-    return (min(values) if least else max(values)) if values else None
+def worst_of(metric: Metric, values: Sequence[float]) -> float | None:
+    """The value of the person who lost most; None where there are none."""
+    return (max if metric.higher_leaks else min)(values) if values else None

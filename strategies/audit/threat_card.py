@@ -42,10 +42,6 @@ class Strength(StrEnum):
     ONE_STEP = "per update, here on a single step"
 
 
-PAINTED = "baseline:painted:"
-"""Stands before an attack's text where it was run on updates of noise: whatever it then shows, no update said."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ThreatCard:
     """What the attacker observed, knew and spent.
@@ -133,8 +129,7 @@ class ThreatCard:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ThreatCard:
-        """What ``to_json`` gave, also of an earlier version; a value that its field cannot hold is kept in ``more``."""
-        data = _translated(data)
+        """What ``to_json`` gave; a value that its field cannot hold is kept in ``more``."""
         found = {name: _READ[name](value) for name, value in data.items() if name in _READ}
         known: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
         more = {
@@ -161,17 +156,6 @@ def strength(task: Task, *, one_step: bool) -> dict[str, Any]:
         "defense_strength": Strength.ONE_STEP,
         "in_training": f"once on {task.plan.local_steps or 'all'} local steps",
     }
-
-
-def _translated(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Cards of versions before cards were objects told two facts in one text each."""
-    found, told = dict(data), data.get("defense_strength")
-    if isinstance(told, str) and told.startswith(f"{Strength.ONE_STEP}; in training it acts "):
-        found |= {"defense_strength": Strength.ONE_STEP.value, "in_training": told.partition("it acts ")[2]}
-    labels = data.get("labels")
-    if isinstance(labels, str) and labels.startswith("known for ") and labels != KnownLabels.SOME:
-        found |= {"labels": KnownLabels.SOME.value, "labels_told": labels.removeprefix("known for ")}
-    return found
 
 
 def _plain(value: Any) -> Any:

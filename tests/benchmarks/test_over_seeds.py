@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from attacks.metrics.names import Role
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
 
@@ -43,11 +44,12 @@ def run(path: Path, seed: int, rate: float = 0.1, bound: str = "") -> Path:
         rows += [
             Row(
                 metric="psnr", reference=reference, value=value + seed + (defense != ""), n=8, attack=attack, round=1,
-                card=ThreatCard(observation="one-step probe", upper_bound="" if "mean" in attack else bound), **shared,
+                role=Role.NULL_BASELINE if attack == "mean" else Role.TRAINING,
+                card=ThreatCard(observation="one-step probe", upper_bound="" if attack == "mean" else bound), **shared,
             )
             for attack, reference, value in (
                 ("DLG()", "original", 20.0), ("DLG()", "transformed", 22.0),
-                ("baseline:mean", "original", 10.0), ("baseline:mean", "transformed", 12.0),
+                ("mean", "original", 10.0), ("mean", "transformed", 12.0),
             )
         ]  # fmt: skip
     (path / "rows.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))

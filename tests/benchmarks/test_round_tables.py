@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from attacks.metrics.names import Role
 from simulations.report.analysis.run import read_run
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
@@ -19,12 +20,12 @@ def run(path: Path, epochs: int, batch: int, steps: int, scores: dict[str, float
     path.mkdir()
     card = ThreatCard(observation="training update", images=16, local_steps=steps)
     rows = []
-    for attack, value in {**scores, "baseline:mean": 12.0}.items():
+    for attack, value in {**scores, "mean": 12.0}.items():
         ends = {"ci_low": value - 1, "ci_high": value + 1}
-        rows.append(
-            Row(metric="psnr", reference="original", attack=attack, value=value, n=64, round=1, card=card, **ends)
-        )
-        rows.append(Row(metric="ssim", reference="original", attack=attack, value=0.5, n=64, round=1, card=card))
+        role = Role.NULL_BASELINE if attack == "mean" else Role.ATTACK
+        known = {"reference": "original", "attack": attack, "role": role, "n": 64, "round": 1, "card": card}
+        rows.append(Row(metric="psnr", value=value, **known, **ends))  # type: ignore[arg-type]
+        rows.append(Row(metric="ssim", value=0.5, **known))  # type: ignore[arg-type]
     (path / "rows.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
     told = {"config": {"local-epochs": epochs, "batch-size": batch}, "pipelines": [""]}
     (path / "config.json").write_text(json.dumps(told))

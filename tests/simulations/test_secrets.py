@@ -330,7 +330,7 @@ def test_a_run_goes_on_where_nodes_refuse(
         assert f"its operator may allow it by {refused[what]} in the node's configuration" in message
         assert message in report.read_text(encoding="utf-8").replace("&#39;", "'")
     assert [row for row in rows if row["metric"] == "test-accuracy" and row["round"] == 1]
-    scored = {row["attack"] for row in rows if row["attack"] and not row["attack"].startswith(("baseline:", "scale:"))}
+    scored = {row["attack"] for row in rows if row["role"] in ("attack", "upper bound")}
     answered = answers.get("audits", False)
     looks = {"federated": "LabelInference()", "outsourced": "AsUploaded()", "split": "ServerPrediction()"}
     assert scored == ({looks[scenario]} if answered else set())

@@ -16,9 +16,12 @@ from torch import Tensor
 
 from attacks import Attack, ClientUpdate, Labels, Reconstruction
 from attacks.local_model import shared_tensors
+from attacks.metrics.costs import ATTACK
+from attacks.metrics.names import scores_to_texts
 from clients.data.card import DataCard
 from clients.external_app.plan import AppPlan
 from clients.messages.node import reply_to
+from clients.scoring.audit import ALONE
 from clients.scoring.guesses import read_guesses
 from clients.task.task import Task
 from clients.wire.records import metrics, tensors_of, to_record, values_of
@@ -103,13 +106,12 @@ class Owners(LocalGrid):
             return reply_to(message, {"metrics": metrics({})})
         kind = str(values_of(message, "config")["kind"])
         if kind == BASELINES:
-            found = truth.baselines(self.num_classes)
-            named = {f"{name}:{metric}": values for name, one in found.items() for metric, values in one.items()}
+            found = scores_to_texts(truth.baselines(self.num_classes))
             pictures = to_record({"original-0": truth.images[:MOST_PICTURES]})
-            return reply_to(message, {"metrics": metrics({**named}), "pictures": pictures})
+            return reply_to(message, {"metrics": metrics({**found}), "pictures": pictures})
         ((guess, _),) = read_guesses(kind, tensors_of(message, "guesses"), 1, None)
         assert isinstance(guess, Reconstruction | Labels)
-        return reply_to(message, {"metrics": metrics({**truth.score(guess)})})
+        return reply_to(message, {"metrics": metrics({**scores_to_texts({ALONE: truth.score(guess)})})})
 
 
 class RecordedAuditor(Auditor):
@@ -183,7 +185,7 @@ class RecordedAuditor(Auditor):
         if len(failed) == len(outcome.guesses):
             why = sorted(set(failed))
             self.recorder.row(
-                job.task, metric="attack", value=None, attack=outcome.name, status="failed", n=len(failed),
+                job.task, metric=ATTACK.name, value=None, attack=repr(outcome.attack), status="failed", n=len(failed),
                 card=attack_card(job, outcome.attack).but(attack_failures=tuple(why)), failures=len(failed),
                 message="; ".join(why), seconds=outcome.seconds,
             )  # fmt: skip

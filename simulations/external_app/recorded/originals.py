@@ -11,17 +11,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks import Labels, Reconstruction, score
-from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment, score_pairs
-from clients.scoring.image_scores import MAX_PSNR, uniform_label_accuracy
-from clients.scoring.null_baselines import null_psnr
+from attacks.metrics.guesses import LABEL_ACCURACY
+from attacks.metrics.names import GuessName, Role, Scores
+from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment
+from clients.scoring.audit import UNIFORM
+from clients.scoring.image_scores import image_scores, uniform_label_accuracy
+from clients.scoring.null_baselines import BLURRED, null_psnr
 from clients.scoring.retrieval import CANDIDATES, retrieval
 from clients.scoring.same_images import KnownImages
 from defenses.base import Batch
 from simulations.external_app.recorded.replies import Attackable
 from simulations.external_app.recorded.update_files import read_truth
 from simulations.settings.errors import ConfigError
-
-Scores = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
@@ -52,28 +53,27 @@ class Truth:
         found: Scores = {}
         if isinstance(guess, Reconstruction):
             pairs = self.pairs(guess.images)
-            plain = score_pairs(guess.images, self.images, pairs)
-            found = {f"{name}-original": [min(value, MAX_PSNR) for value in values] for name, values in plain.items()}
+            found = image_scores(guess.images, self.images, pairs, "original")
             found |= retrieval(guess, pairs, self.images, self.others, paired=False)
             found |= null_psnr(self.images, self.mean, pairs[1])
             guess = Labels(guess.labels)
         if self.labels is not None:
-            found["label-accuracy"] = [score(guess, self.labels)["label-accuracy"]]
+            found[LABEL_ACCURACY.of()] = [score(guess, self.labels)[LABEL_ACCURACY.name]]
         return found
 
-    def baselines(self, num_classes: int) -> dict[str, Scores]:
-        """Text of a baseline or scale -> its scores."""
+    def baselines(self, num_classes: int) -> dict[GuessName, Scores]:
+        """Null baselines and scales with their scores."""
         mean = self.mean
         nulls = null_baselines(self.images, torch.zeros_like(self.images[0]) if mean is None else mean)
         if mean is None:
             del nulls["mean"]
-        found = {f"baseline:{name}": self.score(null) for name, null in nulls.items()}
-        found["scale:blurred"] = self.score(Reconstruction(blurred(self.images), torch.full((len(self.images),), -1)))
+        found = {GuessName(Role.NULL_BASELINE, name): self.score(null) for name, null in nulls.items()}
+        found[BLURRED] = self.score(Reconstruction(blurred(self.images), torch.full((len(self.images),), -1)))
         for scores in found.values():  # of classes they say nothing
-            scores.pop("label-accuracy", None)
+            scores.pop(LABEL_ACCURACY.of(), None)
         if self.labels is not None:
             targets = F.one_hot(self.labels, num_classes).float()
-            found["baseline:uniform"] = {"label-accuracy": uniform_label_accuracy(Batch(self.images, targets))}
+            found[UNIFORM] = {LABEL_ACCURACY.of(): uniform_label_accuracy(Batch(self.images, targets))}
         return found
 
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attacks.metrics.metric import CELLS, FAMILIES, IMAGES
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import CHAIN
-from simulations.report.studies.families import FAMILIES, IMAGES, READING
 
 UNTESTED = "untested against an adaptive attacker"
 
@@ -40,7 +40,7 @@ def adaptive_caveats(cells: Sequence[Cell], known: Any) -> list[str]:
         return [f"{UNTESTED}: {', '.join(missing)} did not run"]
     caveats = [f"adaptive attacks that did not run: {', '.join(missing)}"] if missing else []
     ran = [one for one in FAMILIES if any(one.scored(cell.scores) for found in by_name.values() for cell in found)]
-    if IMAGES not in ran and READING not in ran:
+    if IMAGES not in ran and CELLS not in ran:
         on = " and ".join(one.attacked for one in ran)
         caveats.append(f"adaptive attacks ran on {on} only; on the images it is untested against them")
     return caveats

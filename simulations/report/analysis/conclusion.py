@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attacks.metrics.metric import IMAGES
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import Readability, readability
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import LEAST_IMAGES
-from simulations.report.studies.families import IMAGES
 from simulations.report.text import capital, count, decibel, points, short_names
 
 LEVEL = 0.05

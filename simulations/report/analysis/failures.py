@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulations.report.studies.families import MEMBERSHIP_METRICS
+from attacks.metrics.costs import ATTACK
+from attacks.metrics.metric import MEMBERSHIP
+from attacks.metrics.registry import metric_of
 from simulations.report.studies.rows import read_rows
 from simulations.report.text import round_mark
-from simulations.run_folder.rows import Row
+from simulations.run_folder.rows import Row, shown_name
 from strategies.audit.recorder import FIT
 
 FITS = "fit of defences"
@@ -43,7 +45,7 @@ def failures(rows: Sequence[Row]) -> list[Failure]:
         if row.status in ("failed", "refused") or row.failures:
             client = FITS if row.metric == FIT else "" if row.client is None else f"client {row.client}"
             message = row.message or "; ".join(each_once(row.card.attack_failures))
-            groups[row.defense, row.attack or client, row.seed, message].append(row)
+            groups[row.defense, shown_name(row.role, row.attack) or client, row.seed, message].append(row)
     return [
         Failure(defense, what, *_rounds_and_trials(of), seed, tuple(dict.fromkeys(r.metric for r in of)), message)
         for (defense, what, seed, message), of in groups.items()
@@ -75,6 +77,6 @@ def failed_attacks(directory: Path) -> list[Failure]:
 
 def _gave_nothing(row: Row) -> bool:
     # The n of a score of membership counts records, its failures count tests.
-    if row.metric == "attack" or row.metric in MEMBERSHIP_METRICS:
+    if row.metric == ATTACK.name or metric_of(row.metric).family is MEMBERSHIP:
         return row.status == "failed"
     return 0 < row.n <= row.failures

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attacks.metrics.metric import LABELS
 from simulations.report.analysis.readability import image_score
 from simulations.report.analysis.windows import WindowCounts
 from simulations.report.studies.cell import Cell
-from simulations.report.studies.families import LABELS
 from simulations.report.studies.recovery import chance_of_as_many
 from simulations.report.studies.score import Score
 

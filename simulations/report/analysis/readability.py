@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from simulations.report.studies.baselines import CLASS_MEAN
+from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES
+from clients.scoring.null_baselines import CLASS_MEAN
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import LEAST_IMAGES
-from simulations.report.studies.families import ATTRIBUTES, IMAGES, READING
 from simulations.report.studies.recovery import DEFINITION
 from simulations.report.studies.score import Score
 
@@ -56,7 +56,7 @@ def readability(cell: Cell | None) -> Readability:
     if cell is None or found is None:
         return Readability.UNKNOWN
     of, score, mean, null = found
-    bar = max(cell.scales.get(CLASS_MEAN, null), null) if of == IMAGES.decides else null
+    bar = max(cell.scales.get(CLASS_MEAN.name, null), null) if of == IMAGES.decides else null
     together = score.status == "ok" and score.low is not None and score.low > bar
     if of != IMAGES.decides:
         some = of in cell.leaking or together
@@ -73,7 +73,7 @@ def readability(cell: Cell | None) -> Readability:
 
 def _scored(cell: Cell | None) -> tuple[tuple[str, str], Score, float, float] | None:
     """(metric and reference, score, its mean, the best blind guess's) that a verdict is of; None where there can be none."""
-    of = next((one.decides for one in (IMAGES, READING, ATTRIBUTES) if cell and one.scored(cell.scores)), None)
+    of = next((one.decides for one in (IMAGES, CELLS, ATTRIBUTES) if cell and one.scored(cell.scores)), None)
     if cell is None or of is None:
         return None
     score = cell.scores[of]

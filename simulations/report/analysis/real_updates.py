@@ -6,9 +6,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from attacks.metrics.metric import IMAGES
 from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.studies.cell import Cell
-from simulations.report.studies.families import IMAGES
 from strategies.audit.kinds import kinds
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, Family
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.real_updates import stand_ins
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import LEAST_IMAGES
-from simulations.report.studies.families import ATTRIBUTES, IMAGES, READING, Family
 from simulations.report.studies.recovery import BestImage
 from simulations.report.studies.score import Score
 from simulations.report.text import brief, capital, count, decibel, percentage, round_name, within
-from simulations.run_folder.rows import null_name
 
 LINE_UP = 0.0101
 """Highest chance of a blind guess in a full line-up, which has 99 others for each true image."""
@@ -166,7 +165,7 @@ def _height(cell: Cell, score: Score) -> str:
     if cell.best_null is None:
         return f"{shown}, with no null baseline to compare with"
     if cell.leaks:
-        return f"{shown}, above the {null_name(cell.best_null[0])} image ({decibel(cell.best_null[1])} dB)"
+        return f"{shown}, above the {cell.best_null[0]} image ({decibel(cell.best_null[1])} dB)"
     return f"{shown}, {_failed(cell, score)}"
 
 
@@ -187,7 +186,7 @@ def _wanting(cell: Cell) -> str:
 
 def _read(cell: Cell) -> str:
     """What a score says of the rows of a table."""
-    return _shared(cell, READING, " of the cells", "row", "each column's most frequent category")
+    return _shared(cell, CELLS, " of the cells", "row", "each column's most frequent category")
 
 
 def _guessed(cell: Cell, what: str = f" of the values of {ATTRIBUTES.attacked}") -> str:
@@ -209,7 +208,7 @@ def _shared(cell: Cell, of: Family, what: str, one: str, blind: str) -> str:
     null = max(cell.null_scores.get(of.decides, {}).values(), default=None)
     shown = f"{100 * (score.mean or 0):.1f} %{what} (n = {score.n} {one}s"
     # Of one attribute an image has all or nothing.
-    tells = of is READING and score.worst is not None
+    tells = of is CELLS and score.worst is not None
     shown += f", worst {one} {100 * (score.worst or 0):.1f} %)" if tells else ")"
     if score.n < LEAST_IMAGES:
         return f"has right {shown}: too few {one}s for a verdict, which needs {LEAST_IMAGES} or more"
@@ -238,13 +237,13 @@ def _failed(cell: Cell, score: Score) -> str:
     null = cell.best_null
     assert null is not None
     assert score.mean is not None
-    grey = cell.nulls.get("baseline:grey")
+    grey = cell.nulls.get("grey")
     if grey is not None and score.mean <= grey:
         text = "no better than a grey image"
     elif score.mean <= null[1]:
-        text = f"no better than the {null_name(null[0])} image ({decibel(null[1])} dB)"
+        text = f"no better than the {null[0]} image ({decibel(null[1])} dB)"
     else:
-        text = f"not clearly better than the {null_name(null[0])} image ({decibel(null[1])} dB)"
+        text = f"not clearly better than the {null[0]} image ({decibel(null[1])} dB)"
     if score.worst is not None and score.worst > null[1] and score.n > 1 and not cell.best:
         text += f"; the highest PSNR of one image is {decibel(score.worst)} dB"
     return text

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, LABELS, MEMBERSHIP
 from simulations.report.analysis.adaptive import adaptive_caveats
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import lead
 from simulations.report.analysis.real_updates import apart, untested_on_updates
 from simulations.report.analysis.windows import window_counts
 from simulations.report.studies.cell import Cell
-from simulations.report.studies.families import ATTRIBUTES, IMAGES, LABELS, MEMBERSHIP, READING
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.score import PARTLY_FAILED, Score
 from simulations.report.studies.study import Study
@@ -85,7 +85,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         drop=_drop(study, defense, at) if defense and not untaught else None,
         untaught=untaught,
         strongest=best,
-        reading=strongest(cells, READING.decides),
+        reading=strongest(cells, CELLS.decides),
         attributes=strongest(cells, ATTRIBUTES.decides),
         labels=strongest(
             [cell for cell in cells if cell.card.labels not in _TOLD_LABELS],
@@ -170,7 +170,7 @@ def _cost(study: Study, defense: str, metric: str) -> tuple[float | None, float 
 
 
 def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any) -> list[str]:
-    best = best or strongest(cells, READING.decides) or strongest(cells, ATTRIBUTES.decides)
+    best = best or strongest(cells, CELLS.decides) or strongest(cells, ATTRIBUTES.decides)
     found = _doubts(defense, best) if best else []
     if best and best.card.defense_strength == Strength.ONE_STEP:
         found.append(
@@ -186,7 +186,7 @@ def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any)
 def _doubts(defense: str, cell: Cell) -> list[str]:
     """Why the score of an attack may say little."""
     found, plain = [], plain_words(cell.card)
-    recovered = cell.leaks or cell.picks or bool(cell.leaking & {READING.decides, ATTRIBUTES.decides})
+    recovered = cell.leaks or cell.picks or bool(cell.leaking & {CELLS.decides, ATTRIBUTES.decides})
     if cell.status == "not-validated":
         if defense == "":
             found.append(f"positive control failed: this attack does not break the {plain.run}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from simulations.report.studies.metrics import COUNTED_IMAGES, KEYS, VFE_AFTER, VFE_BEFORE, WINDOWS
+from attacks.metrics.training import COUNTED_IMAGES, KEYS, VFE_AFTER, VFE_BEFORE, WINDOWS
 from simulations.report.studies.study import Study
 from simulations.report.text import power_of_ten
 
@@ -72,13 +72,18 @@ def window_counts(study: Study, defense: str) -> WindowCounts | None:
     """Those of a pipeline in the first seed that has any (they count the same data in every round)."""
     own = [row for row in study.rows if row.defense == defense and not row.attack]
     rows = [row for row in own if row.value is not None and math.isfinite(row.value)]
-    counted = [row for row in rows if row.metric == COUNTED_IMAGES]
+    counted = [row for row in rows if row.metric == COUNTED_IMAGES.name]
     if not counted:
         return None
     at = min(counted, key=lambda row: (row.seed, row.round))
-    told = {row.metric: row.value or 0.0 for row in rows if (row.seed, row.round) == (at.seed, at.round)}
-    found = {int(name.removeprefix(WINDOWS)): int(value) for name, value in told.items() if name.startswith(WINDOWS)}
+    counts = {row.metric: row.value or 0.0 for row in rows if (row.seed, row.round) == (at.seed, at.round)}
+    found = {
+        int(name.removeprefix(WINDOWS.name)): int(value)
+        for name, value in counts.items()
+        if name.startswith(WINDOWS.name)
+    }
     if not found:
         return None
-    vfe = (told[VFE_BEFORE], told[VFE_AFTER]) if {VFE_BEFORE, VFE_AFTER} <= told.keys() else None
-    return WindowCounts(int(at.value or 0), dict(sorted(found.items(), reverse=True)), vfe, told.get(KEYS))
+    before, after = counts.get(VFE_BEFORE.name), counts.get(VFE_AFTER.name)
+    vfe = None if before is None or after is None else (before, after)
+    return WindowCounts(int(at.value or 0), dict(sorted(found.items(), reverse=True)), vfe, counts.get(KEYS.name))

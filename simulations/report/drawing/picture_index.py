@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attacks.metrics.names import Role
 from simulations.report.studies.recovery import BestImage, is_recovered
 from simulations.report.studies.rows import read_lines
 from simulations.report.text import count
-from simulations.run_folder.rows import number_of
+from simulations.run_folder.rows import number_of, shown_name
 from strategies.audit.threat_card import MOST_WHOLE
 
 
@@ -22,6 +23,7 @@ class Picture:
     Attributes:
         defense: Pipeline text.
         attack: Attack text, "" for the original and the protected image.
+        role: What the guess is for; "" for no guess.
         round: Attacked round.
         final: Whether that is the model after the last round.
         target: (experiment, seed, client, target, image), as far as they are given: which example it is.
@@ -50,6 +52,17 @@ class Picture:
     observation: str = ""
     rounds: int = 0
     caption: str = ""
+    role: str = ""
+
+    @property
+    def of_noise(self) -> bool:
+        """Whether the attack made it from updates of noise."""
+        return self.role == Role.NULL_CONTROL
+
+    @property
+    def guess(self) -> str:
+        """Text of the attack, which tells a guess from noise from the attack's own."""
+        return shown_name(Role.NULL_CONTROL, self.attack) if self.of_noise else self.attack
 
     @property
     def recovered(self) -> bool:
@@ -109,6 +122,7 @@ def _picture(data: Mapping[str, Any]) -> Picture:
         observation=str(data.get("observation") or ""),
         rounds=rounds if isinstance(rounds, int) else 0,
         caption=str(data.get("caption") or ""),
+        role=str(data.get("role") or ""),
     )
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.studies.cell import Cell
 from simulations.report.text import round_name, short_names, signed
-from strategies.audit.threat_card import PAINTED
 
 TARGETS_FIRST, TARGETS_LATER = 24, 6
 """Targets kept per defence in the first attacked round and in each later one; the rest stays in ``pictures/``."""
@@ -112,8 +111,8 @@ def grids(
 ) -> dict[str, list[Grid]]:
     """Defence -> its grids, first attacked round first; defences in the order of ``pipelines``, unknown ones last.
 
-    ``upper_bounds`` are texts of what knows more than any server: shown as such, and never first. Nor is what was
-    painted from noise. ``leading``: defence -> the round that comes before the others, if there are pictures of it.
+    ``upper_bounds`` are texts of attacks that know more than any server: shown as such, and never first. Nor are guesses from
+    noise. ``leading``: defence -> the round that comes before the others, if there are pictures of it.
     """
     groups: dict[tuple[str, int], list[Picture]] = defaultdict(list)
     for picture in pictures:
@@ -121,15 +120,15 @@ def grids(
     order = list(dict.fromkeys([*pipelines, *(defense for defense, _ in groups)]))
     short = short_names(list(dict.fromkeys(picture.attack for picture in pictures if picture.attack)), LONG)
     names = {attack: f"{name} (upper bound)" if attack in upper_bounds else name for attack, name in short.items()}
-    painted = [attack for attack in short if attack.startswith(PAINTED)]
-    names |= {attack: f"{short.get(attack.removeprefix(PAINTED), attack)} (from noise)" for attack in painted}
+    of_noise = {picture.guess: picture.attack for picture in pictures if picture.of_noise}
+    names |= {guess: f"{short[attack]} (from noise)" for guess, attack in of_noise.items()}
     found: dict[str, list[Grid]] = {}
     for defense in order:
         first = (leading or {}).get(defense)
         for at in sorted((at for name, at in groups if name == defense), key=lambda at: (at != first, at)):
             most = TARGETS_LATER if defense in found else TARGETS_FIRST
             found.setdefault(defense, []).append(
-                _grid(defense, at, groups[defense, at], most, names, embed, [*upper_bounds, *painted])
+                _grid(defense, at, groups[defense, at], most, names, embed, [*upper_bounds, *of_noise])
             )
     return found
 
@@ -148,9 +147,7 @@ def best_recovered(pictures: Sequence[Picture], cell: Cell, embed: Embedder, cap
     """
     own = [one for one in pictures if (one.defense, one.round) == (cell.defense, cell.round)]
     own = [one for one in own if one.observation in ("", cell.observation)]
-    guesses = [
-        one for one in own if one.attack == cell.attack and one.kind == "reconstruction" and one.psnr is not None
-    ]
+    guesses = [one for one in own if one.guess == cell.attack and one.kind == "reconstruction" and one.psnr is not None]
     if not guesses:
         return None
     # That of the headline's sentence, which also reckons with what an attack makes of noise; pictures do not know that.
@@ -179,8 +176,8 @@ def _grid(
     targets: dict[tuple[Any, ...], list[Picture]] = defaultdict(list)
     for picture in pictures:
         targets[picture.target].append(picture)
-    attacks = list(dict.fromkeys(picture.attack for picture in pictures if picture.kind == "reconstruction"))
-    attacked = {target: [one for one in of if one.attack not in unranked] for target, of in targets.items()}
+    attacks = list(dict.fromkeys(picture.guess for picture in pictures if picture.kind == "reconstruction"))
+    attacked = {target: [one for one in of if one.guess not in unranked] for target, of in targets.items()}
     first = sorted(targets, key=lambda target: _rank(attacked[target]), reverse=True)
     strips = tuple(Strip(_named(target), _tiles(targets[target], attacks, names, embed)) for target in first[:most])
     sources = ", ".join(dict.fromkeys(picture.source for picture in pictures if picture.source))
@@ -200,7 +197,7 @@ def _named(target: tuple[Any, ...]) -> str:
 def _tiles(
     pictures: Sequence[Picture], attacks: Sequence[str], names: Mapping[str, str], embed: Embedder
 ) -> tuple[Tile, ...]:
-    by_place = {(picture.kind, picture.attack): picture for picture in pictures}
+    by_place = {(picture.kind, picture.guess): picture for picture in pictures}
     wanted = [("original", ""), ("protected", ""), *(("reconstruction", attack) for attack in attacks)]
     others = [place for place in by_place if place not in wanted]
     tiles = []

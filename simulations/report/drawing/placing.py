@@ -35,8 +35,8 @@ def placed(pictures: Sequence[Picture], folder: Path) -> list[Picture]:
     for of in groups.values():
         originals = [one for one in of if one.kind == "original"]
         if len(originals) > 1:
-            for attack in dict.fromkeys(one.attack for one in of if one.kind == "reconstruction"):
-                mine = [one for one in of if one.kind == "reconstruction" and one.attack == attack]
+            for attack in dict.fromkeys(one.guess for one in of if one.kind == "reconstruction"):
+                mine = [one for one in of if one.kind == "reconstruction" and one.guess == attack]
                 numbers |= _numbers(mine, originals, folder)
     return [replace(one, target=(*one.target[:-1], numbers.get(id(one), one.target[-1]))) for one in pictures]
 

@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from attacks.metrics.registry import metric_label
 from simulations.experiment.experiment import all_settings
 from simulations.report import text
 from simulations.report.analysis.adaptive import is_adaptive
@@ -38,7 +39,7 @@ from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.plain import plain_words_of
 from simulations.report.studies.recovery import DEFINITION, RECOVERED
 from simulations.report.studies.study import Study, mean_each
-from simulations.run_folder.rows import Row, null_name, number_of
+from simulations.run_folder.rows import Row, number_of
 
 CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "command", "run")
 """What ``config.json`` may hold; anything else is shown as it is."""
@@ -137,11 +138,11 @@ def environment() -> jinja2.Environment:
     """With the filters and functions that templates of pages use."""
     found = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     named: dict[str, Any] = {
-        "null_name": null_name,
         "sentence": sentence,
         "picked": picked,
         "recovers": recovers,
         "gained": gained,
+        "metric_label": metric_label,
         "verdicts": verdicts,
     }
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}

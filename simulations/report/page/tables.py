@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from attacks.metrics.guesses import COLUMN
+from attacks.metrics.names import Role
+from attacks.metrics.registry import known_metric
 from simulations.report.section import sections
 from simulations.report.studies.baselines import chance_of_retrieval
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import Control, images_behind
-from simulations.report.studies.families import IMAGE_METRICS
-from simulations.report.studies.metrics import ATTACK_METRICS, COLUMN, MCC_METRICS, UTILITY_METRICS, WINDOWS
 from simulations.report.studies.score import Score, exact, merge
 from simulations.report.studies.study import Study
 from simulations.report.text import round_mark, round_name, setting
-from simulations.run_folder.rows import Row, null_name
+from simulations.run_folder.rows import Row, shown_name
 from strategies.audit.threat_card import ThreatCard
 
 CARD_ORDER = (
@@ -142,7 +143,7 @@ def tally(columns: Sequence[tuple[int, bool, str]], rows: Sequence[ControlRow]) 
 
 def _verdict(of: Sequence[Control]) -> Verdict:
     nulls = [control.null for control in of if control.null]
-    names = "/".join(dict.fromkeys(null_name(name) for name, _ in nulls))
+    names = "/".join(dict.fromkeys(name for name, _ in nulls))
     null = (names, sum(value for _, value in nulls) / len(nulls)) if nulls else None
     reasons = tuple(dict.fromkeys(control.reason for control in of if control.reason))
     score = merge([control.row for control in of])
@@ -215,19 +216,21 @@ class Other:
 
 
 def others(study: Study) -> list[Other]:
-    """Scores of metrics that this version does not know, in order of appearance."""
+    """Scores of metrics without a place of their own, in order of appearance."""
     groups: dict[tuple[str, str, str, str, str], list[Row]] = defaultdict(list)
-    housed = {*UTILITY_METRICS, *(name for section in sections() for name in section.metrics)}
+    of_sections = {name for section in sections() for name in section.metrics}
     for row in study.rows:
-        known = ATTACK_METRICS if row.attack else housed
-        if (row.metric not in known and not row.metric.startswith((WINDOWS, COLUMN))) or _unusual(row):
-            at = round_mark(row.round, row.final)
-            groups[row.defense, row.attack, at, row.metric, row.reference].append(row)
+        if not _has_place(row, of_sections):
+            at, guess = round_mark(row.round, row.final), shown_name(row.role, row.attack)
+            groups[row.defense, guess, at, row.metric, row.reference].append(row)
     return [Other(*key, merge(of)) for key, of in groups.items()]
 
 
-def _unusual(row: Row) -> bool:
-    """Whether a known metric comes with a reference that has no column."""
-    if row.metric in {*IMAGE_METRICS, *MCC_METRICS, "test-accuracy"}:
-        return row.reference not in {"original", "transformed"}
-    return row.reference != "" and row.metric != "test-loss"
+def _has_place(row: Row, of_sections: Collection[str]) -> bool:
+    """Whether the page, or one of its sections, shows a row elsewhere."""
+    if (of_training := row.role is Role.TRAINING) and row.metric in of_sections:
+        return row.reference == ""
+    metric = known_metric(row.metric)
+    if metric is None or row.reference not in metric.shown:
+        return False
+    return metric.of_training == of_training or metric is COLUMN

@@ -21,7 +21,7 @@ MACROS = """
 
 {# An attack, and whether it was made against the defence that it faces. #}
 {% macro named(cell, adaptive) -%}
-  <code>{{ cell.attack | null_name | breakable }}</code>
+  <code>{{ cell.name | breakable }}</code>
   {{- bound(cell.attack) }}
   {%- if (cell.defense, cell.attack) in adaptive %}<small>adaptive to this defence</small>{% endif %}
 {%- endmacro %}

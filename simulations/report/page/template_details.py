@@ -29,7 +29,7 @@ to undo here: without a row of its own it is judged by its first stage, A.</p></
 <tbody>
 {% for row in view.control %}
 <tr><th scope="row"><code>{{ row.attack | breakable }}</code>{{ bound(row.attack) }}</th>
-<td>{{ {'psnr': 'PSNR, dB', 'label-accuracy': 'label accuracy', 'membership-auc': 'AUC'}.get(row.metric, row.metric) }}</td>
+<td>{{ row.metric | metric_label }}</td>
 {% for verdict in row.verdicts %}
 {% if verdict %}{{ judged(verdict, decibel if row.metric == 'psnr' else two) }}
 {% else %}<td>{{ nothing }}</td>{% endif %}
@@ -73,7 +73,7 @@ ATTACK_MACROS = """
 <td class="num edge">{{ cell.mean('label-accuracy') | percent }}
   {% if found %}<small>{{ within(found.low, found.high, percentage) }}</small>{% endif %}
   {% for name, value in cell.null_scores.get(('label-accuracy', ''), {}).items() %}
-  <small>{{ name | null_name }} {{ value | percent }}</small>
+  <small>{{ name }} {{ value | percent }}</small>
   {% endfor %}</td>
 {% endmacro %}
 
@@ -97,7 +97,7 @@ ATTACK_MACROS = """
 {% if picked %}<th scope="col" class="num{{ ' edge' if not recovered }}">identified</th>{% endif %}
 {% if recognition %}<th scope="col" class="num edge">recognised</th>{% endif %}
 {% for name in null_names + scale_names %}
-<th scope="col" class="num{{ ' edge' if loop.first or name in scale_names }}">{{ name | null_name }}</th>
+<th scope="col" class="num{{ ' edge' if loop.first or name in scale_names }}">{{ name }}</th>
 {% endfor %}
 <th scope="col" class="num edge">SSIM</th>
 <th scope="col" class="num">MSE</th>
@@ -179,7 +179,7 @@ says what the attacker knew. Small print is a 95&nbsp;% interval or a null basel
 <tr><td class="tight">{{ who(one.defense) }}</td>
 <td class="attack"><code>{{ (one.attack or nothing) | breakable }}</code>{{ bound(one.attack) }}</td>
 {{ number(one.round) }}
-<td>{{ one.metric }}{% if one.reference %} ({{ one.reference }}){% endif %}</td>
+<td>{{ one.metric | metric_label }}{% if one.reference %} ({{ one.reference }}){% endif %}</td>
 {{ status(one.score.status) }}
 {{ score(one.score, plain) }}
 {{ number(one.score.worst | plain) }}

@@ -16,12 +16,12 @@ attack fails.
 {%- if view.lines | length > most_strips %} Marks and bars are drawn for the first {{ most_strips }} defences.{% endif %}
 {%- if view.lines | selectattr('probe') | list or view.lines | selectattr('update') | list %} A one-step probe is what a curious
 server asks for, the strongest setting; a training update, of all steps of a round, is what clients send anyway.{% endif %}
-{%- if 'scale:blurred' in view.scale_db %} For scale: a blurred copy of the
-original scores {{ view.scale_db['scale:blurred'] | decibel }} dB on these images.{% endif %}
-{%- if 'scale:class-mean' in view.scale_db %} The guess of an attacker that knows only the class, the mean of its other images,
-scores {{ view.scale_db['scale:class-mean'] | decibel }} dB
-{%- if 'scale:class-mean' in view.scale_picked %} and identifies
-{{ view.scale_picked['scale:class-mean'] | percent }} of the true images{% endif %}.{% endif %}</p></details></div></header>
+{%- if 'blurred' in view.scale_db %} For scale: a blurred copy of the
+original scores {{ view.scale_db['blurred'] | decibel }} dB on these images.{% endif %}
+{%- if 'class-mean' in view.scale_db %} The guess of an attacker that knows only the class, the mean of its other images,
+scores {{ view.scale_db['class-mean'] | decibel }} dB
+{%- if 'class-mean' in view.scale_picked %} and identifies
+{{ view.scale_picked['class-mean'] | percent }} of the true images{% endif %}.{% endif %}</p></details></div></header>
 <ul class="lines">
 {% for line in view.lines %}{% set best = line.strongest %}
 <li id="defence{{ s }}-{{ loop.index }}">
@@ -69,7 +69,7 @@ scores {{ view.scale_db['scale:class-mean'] | decibel }} dB
     {% endif %}
     {% if line.drop is not none %}<small>accuracy {{ -line.drop | points }} points</small>{% endif %}
     {% if best %}<small>{{ best.psnr.mean | decibel }} dB
-    {%- if best.gap is not none %}, {{ best.gap | signed }} over {{ best.best_null[0] | null_name }}{% endif %}</small>{% endif %}
+    {%- if best.gap is not none %}, {{ best.gap | signed }} over {{ best.best_null[0] }}{% endif %}</small>{% endif %}
   </div>
 </li>
 {% endfor %}
@@ -128,7 +128,7 @@ SUMMARY_ROW = """
 {% if best %}
 {{ score(best.psnr, decibel, true) }}
 {% set null = best.best_null %}
-{{ number(best.gap | signed, (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
+{{ number(best.gap | signed, null[0] ~ ' ' ~ (null[1] | decibel) if null else '') }}
 {{ best_image(best) }}
 {{ number(best.mean('psnr', 'transformed') | decibel) }}
 {{ number(best.mean('ssim', 'original') | two) }}

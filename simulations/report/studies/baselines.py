@@ -7,21 +7,24 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
+from attacks.metrics.images import PSNR, RECOGNITION, RETRIEVAL, SSIM
+from attacks.metrics.metric import Metric
+from attacks.metrics.names import Role
 from simulations.report.studies.score import exact
 from simulations.report.text import count
-from simulations.run_folder.rows import SCALE_PREFIX, Row, null_name
-from strategies.audit.threat_card import PAINTED
+from simulations.run_folder.rows import Row
 
 FAR_MORE = 10
 """Multiple of chance that the whole 95 % interval of retrieval must lie above: of 100 candidates above 10 %, where 5 of 16 images
 suffice. A guess that is as near to every candidate reaches that by the binomial law once in 2.5 million runs (P = 4.0e-7 at 1 %).
 This is not the rate of whoever knows the class: the mean of its other images was nearest to 11 of 96 true digits and to 3 of 96
-true photographs, which reaches 5 of 16 in 2.9 % of runs at the first rate, in 0.01 % at the second. The rows ``scale:class-mean``
-tell its rate in a run. Of fewer images nearly all must be found (2 of 2, 3 of 4), one is never
+true photographs, which reaches 5 of 16 in 2.9 % of runs at the first rate, in 0.01 % at the second. The rows of ``CLASS_MEAN``
+hold its rate in a run. Of fewer images nearly all must be found (2 of 2, 3 of 4), one is never
 enough, and with ten candidates or fewer nothing is."""
 
-CLASS_MEAN = f"{SCALE_PREFIX}class-mean"
-"""The scale of what who knows only the class could guess."""
+ON_NOISE = "from noise"
+"""Name of an attack's own guess from noise among its null baselines."""
 
 Audit = tuple[Any, ...]
 """(experiment, scenario, dataset, model, cut, seed, round, observation, clients of a sum): what score and null share."""
@@ -81,21 +84,25 @@ class Nulls:
 
     def __init__(self, rows: Iterable[Row], *, scales: bool = False) -> None:
         self._of_defense: dict[tuple[Audit, str, str, str], list[Row]] = defaultdict(list)
+        roles = (Role.SCALE,) if scales else (Role.NULL_BASELINE, Role.NULL_CONTROL)
         for row in rows:
-            if (row.is_scale if scales else row.is_null) and row.value is not None:
+            if row.role in roles and row.value is not None:
                 self._of_defense[*_scored(row), row.defense].append(row)
 
     def of(self, row: Row) -> dict[str, float]:
         """Name -> mean of every null baseline with the row's metric and reference."""
         found = {r.attack: r.value for r in self.rows(row) if r.value is not None}
         # What an attack makes of noise is a bar for itself alone, and noise is as long as the updates of its own pipeline.
-        mine = [r for r in self._alike(row, row.defense) if r.painted_by == row.attack]
-        return found | {PAINTED.rstrip(":"): r.value for r in closest(row, mine, lambda r: r) if r.value is not None}
+        if row.role is Role.NULL_CONTROL:
+            return found
+        mine = [r for r in self._alike(row, row.defense) if (r.role, r.attack) == (Role.NULL_CONTROL, row.attack)]
+        values = [r.value for r in closest(row, mine, lambda r: r) if r.value is not None]
+        return found | ({ON_NOISE: values[-1]} if values else {})
 
     def rows(self, row: Row) -> list[Row]:
         """Those of the row's images with its metric and reference, without guesses from noise."""
         # Clients hold the same images whatever the defence, so the undefended run's baselines serve for all.
-        own, plain = ([r for r in self._alike(row, of) if not r.painted_by] for of in (row.defense, ""))
+        own, plain = ([r for r in self._alike(row, of) if r.role is not Role.NULL_CONTROL] for of in (row.defense, ""))
         return closest(row, own or plain, lambda r: r)
 
     def _alike(self, row: Row, defense: str) -> Sequence[Row]:
@@ -107,10 +114,10 @@ class Nulls:
         Without a baseline, a membership score is compared with chance, 0.5, and recognition with one over the number of classes.
         """
         found = self.of(row)
-        if not found and row.metric == "recognition":
+        if not found and row.metric == RECOGNITION.name:
             chance = row.card.chance_of_recognition
             return None if chance is None else ("chance", chance)
-        if not found and row.metric == "membership-auc":
+        if not found and row.metric == MEMBERSHIP_AUC.name:
             return "chance", 0.5
         return max(found.items(), key=lambda item: item[1]) if found else None
 
@@ -136,22 +143,23 @@ def names_members(row: Row) -> bool:
     from scipy.stats import hypergeom
 
     members, others = row.card.members, row.card.others
-    if row.metric != "membership-tpr" or row.status == "failed" or row.value is None or not members or not others:
+    if row.metric != MEMBERSHIP_TPR.name or row.status == "failed" or row.value is None or not members or not others:
         return False
     count, allowed = round(row.value * members), math.floor(others / 100 + 1e-9)
     # As many members or more stand before non-member number allowed + 1: at most ``allowed`` others among the first records.
     return count > 0 and bool(hypergeom.cdf(allowed, members + others, others, count + allowed) <= 0.025)
 
 
-class Painted:
+class NoiseControl:
     """Null control of attacks that know images: what they make of noise must be no success, and of updates they must make more."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self._found: dict[tuple[Audit, str, str, str], list[Row]] = defaultdict(list)
+        self._found: dict[tuple[Audit, str, str, bool, str], list[Row]] = defaultdict(list)
         kept = list(rows)
         for row in kept:
-            if row.learns_prior and (row.is_attack or row.painted_by) and row.reference == "original":
-                self._found[audit_of(row), row.defense, row.attack, row.metric].append(row)
+            of_noise = row.role is Role.NULL_CONTROL
+            if row.learns_prior and (row.is_attack or of_noise) and row.reference == "original":
+                self._found[audit_of(row), row.defense, row.attack, of_noise, row.metric].append(row)
         self._nulls = Nulls(kept)
 
     def reason(self, row: Row) -> str:
@@ -165,28 +173,28 @@ class Painted:
             return found
         if not row.learns_prior:
             return ""
-        for metric in ("psnr", "ssim"):
-            own, of_noise = self._one(row, metric), self._one(row, metric, painted=True)
+        for metric in (PSNR, SSIM):
+            own, of_noise = self._one(row, metric), self._one(row, metric, of_noise=True)
             if own is None or of_noise is None or of_noise.value is None:
                 continue
-            if not leaks(own, (of_noise.attack, of_noise.value)):
-                return f"its {metric.upper()} is not clearly above what it makes of noise"
+            if not leaks(own, (ON_NOISE, of_noise.value)):
+                return f"its {metric.name.upper()} is not clearly above what it makes of noise"
         return ""
 
     def success(self, row: Row) -> str:
         """Why what the attack makes of noise is a success by (i) or (ii), or nobody knows; "" where it is none."""
         if not row.learns_prior:
             return ""
-        blind = self._one(row, "psnr", painted=True)
+        blind = self._one(row, PSNR, of_noise=True)
         if blind is None or blind.value is None or blind.status == "failed":
             return "nobody scored what it makes of noise"
         null = self._nulls.best(blind)
         if leaks(blind, null):
-            return f"on noise it scores above the {null_name(null[0]) if null else ''} image"
-        picked = self._one(row, "retrieval", painted=True)
+            return f"on noise it scores above the {null[0] if null else ''} image"
+        picked = self._one(row, RETRIEVAL, of_noise=True)
         return "on noise it picks true images out" if picked is not None and picked_out(picked) else ""
 
-    def _one(self, row: Row, metric: str, *, painted: bool = False) -> Row | None:
-        attack = row.attack if not painted or row.painted_by else PAINTED + row.attack
-        same = self._found.get((audit_of(row), row.defense, attack, metric), [])
+    def _one(self, row: Row, metric: Metric, *, of_noise: bool = False) -> Row | None:
+        of_noise = of_noise or row.role is Role.NULL_CONTROL
+        same = self._found.get((audit_of(row), row.defense, row.attack, of_noise, metric.name), [])
         return next(iter(closest(row, same, lambda one: one)), None)

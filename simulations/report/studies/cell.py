@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from simulations.report.studies.families import CLASS_METRICS, FAMILIES, MEMBERSHIP_METRICS
-from simulations.report.studies.knowledge import knows_defenses
-from simulations.report.studies.metrics import COST_METRICS
+from attacks.metrics.costs import ATTACK, LOSSES
+from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
+from attacks.metrics.images import RETRIEVAL
+from attacks.metrics.metric import FAMILIES, IMAGES
+from attacks.metrics.names import Role
+from simulations.report.studies.families import CLASS_METRICS
 from simulations.report.studies.recovery import RECOVERED, BestImage
 from simulations.report.studies.score import PARTLY_FAILED, Score
 from simulations.report.text import setting
+from simulations.run_folder.rows import shown_name
 from strategies.audit.threat_card import ThreatCard
 
 RESULTS = tuple(one.decides for one in FAMILIES)
 """Scores in the order in which they say how an attack did."""
-LEADING = (*RESULTS, ("attack", ""))
-MEMBERSHIP_SCORES = frozenset((metric, "") for metric in MEMBERSHIP_METRICS)
-PICKED = ("retrieval", "original")
+LEADING = (*RESULTS, ATTACK.of())
+MEMBERSHIP_SCORES = frozenset((MEMBERSHIP_AUC.of(), MEMBERSHIP_TPR.of()))
+PICKED = RETRIEVAL.of("original")
 """Share of true images that are nearest to their guess among candidates."""
 
 
@@ -26,7 +30,8 @@ class Cell:
 
     Attributes:
         defense: Pipeline text.
-        attack: Attack text.
+        role: What its rows are for.
+        attack: Attack text, or the name of a null baseline or scale.
         round: Attacked round.
         final: Whether that is the model after the last round.
         card: What the threat cards of its rows share; see ``ThreatCard.lasting``.
@@ -49,6 +54,7 @@ class Cell:
     """
 
     defense: str
+    role: Role
     attack: str
     round: int
     card: ThreatCard
@@ -67,6 +73,11 @@ class Cell:
     clear: bool = False
     too_few: bool = False
     unjudged: str = ""
+
+    @property
+    def name(self) -> str:
+        """What pages call it."""
+        return shown_name(self.role, self.attack)
 
     @property
     def share(self) -> Score | None:
@@ -89,17 +100,17 @@ class Cell:
     @property
     def psnr(self) -> Score | None:
         """PSNR against the original images, in dB."""
-        return self.scores.get(("psnr", "original"))
+        return self.scores.get(IMAGES.decides)
 
     @property
     def nulls(self) -> dict[str, float]:
         """Null baseline -> PSNR against the original, in dB."""
-        return self.null_scores.get(("psnr", "original"), {})
+        return self.null_scores.get(IMAGES.decides, {})
 
     @property
     def leaks(self) -> bool:
         """Whether the attack's PSNR lies above the best null baseline."""
-        return ("psnr", "original") in self.leaking
+        return IMAGES.decides in self.leaking
 
     @property
     def picks(self) -> bool:
@@ -114,7 +125,7 @@ class Cell:
     @property
     def cost(self) -> float | None:
         """The attack's own loss at the end."""
-        return next((self.mean(name) for name in COST_METRICS if (name, "") in self.scores), None)
+        return next((self.mean(one.name) for one in LOSSES if one.of() in self.scores), None)
 
     @property
     def observation(self) -> str:
@@ -128,9 +139,8 @@ class Cell:
 
     @property
     def knows_defenses(self) -> bool:
-        """Whether the attack goes by its cell's defence, as the threat card says; of earlier versions, as its text does."""
-        told = self.card.more.get("knows_defenses")
-        return told if isinstance(told, bool) else knows_defenses(self.attack)
+        """Whether the attack goes by its cell's defence; a threat card names only attacks that do not."""
+        return self.card.more.get("knows_defenses") is not False
 
     def fact(self, key: str) -> str:
         """One setting of the threat card; "" where the card does not name it."""
@@ -165,7 +175,7 @@ class Cell:
     @property
     def status(self) -> str:
         """Status of the leading score; "partly failed" if the attack gave no score at all for other seeds."""
-        broken = self.scores.get(("attack", ""))
+        broken = self.scores.get(ATTACK.of())
         if broken and broken.status == "failed" and self.leading.mean is not None:
             return PARTLY_FAILED
         return self.leading.status

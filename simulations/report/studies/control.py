@@ -6,10 +6,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from attacks.metrics.guesses import LABEL_ACCURACY, MEMBERSHIP_AUC, MEMBERSHIP_TPR
+from attacks.metrics.images import PSNR, RETRIEVAL
+from attacks.metrics.metric import IMAGES, LABELS, REPRESENTATIVES, Family
+from attacks.metrics.names import Role
 from simulations.report.studies.baselines import (
     Audit,
+    NoiseControl,
     Nulls,
-    Painted,
     audit_of,
     chance_of_retrieval,
     closest,
@@ -17,9 +21,9 @@ from simulations.report.studies.baselines import (
     picked_out,
     unjudged,
 )
-from simulations.report.studies.families import IMAGES, LABELS, REPRESENTATIVES, Family, class_attacks, decides, family
+from simulations.report.studies.families import class_attacks, decides, family
 from simulations.report.studies.plain import plain_words
-from simulations.run_folder.rows import Row, null_name
+from simulations.run_folder.rows import Row
 
 LEAST_IMAGES = 16
 """Attacked images below which there is no verdict. With 16, Student's factor is 2.1 (with 4 it is 3.2, with 2 it is 12.7, and an
@@ -57,7 +61,7 @@ class Control:
 def images_behind(row: Row) -> int:
     """How many images a score is of: of labels, whose n counts batches, all images of those batches."""
     images = row.card.images
-    return row.n * images if row.metric == "label-accuracy" and images is not None else row.n
+    return row.n * images if row.metric == LABEL_ACCURACY.name and images is not None else row.n
 
 
 def too_few(row: Row, drawn: Collection[str] = ()) -> bool:
@@ -72,25 +76,25 @@ def controls(rows: Sequence[Row]) -> list[Control]:
     A label attack without a chance baseline gets no verdict, nor a GAN attack whose threat card does not give the number of
     classes; an image attack without a null baseline fails.
     """
-    nulls, painted, drawn = Nulls(rows), Painted(rows), class_attacks(rows)
+    nulls, noise, drawn = Nulls(rows), NoiseControl(rows), class_attacks(rows)
     plain = [row for row in rows if row.is_attack and row.defense == ""]
     looked_for: dict[tuple[Audit, str], list[Row]] = defaultdict(list)
     for row in plain:
-        if row.metric == "retrieval":
+        if row.metric == RETRIEVAL.name:
             looked_for[audit_of(row), row.attack].append(row)
     found = []
     for row in plain:
         if decides(row, drawn):
             null = nulls.best(row)
-            if null is not None or row.metric == "psnr":
+            if null is not None or row.metric == PSNR.name:
                 same = closest(row, looked_for[audit_of(row), row.attack], lambda one: one)
-                picked = same[0] if same and row.metric == "psnr" else None
-                reason, wanting = _reason(row, null), unjudged(picked) if row.metric == "psnr" else ""
+                picked = same[0] if same and row.metric == PSNR.name else None
+                reason, wanting = _reason(row, null), unjudged(picked) if row.metric == PSNR.name else ""
                 undecided = bool(wanting) and not reason
                 if undecided:
                     reason = f"could not be judged, as {wanting}"
-                elif row.metric == "psnr":
-                    reason = reason or _missed(picked) or painted.reason(row)
+                elif row.metric == PSNR.name:
+                    reason = reason or _missed(picked) or noise.reason(row)
                 found.append(Control(row, null, not reason, reason, picked, too_few(row, drawn), undecided))
     return found
 
@@ -111,10 +115,10 @@ def _reason(row: Row, null: tuple[str, float] | None) -> str:
     if null is None:
         return "there is no null baseline to compare with"
     if row.value <= null[1]:
-        return f"the {run} scores no better than {null_name(null[0])}"
+        return f"the {run} scores no better than {null[0]}"
     if row.ci_low is None:
         return f"n = {row.n} gives no interval; attack more images"
-    return "" if leaks(row, null) else f"the interval of the {run} reaches down to {null_name(null[0])}"
+    return "" if leaks(row, null) else f"the interval of the {run} reaches down to {null[0]}"
 
 
 def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
@@ -124,9 +128,9 @@ def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
     defence may have stopped all of the leak, or nothing of it. A true positive rate at 1 % false positives does with fewer than
     ``LEAST_OTHERS`` non-members, where the threshold lies above all of them (Carlini et al. 2022).
     """
-    if row.metric == "membership-tpr":
+    if row.metric == MEMBERSHIP_TPR.name:
         return row.card.others is not None and row.card.others < LEAST_OTHERS
-    if row.metric != "membership-auc" or row.defense == "" or row.ci_low is None or row.ci_high is None:
+    if row.metric != MEMBERSHIP_AUC.name or row.defense == "" or row.ci_low is None or row.ci_high is None:
         return False
     ends = [end for one in deciding for end in (one.null and one.null[1], one.row.value) if end is not None]
     return bool(ends) and row.ci_low <= min(ends) and max(ends) <= row.ci_high
@@ -141,9 +145,9 @@ def _broken(rows: Sequence[Row]) -> set[tuple[Audit, str]]:
     for row in rows:
         if row.is_attack and row.status == "ok":
             place = (audit_of(row), row.defense, row.attack)
-            if (row.metric, row.reference) == ("psnr", "original"):
+            if (row.metric, row.reference) == PSNR.of("original"):
                 psnr[place] = row
-            elif row.metric == "retrieval":
+            elif row.metric == RETRIEVAL.name:
                 hits[place] = row
     found = set()
     for (at, defense, attack), row in psnr.items():
@@ -162,17 +166,17 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     the best null baseline (grey or mean image, what anyone can guess) and (ii) it picks the true images out of others of their kind
     far more often than chance (``picked_out``). If not, or if there is no undefended run, its "ok" image rows of that round and
     observation get the status "not-validated" under every defence. Label accuracy is judged in the same way against
-    ``baseline:uniform`` where there is one, a sensitive attribute against ``baseline:majority`` (its most frequent value),
-    membership against ``baseline:*`` or an AUC of 0.5, and the class representatives of GAN attacks by their recognition against
+    the null baseline "uniform" where there is one, a sensitive attribute against "majority" (its most frequent value), membership
+    against an AUC of 0.5, and the class representatives of GAN attacks by their recognition against
     one over ``num_classes`` where the threat card gives it.
 
     A chain such as ``InvertingGradients() | LearnedRestorer()`` undoes a defence, and so has nothing to do on the undefended
     run: where it has no undefended row of its own, the control of its first stage in the same round and observation is its
     control. This says that the inversion is strong enough to hand something on; it says nothing about the refinement.
 
-    An attack that knows images (``Row.learns_prior``: a learned denoiser, or a network from updates to images) could paint one from
-    nothing. No first stage answers for it: it needs an undefended row of its own, and ``Painted`` must hold there. Where its guess
-    from noise is itself a success under a defence, or nobody scored it, its image rows are "not-validated" under that defence.
+    An attack that knows images (``Row.learns_prior``: a learned denoiser, or a network from updates to images) could
+    hallucinate one. No first stage answers for it: it needs an undefended row of its own, and ``NoiseControl`` must hold there.
+    Where its guess from noise is itself a success under a defence, or was not scored, its image rows are "not-validated" there.
 
     Where what the server sees of the undefended run are the images themselves (``undefended`` on the threat card), the first stage
     hands on the truth and controls nothing: there a chain must itself recover more than its first stage, and enough, under one of
@@ -193,8 +197,8 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     verdicts: dict[tuple[Audit, str, Family | None], list[Control]] = defaultdict(list)
     for control in controls(rows):
         verdicts[audit_of(control.row), control.row.attack, family(control.row, drawn)].append(control)
-    painted = Painted(rows)
-    has_chance = {audit_of(row) for row in rows if row.is_null and row.metric == "label-accuracy"}
+    noise = NoiseControl(rows)
+    has_chance = {audit_of(row) for row in rows if row.role is Role.NULL_BASELINE and row.metric == LABEL_ACCURACY.name}
     broken = _broken(rows) if any(row.card.undefended for row in rows) else set()
 
     def judged(row: Row) -> Row:
@@ -208,7 +212,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
         at, first = audit_of(row), row.attack.split(CHAIN)[0]
         if row.learns_prior and kind == IMAGES:
             first = row.attack
-            if painted.success(row):
+            if noise.success(row):
                 return replace(row, status="not-validated")
         if row.card.undefended and row.attack != first:
             return row if (at, row.attack) in broken else replace(row, status="not-validated")

@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from attacks.metrics.images import PSNR, RETRIEVAL
+from attacks.metrics.images import RECOVERED as RECOVERED_METRIC
 from attacks.scoring.roc import binomial_interval
-from simulations.report.studies.baselines import CLASS_MEAN, Nulls, Painted, audit_of, unjudged
+from clients.scoring.null_baselines import CLASS_MEAN
+from simulations.report.studies.baselines import ON_NOISE, NoiseControl, Nulls, audit_of, unjudged
 from simulations.run_folder.rows import Row
 from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR, rounded_gain
-from strategies.audit.threat_card import PAINTED
 
 LEAST_GAIN = 3.0
 """dB above the best null baseline from which on an identified image counts as recovered: half of that baseline's squared error."""
-RECOVERED = ("recovered", "original")
+RECOVERED = RECOVERED_METRIC.of("original")
 """Metric and reference of the share of recovered images, which the report derives from each row of retrieval."""
 BEST_GAIN, BEST_PSNR, BEST_DETAIL = "best_gain", "best_psnr", "best_detail"
 """Keys under which a row of that share holds gain, PSNR and detail of its best-recovered image, in dB."""
@@ -52,19 +54,19 @@ def with_recovered(rows: Sequence[Row]) -> list[Row]:
     """The rows of one adversary, with the share of recovered images behind each row of retrieval that tells it.
 
     Null baselines have none, for no guess lies above itself. The mean of the class, which is a scale, has one. An attack whose
-    guess from noise is a success (``Painted.success``) recovers nothing: it paints.
+    guess from noise is a success (``NoiseControl.success``) recovers nothing: its images come from its prior.
     """
-    nulls, painted = Nulls(rows), Painted(rows)
-    psnr = {_place(row): row for row in rows if (row.metric, row.reference) == ("psnr", "original")}
+    nulls, noise = Nulls(rows), NoiseControl(rows)
+    psnr = {_place(row): row for row in rows if (row.metric, row.reference) == PSNR.of("original")}
     found: list[Row] = []
     for row in rows:
         found.append(row)
-        if row.metric == "retrieval" and (row.is_attack or row.attack == CLASS_MEAN):
+        if row.metric == RETRIEVAL.name and (row.is_attack or (row.role, row.attack) == CLASS_MEAN):
             own = psnr.get(_place(row))
             gains = None if own is None or unjudged(row) else _gains(row, own, nulls)
             if own is None or gains is None:
                 continue
-            found.append(_counted(row, [] if painted.success(own) else gains))
+            found.append(_counted(row, [] if noise.success(own) else gains))
     return found
 
 
@@ -110,7 +112,7 @@ def detailed(rows: Sequence[Row]) -> int | None:
 
 def _place(row: Row) -> tuple[Any, ...]:
     """The guesses that a row is about."""
-    return (audit_of(row), row.defense, row.attack, row.client, row.card.images, row.card.local_steps)
+    return (audit_of(row), row.defense, row.role, row.attack, row.client, row.card.images, row.card.local_steps)
 
 
 def _gains(row: Row, own: Row, nulls: Nulls) -> list[BestImage] | None:
@@ -123,7 +125,7 @@ def _gains(row: Row, own: Row, nulls: Nulls) -> list[BestImage] | None:
     if values is None:
         return None if PICKED_PSNR in row.extra else _without_single_images(row, own, bars)
     if gains is not None and len(gains) == len(values):
-        of_noise = bars.get(PAINTED.rstrip(":"), -math.inf)
+        of_noise = bars.get(ON_NOISE, -math.inf)
         detail: Sequence[float | None] = _numbers(row.extra.get(PICKED_DETAIL)) or []
         if len(detail) != len(values):  # rows of clients that do not report it
             detail = [None] * len(values)

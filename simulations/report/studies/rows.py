@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from simulations.report.studies.metrics import COLUMN, SHARES
+from attacks.metrics.registry import metric_of
 from simulations.run_folder.line_files import read_json_lines
 from simulations.run_folder.rows import Row
 
@@ -57,7 +57,7 @@ def _measured(row: Row) -> Row:
     """The row, or a failed one where its value is no share, and its metric is one."""
     if row.value is None or row.status == "failed" or 0 <= row.value <= 1:
         return row
-    if row.metric not in SHARES and not row.metric.startswith(COLUMN):
+    if not metric_of(row.metric).values.in_unit:
         return row
     message = row.message or f"value is {row.value:g}; expected a share from 0 to 1"
     return replace(row, value=None, ci_low=None, ci_high=None, worst=None, status="failed", message=message)
@@ -94,5 +94,5 @@ def _cell(value: Any) -> Any:
         return ""
     if isinstance(value, int | float):
         return value
-    told = str(value)
-    return f"'{told}" if told.startswith(FORMULA) else told
+    text = str(value)
+    return f"'{text}" if text.startswith(FORMULA) else text

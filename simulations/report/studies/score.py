@@ -7,39 +7,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from simulations.report.studies.metrics import CELLS, MS_SSIM_SUCCESS, SHARE_METRICS
+from attacks.metrics.metric import Interval, Metric, OverSeeds, Values
+from attacks.metrics.registry import metric_of
+from attacks.metrics.training import TEST_ACCURACY
 from simulations.run_folder.rows import Row
-from strategies.audit.recorder import BOUNDS
-
-WORST_IS_HIGHEST = (
-    "psnr",
-    "ssim",
-    "ms-ssim",
-    "psnr-paper",
-    "ssim-paper",
-    "feature-similarity",
-    *SHARE_METRICS,
-    "class-mean-psnr",
-    "class-mean-ssim",
-    "label-accuracy",
-    CELLS,
-    "membership-auc",
-    "membership-tpr",
-    "epsilon",
-    "epsilon-with-probes",
-    "epsilon-all-cuts",
-)
-EXACT = ("retrieval", "attribute-accuracy", MS_SSIM_SUCCESS)
-"""Shares with the exact interval of the images of all seeds together."""
-
-EXACT_OF_ONE = ("recovered",)
-"""Shares with the exact interval of one seed's images; over several seeds see ``CLUSTERED``, as each seed is another model."""
-
-CLUSTERED = ("recovered", CELLS, "label-accuracy", "test-accuracy", "recognition", "identification")
-"""Shares whose interval over several seeds is that of ``clustered_interval``, with seeds as clusters."""
-
-AREAS = ("membership-auc", "membership-tpr", "test-auc")
-"""Scores in [0, 1] that are no share of trials; what they are of may be the same records in every seed."""
+from strategies.audit.score_rows import worst_of
 
 PARTLY_FAILED = "partly failed"
 """Status of a score that some seeds or clients could not give."""
@@ -89,21 +61,21 @@ def merge(rows: Sequence[Row]) -> Score:
     for row in rows:
         if row.value is not None and row.status != "failed":
             by_seed[row.seed].append(row)
-    metric = rows[0].metric
+    metric = metric_of(rows[0].metric)
     means = {seed: _combine(metric, [_value(row) for row in of]) for seed, of in by_seed.items()}
     used = [row for of in by_seed.values() for row in of]
     worst = [row.worst for row in used if row.worst is not None]
     failed = any(row.status == "failed" for row in rows)
     mean = _combine(metric, list(means.values())) if means else None
     low, high = _over_seeds(metric, list(means.values()), used) if len(means) > 1 else _own_interval(used)
-    exactly = metric in EXACT or (metric in EXACT_OF_ONE and len(means) == 1)
-    if exactly and (found := exact(used)):
+    of_one = metric.interval is Interval.EXACT and len(means) == 1
+    if (of_one or metric.over_seeds is OverSeeds.EXACT) and (found := exact(used)):
         mean, low, high = found
     return Score(
         mean=mean,
-        low=None if metric in BOUNDS else low,
-        high=None if metric in BOUNDS else high,
-        worst=(max if metric in WORST_IS_HIGHEST else min)(worst) if worst else None,
+        low=None if metric.values is Values.BOUND else low,
+        high=None if metric.values is Values.BOUND else high,
+        worst=worst_of(metric, worst),
         n=sum(row.n for row in used),
         failures=sum(row.failures for row in rows),
         by_seed={seed: means[seed] for seed in sorted(means)},
@@ -132,24 +104,24 @@ def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
 
 
 def _same_images(row: Row) -> bool:
-    return row.metric == "test-accuracy" or row.card.observation in ("queries", "attributes of queries")
+    return row.metric == TEST_ACCURACY.name or row.card.observation in ("queries", "attributes of queries")
 
 
 def _value(row: Row) -> float:
     assert row.value is not None
-    return row.worst if row.metric in BOUNDS and row.worst is not None else row.value
+    return row.worst if metric_of(row.metric).values is Values.BOUND and row.worst is not None else row.value
 
 
-def _over_seeds(metric: str, means: Sequence[float], rows: Sequence[Row]) -> tuple[float | None, float | None]:
+def _over_seeds(metric: Metric, means: Sequence[float], rows: Sequence[Row]) -> tuple[float | None, float | None]:
     """The interval of the mean over seeds; of shares and areas one within [0, 1], which has a width where all seeds agree."""
     from attacks.scoring.roc import clustered_interval
 
     within = all(0 <= mean <= 1 for mean in means)
     trials = _distinct(rows)
-    if metric in CLUSTERED and trials >= len(means) and within:
+    if metric.over_seeds is OverSeeds.CLUSTERED and trials >= len(means) and within:
         return clustered_interval(means, trials)[1:]
     low, high = interval(means)
-    if metric in AREAS and within and low is not None and high is not None:
+    if metric.over_seeds is OverSeeds.AREA and within and low is not None and high is not None:
         own = [(row.ci_low, row.ci_high) for row in rows if row.ci_low is not None and row.ci_high is not None]
         if own:
             # Seeds that test the same records say nothing of other records, however well they agree.
@@ -170,7 +142,8 @@ def _own_interval(rows: Sequence[Row]) -> tuple[float | None, float | None]:
     if len(rows) != 1:
         return None, None
     row = rows[0]
-    share = row.metric in SHARE_METRICS or (row.metric == "test-accuracy" and row.ci_low is None)
+    metric = metric_of(row.metric)
+    share = metric.values is Values.HIT or (metric is TEST_ACCURACY and row.ci_low is None)
     if share and row.value is not None and 0 <= row.value <= 1 <= row.n:
         return wilson(row.value, row.n)
     return row.ci_low, row.ci_high
@@ -181,8 +154,8 @@ def _status(rows: Sequence[Row]) -> str:
     return "not-validated" if "not-validated" in unusual else unusual[0] if unusual else "ok"
 
 
-def _combine(metric: str, values: Sequence[float]) -> float:
-    if metric in BOUNDS:
+def _combine(metric: Metric, values: Sequence[float]) -> float:
+    if metric.values is Values.BOUND:
         return max(values)
     return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values)
 

@@ -8,10 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
+from attacks.metrics.images import RETRIEVAL
+from attacks.metrics.metric import IMAGES
+from attacks.metrics.names import Role
+from attacks.metrics.training import EPSILON_ALL_CUTS, TEST_ACCURACY
+from clients.scoring.null_baselines import CLASS_MEAN
 from simulations.report.studies.baselines import (
-    CLASS_MEAN,
+    NoiseControl,
     Nulls,
-    Painted,
     chance_of_retrieval,
     leaks,
     names_members,
@@ -20,12 +25,14 @@ from simulations.report.studies.baselines import (
 )
 from simulations.report.studies.cell import PICKED, Cell
 from simulations.report.studies.control import Control, controls, too_few
-from simulations.report.studies.families import IMAGES, class_attacks, decides, family
-from simulations.report.studies.metrics import ALL_CUTS
+from simulations.report.studies.families import class_attacks, decides, family
 from simulations.report.studies.recovery import RECOVERED, best_image, detailed, with_recovered
 from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
+
+BESIDE = (Role.NULL_BASELINE, Role.NULL_CONTROL, Role.SCALE)
+"""Roles of numbers to read an attack's scores by."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,8 @@ class Study:
     @cached_property
     def null_cells(self) -> tuple[Cell, ...]:
         """The null baselines and the scales, as cells."""
-        own = [row for row in self.rows if row.is_null or row.is_scale]
-        return self._cells(own, Nulls(()), Nulls(()), Painted(()))
+        own = [row for row in self.rows if row.role in BESIDE]
+        return self._cells(own, Nulls(()), Nulls(()), NoiseControl(()))
 
     @cached_property
     def active_cells(self) -> tuple[Cell, ...]:
@@ -99,13 +106,13 @@ class Study:
     def _attacked(self, rows: Sequence[Row]) -> tuple[Cell, ...]:
         """Cells of the attacks among rows of one adversary, each against the baselines and controls among these rows."""
         own = [row for row in rows if row.is_attack]
-        return self._cells(own, Nulls(rows), Nulls(rows, scales=True), Painted(rows))
+        return self._cells(own, Nulls(rows), Nulls(rows, scales=True), NoiseControl(rows))
 
-    def _cells(self, rows: Sequence[Row], nulls: Nulls, scales: Nulls, painted: Painted) -> tuple[Cell, ...]:
-        groups: dict[tuple[str, str, int, ThreatCard], list[Row]] = defaultdict(list)
+    def _cells(self, rows: Sequence[Row], nulls: Nulls, scales: Nulls, noise: NoiseControl) -> tuple[Cell, ...]:
+        groups: dict[tuple[str, Role, str, int, ThreatCard], list[Row]] = defaultdict(list)
         for row in rows:
-            groups[row.defense, row.attack, row.round, row.card.lasting()].append(row)
-        cells = [_cell(*key, of, nulls, scales, painted) for key, of in groups.items()]
+            groups[row.defense, row.role, row.attack, row.round, row.card.lasting()].append(row)
+        cells = [_cell(*key, of, nulls, scales, noise) for key, of in groups.items()]
         attacks = {text: at for at, text in enumerate(dict.fromkeys(row.attack for row in rows))}
         pipelines = {text: at for at, text in enumerate(self.pipelines)}
         return tuple(sorted(cells, key=lambda c: (pipelines[c.defense], c.round, attacks[c.attack])))
@@ -162,7 +169,7 @@ class Study:
         """The last round that every seed of this defence has a test accuracy for."""
         last: dict[int, int] = {}
         for reference in ("original", "transformed"):
-            for row in self.utility.get((defense, "test-accuracy", reference), ()):
+            for row in self.utility.get((defense, TEST_ACCURACY.name, reference), ()):
                 if row.value is not None:
                     last[row.seed] = max(row.round, last.get(row.seed, row.round))
         return min(last.values()) if last else None
@@ -172,13 +179,21 @@ class Study:
         """(defence, metric, reference) -> rows that are about no attack."""
         found: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
         for row in self.rows:
-            if not row.attack:
+            if row.role is Role.TRAINING:
                 found[row.defense, row.metric, row.reference].append(row)
         return found
 
 
 def _cell(
-    defense: str, attack: str, at: int, card: ThreatCard, rows: list[Row], nulls: Nulls, scales: Nulls, painted: Painted
+    defense: str,
+    role: Role,
+    attack: str,
+    at: int,
+    card: ThreatCard,
+    rows: list[Row],
+    nulls: Nulls,
+    scales: Nulls,
+    noise: NoiseControl,
 ) -> Cell:
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
@@ -187,14 +202,15 @@ def _cell(
         groups.pop(RECOVERED, None)  # a share of some seeds or clients alone would stand beside a PSNR of all
     accuracies = {row.seed: row.card.model_accuracy for row in rows}
     known = [value for value in accuracies.values() if value is not None]
-    tested = {row.seed: row.card.members for row in rows if row.metric == "membership-auc"}
+    tested = {row.seed: row.card.members for row in rows if row.metric == MEMBERSHIP_AUC.name}
     members = [count for count in tested.values() if count is not None]
     chances = [chance for row in groups.get(PICKED, ()) if (chance := chance_of_retrieval(row)) is not None]
-    images = [row for row in groups.get(("psnr", "original"), ()) if row.value is not None]
-    leaking = frozenset(key for key, of in groups.items() if any(_leaks(row, nulls, painted) for row in of))
+    images = [row for row in groups.get(IMAGES.decides, ()) if row.value is not None]
+    leaking = frozenset(key for key, of in groups.items() if any(_leaks(row, nulls, noise) for row in of))
     wanting = [unjudged(row) for row in groups.get(PICKED, [None])] if IMAGES.decides in leaking else [""]
     return Cell(
         defense,
+        role,
         attack,
         at,
         card,
@@ -204,13 +220,13 @@ def _cell(
         model_accuracy=sum(known) / len(known) if known else None,
         members=sum(members) if members else None,
         final=any(row.final for row in rows),
-        scales=mean_each(scales.of(row) for row in groups.get(("psnr", "original"), ())),
+        scales=mean_each(scales.of(row) for row in groups.get(IMAGES.decides, ())),
         picked_scales=mean_each(scales.of(row) for row in groups.get(PICKED, ())),
         chance_of_retrieval=max(chances, default=None),
         recovered_by_class=_recovered_by_class(groups.get(RECOVERED, ()), scales),
         best=best_image(groups.get(RECOVERED, ())),
         detailed=detailed(groups.get(RECOVERED, ())),
-        clear=any(_leaks(row, nulls, painted) and _above_class(row, scales) for row in images),
+        clear=any(_leaks(row, nulls, noise) and _above_class(row, scales) for row in images),
         too_few=bool(images) and (all(map(too_few, images)) or all(wanting)),
         unjudged=wanting[0] if all(wanting) and not all(map(too_few, images)) else "",
     )
@@ -220,7 +236,7 @@ def _recovered_by_class(shares: Sequence[Row], scales: Nulls) -> tuple[int, int]
     """How many of the same images the mean of their class recovers; see ``Cell.recovered_by_class``."""
     found, n = 0, 0
     for row in shares:
-        of_class = next((r for r in scales.rows(row) if (r.attack, r.client) == (CLASS_MEAN, row.client)), None)
+        of_class = next((r for r in scales.rows(row) if (r.attack, r.client) == (CLASS_MEAN.name, row.client)), None)
         if of_class is None or of_class.value is None:
             return None
         found, n = found + round(of_class.value * of_class.n), n + of_class.n
@@ -229,16 +245,16 @@ def _recovered_by_class(shares: Sequence[Row], scales: Nulls) -> tuple[int, int]
 
 def _above_class(row: Row, scales: Nulls) -> bool:
     """Whether the whole interval of a PSNR lies above the mean of the image's class, where that is known."""
-    known = scales.of(row).get(CLASS_MEAN)
-    return known is None or leaks(row, (CLASS_MEAN, known))
+    known = scales.of(row).get(CLASS_MEAN.name)
+    return known is None or leaks(row, (CLASS_MEAN.name, known))
 
 
-def _leaks(row: Row, nulls: Nulls, painted: Painted) -> bool:
-    if row.is_attack and family(row) == IMAGES and painted.success(row):
+def _leaks(row: Row, nulls: Nulls, noise: NoiseControl) -> bool:
+    if row.is_attack and family(row) == IMAGES and noise.success(row):
         return False
-    if row.metric == "membership-tpr":
+    if row.metric == MEMBERSHIP_TPR.name:
         return names_members(row)
-    return picked_out(row) if row.metric == "retrieval" else decides(row) and leaks(row, nulls.best(row))
+    return picked_out(row) if row.metric == RETRIEVAL.name else decides(row) and leaks(row, nulls.best(row))
 
 
 def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -256,7 +272,7 @@ def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
     names = dict.fromkeys(row.study for row in every)
     served = {name[:-1] for name in names if name[-1]}
     # The whole model is trained once for all of its cuts, and what was spent at all of them is no cut's own.
-    common = [row for row in every if row.study[:-1] in served and (not row.cut or row.metric == ALL_CUTS)]
+    common = [row for row in every if row.study[:-1] in served and (not row.cut or row.metric == EPSILON_ALL_CUTS.name)]
     shared = {id(row): row.study[:-1] for row in common}
     studies = []
     for name in names:

@@ -11,9 +11,10 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from attacks.guesses import Reconstruction
+from attacks.metrics.images import RETRIEVAL, RETRIEVAL_CHANCE
 from clients.federated.client import LocalClient
 from clients.federated.plan import FederatedPlan
-from clients.scoring.audit import audit_baselines, audit_guesses
+from clients.scoring.audit import ALONE, audit_baselines, audit_guesses
 from clients.scoring.null_baselines import means_of, transformed
 from clients.scoring.retrieval import other_images, retrieval
 from clients.task.local_data import LocalData
@@ -21,6 +22,7 @@ from simulations.report import Row
 from simulations.report.studies.baselines import picked_out
 from strategies.audit.score_rows import score_rows
 from strategies.audit.threat_card import ThreatCard
+from tests.scores import flat
 
 TASK = FederatedPlan(
     scenario="federated",
@@ -56,28 +58,28 @@ def guess(images: Tensor) -> tuple[Reconstruction, None]:
 def test_every_null_baseline_is_what_its_name_says(seed: int) -> None:
     """Grey is 0.5, mean is the mean of all of the client's images: pixel by pixel, for every probed image."""
     one = client(seed=seed)
-    scores = audit_baselines(one, "probe", pictures=False).scores
-    names = {"baseline:grey", "baseline:mean", "baseline:uniform", "scale:blurred", "scale:class-mean"}
+    scores = flat(audit_baselines(one, "probe", pictures=False))
+    names = {"grey", "mean", "uniform", "blurred", "class-mean"}
     assert {name.rsplit(":", 1)[0] for name in scores} == names
     everyone = pixels("train", TRAIN)
     blind = {"grey": np.full(everyone.shape[1:], 0.5), "mean": everyone.mean(0)}
     probed = [one.probed(target).original.images for target in range(3)]
     for name, image in blind.items():
         expected = [psnr_by_hand(image[None], truth) for truth in probed]
-        assert scores[f"baseline:{name}:psnr-original"] == pytest.approx(expected, abs=1e-3)
+        assert scores[f"{name}:psnr-original"] == pytest.approx(expected, abs=1e-3)
     # No single image in place of the mean would pass this test.
-    mean = scores["baseline:mean:psnr-original"]
+    mean = scores["mean:psnr-original"]
     singles = [[psnr_by_hand(single[None], truth) for truth in probed] for single in everyone]
     assert min(np.abs(np.subtract(one, mean)).max() for one in singles) > 0.1
     blurred = [gaussian_filter(t.double().numpy(), (0, 0, 2.0, 2.0), mode="nearest", truncate=3.0) for t in probed]
     expected = [psnr_by_hand(image, truth) for image, truth in zip(blurred, probed, strict=True)]
-    assert scores["scale:blurred:psnr-original"] == pytest.approx(expected, abs=1e-3)
+    assert scores["blurred:psnr-original"] == pytest.approx(expected, abs=1e-3)
 
 
 def test_baselines_of_the_transformed_images_are_made_of_transformed_images() -> None:
     """Where pixels change their places, the mean of originals scores less than the mean of what enters the model."""
     one = client(pipeline="VisualMixer(window_lower=28, window_upper=28)", round=2)
-    scores = audit_baselines(one, "probe", pictures=False).scores
+    scores = flat(audit_baselines(one, "probe", pictures=False))
     seen = [one.probed(target).seen.images for target in range(3)]
     original = pixels("train", TRAIN)
     # One window is the whole image, so that a transformed pixel is any pixel of it: the mean is flat, up to the draws.
@@ -85,11 +87,11 @@ def test_baselines_of_the_transformed_images_are_made_of_transformed_images() ->
     assert np.abs(mean - original.mean()).max() < 0.15
     assert mean.mean() == pytest.approx(original.mean(), abs=1e-6)
     expected = [psnr_by_hand(mean[None], image) for image in seen]
-    assert scores["baseline:mean:psnr-transformed"] == pytest.approx(expected, abs=1e-3)
+    assert scores["mean:psnr-transformed"] == pytest.approx(expected, abs=1e-3)
     wrong = [psnr_by_hand(original.mean(0)[None], image) for image in seen]
     assert np.mean(expected) > np.mean(wrong) + 1
     grey = [psnr_by_hand(np.full(mean.shape, 0.5)[None], image) for image in seen]
-    assert scores["baseline:grey:psnr-transformed"] == pytest.approx(grey, abs=1e-3)
+    assert scores["grey:psnr-transformed"] == pytest.approx(grey, abs=1e-3)
     plain = client()
     assert torch.allclose(
         means_of(plain.data, transformed(plain.data), plain.task.plan.batch_size).mean(),
@@ -103,7 +105,7 @@ def test_beside_each_guess_stands_the_best_null_baseline_of_its_own_image(images
     """Of several images in one update the assignment says which guess is of which: here they come in reverse order."""
     one = client(probe_images=images)
     truth = [view.original.images for view in one.truths("probe").views]
-    found = audit_guesses(one, "probe", [guess(of.flip(0) * 0.9) for of in truth]).scores
+    found = flat(audit_guesses(one, "probe", [guess(of.flip(0) * 0.9) for of in truth]))
     mean = pixels("train", TRAIN).mean(0)
     by_hand = [
         max(psnr_by_hand(np.full_like(mean, 0.5), image), psnr_by_hand(mean, image))
@@ -112,12 +114,12 @@ def test_beside_each_guess_stands_the_best_null_baseline_of_its_own_image(images
     ]
     assert found["psnr-null"] == pytest.approx(by_hand, abs=1e-3)
     assert len(found["psnr-null"]) == len(found["psnr-flat"]) == len(found["psnr-original"]) == 3 * images
-    flat = [psnr_by_hand(np.full_like(mean, image.mean()), image) for of in truth for image in of.flip(0)]
-    assert found["psnr-flat"] == pytest.approx(flat, abs=1e-3)
+    even = [psnr_by_hand(np.full_like(mean, image.mean()), image) for of in truth for image in of.flip(0)]
+    assert found["psnr-flat"] == pytest.approx(even, abs=1e-3)
     # Another client of the same data set has another mean, and so other baselines.
     other = client(range(170, 330), probe_images=images)
     theirs = [view.original.images for view in other.truths("probe").views]
-    again = audit_guesses(other, "probe", [guess(of) for of in theirs]).scores["psnr-null"]
+    again = flat(audit_guesses(other, "probe", [guess(of) for of in theirs]))["psnr-null"]
     mean = pixels("train", range(170, 330)).mean(0)
     assert again == pytest.approx(
         [max(psnr_by_hand(np.full_like(mean, 0.5), image), psnr_by_hand(mean, image)) for of in theirs for image in of],
@@ -126,19 +128,19 @@ def test_beside_each_guess_stands_the_best_null_baseline_of_its_own_image(images
 
 
 def test_no_null_baseline_lies_above_itself() -> None:
-    scores = audit_baselines(client(), "probe", pictures=False).scores
+    scores = flat(audit_baselines(client(), "probe", pictures=False))
     for name in ("grey", "mean"):
-        pairs = zip(scores[f"baseline:{name}:psnr-original"], scores[f"baseline:{name}:psnr-null"], strict=True)
+        pairs = zip(scores[f"{name}:psnr-original"], scores[f"{name}:psnr-null"], strict=True)
         assert all(own <= best + 1e-4 for own, best in pairs)
 
 
 def test_a_baseline_is_scored_as_an_attack_is() -> None:
     """A grey guess that came as an attack's scores what the baseline does, in every metric."""
-    scores = audit_baselines(client(), "probe", pictures=False).scores
+    scores = flat(audit_baselines(client(), "probe", pictures=False))
     truth = client().truths("probe").views
-    again = audit_guesses(client(), "probe", [guess(torch.full_like(t.original.images, 0.5)) for t in truth]).scores
+    again = flat(audit_guesses(client(), "probe", [guess(torch.full_like(t.original.images, 0.5)) for t in truth]))
     for name in ("psnr-original", "mse-original", "ssim-transformed", "retrieval-original", "retrieval-chance"):
-        assert scores[f"baseline:grey:{name}"] == pytest.approx(again[name])
+        assert scores[f"grey:{name}"] == pytest.approx(again[name])
 
 
 # Candidates -----------------------------------------------------------------------------------------------------------
@@ -172,11 +174,11 @@ def test_a_client_with_few_images_lines_up_fewer_and_says_so() -> None:
     truth = few.truths("probe").views
     others = other_images(few.data, truth[0], 0)
     assert len(others) == 11 + 8  # the training examples but one, then test examples
-    scores = audit_guesses(few, "probe", [guess(t.original.images) for t in truth]).scores
+    scores = flat(audit_guesses(few, "probe", [guess(t.original.images) for t in truth]))
     assert scores["retrieval-chance"] == [1 / 20] * 3
     assert scores["retrieval-original"] == [1.0] * 3
     alone = client(train=range(10, 11), test=range(0))
-    scores = audit_guesses(alone, "probe", [guess(t.original.images) for t in alone.truths("probe").views]).scores
+    scores = flat(audit_guesses(alone, "probe", [guess(t.original.images) for t in alone.truths("probe").views]))
     assert "retrieval-original" not in scores, "nobody else: who is alone in a line-up is always found"
     assert "psnr-original" in scores
 
@@ -193,7 +195,7 @@ def test_free_assignment_gives_a_blind_guess_no_more_than_one_in_a_hundred() -> 
         # Guesses with something of other digits, so that the nearest image is not always the same dark one.
         other = digits[torch.randperm(400, generator=stream)[:4]].roll((3, 3), (2, 3))
         blind = 0.2 * torch.rand(truth.shape, generator=stream) + 0.8 * other
-        scores = audit_guesses(one, "probe", [guess(blind)]).scores
+        scores = flat(audit_guesses(one, "probe", [guess(blind)]))
         hits += scores["retrieval-original"]
         chances |= set(scores["retrieval-chance"])
     assert chances == {0.01}
@@ -207,10 +209,10 @@ def test_of_paired_guesses_each_has_candidates_of_its_own() -> None:
     others = other_images(one.data, one.data.view(torch.arange(3), ("any",)), 0)
     at = torch.arange(3)
     found = retrieval(guess(truth)[0], (at, at), truth, others, paired=True)
-    assert found == {"retrieval-original": [1.0] * 3, "retrieval-chance": [0.01] * 3}
+    assert found == {RETRIEVAL.of("original"): [1.0] * 3, RETRIEVAL_CHANCE.of(): [0.01] * 3}
     # The first other image of each: it is among the candidates of that image alone.
     wrong = torch.stack([others[0], others[99], truth[2]])
-    assert retrieval(guess(wrong)[0], (at, at), truth, others, paired=True)["retrieval-original"] == [0.0, 0.0, 1.0]
+    assert retrieval(guess(wrong)[0], (at, at), truth, others, paired=True)[RETRIEVAL.of("original")] == [0.0, 0.0, 1.0]
 
 
 CROPPED = {"crop_padding": 4, "horizontal_flip": True}
@@ -255,7 +257,7 @@ def test_a_black_border_picks_nobody_out_of_cropped_photographs() -> None:
         for edge in (slice(0, 2), slice(-2, None)):
             blind[..., edge, :] = 0
             blind[..., edge] = 0
-        hits += audit_guesses(one, "probe", [guess(blind)] * 16).scores["retrieval-original"]
+        hits += flat(audit_guesses(one, "probe", [guess(blind)] * 16))["retrieval-original"]
     assert sum(hits) <= 3  # of 64, where chance gives 0.64; 4 or more in one run of two hundred
 
 
@@ -266,8 +268,8 @@ def test_the_mean_image_of_cropped_images_is_the_mean_of_their_views() -> None:
         [v for image in one.data.originals().images for shift in range(81) for v in shifted(image, shift)]
     )
     expected = [psnr_by_hand(views.double().mean(0).numpy()[None], truth) for truth in probed]
-    scores = audit_baselines(one, "probe", pictures=False).scores
-    assert scores["baseline:mean:psnr-original"] == pytest.approx(expected, abs=1e-3)
+    scores = flat(audit_baselines(one, "probe", pictures=False))
+    assert scores["mean:psnr-original"] == pytest.approx(expected, abs=1e-3)
 
 
 # What who knows only the class could guess -----------------------------------------------------------------------------
@@ -275,7 +277,7 @@ def test_the_mean_image_of_cropped_images_is_the_mean_of_their_views() -> None:
 
 def test_the_class_mean_is_of_the_clients_other_images_of_the_class() -> None:
     one = client()
-    scores = audit_baselines(one, "probe", pictures=False).scores
+    scores = flat(audit_baselines(one, "probe", pictures=False))
     labels, everyone = TASK.plan.load_data().train.labels[list(TRAIN)].numpy(), pixels("train", TRAIN)
     expected, with_own = [], []
     for target in range(3):
@@ -285,9 +287,9 @@ def test_the_class_mean_is_of_the_clients_other_images_of_the_class() -> None:
         with_own.append(psnr_by_hand(everyone[same].mean(0)[None], truth.original.images))
         same[at] = False
         expected.append(psnr_by_hand(everyone[same].mean(0)[None], truth.original.images))
-    assert scores["scale:class-mean:psnr-original"] == pytest.approx(expected, abs=1e-3)
+    assert scores["class-mean:psnr-original"] == pytest.approx(expected, abs=1e-3)
     assert min(np.subtract(with_own, expected)) > 0.05
-    assert set(scores["scale:class-mean:retrieval-original"]) <= {0.0, 1.0}
+    assert set(scores["class-mean:retrieval-original"]) <= {0.0, 1.0}
 
 
 def test_of_the_only_image_of_its_class_the_class_mean_is_the_mean_of_the_others() -> None:
@@ -297,20 +299,20 @@ def test_of_the_only_image_of_its_class_the_class_mean_is_the_mean_of_the_others
     assert len(set(lone.data.originals().targets.argmax(1).tolist())) == 2
     truth = lone.probed(0)
     other = lone.data.originals().images[1 - int(truth.positions[0])]
-    scores = audit_baselines(lone, "probe", pictures=False).scores
+    scores = flat(audit_baselines(lone, "probe", pictures=False))
     expected = psnr_by_hand(other[None].double().numpy(), truth.original.images)
-    assert scores["scale:class-mean:psnr-original"] == pytest.approx([expected], abs=1e-3)
+    assert scores["class-mean:psnr-original"] == pytest.approx([expected], abs=1e-3)
 
 
 def test_where_all_images_are_attacked_nothing_is_called_a_class_mean() -> None:
     """It would be the mean of the attacked images themselves."""
     few, whole = client(train=(10,), test=range(8), probe_targets=1), client(test=range(8))
     for scores in (
-        audit_baselines(few, "probe", pictures=False).scores,
-        audit_baselines(whole, "update", pictures=False).scores,
+        flat(audit_baselines(few, "probe", pictures=False)),
+        flat(audit_baselines(whole, "update", pictures=False)),
     ):
-        assert [name for name in scores if name.startswith("baseline:mean:psnr")]
-        assert [name for name in scores if name.startswith("scale:class-mean")] == []
+        assert [name for name in scores if name.startswith("mean:psnr")]
+        assert [name for name in scores if name.startswith("class-mean")] == []
 
 
 def test_two_images_of_a_class_are_no_guess_of_each_other() -> None:
@@ -319,19 +321,19 @@ def test_two_images_of_a_class_are_no_guess_of_each_other() -> None:
     twin = next(at for at in range(11, 400) if labels[at] == labels[10])
     others = [at for at in range(11, 400) if labels[at] != labels[10]][:3]
     one = client(train=(10, twin, *others), test=range(8), probe_targets=1, probe_images=4)
-    scores = audit_baselines(one, "probe", pictures=False).scores["scale:class-mean:psnr-original"]
+    scores = flat(audit_baselines(one, "probe", pictures=False))["class-mean:psnr-original"]
     assert max(scores) < 30
 
 
 def test_blind_guesses_are_as_many_as_the_attacks_and_the_class_mean_knows_none_of_the_attacked() -> None:
     one = client(train=range(10, 34), test=range(8), probe_targets=1, probe_images=16)
-    found = {images: audit_baselines(one, "probe", pictures=False, images=images).scores for images in (0, 4, 16)}
-    each = {images: np.array(scores["baseline:mean:psnr-original"]) for images, scores in found.items()}
+    found = {images: flat(audit_baselines(one, "probe", pictures=False, images=images)) for images in (0, 4, 16)}
+    each = {images: np.array(scores["mean:psnr-original"]) for images, scores in found.items()}
     assert [len(each[images]) for images in (4, 16)] == [4, 16]
     np.testing.assert_array_equal(each[0], each[16])
     # Of equal guesses the assignment gives each the image that it is nearest to, so that few of them have the easy images.
     np.testing.assert_allclose(np.sort(each[4]), np.sort(each[16])[-4:])
-    assert max(found[4]["scale:class-mean:psnr-original"]) < 30
+    assert max(found[4]["class-mean:psnr-original"]) < 30
 
 
 # Whole rounds ----------------------------------------------------------------------------------------------------------
@@ -360,8 +362,8 @@ def test_exact_images_of_a_round_are_picked_out_and_blind_guesses_are_not(
         mean = one.data.originals().images.mean(0).expand(8, -1, -1, -1)
         exact = truth.original.images[:8]
         for name, images in {"exact": exact, "stranger": stranger.images, "mean": mean, "black": 0 * exact}.items():
-            scores = audit_guesses(one, "update", [guess(images)]).scores
-            for metric in ("retrieval-original", "retrieval-chance"):
+            scores = audit_guesses(one, "update", [guess(images)]).scores[ALONE]
+            for metric in (RETRIEVAL.of("original"), RETRIEVAL_CHANCE.of()):
                 found.setdefault(name, {}).setdefault(metric, []).extend(scores[metric])
     for name, scores in found.items():
         (row,) = [Row(**one) for one in score_rows(scores, ThreatCard(observation="training update"))]

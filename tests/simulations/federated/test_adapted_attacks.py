@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from attacks.metrics.names import Role
 from simulations.experiment.experiment import Experiment
 from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
@@ -58,23 +59,21 @@ def test_what_knows_images_is_also_run_on_noise_and_scored_beside(tmp_path: Path
         tmp_path / "run",
         **{"probe-attacks": f"{first}; {chain}; {LEARNED}", "defenses": noise, "attack-rounds": "1"},
     )
-    psnr = {
-        (row["defense"], row["attack"]): row
-        for row in rows
-        if row["metric"] == "psnr" and row["reference"] == "original" and not row["attack"].startswith("scale:")
-    }
-    nulls = {"baseline:grey", "baseline:mean"}
-    painted = {f"baseline:painted:{attack}" for attack in (chain, LEARNED)}
+    of_images = [row for row in rows if (row["metric"], row["reference"]) == ("psnr", "original")]
+    psnr = {(row["defense"], row["role"], row["attack"]): row for row in of_images}
     for defense in ("", noise):
-        assert {attack for of, attack in psnr if of == defense} - nulls == {first, chain, LEARNED} | painted
+        by_role = {role: {a for of, as_, a in psnr if (of, as_) == (defense, role)} for role in Role}
+        assert by_role[Role.ATTACK] == {first, chain, LEARNED}
+        assert by_role[Role.NULL_CONTROL] == {chain, LEARNED}
+        assert by_role[Role.NULL_BASELINE] == {"grey", "mean"}
         for attack in (chain, LEARNED):
-            mine, of_noise = psnr[defense, attack], psnr[defense, f"baseline:painted:{attack}"]
+            mine, of_noise = psnr[defense, Role.ATTACK, attack], psnr[defense, Role.NULL_CONTROL, attack]
             assert mine["n"] == of_noise["n"] == 4
             assert mine["value"] != of_noise["value"]
             assert mine["setting"]["learns_prior"] is of_noise["setting"]["learns_prior"] is True
-        assert "learns_prior" not in psnr[defense, first]["setting"]
+        assert "learns_prior" not in psnr[defense, Role.ATTACK, first]["setting"]
     # Without a defence the first stage reads the digits a little, and what is made of noise stays below that.
-    assert psnr["", chain]["value"] > psnr["", f"baseline:painted:{chain}"]["value"] + 1
+    assert psnr["", Role.ATTACK, chain]["value"] > psnr["", Role.NULL_CONTROL, chain]["value"] + 1
     pictures = read_lines(tmp_path / "run" / "pictures" / "index.jsonl")
-    assert painted <= {one["attack"] for one in pictures}
+    assert {chain, LEARNED} == {one["attack"] for one in pictures if one.get("role") == Role.NULL_CONTROL}
     assert "(from noise)" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

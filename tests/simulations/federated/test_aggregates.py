@@ -103,7 +103,7 @@ def test_an_exact_attack_finds_the_images_of_all_clients(whole: tuple[Path, Wire
     plain = next(r for r in rows if r["metric"] == "psnr" and r["attack"] == SPEAR and "clients" not in r["setting"])
     assert psnr[1]["value"] == pytest.approx(plain["value"], abs=1.0)
     assert not of_sums(rows, "label-accuracy"), "nobody knows whose a class of a sum is"
-    nulls = of_sums(rows, "psnr", "baseline:mean")
+    nulls = of_sums(rows, "psnr", "mean")
     assert len({round(row["value"], 6) for row in nulls.values()}) == 1
 
 
@@ -132,7 +132,7 @@ def test_fresh_noise_at_the_clients_leaves_nothing_to_find(tmp_path: Path) -> No
     for clients, row in of_sums(rows, "retrieval", attack).items():
         assert row["n"] == 16
         assert row["ci_low"] <= row["setting"]["chance"], clients
-        psnr, null = of_sums(rows, "psnr", attack)[clients], of_sums(rows, "psnr", "baseline:mean")[clients]
+        psnr, null = of_sums(rows, "psnr", attack)[clients], of_sums(rows, "psnr", "mean")[clients]
         assert psnr["value"] < null["value"]
 
 
@@ -197,6 +197,7 @@ def test_other_scenarios_know_no_sums() -> None:
 def test_blind_guesses_are_picked_out_no_more_often_than_the_row_says() -> None:
     """The nearest of 8 blind guesses is chosen for each image: the chance covers that choice, where 1 in candidates would not."""
     from attacks.guesses import Reconstruction
+    from attacks.metrics.images import RETRIEVAL, RETRIEVAL_CHANCE
     from attacks.scoring.metrics import optimal_assignment
     from clients.scoring.retrieval import retrieval
 
@@ -207,6 +208,6 @@ def test_blind_guesses_are_picked_out_no_more_often_than_the_row_says() -> None:
         guess = Reconstruction(images[:8], torch.zeros(8))
         pairs = optimal_assignment(guess.images, images[8:9])
         found = retrieval(guess, pairs, images[8:9], images[9:], paired=False)
-        hits, chance = hits + found["retrieval-original"][0], found["retrieval-chance"][0]
+        hits, chance = hits + found[RETRIEVAL.of("original")][0], found[RETRIEVAL_CHANCE.of()][0]
     assert chance == 8 / 40
     assert 2 / 40 < hits / trials <= chance + 3 * (chance * (1 - chance) / trials) ** 0.5

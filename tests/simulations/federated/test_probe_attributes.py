@@ -74,7 +74,7 @@ def test_guesses_are_scored_by_the_owners_of_the_probed_images(run: Run) -> None
     assert len(audited) == 2 * 3
     for row in audited:
         blind = max(right[row["defense"], value] for value in "01")
-        hits = blind if row["attack"] == "baseline:majority" else right[row["defense"], row["attack"]]
+        hits = blind if row["attack"] == "majority" else right[row["defense"], row["attack"]]
         exact = binomtest(hits, 48).proportion_ci(0.95, "exact")
         assert (row["value"], row["n"]) == (pytest.approx(hits / 48), 48)
         assert (row["ci_low"], row["ci_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
@@ -85,7 +85,7 @@ def test_without_a_defence_the_attribute_is_read_and_heavy_noise_hides_it(run: R
     _, rows, _ = run
     found = {(row["defense"], row["attack"]): row for row in rows if row["metric"] == "attribute-accuracy"}
     plain, noisy = "", next(defense for defense, _ in found if defense)
-    assert found[plain, STATIC]["ci_low"] > found[plain, "baseline:majority"]["value"]
+    assert found[plain, STATIC]["ci_low"] > found[plain, "majority"]["value"]
     assert found[plain, STATIC]["status"] == "ok"
     hidden = found[noisy, RETRAINED]
     assert binomtest(round(hidden["value"] * 48), 48, 0.5).pvalue > 0.001

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.guesses import Reconstruction
+from attacks.metrics.names import GuessName, Role, Scores
 from attacks.scoring.metrics import blurred
 from clients.federated.client import LocalClient
-from clients.scoring.audit import audit_baselines, audit_guesses
+from clients.scoring.audit import ALONE, audit_baselines, audit_guesses
 from clients.scoring.retrieval import other_images
 from clients.task.local_data import LocalData
 from simulations.experiment.experiment import Experiment
@@ -40,32 +41,35 @@ def clients(dataset: str, seed: int) -> tuple[LocalClient, ...]:
     return tuple(LocalClient(LocalData(task, at, *part)) for at, part in enumerate(parts))
 
 
-def rows_of(attack: str, scores: dict[str, list[float]]) -> list[Row]:
+def rows_of(guess: GuessName, scores: Scores) -> list[Row]:
     """As the server writes them."""
     columns = score_rows(scores, CARD)
-    return [Row.from_json({"attack": attack, **one, "setting": one["card"].to_json()}) for one in columns]
+    return [
+        Row.from_json({"attack": guess.name, "role": guess.role, **one, "setting": one["card"].to_json()})
+        for one in columns
+    ]
 
 
 def baseline_rows(dataset: str, seed: int) -> list[Row]:
-    pooled: dict[str, dict[str, list[float]]] = {}
+    pooled: dict[GuessName, Scores] = {}
     for client in clients(dataset, seed):
-        for name, values in audit_baselines(client, "probe", pictures=False).scores.items():
-            guess, metric = name.rsplit(":", 1)
-            pooled.setdefault(guess, {}).setdefault(metric, []).extend(values)
+        for guess, scores in audit_baselines(client, "probe", pictures=False).scores.items():
+            for name, values in scores.items():
+                pooled.setdefault(guess, {}).setdefault(name, []).extend(values)
     return [row for guess, scores in pooled.items() for row in rows_of(guess, scores)]
 
 
 def judged(dataset: str, guesser: Guesser, seed: int = 0) -> tuple[str, str]:
     """The status of the guesses' PSNR on 16 images, and the reason of the control."""
-    pooled: dict[str, list[float]] = {}
+    pooled: Scores = {}
     for client in clients(dataset, seed):
         guesses = []
         for target in range(TARGETS):
             images = guesser(client, client.probed(target).original.images, client.data.partition * TARGETS + target)
             guesses.append((Reconstruction(images, torch.full((len(images),), -1)), None))
-        for name, values in audit_guesses(client, "probe", guesses).scores.items():
+        for name, values in audit_guesses(client, "probe", guesses).scores[ALONE].items():
             pooled.setdefault(name, []).extend(values)
-    rows = rows_of("A()", pooled) + baseline_rows(dataset, seed)
+    rows = rows_of(GuessName(Role.ATTACK, "A()"), pooled) + baseline_rows(dataset, seed)
     (control,) = [one for one in controls(rows) if one.row.metric == "psnr"]
     assert (control.row.n, control.too_few) == (16, False)
     return next(row.status for row in validate(rows) if row.metric == "psnr"), control.reason
@@ -119,7 +123,7 @@ def test_readable_guesses_pass_on_smooth_photographs_where_a_blurred_truth_score
     """The finding: with the blurred truth as a bar, nothing but the truth could pass."""
     scores = [row for row in baseline_rows("photos", 0) if (row.metric, row.reference) == ("psnr", "original")]
     value = {row.attack: row.value or 0.0 for row in scores}
-    assert value["scale:blurred"] > 22.9 > value["baseline:mean"] + 5
+    assert value["blurred"] > 22.9 > value["mean"] + 5
     assert judged("photos", READABLE["22 dB"]) == ("ok", "")
 
 

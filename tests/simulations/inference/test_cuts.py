@@ -147,18 +147,16 @@ def test_guessed_attributes_are_scored_by_their_owners(run: Run) -> None:
     assert len(audited) == 2 * 3 * 3
     for row in audited:
         blind = max(right[row["round"], row["defense"], value] for value in "01")
-        hits = blind if row["attack"] == "baseline:majority" else right[row["round"], row["defense"], row["attack"]]
+        hits = blind if row["attack"] == "majority" else right[row["round"], row["defense"], row["attack"]]
         exact = binomtest(hits, 40).proportion_ci(0.95, "exact")
         assert (row["value"], row["n"]) == (pytest.approx(hits / 40), 40)
         assert (row["ci_low"], row["ci_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
         assert row["setting"]["observation"] == "attributes of queries"
         assert row["cut"] == CUTS[row["round"] - 2]
     # Balanced data: either value is right half of the time, whoever is asked.
-    assert {row["value"] for row in audited if row["attack"] == "baseline:majority"} == {0.5}
+    assert {row["value"] for row in audited if row["attack"] == "majority"} == {0.5}
     # Eight steps teach nobody anything, and what does not beat the majority where nobody is protected is no evidence.
-    weak = [
-        row for row in audited if row["attack"] != "baseline:majority" and row["defense"] == "" and row["ci_low"] <= 0.5
-    ]
+    weak = [row for row in audited if row["attack"] != "majority" and row["defense"] == "" and row["ci_low"] <= 0.5]
     assert weak
     assert {row["status"] for row in weak} == {"not-validated"}
 

@@ -10,6 +10,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from attacks.metrics.names import Role
+
 PIPELINES = ["", "Mixer(window=4)", "DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)"]
 ATTACKED, ROUNDS = (1, 3), 3
 INVERSION, LABELS = "InvertingGradients(iterations=600)", "LabelInference()"
@@ -22,8 +24,8 @@ PSNR = {
     "DPSGD(target_epsilon=8.0)": {1: (15.3, 1.0, 18.2), 3: (11.0, 2.0, 14.0)},
     "DPSGD(target_epsilon=2.0)": {1: (7.0, 0.5, 8.0), 3: (6.5, 0.5, 7.0)},
 }
-NULLS = {"baseline:grey": 8.0, "baseline:mean": 12.25}
-SCALES = {"scale:blurred": 30.0}
+NULLS = {"grey": 8.0, "mean": 12.25}
+SCALES = {"blurred": 30.0}
 ACCURACY = {"": 0.95, "Mixer(window=4)": 0.6, "DPSGD(target_epsilon=8.0)": 0.88, "DPSGD(target_epsilon=2.0)": 0.8}
 
 
@@ -93,12 +95,16 @@ def attack_rows(defense: str, seed: int = 0) -> list[dict[str, Any]]:
         ):
             given = {"metric": metric, "reference": reference, "value": value, "setting": card | {"iterations": 600}}
             rows.append(row(**{"attack": INVERSION} | given | extra | known))
-        for name, value in (NULLS | SCALES).items():
-            rows.append(row(attack=name, setting=card, metric="psnr", reference="original", value=value, **known))
+        beside = ((Role.NULL_BASELINE, NULLS), (Role.SCALE, SCALES))
+        for role, name, value in ((role, *one) for role, values in beside for one in values.items()):
+            known_role = known | {"role": role}
+            rows.append(row(attack=name, setting=card, metric="psnr", reference="original", value=value, **known_role))
         share = 0.9 if "DPSGD" not in defense else 0.25
         ends = {"ci_low": share - 0.05, "ci_high": share + 0.05}
         rows.append(row(attack=LABELS, setting=card, metric="label-accuracy", value=share, **ends, **known))
-        rows.append(row(attack="baseline:uniform", setting=card, metric="label-accuracy", value=0.1, **known))
+        rows.append(
+            row(attack="uniform", role=Role.NULL_BASELINE, setting=card, metric="label-accuracy", value=0.1, **known)
+        )
     return rows
 
 

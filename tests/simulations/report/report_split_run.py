@@ -71,7 +71,9 @@ def split_rows(seeds: tuple[int, ...] = (0,)) -> list[dict[str, Any]]:
         # The jigsaw alone on the undefended run, so that it is validated.
         found += attack("", JIGSAW, 29.0, seed=seed)
         known = {"setting": card(""), "round": 2, "metric": "psnr", "reference": "original", "scenario": "split"}
-        found += [row(attack=name, value=value, seed=seed, **known) for name, value in NULLS.items()]
+        found += [
+            row(attack=name, role="null baseline", value=value, seed=seed, **known) for name, value in NULLS.items()
+        ]
     return found
 
 

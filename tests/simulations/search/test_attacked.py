@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from attacks.metrics.names import Role
 from defenses import ATS
 from simulations.run_folder.rows import Row
 from simulations.search.attacked import Attacked, read_attacked
@@ -37,7 +38,14 @@ def rows(policies: str, accuracy: float, seen: tuple[float, float], knowing: flo
                 Row(metric="psnr", reference="original", value=height - 1, ci_low=height - 2, ci_high=height, **about),
                 Row(metric="retrieval", reference="original", value=1.0, **about),
             ]
-        blind = shared | {"attack": "baseline:mean", "round": at, "final": final, "card": card, "n": 16}
+        blind = shared | {
+            "attack": "mean",
+            "role": Role.NULL_BASELINE,
+            "round": at,
+            "final": final,
+            "card": card,
+            "n": 16,
+        }
         found += [Row(metric="psnr", reference=of, value=mean, **blind) for of in ("original", "transformed")]
     return found
 

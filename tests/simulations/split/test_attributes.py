@@ -74,7 +74,7 @@ def test_guesses_of_what_the_evaluation_sent_are_scored_by_their_owners(run: Run
     assert len(audited) == 2 * 3
     for row in audited:
         blind = max(right[row["defense"], value] for value in "01")
-        hits = blind if row["attack"] == "baseline:majority" else right[row["defense"], row["attack"]]
+        hits = blind if row["attack"] == "majority" else right[row["defense"], row["attack"]]
         exact = binomtest(hits, 96).proportion_ci(0.95, "exact")
         assert (row["value"], row["n"], row["round"]) == (pytest.approx(hits / 96), 96, 1)
         assert (row["ci_low"], row["ci_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
@@ -87,7 +87,7 @@ def test_without_a_defence_the_attribute_is_read_and_heavy_noise_hides_it(run: R
     found = {(row["defense"], row["attack"]): row for row in rows if row["metric"] == "attribute-accuracy"}
     assert found["", STATIC]["ci_low"] > 0.5, "well above the most frequent value, which is right half of the time"
     assert found["", STATIC]["status"] == "ok"
-    assert found["", "baseline:majority"]["value"] == 0.5
+    assert found["", "majority"]["value"] == 0.5
     hidden = found[str(attribute_experiment(Path("/out")).pipelines()[1]), RETRAINED]
     assert binomtest(round(hidden["value"] * 96), 96, 0.5).pvalue > 0.001
 

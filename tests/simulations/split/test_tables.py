@@ -71,7 +71,7 @@ def test_attacks_are_scored_by_cells_with_a_null_baseline(run: tuple[Path, list[
         assert read["setting"]["transmissions_used"] == 3
         assert 0 <= read["ci_low"] <= read["value"] <= read["ci_high"] <= 1
         assert read["ci_high"] - read["ci_low"] > 0
-        null = one(rows, defense=defense, attack="baseline:frequent", metric="cells-right")
+        null = one(rows, defense=defense, attack="frequent", metric="cells-right")
         # 37 of 40 columns are constant; of the others the most frequent category is right sometimes.
         assert 37 / 40 < null["value"] < 38.6 / 40
         column = one(rows, defense=defense, attack="FieldReading()", metric="column class-of-worker")

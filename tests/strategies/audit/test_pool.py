@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,8 +11,6 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 from attacks import LabelInference, Labels, UpdateHistory
 from attacks.spec import parse_attacks
@@ -61,18 +58,6 @@ def test_saving_and_loading_keeps_everything(job: AttackJob, tmp_path: Path) -> 
             assert all(torch.equal(mine.update[name], theirs.update[name]) for name in theirs.update)
             assert (mine.labels is None) == (theirs.labels is None)
     assert [path.name for path in tmp_path.iterdir()] == ["p00-r0001-probe-00.safetensors"]
-
-
-def test_jobs_of_earlier_versions_are_taken_up(job: AttackJob, tmp_path: Path) -> None:
-    """They called the card "setting": a run that was killed then goes on now."""
-    job.save(tmp_path)
-    path = tmp_path / f"{job.name}.safetensors"
-    with safe_open(path, framework="pt") as file:
-        about = json.loads(file.metadata()["job"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    about["setting"] = about.pop("card")
-    save_file(tensors, path, metadata={"job": json.dumps(about)})
-    assert AttackJob.load(path).card == job.card
 
 
 @pytest.fixture(scope="module")

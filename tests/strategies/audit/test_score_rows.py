@@ -7,6 +7,9 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
+from attacks.metrics.guesses import LABEL_ACCURACY
+from attacks.metrics.images import FLAT_PSNR, NULL_PSNR, PSNR, RETRIEVAL, RETRIEVAL_CHANCE
+from attacks.metrics.names import ScoreName, Scores
 from simulations.report.studies.score import merge
 from simulations.run_folder.rows import Row
 from strategies.audit.score_rows import mean_and_interval, score_rows
@@ -19,12 +22,12 @@ def test_a_share_has_the_exact_interval_in_rows_and_report(metric: str, hits: in
     """Student's t of one success in 50 begins below 0, and of none has no width."""
     values = [1.0] * hits + [0.0] * (50 - hits)
     exact = stats.binomtest(hits, 50).proportion_ci(0.95, "exact")
-    (columns,) = score_rows({metric: values}, ThreatCard())
+    (columns,) = score_rows({ScoreName(metric): values}, ThreatCard())
     assert (columns["value"], columns["n"]) == (hits / 50, 50)
     assert (columns["ci_low"], columns["ci_high"]) == pytest.approx((exact.low, exact.high))
     score = merge([Row(**columns)])
     assert (score.mean, score.low, score.high) == (hits / 50, pytest.approx(exact.low), pytest.approx(exact.high))
-    # Rows of earlier versions carry Student's interval; two seeds are one sample of 100 images.
+    # Whatever interval the rows carry, two seeds are one sample of 100 images.
     old = replace(Row(**columns), **mean_and_interval(values))
     both = stats.binomtest(2 * hits, 100).proportion_ci(0.95, "exact")
     pooled = merge([old, replace(old, seed=1)])
@@ -33,16 +36,16 @@ def test_a_share_has_the_exact_interval_in_rows_and_report(metric: str, hits: in
 
 def test_accuracies_of_labels_stay_within_0_and_1() -> None:
     """Student's t of two batches runs from -0.23 to 1.36; of batches that are all right it has no width."""
-    (columns,) = score_rows({"label-accuracy": [0.5, 0.625]}, ThreatCard(images=24))
+    (columns,) = score_rows({LABEL_ACCURACY.of(): [0.5, 0.625]}, ThreatCard(images=24))
     assert (columns["value"], columns["n"]) == (0.5625, 2)
     assert 0 < columns["ci_low"] < 0.5 < 0.625 < columns["ci_high"] < 1
     for right in (0, 3, 16):
         exact = stats.binomtest(right, 16).proportion_ci(0.95, "exact")
         values = [1.0] * right + [0.0] * (16 - right)
-        (columns,) = score_rows({"label-accuracy": values}, ThreatCard(images=1))
+        (columns,) = score_rows({LABEL_ACCURACY.of(): values}, ThreatCard(images=1))
         ends = (columns["ci_low"], columns["ci_high"])
         assert ends == pytest.approx((exact.low, exact.high)), "every image is a trial of its own"
-    (columns,) = score_rows({"label-accuracy": [1.0]}, ThreatCard(images=24))
+    (columns,) = score_rows({LABEL_ACCURACY.of(): [1.0]}, ThreatCard(images=24))
     assert columns["ci_low"] is None
     rows = [Row(metric="label-accuracy", value=value, n=2, seed=seed) for seed, value in enumerate((0.55, 1.0))]
     pooled = merge(rows)
@@ -50,22 +53,22 @@ def test_accuracies_of_labels_stay_within_0_and_1() -> None:
 
 
 def test_who_was_picked_out_is_told_one_by_one() -> None:
-    scores = {
-        "psnr-original": [31.237, 9.0, 12.5, float("nan")],
-        "retrieval-original": [1.0, 0.0, 1.0, 0.0],
-        "retrieval-chance": [0.01] * 4,
+    scores: Scores = {
+        PSNR.of("original"): [31.237, 9.0, 12.5, float("nan")],
+        RETRIEVAL.of("original"): [1.0, 0.0, 1.0, 0.0],
+        RETRIEVAL_CHANCE.of(): [0.01] * 4,
     }
     (row,) = (row for row in score_rows(scores, ThreatCard()) if row["metric"] == "retrieval")
     assert row["picked_psnr"] == [12.5, 31.237]
     assert "picked_gain" not in row, "a client that tells no null baselines of single images"
-    scores["psnr-null"] = [10.0, 8.0, 12.0, 9.0]
-    scores["psnr-flat"] = [30.0, 8.0, 8.5, 9.0]
+    scores[NULL_PSNR.of()] = [10.0, 8.0, 12.0, 9.0]
+    scores[FLAT_PSNR.of()] = [30.0, 8.0, 8.5, 9.0]
     found = list(score_rows(scores, ThreatCard()))
     (row,) = (row for row in found if row["metric"] == "retrieval")
     assert row["picked_detail"] == [4.0, 1.237]
     assert (row["picked_psnr"], row["picked_gain"]) == ([12.5, 31.237], [0.5, 21.237])
     assert {row["metric"] for row in found} == {"psnr", "retrieval"}, "the baseline itself is no score of the attack"
     # Scores of other images than those of the line-up say nothing of single ones.
-    scores["psnr-original"] = [31.0]
+    scores[PSNR.of("original")] = [31.0]
     (row,) = (row for row in score_rows(scores, ThreatCard()) if row["metric"] == "retrieval")
     assert row["picked_psnr"] is None

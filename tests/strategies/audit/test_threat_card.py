@@ -56,31 +56,6 @@ def test_a_chain_says_what_each_of_its_stages_does() -> None:
     }
 
 
-OLD = {
-    "observation": "one-step probe", "num_classes": 8, "images": 1, "batch": 1, "local_steps": 1, "learning_rate": "known",
-    "labels": "known for 1 of 4 updates", "upper_bound": "told the labels", "mode": "train",
-    "defense_strength": "per update, here on a single step; in training it acts once on all local steps", "round": 1,
-    "model_accuracy": None, "attack_failures": ["not finite"],
-}  # fmt: skip
-"""As versions wrote cards before they were objects."""
-
-
-def test_cards_of_earlier_versions_say_the_same_as_new_ones() -> None:
-    card = ThreatCard.from_json(OLD)
-    assert (card.labels, card.more["labels_told"]) == (KnownLabels.SOME, "1 of 4 updates")
-    assert (card.defense_strength, card.more["in_training"]) == (Strength.ONE_STEP, "once on all local steps")
-    assert card.attack_failures == ("not finite",)
-    new = ThreatCard(
-        observation="one-step probe", num_classes=8, images=1, batch=1, local_steps=1, labels=KnownLabels.SOME,
-        upper_bound="told the labels", defense_strength=Strength.ONE_STEP, round=1, attack_failures=("not finite",),
-    )  # fmt: skip
-    new = new.but(
-        learning_rate="known", mode="train", labels_told="1 of 4 updates", in_training="once on all local steps"
-    )
-    assert card == new
-    assert hash(card) == hash(new)
-
-
 def test_a_card_survives_a_file_and_equal_cards_have_one_hash() -> None:
     card = ThreatCard(
         images=3, labels=KnownLabels.UNKNOWN, more={"sizes": (1, 2), "rate": math.inf, "who": Strength.STEP}

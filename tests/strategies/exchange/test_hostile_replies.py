@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from attacks.guesses import Reconstruction
 from clients.data.card import DataCard
+from clients.scoring.audit import ALONE
 from clients.wire.records import WITHHELD, metrics, tensors_of, to_record, to_tensors
 from clients.wire.texts import RecordError
 from strategies.audit.auditor import _gather
@@ -153,11 +154,14 @@ def test_the_labels_of_a_probe_are_classes_of_the_data() -> None:
         assert "expected 2 whole numbers below 10" in fault_in_probe(reply_of(bad, 50), reference, PLANNED)
 
 
-SCORES = {"psnr-original": [9.0, math.inf], "retrieval-original": [1.0, 0.0], "retrieval-chance": [0.01, 0.01]}
+PSNR, RETRIEVAL, CHANCE = "attack//psnr/original", "attack//retrieval/original", "attack//retrieval-chance/"
+SCORES = {PSNR: [9.0, math.inf], RETRIEVAL: [1.0, 0.0], CHANCE: [0.01, 0.01]}
+MEMBER, OTHER, ATTRIBUTE = (f"attack//{name}/" for name in ("member-score", "other-score", "attribute-accuracy"))
 scored = st.dictionaries(
     st.sampled_from(
-        [*SCORES, "member-score", "other-score", "cells-right", "column age", "attribute-accuracy", "retrieval",
-         "retrieval-transformed", "ms-ssim-success", "baseline:grey:psnr-original", "baseline:grey:retrieval-original"]
+        [*SCORES, MEMBER, OTHER, ATTRIBUTE, "attack//cells-right/", "attack//column age/", "attack//retrieval/", "psnr",
+         "attack//retrieval/transformed", "attack//ms-ssim-success/", "null baseline/grey/psnr/original", "any/grey/psnr/",
+         "null baseline/grey/retrieval/original", "training//windows-of-4/", "%/%%2//", "attack//recognition/"]
     ),
     st.lists(st.sampled_from([0.0, 1.0, 2.0, -1.0, math.nan, math.inf, 1e308, 0.5]), max_size=3) | hostile.numbers,
     max_size=4,
@@ -169,12 +173,12 @@ scored = st.dictionaries(
     hostile.contents({"metrics": metrics(SCORES), "pictures": to_record({"original-0": torch.zeros(1, 1, 28, 28)})}),
     scored,
 )
-@example(RecordDict(), {"psnr-original": 3.0})  # extend() of a number
-@example(RecordDict(), {"retrieval-original": [1.0]})  # no chance beside it
-@example(RecordDict(), {"retrieval-original": [], "psnr-original": [1.0]})
-@example(RecordDict(), {"retrieval-original": [0.5], "retrieval-chance": [0.5]})  # half a success of one trial
-@example(RecordDict(), {"member-score": [math.nan], "other-score": [1.0]})
-@example(RecordDict(), {"attribute-accuracy": [7.0]})
+@example(RecordDict(), {PSNR: 3.0})  # extend() of a number
+@example(RecordDict(), {RETRIEVAL: [1.0]})  # no chance beside it
+@example(RecordDict(), {RETRIEVAL: [], PSNR: [1.0]})
+@example(RecordDict(), {RETRIEVAL: [0.5], CHANCE: [0.5]})  # half a success of one trial
+@example(RecordDict(), {MEMBER: [math.nan], OTHER: [1.0]})
+@example(RecordDict(), {ATTRIBUTE: [7.0]})
 def test_scores_are_refused_or_make_rows(content: RecordDict, more: dict[str, Any]) -> None:
     record = content.get("metrics")
     if isinstance(record, MetricRecord) or not content:
@@ -185,14 +189,11 @@ def test_scores_are_refused_or_make_rows(content: RecordDict, more: dict[str, An
         good = guarded.check(
             PLANNED, "query.audit", [0], {0: reply}, lambda _, r, of=guessed: fault_in_scores(r, of, PLANNED)
         )
-        scores = _gather(good.values())
+        found = _gather(good.values())
+        assert guessed == BASELINES or found.keys() <= {ALONE}
         with np.errstate(all="ignore"):
-            if guessed == BASELINES:
-                for name in scores:
-                    name.rsplit(":", 1)[1]
-            elif "member-score" in scores:
+            for scores in found.values():
                 list(membership_rows(scores, ThreatCard()))
-            else:
                 list(score_rows(scores, ThreatCard()))
         for name, images in (pair for answer in good.values() for pair in tensors_of(answer, "pictures").items()):
             assert name.rsplit("-", 1)[1].isdecimal()

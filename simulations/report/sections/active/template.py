@@ -23,7 +23,7 @@ summary or in a conclusion, and a client that checks what it is sent need not an
 {{ number(one.refused[0] ~ ' of ' ~ one.refused[1] if one.refused else nothing) }}
 {{ score(cell.psnr, decibel) }}
 {{ number(cell.gap | signed if cell.gap is not none else nothing,
-  (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
+  null[0] ~ ' ' ~ (null[1] | decibel) if null else '') }}
 {{ score(cell.scores.get(('ssim', 'original')), two) }}
 {{ picked_out(cell) }}
 {{ number(cell.psnr.n if cell.psnr else nothing) }}

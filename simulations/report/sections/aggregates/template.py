@@ -22,7 +22,7 @@ With n = 1 the sum is the plain probe. Nothing here counts in the headline, in t
 {{ number(one.clients) }}
 {{ score(cell.psnr, decibel) }}
 {{ number(cell.gap | signed if cell.gap is not none else nothing,
-  (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
+  null[0] ~ ' ' ~ (null[1] | decibel) if null else '') }}
 {{ score(cell.scores.get(('ssim', 'original')), two) }}
 {{ picked_out(cell) }}
 {{ number(cell.psnr.n if cell.psnr else nothing) }}

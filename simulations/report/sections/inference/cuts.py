@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attacks.metrics.images import MS_SSIM, PSNR
+from attacks.metrics.metric import ATTRIBUTES
 from simulations.report.sections.inference.equation import (
     OPEN,
     Difference,
@@ -16,8 +18,6 @@ from simulations.report.sections.inference.equation import (
     paired,
 )
 from simulations.report.studies.cell import Cell
-from simulations.report.studies.families import ATTRIBUTES
-from simulations.report.studies.metrics import MS_SSIM
 from simulations.report.studies.score import Score, merge
 from simulations.report.studies.study import Study
 
@@ -186,7 +186,7 @@ class _Reader:
     def _reconstruction(self, defense: str) -> Cell | None:
         found = [c for c in self.cells if c.defense == defense and c.psnr is not None and c.psnr.mean is not None]
         # The measure of the paper, and of this column; images too small for it have PSNR alone.
-        measure = MS_SSIM if all(cell.mean(MS_SSIM, "original") is not None for cell in found) else "psnr"
+        measure = (MS_SSIM if all(cell.mean(MS_SSIM.name, "original") is not None for cell in found) else PSNR).name
         return max(found, key=lambda cell: cell.mean(measure, "original") or 0.0, default=None)
 
 

@@ -114,8 +114,8 @@ RECONSTRUCTIONS = """
 <td class="attack"><code>{{ cell.attack | breakable }}</code>{{ cell.status | dagger }}</td>
 <td class="num edge">{% if was %}<span class="soft">{{ decibel(was.psnr.mean) }} →</span> {% endif %}{{ decibel(cell.psnr.mean) }}
 <small>{{ within(cell.psnr.low, cell.psnr.high, decibel) }}</small></td>
-{% set of_class = cell.scales.get('scale:class-mean') %}
-{{ number(null[1] | decibel if null else nothing, (null[0] | null_name if null else '') ~
+{% set of_class = cell.scales.get('class-mean') %}
+{{ number(null[1] | decibel if null else nothing, (null[0] if null else '') ~
   ('; of its class ' ~ (of_class | decibel) if of_class is not none else '')) }}
 <td class="num edge">{% if was %}<span class="soft">{{ two(was.mean('ms-ssim', 'original')) }} →</span> {% endif %}
 {{- two(cell.mean('ms-ssim', 'original')) }}
@@ -229,7 +229,7 @@ ATTACKS = """
 <td class="attack">{{ named(cell, view.adaptive) }}</td>
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}
-{{ number(cell.gap | signed, (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
+{{ number(cell.gap | signed, null[0] ~ ' ' ~ (null[1] | decibel) if null else '') }}
 {{ score(cell.scores.get(('ssim', 'original')), two) }}
 {{ score(cell.scores.get(('ms-ssim', 'original')), two) }}
 {{ picked_out(cell, true) }}

@@ -42,7 +42,7 @@ READS = """
 <td class="attack">{{ named(cell, view.adaptive) }}<small>{{ round_name(cell.round, cell.final) }}</small></td>
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}
-{{ number(cell.gap | signed, (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
+{{ number(cell.gap | signed, null[0] ~ ' ' ~ (null[1] | decibel) if null else '') }}
 {{ number(one.gain | signed) }}
 {{ score(cell.scores.get(('ssim', 'original')), two) }}
 {{ picked_out(cell, true) }}

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from attacks.metrics.guesses import CELLS_RIGHT, COLUMN, LABEL_ACCURACY, MSE_EMBEDDING
+from attacks.metrics.metric import IMAGES
+from attacks.metrics.names import Role
+from attacks.metrics.registry import metric_of
+from attacks.metrics.training import SPLIT
 from simulations.report.analysis.line import Line
 from simulations.report.page.tables import cards
 from simulations.report.studies.cell import Cell
-from simulations.report.studies.metrics import CELLS, COLUMN, SMASHED_METRICS, SPLIT_METRICS
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
 
@@ -104,33 +108,40 @@ class TableCell:
             return next(iter(cell.null_scores.get((metric, ""), {}).values()), None)
 
         columns = [
-            (metric.removeprefix(COLUMN), score, null(metric))
+            (metric.removeprefix(COLUMN.name), score, null(metric))
             for (metric, _), score in cell.scores.items()
-            if metric.startswith(COLUMN)
+            if metric.startswith(COLUMN.name)
         ]
-        error = cell.scores.get(("mse-embedding", ""))
-        return cls(cell, cell.scores[CELLS, ""], null(CELLS), error, null("mse-embedding"), tuple(columns))
+        error = cell.scores.get(MSE_EMBEDDING.of())
+        return cls(
+            cell, cell.scores[CELLS_RIGHT.of()], null(CELLS_RIGHT.name), error, null(MSE_EMBEDDING.name), tuple(columns)
+        )
+
+
+SHOWN = frozenset(one.name for one in SPLIT)
 
 
 def split_learning(study: Study, lines: Sequence[Line]) -> SplitLearning | None:
     """The section, or None for a study without any number about split learning."""
     cells = tuple(cell for cell in study.cells if _on_smashed_data(cell))
-    if not cells and not any(row.metric in SPLIT_METRICS and not row.attack for row in study.rows):
+    if not cells and not any(row.metric in SHOWN and row.role is Role.TRAINING for row in study.rows):
         return None
     differing = cards(cells).differing
     scales = dict.fromkeys(filter(None, (cell.fact("paper_convention") for cell in cells)))
     facts = tuple(key for key in FACTS if key in differing)
     read = tuple(
-        TableCell.of(cell) for cell in study.cells if cell.observation == OBSERVATION and (CELLS, "") in cell.scores
+        TableCell.of(cell)
+        for cell in study.cells
+        if cell.observation == OBSERVATION and CELLS_RIGHT.of() in cell.scores
     )
-    images = tuple(cell for cell in cells if (CELLS, "") not in cell.scores)
+    images = tuple(cell for cell in cells if CELLS_RIGHT.of() not in cell.scores)
     return SplitLearning(tuple(_cost(study, line) for line in lines), images, facts, tuple(scales), read)
 
 
 def _on_smashed_data(cell: Cell) -> bool:
     """Attacks that guess labels alone have no score of this section; one that failed belongs here like those that did not."""
     return cell.observation == OBSERVATION and (
-        ("label-accuracy", "") not in cell.scores or any(metric in SMASHED_METRICS for metric, _ in cell.scores)
+        LABEL_ACCURACY.of() not in cell.scores or any(metric_of(name).family is IMAGES for name, _ in cell.scores)
     )
 
 

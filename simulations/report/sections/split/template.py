@@ -86,7 +86,7 @@ SMASHED = """
 <td class="attack">{{ named(cell, view.adaptive) }}<small>{{ round_name(cell.round, cell.final) }}</small></td>
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}
-{{ number(cell.gap | signed, (null[0] | null_name) ~ ' ' ~ (null[1] | decibel) if null else '') }}
+{{ number(cell.gap | signed, null[0] ~ ' ' ~ (null[1] | decibel) if null else '') }}
 {{ score(cell.scores.get(('ssim', 'original')), two) }}
 {{ score(cell.scores.get(('psnr-paper', '')), decibel, true) }}
 {{ score(cell.scores.get(('ssim-paper', '')), two) }}

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typer.testing import CliRunner, Result
 
+from attacks.metrics.names import GuessName, Role
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app
@@ -178,7 +179,7 @@ def test_with_originals_it_scores_and_digits_come_back(tmp_path: Path) -> None:
     rows = read_lines(out / "rows.jsonl")
     mine = {(row["attack"], row["metric"]): row for row in rows}
     attack = next(name for name, metric in mine if name.startswith("DLG") and metric == "psnr")
-    assert mine[attack, "psnr"]["value"] > mine["baseline:grey", "psnr"]["value"] + 3
+    assert mine[attack, "psnr"]["value"] > mine["grey", "psnr"]["value"] + 3
     assert mine[attack, "psnr"]["n"] == 2
     assert mine[attack, "psnr"]["status"] == "under-powered", "two images are no verdict"
     assert mine["LabelInference()", "label-accuracy"]["value"] == 1.0
@@ -318,9 +319,9 @@ def test_originals_that_went_through_the_apps_normalisation_are_no_decoys_and_no
 def test_without_other_images_there_is_no_mean_image() -> None:
     """The mean of none is no baseline; grey under its name was one."""
     dark = 0.3 * torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert "baseline:mean" not in Truth(dark, None, dark[:0]).baselines(10)
+    assert GuessName(Role.NULL_BASELINE, "mean") not in Truth(dark, None, dark[:0]).baselines(10)
     other = torch.full((1, 1, 8, 8), 0.25)
-    found = Truth(dark, None, other).baselines(10)["baseline:mean"]["mse-original"]
+    found = Truth(dark, None, other).baselines(10)[GuessName(Role.NULL_BASELINE, "mean")]["mse", "original"]
     expected = (dark - 0.25).square().mean((1, 2, 3))  # guesses are alike, so that any assignment is the best
     torch.testing.assert_close(torch.tensor(sorted(found)), expected.sort().values)
 

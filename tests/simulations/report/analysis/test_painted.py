@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from attacks.metrics.names import Role
 from simulations.report import Row, validate
 from simulations.report.analysis.summary import summarise
 from simulations.report.studies.control import controls
 from simulations.report.studies.study import split
-from simulations.run_folder.rows import null_name
-from strategies.audit.threat_card import PAINTED, ThreatCard
+from strategies.audit.threat_card import ThreatCard
 
 PROBE = ThreatCard(observation="one-step probe", images=1)
 FIRST = "InvertingGradients()"
@@ -35,14 +35,17 @@ def ssim(attack: str, value: float, low: float, **given: Any) -> Row:
     return scored(attack, value, low, metric="ssim", **given)
 
 
-MEAN = [scored("baseline:mean", 12.0, 11.5), ssim("baseline:mean", 0.2, 0.19)]
+MEAN = [scored("mean", 12.0, 11.5, role=Role.NULL_BASELINE), ssim("mean", 0.2, 0.19, role=Role.NULL_BASELINE)]
 PLAIN = [scored(FIRST, 20.0, 19.0), hits(FIRST, 16)]
 REAL = [scored(CHAIN, 22.0, 21.0), ssim(CHAIN, 0.8, 0.7), hits(CHAIN, 16)]
-NOTHING = [scored(PAINTED + CHAIN, 11.0, 10.5), ssim(PAINTED + CHAIN, 0.25, 0.2), hits(PAINTED + CHAIN, 0)]
+NOISE = {"attack": CHAIN, "role": Role.NULL_CONTROL}
+NOTHING = [scored(**NOISE, value=11.0, low=10.5), ssim(**NOISE, value=0.25, low=0.2), hits(**NOISE, k=0)]
 
 
 def status(rows: Sequence[Row], defense: str = "") -> str:
-    found = {row.status for row in validate(rows) if (row.attack, row.defense) == (CHAIN, defense)}
+    found = {
+        row.status for row in validate(rows) if (row.role, row.attack, row.defense) == (Role.ATTACK, CHAIN, defense)
+    }
     assert len(found) == 1
     return found.pop()
 
@@ -59,10 +62,10 @@ def test_it_counts_where_noise_gives_nothing() -> None:
     ("changed", "why"),
     [
         ([], "nobody scored what it makes of noise"),
-        ([scored(PAINTED + CHAIN, None, None, status="failed")], "nobody scored"),
-        ([scored(PAINTED + CHAIN, 13.0, 12.1), *NOTHING[1:]], "on noise it scores above the mean image"),
-        ([*NOTHING[:2], hits(PAINTED + CHAIN, 8)], "on noise it picks true images out"),
-        ([NOTHING[0], ssim(PAINTED + CHAIN, 0.75, 0.7), NOTHING[2]], "SSIM is not clearly above"),
+        ([scored(**NOISE, value=None, low=None, status="failed")], "nobody scored"),
+        ([scored(**NOISE, value=13.0, low=12.1), *NOTHING[1:]], "on noise it scores above the mean image"),
+        ([*NOTHING[:2], hits(**NOISE, k=8)], "on noise it picks true images out"),
+        ([NOTHING[0], ssim(**NOISE, value=0.75, low=0.7), NOTHING[2]], "SSIM is not clearly above"),
     ],
 )
 def test_a_painted_success_validates_nothing_however_strong_its_first_stage(changed: list[Row], why: str) -> None:
@@ -77,7 +80,7 @@ def test_scores_that_its_own_guess_from_noise_reaches_are_no_break() -> None:
     """Noise gives 11 dB, below the mean image of 12: an attack of 12.2 to 13 dB breaks; one that noise matches does not."""
     weak = [scored(CHAIN, 12.6, 12.2), *REAL[1:]]
     assert status([*MEAN, *PLAIN, *weak, *NOTHING]) == "ok"
-    matched = [scored(PAINTED + CHAIN, 12.3, 11.9), *NOTHING[1:]]
+    matched = [scored(**NOISE, value=12.3, low=11.9), *NOTHING[1:]]
     assert status([*MEAN, *PLAIN, *weak, *matched]) == "not-validated"
 
 
@@ -89,7 +92,7 @@ def test_its_first_stage_does_not_answer_for_it() -> None:
 
 
 def test_each_defence_has_its_own_null_guess() -> None:
-    painted = [scored(PAINTED + CHAIN, 14.0, 13.0), *NOTHING[1:]]
+    painted = [scored(**NOISE, value=14.0, low=13.0), *NOTHING[1:]]
     rows = [*MEAN, *PLAIN, *REAL, *NOTHING, *under("D()", [*REAL, *painted]), *under("E()", REAL)]
     assert [status(rows, defense) for defense in ("", "D()", "E()")] == ["ok", "not-validated", "not-validated"]
 
@@ -99,13 +102,13 @@ def test_the_guess_from_noise_is_a_bar_for_its_own_attack_alone_and_is_shown_as_
     study = split(rows, [""])[0]
     cells = {cell.attack: cell for cell in study.cells}
     assert set(cells) == {FIRST, CHAIN}
-    assert cells[CHAIN].nulls == {"baseline:mean": 12.0, "baseline:painted": 11.0}
-    assert cells[FIRST].nulls == {"baseline:mean": 12.0}
-    assert {null_name(cell.attack) for cell in study.null_cells} == {"mean", f"{CHAIN} on noise"}
+    assert cells[CHAIN].nulls == {"mean": 12.0, "from noise": 11.0}
+    assert cells[FIRST].nulls == {"mean": 12.0}
+    assert {cell.name for cell in study.null_cells} == {"mean", f"{CHAIN} on noise"}
 
 
 def test_the_headline_does_not_lead_with_paint() -> None:
-    painted = [scored(PAINTED + CHAIN, 21.0, 20.0), *NOTHING[1:]]
+    painted = [scored(**NOISE, value=21.0, low=20.0), *NOTHING[1:]]
     study = split(validate([*MEAN, *PLAIN, *REAL, *painted]), [""])[0]
     assert summarise(study, {})[0].strongest.attack == FIRST
     study = split(validate([*MEAN, *PLAIN, *REAL, *NOTHING]), [""])[0]

@@ -6,6 +6,7 @@ import statistics
 
 import pytest
 
+from attacks.metrics.names import Role
 from simulations.report import Row, validate
 from simulations.report.analysis.conclusion import conclusion, verdicts
 from simulations.report.analysis.line import Line
@@ -28,7 +29,7 @@ def told(
         Row(metric="psnr", value=psnr, ci_low=psnr - 0.5, ci_high=psnr + 0.5, card=card, **known),
         Row(metric="retrieval", value=picked, card=card.but(chance=0.01), **known),
         *(
-            Row(metric="psnr", value=v, card=card, **known | {"attack": f"baseline:{k}"})
+            Row(metric="psnr", value=v, card=card, **known | {"attack": k, "role": Role.NULL_BASELINE})
             for k, v in (("grey", 8.0), ("mean", 12.0))
         ),
     ]
@@ -136,12 +137,12 @@ def singly(
     scale = (
         []
         if of_class is None
-        else [Row(metric="psnr", value=of_class, card=PROBE, **known | {"attack": "scale:class-mean"})]
+        else [Row(metric="psnr", value=of_class, card=PROBE, **known | {"attack": "class-mean", "role": Role.SCALE})]
     )
     return [
         Row(metric="psnr", value=mean, ci_low=mean - spread, ci_high=mean + spread, card=PROBE, **known),
         Row(metric="retrieval", value=picked / len(psnrs), card=PROBE.but(chance=0.01), extra=more, **known),
-        Row(metric="psnr", value=12.0, card=PROBE, **known | {"attack": "baseline:mean"}),
+        Row(metric="psnr", value=12.0, card=PROBE, **known | {"attack": "mean", "role": Role.NULL_BASELINE}),
         *scale,
     ]
 
@@ -260,7 +261,7 @@ def test_a_failure_without_a_control_takes_nothing_from_one_with_it() -> None:
 
 def test_beside_the_images_that_are_read_stand_those_that_the_class_tells() -> None:
     of_class = Row(
-        metric="retrieval", value=1 / 16, n=16, round=1, reference="original", attack="scale:class-mean",
+        metric="retrieval", value=1 / 16, n=16, round=1, reference="original", attack="class-mean", role=Role.SCALE,
         card=PROBE.but(chance=0.01), extra={"picked_psnr": [15.2]},
     )  # fmt: skip
     one = singly("D()", [15.5] + [8.0, 8.2] * 7 + [8.0], 1, of_class=11.0)

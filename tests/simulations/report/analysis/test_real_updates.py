@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from attacks.metrics.names import Role
 from simulations.report import Row, validate
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.real_updates import apart, stand_ins
@@ -17,7 +18,7 @@ from strategies.audit.threat_card import ThreatCard
 
 PROBE = ThreatCard(observation="one-step probe", images=4, local_steps=1)
 UPDATE = ThreatCard(observation="training update", images=16, local_steps=4)
-MEANS = {"baseline:grey": 8.0, "baseline:mean": 12.0}
+MEANS = {"grey": 8.0, "mean": 12.0}
 RESTORER = {"adaptive_attacks": ["Restorer"]}
 
 
@@ -36,7 +37,9 @@ def line(*groups: list[Row], defense: str = "D()", known: dict[str, Any] | None 
     rows = [row for group in groups for row in group]
     if not any(row.defense == "" for row in rows):
         rows += [row for card in (PROBE, UPDATE) for row in psnr(card, 30.0)]
-    nulls = [psnr(card, v, attack=name)[0] for card in (PROBE, UPDATE) for name, v in MEANS.items()]
+    nulls = [
+        psnr(card, v, attack=name, role=Role.NULL_BASELINE)[0] for card in (PROBE, UPDATE) for name, v in MEANS.items()
+    ]
     study = split(validate([*rows, *nulls]), ["", "D()"])[0]
     return next(one for one in summarise(study, {"D()": known}) if one.defense == defense)
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from attacks.metrics.names import Role
 from simulations.experiment.experiment import Experiment
 from simulations.report import Row, validate
-from simulations.report.analysis.adaptive import UNTESTED, is_adaptive
+from simulations.report.analysis.adaptive import UNTESTED
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.sentences import among, sentence
 from simulations.report.analysis.summary import summarise
@@ -21,7 +22,7 @@ from simulations.report.studies.study import Study, split
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
 
 PROBE = ThreatCard(observation="probe")
-NULLS = {"baseline:grey": 8.0, "baseline:mean": 12.0}
+NULLS = {"grey": 8.0, "mean": 12.0}
 
 
 def psnr(value: float | None, low: float | None = None, **given: Any) -> Row:
@@ -36,7 +37,9 @@ def accuracy(value: float | None, at: int = 1, **given: Any) -> Row:
 def study(*rows: Row, nulls: dict[str, float] = NULLS) -> Study:
     """One study with a control that passes in every round, unless the rows hold one."""
     places = dict.fromkeys((row.round, row.seed) for row in rows)
-    rows += tuple(psnr(v, attack=name, round=at, seed=s) for at, s in places for name, v in nulls.items())
+    rows += tuple(
+        psnr(v, attack=name, role=Role.NULL_BASELINE, round=at, seed=s) for at, s in places for name, v in nulls.items()
+    )
     if not any(row.defense == "" and row.attack == "A()" for row in rows):
         rows += tuple(psnr(31.2, 29.0, worst=40.1, round=at, seed=s) for at, s in places)
     rows += tuple(hits(row) for row in rows if row.is_attack and row.metric == "psnr" and row.value is not None)
@@ -262,7 +265,7 @@ def test_the_headline_is_the_highest_of_all_that_recovered_something(order: int)
     ]
     rows += [
         psnr(17.0, 16.5, defense="D()", attack="A() | R()"),
-        psnr(90.0, None, defense="D()", attack="baseline:best"),
+        psnr(90.0, None, defense="D()", attack="best", role=Role.NULL_BASELINE),
     ]
     found = line(*rows[::order])
     assert found.strongest is not None
@@ -324,18 +327,10 @@ def test_adaptive_attacks_in_chains_and_on_membership_ran() -> None:
 
 
 def test_an_attack_that_was_kept_from_knowing_the_defence_is_not_adaptive() -> None:
-    """The card says so; of rows of earlier versions, whose cards do not, the text of the attack does."""
     blind = psnr(15.0, 14.0, defense="D()", attack="R()", card=PROBE.but(knows_defenses=False))
     missing = (f"{UNTESTED}: R that knows the defence did not run",)
     assert line(blind, known={"adaptive_attacks": ["R"]}).caveats[-1:] == missing
     assert UNTESTED not in " ".join(line(replace(blind, card=PROBE), known={"adaptive_attacks": ["R"]}).caveats)
-    names = ["InverseNetwork", "BackwardReconstruction"]
-    for kept, text in (
-        (True, "InverseNetwork(training='static')"), (True, "BackwardReconstruction(plug_in='ignored')"),
-        (False, "InverseNetwork()"), (False, "BackwardReconstruction()"),
-    ):  # fmt: skip
-        old = study(replace(blind, card=PROBE, attack=text)).cells_of("D()")
-        assert [is_adaptive(cell, {"adaptive_attacks": names}) for cell in old] == [not kept]
 
 
 def guessed(share: float, low: float, high: float, **given: Any) -> Row:
@@ -344,7 +339,7 @@ def guessed(share: float, low: float, high: float, **given: Any) -> Row:
 
 
 def test_where_the_attribute_alone_is_attacked_the_headline_is_about_it() -> None:
-    null = [guessed(0.5, 0.43, 0.57, attack="baseline:majority", defense=of) for of in ("", "D()")]
+    null = [guessed(0.5, 0.43, 0.57, attack="majority", role=Role.NULL_BASELINE, defense=of) for of in ("", "D()")]
     plain = guessed(0.9, 0.85, 0.94)
     known = {"adaptive_attacks": ["AttributeInference"]}
     rows = validate([plain, *null, guessed(0.8, 0.74, 0.85, defense="D()")])
@@ -407,7 +402,8 @@ def test_labels_are_ranked_by_what_lies_over_chance() -> None:
     probe, update = PROBE, ThreatCard(observation="training update")
     rows = [psnr(1.0, 0.99, card=card, **share) for card in (probe, update)]
     rows += [
-        psnr(chance, card=card, attack="baseline:uniform", **share) for card, chance in ((probe, 0.1), (update, 0.94))
+        psnr(chance, card=card, attack="uniform", role=Role.NULL_BASELINE, **share)
+        for card, chance in ((probe, 0.1), (update, 0.94))
     ]
     rows += [
         psnr(0.5, 0.4, card=probe, defense="D()", **share),
@@ -424,7 +420,7 @@ def test_labels_are_ranked_by_what_lies_over_chance() -> None:
 def test_the_score_that_an_attack_is_about_gives_its_status() -> None:
     timed = Row(metric="attack-seconds", value=1.0, attack="A()", card=PROBE, round=1)
     rows = [timed, psnr(0.1, 0.05, metric="label-accuracy", reference="")]
-    rows += [psnr(0.2, attack="baseline:uniform", metric="label-accuracy", reference="")]
+    rows += [psnr(0.2, attack="uniform", role=Role.NULL_BASELINE, metric="label-accuracy", reference="")]
     assert [cell.status for cell in split(validate(rows), [])[0].cells] == ["not-validated"]
 
 

@@ -28,12 +28,14 @@ N = 200
 def inferred(defense: str, attack: str, share: float, n: int = N, **more: Any) -> dict[str, Any]:
     low, high = wilson(share, n)
     card = {"observation": "attributes of one-step probes", "images": 1} | more
+    card |= {"knows_defenses": False} if attack == STATIC else {}
     return row(
         metric="attribute-accuracy",
         value=share,
         attack=attack,
         defense=defense,
         setting=card,
+        cut=more.get("cut", ""),
         n=n,
         ci_low=low,
         ci_high=high,
@@ -42,7 +44,7 @@ def inferred(defense: str, attack: str, share: float, n: int = N, **more: Any) -
 
 def every_row(n: int = N) -> list[dict[str, Any]]:
     found = [inferred(defense, attack, share, n) for defense, of in SHARES.items() for attack, share in of.items()]
-    return found + [inferred(defense, "baseline:majority", 0.5, n) for defense in PIPELINES]
+    return found + [inferred(defense, "majority", 0.5, n) | {"role": "null baseline"} for defense in PIPELINES]
 
 
 def section(rows: list[dict[str, Any]]) -> SensitiveAttribute | None:

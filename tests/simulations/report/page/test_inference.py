@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attacks.metrics.names import Role
 from attacks.scoring.roc import binomial_interval
 from simulations.report import Row, validate, write_report
 from simulations.report.analysis.summary import summarise
@@ -48,7 +48,8 @@ MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 
 
 def known(defense: str, at: str, **given: Any) -> dict[str, Any]:
-    return {"defense": defense, "scenario": "inference", "round": 3 + CUTS.index(at), "final": True} | given
+    place = {"round": 3 + CUTS.index(at), "final": True, "cut": at}
+    return {"defense": defense, "scenario": "inference"} | place | given
 
 
 def service(defense: str, cut: str, accuracy: float) -> list[dict[str, Any]]:
@@ -60,7 +61,7 @@ def service(defense: str, cut: str, accuracy: float) -> list[dict[str, Any]]:
         "client-half-bytes": 3000.0 * scale, "query-seconds": 1.5, "answer-seconds": 0.5, "agreement": 0.95,
         "answers-lost": 0.9 - accuracy, "answers-gained": 0.0,
     }  # fmt: skip
-    mine = known(defense, cut, cut=cut, n=N)
+    mine = known(defense, cut, n=N)
     found = [row(metric=name, value=value, **mine) for name, value in numbers.items()]
     found.append(row(metric="test-accuracy", reference="original", value=0.9, **mine))
     return [*found, row(metric="test-accuracy", reference="transformed", value=accuracy, **mine)]
@@ -69,6 +70,7 @@ def service(defense: str, cut: str, accuracy: float) -> list[dict[str, Any]]:
 def inference(defense: str, cut: str, attack: str, share: float) -> dict[str, Any]:
     low, high = wilson(share, N)
     card = {"observation": "attributes of queries", "images": N, "cut": cut}
+    card |= {"knows_defenses": False} if attack == STATIC else {}
     ends = {"ci_low": low, "ci_high": high, "n": N}
     return row(metric="attribute-accuracy", value=share, attack=attack, setting=card, **ends, **known(defense, cut))
 
@@ -93,18 +95,21 @@ def inversion(defense: str, cut: str, psnr: float) -> list[dict[str, Any]]:
         for (metric, reference), value in scores.items()
     ]
     for (metric, reference), value in {("psnr", "original"): 12.0, ("ms-ssim", "original"): 0.3}.items():
-        found.append(row(metric=metric, reference=reference, value=value, attack="baseline:mean", **mine))
-    found.append(row(metric="psnr", reference="original", value=13.5, attack="scale:class-mean", **mine))
+        found.append(
+            row(metric=metric, reference=reference, value=value, attack="mean", role=Role.NULL_BASELINE, **mine)
+        )
+    found.append(row(metric="psnr", reference="original", value=13.5, attack="class-mean", role=Role.SCALE, **mine))
     return found
 
 
 def phase(defense: str, cut: str) -> list[dict[str, Any]]:
     accuracy, static, retrained = AT_FIRST[defense] if cut == CUTS[0] else (0.9, 0.9, 0.9)
     found = service(defense, cut, accuracy) + inversion(defense, cut, PSNR[defense])
-    for attack, share in ((STATIC, static), (RETRAINED, retrained), ("baseline:majority", MAJORITY)):
+    for attack, share in ((STATIC, static), (RETRAINED, retrained)):
         found.append(inference(defense, cut, attack, share))
+    found.append(inference(defense, cut, "majority", MAJORITY) | {"role": "null baseline"})
     if defense == ADP:
-        found.append(row(metric="offline-adversary-accuracy", value=0.83, cut=cut, **known(defense, cut, n=100)))
+        found.append(row(metric="offline-adversary-accuracy", value=0.83, **known(defense, cut, n=100)))
     return found
 
 
@@ -418,14 +423,6 @@ def test_the_headline_and_the_summary_tell_what_was_read_of_the_attribute(tmp_pa
     assert (adp[0], adp[-1]) == ("86.0", "most frequent 50.0")
 
 
-def test_a_row_of_an_earlier_version_has_the_cut_of_its_card() -> None:
-    old = row(metric="psnr", attack=INVERSION, setting={"cut": "conv4"})
-    assert Row.from_json(old).cut == "conv4"
-    assert Row.from_json(old | {"cut": "conv2"}).cut == "conv2"
-    assert Row.from_json(row()).cut == ""
-    assert json.loads(Row.from_json(old).to_json())["cut"] == "conv4"
-
-
 def test_an_adversary_of_another_package_is_in_the_section() -> None:
     """What its card says counts, whoever wrote the attack."""
     text = "TheirInference(training='blind')"
@@ -455,7 +452,7 @@ def path_rows(
         place = {} if position is None else {"axis": axis, "position": position}
         for metric, value in zip(("path-server-accuracy", "path-adversary-accuracy"), pair, strict=True):
             low, high = wilson(value, 200)
-            ends = {"ci_low": low, "ci_high": high, "n": 200, "cut": "conv2", "seed": seed}
+            ends = {"ci_low": low, "ci_high": high, "n": 200, "seed": seed}
             found.append(row(metric=metric, value=value, **ends, **place, **known(defense, "conv2")))
     return found
 
@@ -485,7 +482,7 @@ def test_curves_show_every_point_and_what_plain_features_give(tmp_path: Path) ->
 def test_the_limit_of_the_masks_stands_beside_the_curve(tmp_path: Path) -> None:
     rows = every_row() + path_rows(PCA, "components", COMPONENTS) + path_rows(ADP, "epochs", EPOCHS)
     for what, value in (("share", 0.31), ("server-accuracy", 0.84), ("adversary-accuracy", 0.7)):
-        rows.append(row(metric=f"masked-{what}", value=value, n=200, cut="conv2", **known(ADP, "conv2")))
+        rows.append(row(metric=f"masked-{what}", value=value, n=200, **known(ADP, "conv2")))
     adp, pca = fit_curves(studied(rows)[0])
     assert adp.masked == {"share": "31.0 %", "server": "84.0 %", "adversary": "70.0 %"}
     assert pca.masked == {}

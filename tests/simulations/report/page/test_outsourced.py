@@ -76,6 +76,7 @@ def outsourced_rows(seeds: tuple[int, ...] = (0,)) -> list[dict[str, Any]]:
                 row(
                     attack=name,
                     value=value,
+                    role="null baseline",
                     metric="psnr",
                     reference="original",
                     setting=card,

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attacks.metrics.names import Role
 from simulations import report
 from simulations.report import write_report
 from simulations.report.page import page as page_module
@@ -427,7 +428,10 @@ def test_texts_are_escaped_everywhere(tmp_path: Path) -> None:
             ("", {"metric": evil, "reference": evil, "value": 0.5}),
             ("", {"metric": "client", "status": "failed", "message": evil}),
             (evil, {"metric": "psnr", "reference": "original", "value": 9.0, "setting": card}),
-            (f"baseline:{evil}", {"metric": "psnr", "reference": "original", "value": 8.0, "setting": card}),
+            (
+                f"{evil}!",
+                {"role": "null baseline", "metric": "psnr", "reference": "original", "value": 8.0, "setting": card},
+            ),
         )
     ]
     config = {
@@ -508,7 +512,7 @@ def test_null_and_infinite_values_have_signs_of_their_own(tmp_path: Path) -> Non
         row(metric="test-accuracy", reference="original", value=None),
         row(metric="epsilon", value=math.inf),
         row(metric="psnr", reference="original", attack="A()", setting=card, value=math.inf, worst=math.inf),
-        row(metric="psnr", reference="original", attack="baseline:grey", setting=card, value=8.0),
+        row(metric="psnr", reference="original", attack="grey", role=Role.NULL_BASELINE, setting=card, value=8.0),
     ]
     shown = build(tmp_path, rows=rows).table("summary")[0]
     assert shown["original"] == ["∞"]
@@ -562,7 +566,8 @@ odd_rows = st.fixed_dictionaries(
         )
     },
     optional={
-        "attack": st.sampled_from(["", "A()", "baseline:grey"]) | json_values,
+        "attack": st.sampled_from(["", "A()", "grey"]) | json_values,
+        "role": st.sampled_from(["attack", "null baseline", "scale"]) | json_values,
         "defense": st.sampled_from(["", "D()", "DPSGD(target_epsilon=1.0)"]) | json_values,
         "reference": st.sampled_from(["", "original", "transformed"]),
         "round": st.integers(0, 3) | json_values,

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from attacks.metrics.training import SPLIT
 from attacks.smashed.base import BEYOND_RUN
 from simulations.report import Row, validate
 from simulations.report.analysis.adaptive import UNTESTED
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.summary import strongest, summarise
-from simulations.report.studies.metrics import SMASHED_METRICS, SPLIT_METRICS
 from simulations.report.studies.score import merge
 from simulations.report.studies.study import Study, split
 from simulations.report.text import amount, power_of_ten, size
@@ -223,6 +223,10 @@ def test_many_diagnostics_are_folded(tmp_path: Path) -> None:
     found = build(tmp_path, split_rows() + more)
     assert len(found.table("attacks", 2)) > 12
     assert "<details><summary>Other numbers" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+SPLIT_METRICS = [one.name for one in SPLIT]
+SMASHED_METRICS = ["psnr-paper", "ssim-paper", "mse-paper", "feature-similarity", "identification"]
 
 
 @pytest.mark.parametrize("metric", [*SPLIT_METRICS, *SMASHED_METRICS])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from attacks.metrics.names import Role
 from attacks.scoring.roc import binomial_interval
 from simulations.report import Row, validate
 from simulations.report.analysis.conclusion import conclusion, verdicts
@@ -22,7 +23,7 @@ from simulations.report.analysis.summary import summarise
 from simulations.report.studies.recovery import LEAST_GAIN, chance_of_as_many, is_recovered, with_recovered
 from simulations.report.studies.study import split
 from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR
-from strategies.audit.threat_card import PAINTED, ThreatCard
+from strategies.audit.threat_card import ThreatCard
 
 CARD = ThreatCard(observation="probe")
 NULL = 12.0
@@ -41,7 +42,7 @@ def attacked(
     return [
         Row(metric="psnr", value=mean, ci_low=mean - half, ci_high=mean + half, worst=max(psnr), card=CARD, **known),
         Row(metric="retrieval", value=len(found) / len(images), card=CARD.but(chance=0.01), extra=extra, **known),
-        Row(metric="psnr", value=NULL, card=CARD, **known | {"attack": "baseline:mean"}),
+        Row(metric="psnr", value=NULL, card=CARD, **known | {"attack": "mean", "role": Role.NULL_BASELINE}),
     ]
 
 
@@ -176,13 +177,13 @@ def test_what_an_attack_paints_from_noise_is_not_recovered() -> None:
         rows = [
             replace(one, card=one.card.but(learns_prior=True)) for one in attacked("A()", [(16.0, 12.0, True)] * 16)
         ]
-        noise = replace(rows[0], attack=f"{PAINTED}A()", value=of_noise, ci_low=of_noise - 0.5, ci_high=of_noise + 0.5)
+        noise = replace(rows[0], role=Role.NULL_CONTROL, value=of_noise, ci_low=of_noise - 0.5, ci_high=of_noise + 0.5)
         return next(row for row in with_recovered([*rows, noise]) if row.metric == "recovered")
 
     assert (painting(11.0).value, painting(12.4).value, painting(20.0).value) == (1.0, 1.0, 0.0)
     # Four decibels above the mean image, and less than three above what the attack makes of noise.
     far = [replace(one, card=one.card.but(learns_prior=True)) for one in attacked("A()", [(15.0, 11.0, True)] * 16)]
-    noise = replace(far[0], attack=f"{PAINTED}A()", value=12.3, ci_low=11.0, ci_high=13.6)
+    noise = replace(far[0], role=Role.NULL_CONTROL, value=12.3, ci_low=11.0, ci_high=13.6)
     assert [row.value for row in with_recovered([*far, noise]) if row.metric == "recovered"] == [0.0]
 
 

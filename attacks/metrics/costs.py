@@ -1,0 +1,13 @@
+"""What an attack spent, and the loss that it minimised."""
+
+from __future__ import annotations
+
+from attacks.metrics.metric import Metric
+
+OBJECTIVE = Metric("objective", higher_leaks=False)
+FEATURE_LOSS = Metric("feature_loss", higher_leaks=False)
+LOSSES = (OBJECTIVE, FEATURE_LOSS)
+"""Losses that attacks minimise, by the names of their diagnostics."""
+ATTACK_SECONDS = Metric("attack-seconds", higher_leaks=False)
+ATTACK = Metric("attack")
+"""Row of an attack that gave no score at all."""

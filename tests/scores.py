@@ -1,0 +1,14 @@
+"""Scores of a client under short texts, as tests name them."""
+
+from __future__ import annotations
+
+from clients.scoring.audit import ALONE, Audited
+
+
+def flat(audited: Audited) -> dict[str, list[float]]:
+    """Text -> values, such as "psnr-original", and "grey:psnr-original" of the guess "grey"."""
+    return {
+        f"{'' if guess == ALONE else f'{guess.name}:'}{'-'.join(filter(None, name))}": values
+        for guess, scores in audited.scores.items()
+        for name, values in scores.items()
+    }
