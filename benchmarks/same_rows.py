@@ -22,6 +22,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from attacks.metrics.costs import LOSSES
+from attacks.metrics.names import Role
 from simulations.run_folder.rows import Row
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,7 +47,16 @@ RUNS = {
         "defenses=VisualMixer(window_lower=4, window_upper=16); InstaHide(num_mixed=2)",
         "upload-attacks=AsUploaded(); AsUploaded() | WindowMean()",
     ),
+    "inference": (
+        "scenario=inference", "model=vgg_small", "cuts=conv2", "auxiliary-fraction=0.5", "attack-rounds=final",
+        "defenses=FeatureNoise(std=1.0)", "query-attacks=QueryInversion(iterations=20)",
+    ),
 }  # fmt: skip
+
+ROLES = {"baseline:painted:": Role.NULL_CONTROL, "baseline:": Role.NULL_BASELINE, "scale:": Role.SCALE}
+"""What older trees wrote before the name of an attack -> the role."""
+OTHER_WORST = [one.name for one in LOSSES]
+"""Of these metrics older trees wrote the highest value as the worst, where the lowest tells of the best guess."""
 
 FIRST = ("federated", "split")
 """Scenarios that every tree knows, whatever its folders are called."""
@@ -62,14 +73,23 @@ def rows_of(tree: Path, settings: tuple[str, ...]) -> list[dict[str, Any]]:
         )  # fmt: skip
         lines = Path(folder, "run", "rows.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     # Both as this tree reads them: an entry that says nothing may be left out or written as null.
-    rows = [json.loads(Row.from_json(json.loads(line)).to_json()) for line in lines]
+    rows = [json.loads(Row.from_json(with_role(json.loads(line))).to_json()) for line in lines]
+    rows = [row | ({"worst": None} if row["metric"] in OTHER_WORST else {}) for row in rows]
     return [{**row, "seconds": None} for row in rows if "second" not in row["metric"]]
+
+
+def with_role(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its role, which older trees wrote before the name of the attack."""
+    for prefix, role in ROLES.items():
+        if row["attack"].startswith(prefix):
+            return {**row, "attack": row["attack"].removeprefix(prefix), "role": role}
+    return row
 
 
 def name_of(row: dict[str, Any]) -> str:
     """What a row is about."""
     parts = (
-        row["defense"] or "none", row["attack"], f"round {row['round']}", row["metric"], row["reference"],
+        row["defense"] or "none", row["role"], row["attack"], f"round {row['round']}", row["metric"], row["reference"],
         row["setting"].get("observation"), row.get("client"), row.get("message"),
     )  # fmt: skip
     return " | ".join(str(part) for part in parts if part not in ("", None))

@@ -8,6 +8,12 @@ OBJECTIVE = Metric("objective", higher_leaks=False)
 FEATURE_LOSS = Metric("feature_loss", higher_leaks=False)
 LOSSES = (OBJECTIVE, FEATURE_LOSS)
 """Losses that attacks minimise, by the names of their diagnostics."""
+RELATIVE_LOSS = Metric("relative_loss", higher_leaks=False, shown=())
+PAIRING_COST = Metric("pairing_cost", higher_leaks=False, shown=())
+SEAM_COST = Metric("seam_cost", higher_leaks=False, shown=())
+GENERATOR_LOSS = Metric("generator_loss", higher_leaks=False, shown=())
+DISCRIMINATOR_LOSS = Metric("discriminator_loss", higher_leaks=False, shown=())
+"""Further losses among the diagnostics of attacks."""
 ATTACK_SECONDS = Metric("attack-seconds", higher_leaks=False)
 ATTACK = Metric("attack")
 """Row of an attack that gave no score at all."""

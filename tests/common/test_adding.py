@@ -1,7 +1,8 @@
-"""The pages about adding a defence and an attack, followed in a copy of the repository: their blocks are all that must change."""
+"""The pages about adding a defence, an attack or a metric, followed in a copy of the repository: nothing else must change."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -105,3 +106,29 @@ def test_nothing_but_the_blocks_of_the_page_must_change(page: str, name: str, cl
     assert sum(f"test_every_{package.removesuffix('s')}" in line and name in line for line in passed) >= 6
     assert any("test_extreme_values" in line and name in line for line in passed)
     assert any("test_every_defence_is_tried" in line for line in passed)
+
+
+TINY = (
+    "experiment=tiny", "dataset=mnist-5k", "model=lenet", "train-limit=120", "test-limit=40", "rounds=1", "local-epochs=1",
+    "attack-workers=0", "attack-rounds=first", "probe-targets=1", "defenses=", "probe-attacks=DLG(iterations=2)",
+    "learning-rate-milestones=",
+)  # fmt: skip
+
+
+def test_a_metric_is_its_file_and_its_test(clone: Path, tmp_path: Path) -> None:
+    """Clients compute it, rows hold it against both references, and the report lists it under its label."""
+    files = follow("adding_a_metric.md", clone)
+    assert files == ["attacks/metrics/absolute.py", "tests/attacks/metrics/test_absolute.py"]
+    run(clone, "-m", "ruff", "check", "--no-cache", *files)
+    run(clone, "-m", "ruff", "format", "--no-cache", "--check", *files)
+    run(clone, "docs/structure.py", "--check")
+    run(clone, "-m", "pytest", "-q", "-p", "no:cacheprovider", files[1], "tests/attacks/metrics/test_registry.py")
+    changes = [word for setting in TINY for word in ("-s", setting)]
+    main = "from simulations.cli import main; main()"
+    run(clone, "-c", main, "run", "--in-process", "--clients", "2", *changes, "--out", str(tmp_path / "out"))
+    rows = [json.loads(line) for line in (tmp_path / "out" / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
+    found = {(row["role"], row["reference"]): row for row in rows if row["metric"] == "mae"}
+    assert {("attack", "original"), ("attack", "transformed"), ("null baseline", "original")} <= found.keys()
+    row = found["attack", "original"]
+    assert 0 < row["worst"] <= row["value"] < 1
+    assert "<td>absolute error (original)</td>" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

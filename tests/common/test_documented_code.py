@@ -33,6 +33,7 @@ HERE = {
 """Page -> its python blocks, which the tests below run."""
 ELSEWHERE = {
     "docs/adding_a_defense.md": (2, "tests/common/test_adding.py"),
+    "docs/adding_a_metric.md": (2, "tests/common/test_adding.py"),
     "docs/adding_an_attack.md": (3, "tests/common/test_adding.py"),
     "docs/own_server.md": (1, "tests/strategies/federated/test_start.py"),
     "docs/tutorial.md": (3, "tests/examples/test_tutorial.py"),
