@@ -15,7 +15,7 @@ def matthews(tp: float, tn: float, fp: float, fn: float) -> float:
 
         (tp tn - fp fn) / sqrt((tp + fp) (tp + fn) (tn + fp) (tn + fn))
 
-    0 where the denominator is: whoever always gives the same answer, or is asked about one class alone, shows no correlation.
+    0 where the denominator is: a constant answer, or a test of one class alone, shows no correlation.
 
     Args:
         tp: True positives.

@@ -82,21 +82,21 @@ def _(guess: Labels, truth: Tensor) -> dict[str, Any]:
     return {LABEL_ACCURACY.name: common.total() / len(truth)}
 
 
-def retrieved(guess: Tensor, line_up: Tensor, own: Tensor) -> list[float]:
-    """Top-1 retrieval: 1 for every guess whose own image is nearest to it of all images of a line-up, else 0.
+def retrieved(guess: Tensor, candidates: Tensor, own: Tensor) -> list[float]:
+    """Top-1 retrieval: 1 for every guess whose own image is nearest to it of all candidates, else 0.
 
     Nearest is the smallest mean squared error (the highest PSNR). A tie is no retrieval, nor is a guess that is not finite: a
-    guess made without looking at the truth hits one in as many as are lined up.
+    guess made without looking at the truth hits one in as many as there are candidates.
 
     Args:
         guess: (M, C, H, W).
-        line_up: (K, C, H, W), the own images of all guesses among them, each once.
-        own: (M,) int64, where in the line-up the image behind each guess is.
+        candidates: (K, C, H, W), the own images of all guesses among them, each once.
+        own: (M,) int64, the place of the image behind each guess among the candidates.
 
     Source: "image identifiability precision" of Yin et al., "See through Gradients: Image Batch Recovery via GradInversion",
     CVPR 2021, with pixels in place of deep features, and other images of the data set as candidates.
     """
-    g, known = guess.detach().flatten(1).float().cpu(), line_up.detach().flatten(1).float().cpu()
+    g, known = guess.detach().flatten(1).float().cpu(), candidates.detach().flatten(1).float().cpu()
     # Without the matrix-product shortcut, as in ``optimal_assignment``.
     distances = torch.cdist(g, known, compute_mode="donot_use_mm_for_euclid_dist").nan_to_num(nan=math.inf)
     at = torch.arange(len(g))
@@ -164,7 +164,7 @@ def null_baselines(truth: Tensor, mean_image: Tensor) -> dict[str, Reconstructio
 def blurred(images: Tensor, std: float = 2.0) -> Tensor:
     """Images (B, C, H, W) under a Gaussian blur of ``std`` pixels, borders replicated.
 
-    A blurred copy of the truth is a scale to read a PSNR by. It is no bar: who has it has the truth, and of smooth images it is
+    A blurred copy of the truth is a scale to read a PSNR by. It is no baseline: it is made from the truth, and of smooth images it is
     closer to the truth than most readable reconstructions.
     """
     radius = math.ceil(3 * std)

@@ -88,7 +88,7 @@ class Oracle:
         return found | ({IDENTIFICATION.name: (own >= cosines.amax(1)).float().tolist()} if len(truth) > 1 else {})
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """The network's weights, for a message to whoever holds the truth; ``from_tensors`` reads them."""
+        """The network's weights, for a message to the clients, which hold the truth; ``from_tensors`` reads them."""
         return {name: tensor.detach() for name, tensor in self.network.state_dict().items()}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Guesses as tensors by name, for the message that takes them to the client who can score them."""
+"""Guesses as tensors by name, for the message that takes them to the client that can score them."""
 
 from __future__ import annotations
 

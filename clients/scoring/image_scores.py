@@ -1,4 +1,4 @@
-"""Scores of guessed images and labels against those of a client, who holds both references: original and transformed images."""
+"""Scores of guessed images and labels against those of a client, which holds both references: original and transformed images."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from defenses.base import Batch
 from defenses.random_draws import generator_for
 
 CANDIDATES = 100
-"""Images of a line-up: the attacked one and 99 others of its kind, where the client has so many."""
+"""Candidates of retrieval: the attacked image and 99 others of the client, where it has so many."""
 CHUNK = 128
 """Images that are read at once."""
 MARGIN = 0.25
@@ -72,10 +72,10 @@ def shows_views(data: LocalData, truth: Probed) -> bool:
 def retrieval(
     guess: Reconstruction, pairs: tuple[Tensor, Tensor], truth: Tensor, others: Tensor, *, paired: bool
 ) -> Scores:
-    """Whether each guess picks its own image out of a line-up.
+    """Whether each guess identifies its own image among candidates.
 
-    Where the wire says which guess is of which image, the line-up of each is its own image and 99 others. Where it does not, the
-    assignment lets a guess choose among the B images behind the observation: all B are lined up with all 99 B others, which
+    Where the wire says which guess is of which image, the candidates of each are its own image and 99 others. Where it does not, the
+    assignment lets a guess choose among the B images behind the observation: all B are candidates beside all 99 B others, which
     leaves a blind guess at most the same chance of 1 in 100. Where guesses are more than images (of a sum over clients), each image
     is nearest to a given blind one with probability 1 in all candidates at most, and has as many chances as there are guesses.
 
@@ -106,11 +106,11 @@ def retrieval(
 
 
 def retrieval_from_round(guess: Reconstruction, pairs: tuple[Tensor, Tensor], truth: Tensor, others: Tensor) -> Scores:
-    """Whether each guess of an image of a whole round is of its image and of no other: a line-up of one and at most 99 others.
+    """Whether each guess of an image of a whole round is of its image and of no other, among it and at most 99 others.
 
     No client has 99 others for each image that it trains on, so the choice among the B images cannot be made up for by more
     candidates. Instead the guess must be nearer to its image than ``MARGIN`` times the distance of the nearest other, and the
-    chance of a blind guess is not reckoned but measured: every other image in turn is a guess by one who knows what such images
+    chance of a blind guess is not reckoned but measured: every other image in turn is a guess by an attacker that knows what such images
     look like, may choose the nearest of the B, and is compared with the rest. With h of M such guesses found, the chance is
     (h + 1) / (M + 1), which is never below 1 in 100.
 

@@ -1,4 +1,4 @@
-"""Whether two images are one: they differ by less than anybody can see or an 8-bit file can hold."""
+"""Whether two images are one: they differ by less than an 8-bit file can hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 HALF_A_GREY = 0.5 / 255
-"""No value of the same image read in two ways differs by so much: who normalises and takes it back leaves float errors alone."""
+"""No value of the same image read in two ways differs by so much: normalising and undoing it leaves float errors alone."""
 PARTS, ROUNDING = 8, 1e-6
 
 

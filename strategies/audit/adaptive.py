@@ -22,8 +22,8 @@ def adaptive_attacks(
     """A pipeline's adaptive attacks on one kind of observation, with their default settings.
 
     An attack that the run uses anyway, with settings of its own, is not added again, unless these keep it from knowing the
-    defences: a static adversary says nothing of an adaptive one. Where any pipeline has a defence, whoever knows none is joined
-    by what it becomes when it does (``Attack.aware``), with the same settings. A refinement is put behind the first attack
+    defences: a static adversary says nothing of an adaptive one. Where any pipeline has a defence, an attack that knows none is
+    joined by the one that does (``Attack.aware``), with the same settings. A refinement is put behind the first attack
     that the run uses anyway and that gives it images, so that it costs little. The pipeline without a defence gets the other
     pipelines' attacks that stand alone, as their positive control.
 

@@ -90,7 +90,7 @@ class Auditor:
             task: Orders of the round.
             kind: Their kind.
             seen: The observations.
-            accuracy: Of the attacked model, on clean test images; None where nobody measured it.
+            accuracy: Of the attacked model, on clean test images; None where it was not measured.
             facts: What else the server saw and knew.
         """
         return ThreatCard(
@@ -111,7 +111,7 @@ class Auditor:
         Args:
             task: Orders of the round.
             kind: What they are baselines of.
-            partitions: Who is asked.
+            partitions: Clients that are asked.
             card: The threat card.
             images: Of each observation, as many as the attacks guess; 0: as the client thinks fit.
 
@@ -234,14 +234,14 @@ class Auditor:
         self, task: Task, kind: Kind, guessed: str, contents: Mapping[int, RecordDict], guesses: int = 0
     ) -> Answers:
         """One audit message to each partition."""
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             "observation": kind.name,
             "kind": guessed,
             "guesses": guesses,
             "share-images": self.share_images,
             "totals": task.plan.pipeline not in self._counted,
         }
-        config = self.exchange.config(task, **asked)
+        config = self.exchange.config(task, **request)
         messages = {partition: RecordDict({**content, "config": config}) for partition, content in contents.items()}
         return self._guarded.ask(task, "query.audit", messages, lambda _, reply: fault_in_scores(reply, guessed, task))
 

@@ -47,7 +47,7 @@ class Seen:
 
     @property
     def judges(self) -> tuple[int, ...]:
-        """Partitions of the clients that score a guess about it: whoever has images behind it."""
+        """Partitions of the clients that score a guess about it: those with images behind it."""
         return (self.partition,)
 
     def scored(self, images: int) -> int:
@@ -244,7 +244,7 @@ def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """What tells sets of tensors apart: 32 hexadecimal digits of their names and values."""
+    """Digest of tensors by name: 32 hexadecimal digits of their names and values."""
     found = hashlib.blake2b(digest_size=16)
     for name in sorted(tensors):
         found.update(name.encode())

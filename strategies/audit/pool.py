@@ -185,7 +185,7 @@ class _Processes(_Backend):
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         for pool in self._started:
-            # Python waits for threads when it ends, and these for attacks that may take hours: whoever stops a run shall not.
+            # Python waits for threads when it ends, and these for attacks that may take hours.
             for process in list((getattr(pool, "_processes", None) or {}).values()):
                 process.kill()
 

@@ -1,4 +1,4 @@
-"""What the audit needs of whoever keeps its results."""
+"""What the audit needs of the object that keeps its results."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_
 from strategies.audit.threat_card import ThreatCard
 
 PICKED_PSNR = "picked_psnr"
-"""Key under which a row of retrieval holds the PSNR, in dB, of every image that was picked out: who was read, one by one."""
+"""Key under which a row of retrieval holds the PSNR, in dB, of every identified image."""
 PICKED_GAIN = "picked_gain"
 """Key under which it holds, in the same order, how far each lies above the best null baseline for that very image, in dB."""
 PICKED_DETAIL = "picked_detail"
@@ -145,13 +145,13 @@ def batches_and_interval(values: Sequence[float]) -> dict[str, Any]:
 def cells_and_interval(values: Sequence[float], columns: int) -> dict[str, Any]:
     """Mean share of the cells that are right, its 95 % interval (none for one row) and n, which counts rows.
 
-    Cells of a row are guessed together, and who reads one often reads all: rows are clusters (``clustered_interval``).
+    Cells of a row are guessed together, and an attack that finds one often finds all: rows are clusters (``clustered_interval``).
 
     Args:
         values: Of each row the share.
-        columns: Cells of a row; 0 where nobody said so, which makes the interval no shorter than with one.
+        columns: Cells of a row; 0 where they are not known, which makes the interval no shorter than with one.
     """
-    if len(values) < 2 or not all(0 <= value <= 1 for value in values):  # no shares, whoever sent them
+    if len(values) < 2 or not all(0 <= value <= 1 for value in values):  # no shares
         return mean_and_interval(values)
     share, low, high = clustered_interval(values, len(values) * max(columns, 1))
     return {"value": share, "n": len(values), "ci_low": low, "ci_high": high}

@@ -110,8 +110,8 @@ class ThreatCard:
 
     def but(self, **facts: Any) -> ThreatCard:
         """A copy with other values: None takes one away, and what has no field, or does not fit it, goes into ``more``."""
-        told = self.to_json() | facts
-        return ThreatCard.from_json({name: value for name, value in told.items() if value is not None})
+        merged = self.to_json() | facts
+        return ThreatCard.from_json({name: value for name, value in merged.items() if value is not None})
 
     def lasting(self) -> ThreatCard:
         """Without results and without what changes from round to round, or with the metric: what numbers of one attack share."""
@@ -119,7 +119,7 @@ class ThreatCard:
 
     @property
     def chance_of_recognition(self) -> float | None:
-        """How often a blind guess of the class is right; None where nobody said how many classes there are."""
+        """How often a blind guess of the class is right; None where the number of classes is unknown."""
         return 1 / self.num_classes if self.num_classes and self.num_classes >= 1 else None
 
     def to_json(self) -> dict[str, Any]:

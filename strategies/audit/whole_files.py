@@ -40,10 +40,10 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
     Raises:
         OSError: When it cannot be written.
     """
-    told = {**metadata, DIGEST: _digest(path, tensors, metadata)}
+    signed = {**metadata, DIGEST: _digest(path, tensors, metadata)}
     with whole(path) as partial:
         try:
-            save_file(dict(tensors), partial, metadata=told)
+            save_file(dict(tensors), partial, metadata=signed)
         except SafetensorError as error:  # which does not say that it is the system's
             raise OSError(f"{path} cannot be written: {error}") from error
 

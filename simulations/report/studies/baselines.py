@@ -1,4 +1,4 @@
-"""What scores are measured against: null baselines, the chance of picking an image out, and an attack's own guess from noise."""
+"""What scores are measured against: null baselines, the chance of identifying an image, and an attack's own guess from noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simulations.run_folder.rows import Row
 FAR_MORE = 10
 """Multiple of chance that the whole 95 % interval of retrieval must lie above: of 100 candidates above 10 %, where 5 of 16 images
 suffice. A guess that is as near to every candidate reaches that by the binomial law once in 2.5 million runs (P = 4.0e-7 at 1 %).
-This is not the rate of whoever knows the class: the mean of its other images was nearest to 11 of 96 true digits and to 3 of 96
+This is not the rate of an attacker that knows the class: the mean of its other images was nearest to 11 of 96 true digits and to 3 of 96
 true photographs, which reaches 5 of 16 in 2.9 % of runs at the first rate, in 0.01 % at the second. The rows of ``CLASS_MEAN``
 hold its rate in a run. Of fewer images nearly all must be found (2 of 2, 3 of 4), one is never
 enough, and with ten candidates or fewer nothing is."""
@@ -33,13 +33,13 @@ T = TypeVar("T")
 
 
 def picked_out(row: Row) -> bool:
-    """Whether true images were picked out among others far more often than chance: see ``FAR_MORE``."""
+    """Whether true images were identified far more often than by chance: see ``FAR_MORE``."""
     found, chance = exact([row]), chance_of_retrieval(row)
     return row.status != "failed" and found is not None and chance is not None and found[1] > FAR_MORE * chance
 
 
 def unjudged(row: Row | None) -> str:
-    """Why nothing could ever count as picked out, whatever the guesses are, for want of candidates; "" where it could.
+    """Why nothing could count as identified, whatever the guesses are, for want of candidates; "" where it could.
 
     Args:
         row: Of the retrieval that belongs to a score; None where there is none.
@@ -92,7 +92,7 @@ class Nulls:
     def of(self, row: Row) -> dict[str, float]:
         """Name -> mean of every null baseline with the row's metric and reference."""
         found = {r.attack: r.value for r in self.rows(row) if r.value is not None}
-        # What an attack makes of noise is a bar for itself alone, and noise is as long as the updates of its own pipeline.
+        # What an attack makes of noise is a baseline for itself alone, and noise is as long as the updates of its own pipeline.
         if row.role is Role.NULL_CONTROL:
             return found
         mine = [r for r in self._alike(row, row.defense) if (r.role, r.attack) == (Role.NULL_CONTROL, row.attack)]
@@ -138,7 +138,7 @@ def names_members(row: Row) -> bool:
     The threshold lies at the k-th highest non-member, k = floor(N / 100) + 1, and were all records alike the count of members above
     it would be negative hypergeometric: so many or more of them in 2.5 % of runs at most count as members named. The row's own
     interval takes the threshold as given. It alone would be no test: with 446 members and 137 others its lower end lies above 1 %
-    in 23 % of the runs in which nothing can be told.
+    in 23 % of the runs without any leak.
     """
     from scipy.stats import hypergeom
 
@@ -182,7 +182,7 @@ class NoiseControl:
         return ""
 
     def success(self, row: Row) -> str:
-        """Why what the attack makes of noise is a success by (i) or (ii), or nobody knows; "" where it is none."""
+        """Why what the attack makes of noise is a success by (i) or (ii), or is not known; "" where it is none."""
         if not row.learns_prior:
             return ""
         blind = self._one(row, PSNR, of_noise=True)

@@ -38,17 +38,17 @@ class Cell:
         scores: (metric, reference) -> score.
         null_scores: (metric, reference) -> null baseline -> mean, for the same images.
         leaking: Scores that lie above the best null baseline with their whole interval, in at least one seed; ``PICKED`` where
-            true images are picked out far more often than chance; and the rate of membership as in ``names_members``.
+            true images are identified far more often than chance; and the rate of membership as in ``names_members``.
         model_accuracy: Test accuracy of the attacked model, mean over seeds.
         members: Members among the records of a test of membership, over all seeds; None where the rows do not say.
         scales: Scale -> PSNR against the original, in dB: what a blurred copy of the images scores, and the mean of their class.
-        picked_scales: Scale -> share of the true images that it picks out among others.
-        chance_of_retrieval: How often a blind guess is nearest to its image among the candidates; None where nobody looked.
+        picked_scales: Scale -> share of the true images that it identifies.
+        chance_of_retrieval: How often a blind guess is nearest to its image among the candidates; None where it was not tried.
         recovered_by_class: (k, n): k of the same n images are recovered by the mean of the image's class, the guess of an attacker
-            that knows only the class; None where nobody made it.
+            that knows only the class; None where it was not made.
         best: The best-recovered image (``BestImage.rank``); None where none is recovered.
         detailed: How many of the recovered images lie above their own mean colour; None where the rows do not say.
-        clear: In at least one seed the whole interval of PSNR lies above the best blind guess and above the mean of the class.
+        clear: In at least one seed the whole interval of PSNR lies above the best null baseline and above the mean of the class.
         too_few: No seed has enough images for a verdict, or enough other images to look for them among.
         unjudged: Why, where it is for want of others.
     """
@@ -81,19 +81,19 @@ class Cell:
 
     @property
     def share(self) -> Score | None:
-        """Share of the images that were recovered, with its interval; None where rows do not tell it."""
+        """Share of the images that were recovered, with its interval; None where rows do not report it."""
         score = self.scores.get(RECOVERED)
         return score if score and score.mean is not None else None
 
     @property
     def recovered(self) -> tuple[int, int] | None:
-        """(k, n): k of n images were recovered, by the rule of ``recovery.DEFINITION``; None where rows do not tell it."""
+        """(k, n): k of n images were recovered, by the rule of ``recovery.DEFINITION``; None where rows do not report it."""
         score = self.share
         return (round((score.mean or 0.0) * score.n), score.n) if score else None
 
     @property
     def picked(self) -> tuple[int, int] | None:
-        """(k, n): k of n true images were picked out among the candidates; None where nobody looked."""
+        """(k, n): k of n true images were identified among the candidates; None where it was not tried."""
         score = self.scores.get(PICKED)
         return (round(score.mean * score.n), score.n) if score and score.mean is not None else None
 
@@ -114,12 +114,12 @@ class Cell:
 
     @property
     def picks(self) -> bool:
-        """Whether it picks the true images out far more often than chance."""
+        """Whether it identifies the true images far more often than chance."""
         return PICKED in self.leaking
 
     @property
     def tells_members(self) -> bool:
-        """Whether members were told from others better than by chance: by the AUC, or by the rate at 1 % false positives."""
+        """Whether members were distinguished from others better than by chance: by the AUC, or by the rate at 1 % false positives."""
         return bool(MEMBERSHIP_SCORES & self.leaking)
 
     @property

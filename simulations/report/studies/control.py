@@ -43,7 +43,7 @@ class Control:
         null: The best null baseline as (name, mean), or None where there is none.
         passed: The lower end of the row's interval is above the null baseline's mean; of images also of retrieval far above chance.
         reason: Why the control failed, or "".
-        picked: Of images, the row that says how many were picked out among others.
+        picked: Of images, the row that says how many were identified.
         too_few: There are too few images for a verdict, whatever the others say.
         open: Nobody can say whether the control passed: the score is above the null baseline, and there are too few other images to
             look for the true ones among.
@@ -100,7 +100,7 @@ def controls(rows: Sequence[Row]) -> list[Control]:
 
 
 def _missed(picked: Row | None) -> str:
-    """Why the true images do not count as picked out, where they could; or ""."""
+    """Why the true images do not count as identified, where they could; or ""."""
     chance = chance_of_retrieval(picked) if picked is not None else None
     if picked is None or picked.value is None or chance is None or picked_out(picked):
         return ""
@@ -122,7 +122,7 @@ def _reason(row: Row, null: tuple[str, float] | None) -> str:
 
 
 def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
-    """Whether a score of membership rests on too few records to tell a leak from none.
+    """Whether a score of membership rests on too few records to distinguish a leak from none.
 
     An AUC under a defence does if its interval holds both chance and the score of every undefended run in ``deciding``: the
     defence may have stopped all of the leak, or nothing of it. A true positive rate at 1 % false positives does with fewer than
@@ -139,7 +139,7 @@ def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
 def _broken(rows: Sequence[Row]) -> set[tuple[Audit, str]]:
     """(Audit, chain) that breaks a defence which its first stage leaves standing, or breaks less.
 
-    It beats the null baselines, picks the true images out, and its whole interval of PSNR lies above what its first stage has.
+    It beats the null baselines, identifies the true images, and its whole interval of PSNR lies above what its first stage has.
     """
     nulls, psnr, hits = Nulls(rows), {}, {}
     for row in rows:
@@ -163,7 +163,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
 
     An attack that cannot recover undefended images says nothing about a defence. It counts, for a round and an
     observation, if without a defence (i) the 95 % interval of its mean PSNR against the original lies above the mean of
-    the best null baseline (grey or mean image, what anyone can guess) and (ii) it picks the true images out of others of their kind
+    the best null baseline (grey or mean image, what anyone can guess) and (ii) it identifies the true images among others of the client
     far more often than chance (``picked_out``). If not, or if there is no undefended run, its "ok" image rows of that round and
     observation get the status "not-validated" under every defence. Label accuracy is judged in the same way against
     the null baseline "uniform" where there is one, a sensitive attribute against "majority" (its most frequent value), membership

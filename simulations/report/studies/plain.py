@@ -1,4 +1,4 @@
-"""What a page calls the run without a defence: of somebody's own app nobody knows that it has none."""
+"""What a page calls the run without a defence: of an audited app it is not known that it has none."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ AS_RECORDED = Plain(
 
 
 def plain_words(card: ThreatCard) -> Plain:
-    """Those for what a card was measured on: cards of audited apps tell the mods, those of recordings what is told of a defence."""
+    """Those for what a card was measured on: cards of audited apps tell the mods, those of recordings what is known of a defence."""
     if "reported_defence" in card.more:
         return AS_RECORDED
     return NO_MOD if "mods" in card.more else OWN_CLIENTS

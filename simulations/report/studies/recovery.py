@@ -51,7 +51,7 @@ class BestImage:
 
 
 def with_recovered(rows: Sequence[Row]) -> list[Row]:
-    """The rows of one adversary, with the share of recovered images behind each row of retrieval that tells it.
+    """The rows of one adversary, with the share of recovered images behind each row of retrieval that reports it.
 
     Null baselines have none, for no guess lies above itself. The mean of the class, which is a scale, has one. An attack whose
     guess from noise is a success (``NoiseControl.success``) recovers nothing: its images come from its prior.
@@ -97,17 +97,17 @@ def chance_of_as_many(share: float, tried: Sequence[tuple[int, float]]) -> float
 
 
 def best_image(rows: Sequence[Row]) -> BestImage | None:
-    """Of rows of ``RECOVERED``; None where no image is recovered, or rows do not tell single images."""
-    told = [[_number(row.extra.get(key)) for key in (BEST_GAIN, BEST_PSNR, BEST_DETAIL)] for row in rows]
-    known = [BestImage(gain, psnr, detail) for gain, psnr, detail in told if gain is not None and psnr is not None]
+    """Of rows of ``RECOVERED``; None where no image is recovered, or rows do not report single images."""
+    numbers = [[_number(row.extra.get(key)) for key in (BEST_GAIN, BEST_PSNR, BEST_DETAIL)] for row in rows]
+    known = [BestImage(gain, psnr, detail) for gain, psnr, detail in numbers if gain is not None and psnr is not None]
     return max(known, key=lambda one: one.rank, default=None)
 
 
 def detailed(rows: Sequence[Row]) -> int | None:
     """Of rows of ``RECOVERED``: how many recovered images lie above their own mean colour; None where a row does not say."""
-    told = [_number(row.extra.get(DETAILED)) for row in rows]
-    known = [int(one) for one in told if one is not None]
-    return sum(known) if rows and len(known) == len(told) else None
+    counts = [_number(row.extra.get(DETAILED)) for row in rows]
+    known = [int(one) for one in counts if one is not None]
+    return sum(known) if rows and len(known) == len(counts) else None
 
 
 def _place(row: Row) -> tuple[Any, ...]:
@@ -116,10 +116,10 @@ def _place(row: Row) -> tuple[Any, ...]:
 
 
 def _gains(row: Row, own: Row, nulls: Nulls) -> list[BestImage] | None:
-    """Gain and PSNR of each identified image; None where nobody can say.
+    """Gain and PSNR of each identified image; None where it is not known.
 
-    Rows of clients that tell no null baseline for single images have the mean of the best one. Rows that tell no single images
-    count all identified ones where the attack as a whole lies as far above its baselines, and nobody can say else.
+    Rows of clients that report no null baseline for single images have the mean of the best one. Rows without single images
+    count all identified ones where the attack as a whole lies as far above its baselines; else it is not known.
     """
     values, gains, bars = _numbers(row.extra.get(PICKED_PSNR)), _numbers(row.extra.get(PICKED_GAIN)), nulls.of(own)
     if values is None:
@@ -167,7 +167,7 @@ def _is_number(value: Any) -> bool:
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number of hundreds of digits, which somebody wrote
+    except OverflowError:  # a whole number of hundreds of digits
         return False
 
 
