@@ -164,8 +164,8 @@ def null_baselines(truth: Tensor, mean_image: Tensor) -> dict[str, Reconstructio
 def blurred(images: Tensor, std: float = 2.0) -> Tensor:
     """Images (B, C, H, W) under a Gaussian blur of ``std`` pixels, borders replicated.
 
-    A blurred copy of the truth is a scale to read a PSNR by. It is no baseline: it is made from the truth, and of smooth images it is
-    closer to the truth than most readable reconstructions.
+    A blurred copy of the truth is a scale to read a PSNR by. It is no baseline: it is made from the truth, and of smooth images it
+    is closer to the truth than most readable reconstructions.
     """
     radius = math.ceil(3 * std)
     padded = F.pad(images, (radius,) * 4, mode="replicate")

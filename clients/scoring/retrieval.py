@@ -74,8 +74,8 @@ def retrieval(
 ) -> Scores:
     """Whether each guess identifies its own image among candidates.
 
-    Where the wire says which guess is of which image, the candidates of each are its own image and 99 others. Where it does not, the
-    assignment lets a guess choose among the B images behind the observation: all B are candidates beside all 99 B others, which
+    Where the wire says which guess is of which image, the candidates of each are its own image and 99 others. Where it does not,
+    the assignment lets a guess choose among the B images behind the observation: all B are candidates beside all 99 B others, which
     leaves a blind guess at most the same chance of 1 in 100. Where guesses are more than images (of a sum over clients), each image
     is nearest to a given blind one with probability 1 in all candidates at most, and has as many chances as there are guesses.
 
@@ -110,8 +110,8 @@ def retrieval_from_round(guess: Reconstruction, pairs: tuple[Tensor, Tensor], tr
 
     No client has 99 others for each image that it trains on, so the choice among the B images cannot be made up for by more
     candidates. Instead the guess must be nearer to its image than ``MARGIN`` times the distance of the nearest other, and the
-    chance of a blind guess is not reckoned but measured: every other image in turn is a guess by an attacker that knows what such images
-    look like, may choose the nearest of the B, and is compared with the rest. With h of M such guesses found, the chance is
+    chance of a blind guess is not reckoned but measured: every other image in turn is a guess by an attacker that knows what such
+    images look like, may choose the nearest of the B, and is compared with the rest. With h of M such guesses found, the chance is
     (h + 1) / (M + 1), which is never below 1 in 100.
 
     Args:

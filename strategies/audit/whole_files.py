@@ -54,14 +54,13 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises:
         OSError: When there is none.
         SafetensorError: When it is none.
-        ValueError: When it holds other tensors or metadata than were written, or is another file under this name. A file of an
-            earlier version has no digest, and is read as it is.
+        ValueError: When it holds other tensors or metadata than were written, or is another file under this name.
     """
     with safe_open(path, framework="pt") as file:
         metadata = dict(file.metadata() or {})
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    kept = metadata.pop(DIGEST, None)
-    if kept is not None and kept != (found := _digest(path, tensors, metadata)):
+    kept = metadata.pop(DIGEST, "no digest")
+    if kept != (found := _digest(path, tensors, metadata)):
         raise ValueError(f"its digest is {found}, and {kept} was written")
     return tensors, metadata
 

@@ -119,7 +119,7 @@ class Cell:
 
     @property
     def tells_members(self) -> bool:
-        """Whether members were distinguished from others better than by chance: by the AUC, or by the rate at 1 % false positives."""
+        """Whether members were distinguished better than by chance: by the AUC, or by the rate at 1 % false positives."""
         return bool(MEMBERSHIP_SCORES & self.leaking)
 
     @property

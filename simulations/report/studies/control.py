@@ -163,7 +163,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
 
     An attack that cannot recover undefended images says nothing about a defence. It counts, for a round and an
     observation, if without a defence (i) the 95 % interval of its mean PSNR against the original lies above the mean of
-    the best null baseline (grey or mean image, what anyone can guess) and (ii) it identifies the true images among others of the client
+    the best null baseline (grey or mean image, what anyone can guess) and (ii) it identifies the true images among others
     far more often than chance (``picked_out``). If not, or if there is no undefended run, its "ok" image rows of that round and
     observation get the status "not-validated" under every defence. Label accuracy is judged in the same way against
     the null baseline "uniform" where there is one, a sensitive attribute against "majority" (its most frequent value), membership

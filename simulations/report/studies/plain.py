@@ -47,7 +47,7 @@ AS_RECORDED = Plain(
 
 
 def plain_words(card: ThreatCard) -> Plain:
-    """Those for what a card was measured on: cards of audited apps tell the mods, those of recordings what is known of a defence."""
+    """Those for a card: cards of audited apps name the mods, those of recordings what is known of a defence."""
     if "reported_defence" in card.more:
         return AS_RECORDED
     return NO_MOD if "mods" in card.more else OWN_CLIENTS

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from strategies.audit.whole_files import load_tensors, save_tensors
 
@@ -67,9 +66,3 @@ def test_one_file_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p01.safetensors").replace(tmp_path / "p00.safetensors")
     with pytest.raises(ValueError, match=r"its digest is [0-9a-f]{32}, and [0-9a-f]{32} was written"):
         load_tensors(tmp_path / "p00.safetensors")
-
-
-def test_files_of_earlier_versions_have_no_digest_and_are_read(tmp_path: Path) -> None:
-    save_file(TENSORS, tmp_path / "a.safetensors", metadata=ABOUT)
-    tensors, about = load_tensors(tmp_path / "a.safetensors")
-    assert (tensors.keys(), about) == (TENSORS.keys(), ABOUT)
