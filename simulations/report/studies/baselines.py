@@ -18,10 +18,10 @@ from simulations.run_folder.rows import Row
 FAR_MORE = 10
 """Multiple of chance that the whole 95 % interval of retrieval must lie above: of 100 candidates above 10 %, where 5 of 16 images
 suffice. A guess that is as near to every candidate reaches that by the binomial law once in 2.5 million runs (P = 4.0e-7 at 1 %).
-This is not the rate of an attacker that knows the class: the mean of its other images was nearest to 11 of 96 true digits and to 3 of
-96 true photographs, which reaches 5 of 16 in 2.9 % of runs at the first rate, in 0.01 % at the second. The rows of ``CLASS_MEAN``
-hold its rate in a run. Of fewer images nearly all must be found (2 of 2, 3 of 4), one is never
-enough, and with ten candidates or fewer nothing is."""
+This is not the rate of an attacker that knows the class: the mean of its other images was nearest to 11 of 96 true digits and to 3
+of 96 true photographs, which reaches 5 of 16 in 2.9 % of runs at the first rate, in 0.01 % at the second. The rows of
+``CLASS_MEAN`` hold its rate in a run. Of fewer images nearly all must be found (2 of 2, 3 of 4), one is never enough, and with ten
+candidates or fewer nothing is."""
 
 ON_NOISE = "from noise"
 """Name of an attack's own guess from noise among its null baselines."""
