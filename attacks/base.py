@@ -16,6 +16,7 @@ from attacks.observations import ClientUpdate, Probe
 from attacks.query_sender import QuerySender
 from attacks.sender import Sender
 from defenses.base import Batch, Update, call_text
+from defenses.checks import check_fields
 from defenses.pipeline import Pipeline
 
 OWN_OBJECTIVE = "lowest own objective"
@@ -109,6 +110,9 @@ class Attack(Generic[Observation, Guess]):
     effort: ClassVar[Mapping[str, str]] = {}
     selection: ClassVar[str] = ""
     quick: ClassVar[Mapping[str, Any]] = {}
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def upper_bound(self) -> str:

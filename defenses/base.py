@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from defenses.checks import check_fields
+
 Update = dict[str, Tensor]
 """Parameter name -> (local weight - global weight); floating-point tensors only."""
 
@@ -111,6 +113,9 @@ class Defense:
             ValueError: When they are not allowed, or a file cannot be read.
         """
         return cls(**given)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __repr__(self) -> str:
         return call_text(self)

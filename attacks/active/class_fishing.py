@@ -18,7 +18,7 @@ from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
 from defenses.base import Update
-from defenses.checks import MOST_CLASSES, MOST_STARTS, MOST_STEPS, require_scale, require_whole
+from defenses.checks import MOST_CLASSES, scale_field, starts_field, steps_field, whole_field
 
 MOST_BIAS = 1e6
 """Beyond it logits lose what distinguishes examples to rounding, and overflow."""
@@ -70,16 +70,10 @@ class ClassFishing(ActiveAttack):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40}
 
-    target: int = 0
-    bias: float = 50.0
-    iterations: int = 600
-    restarts: int = 1
-
-    def __post_init__(self) -> None:
-        require_whole(self, "target", 0, MOST_CLASSES - 1)
-        require_scale(self, "bias", most=MOST_BIAS)
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "restarts", 1, MOST_STARTS)
+    target: int = whole_field(0, 0, MOST_CLASSES - 1)
+    bias: float = scale_field(50.0, most=MOST_BIAS)
+    iterations: int = steps_field(600)
+    restarts: int = starts_field(1)
 
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
         """The agreed model with a head for one class; nothing is random."""

@@ -23,7 +23,7 @@ from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError
-from defenses.checks import require, require_whole
+from defenses.checks import choice_field, whole_field
 
 MOST_BINS = 10**6
 """Bins that are no slip of the pen: more rows than any layer has."""
@@ -73,13 +73,9 @@ class ImprintLayer(ActiveAttack):
     selection: ClassVar[str] = "measurement within its bin, pixels within [0, 1]"
     quick: ClassVar[Mapping[str, Any]] = {"bins": 16}
 
-    bins: int = 64
-    measurement: str = "brightness"
+    bins: int = whole_field(64, 2, MOST_BINS)
+    measurement: str = choice_field("brightness", MEASUREMENTS)
     learned: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_whole(self, "bins", 2, MOST_BINS)
-        require(self.measurement in MEASUREMENTS, self, "measurement", " or ".join(map(repr, MEASUREMENTS)))
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learns where to cut: direction (C * H * W,) and thresholds (K,), double."""

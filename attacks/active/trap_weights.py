@@ -24,7 +24,7 @@ from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError
-from defenses.checks import MOST_WIDTH, SMALLEST, is_number, require, require_scale, require_whole
+from defenses.checks import SMALLEST, checked_field, is_number, scale_field, width_field
 
 SAME = 1e-3
 """Mean squared error, in [0, 1], below which two neurons show the same image."""
@@ -67,16 +67,12 @@ class TrapWeights(ActiveAttack):
     selection: ClassVar[str] = "repeated by several neurons, pixels within [0, 1]"
     quick: ClassVar[Mapping[str, Any]] = {"activation": 0.4}
 
-    activation: float = 0.05
-    rows: int = 0
-    scale: float = 0.58
+    activation: float = checked_field(
+        0.05, lambda share: is_number(share) and SMALLEST <= share < 1, f"a number from {SMALLEST:g}, below 1"
+    )
+    rows: int = width_field(0, 0)
+    scale: float = scale_field(0.58)
     learned: float | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        share = self.activation
-        require(is_number(share) and SMALLEST <= share < 1, self, "activation", f"a number from {SMALLEST:g}, below 1")
-        require_whole(self, "rows", 0, MOST_WIDTH)
-        require_scale(self, "scale")
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learns the factor between the halves."""

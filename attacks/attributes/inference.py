@@ -17,7 +17,7 @@ from attacks.guesses import Attributes
 from attacks.observations import AttackError
 from attacks.queries.base import Query, QueryAttack
 from attacks.queries.training import RETRAINED, Learned, Lesson, Subject, learned_by
-from defenses.checks import require
+from defenses.checks import choice_field
 
 ARCHITECTURES = ("split", "tuned", "full")
 """The server half's architecture with new weights; the same, starting from the server half's own weights except for its last layer;
@@ -57,7 +57,7 @@ class AttributeInference(QueryAttack[Attributes]):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "batch_size": 8}
 
-    architecture: str = "split"
+    architecture: str = choice_field("split", ARCHITECTURES)
     training: str = RETRAINED
     iterations: int = 1000
     batch_size: int = 32
@@ -65,7 +65,7 @@ class AttributeInference(QueryAttack[Attributes]):
     learned: Learned | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require(self.architecture in ARCHITECTURES, self, "architecture", " | ".join(ARCHITECTURES))
+        super().__post_init__()
         # Batch normalisation cannot train on one example.
         self.lesson.check(smallest_batch=2)
 

@@ -20,7 +20,7 @@ from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.queries.training import RETRAINED, TRAININGS, split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Update
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require, require_scale, require_whole
+from defenses.checks import choice_field, examples_field, scale_field, steps_field, width_field
 
 FEWEST = 2 * HOLDOUT
 """Simulated updates."""
@@ -88,23 +88,14 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"updates": 32, "size": 32, "iterations": 20}
 
-    training: str = RETRAINED
-    updates: int = 800
-    size: int = 1024
-    hidden: int = 64
-    iterations: int = 400
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-3
+    training: str = choice_field(RETRAINED, TRAININGS)
+    updates: int = examples_field(800, FEWEST)
+    size: int = width_field(1024)
+    hidden: int = width_field(64)
+    iterations: int = steps_field(400)
+    learning_rate: float = scale_field(1e-3)
+    weight_decay: float = scale_field(1e-3, zero=True)
     learned: LearnedReader | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require(self.training in TRAININGS, self, "training", " | ".join(TRAININGS))
-        require_whole(self, "updates", FEWEST, MOST_EXAMPLES)
-        for name in ("size", "hidden"):
-            require_whole(self, name, 1, MOST_WIDTH)
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_scale(self, "learning_rate")
-        require_scale(self, "weight_decay", zero=True)
 
     @property
     def knows_defenses(self) -> bool:

@@ -19,7 +19,7 @@ from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank,
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics, normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import LARGEST, MOST_STARTS, MOST_STEPS, require, require_scale, require_whole
+from defenses.checks import choice_field, scale_field, starts_field, steps_field
 
 SAMPLES = ("differences", "values")
 LEAST_GAP = 3.0
@@ -93,25 +93,16 @@ class CocktailParty(SolvingAttack):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "restarts": 1, "feature_iterations": 40}
 
-    samples: str = "differences"
-    restarts: int = 2
-    iterations: int = 600
-    learning_rate: float = 0.005
-    negentropy: float = 10.0
-    total_variation: float = 6.2
-    decorrelation: float = 1.5
-    temperature: float = 5.0
-    relaxation: float = 0.02
-    feature_iterations: int = 600
-
-    def __post_init__(self) -> None:
-        require(self.samples in SAMPLES, self, "samples", " | ".join(SAMPLES))
-        for name, most in (("restarts", MOST_STARTS), ("iterations", MOST_STEPS), ("feature_iterations", MOST_STEPS)):
-            require_whole(self, name, 1, most)
-        for name in ("negentropy", "total_variation", "decorrelation"):
-            require_scale(self, name, zero=True)
-        for name, largest in (("learning_rate", LARGEST), ("relaxation", 1), ("temperature", 50)):
-            require_scale(self, name, most=largest)
+    samples: str = choice_field("differences", SAMPLES)
+    restarts: int = starts_field(2)
+    iterations: int = steps_field(600)
+    learning_rate: float = scale_field(0.005)
+    negentropy: float = scale_field(10.0, zero=True)
+    total_variation: float = scale_field(6.2, zero=True)
+    decorrelation: float = scale_field(1.5, zero=True)
+    temperature: float = scale_field(5.0, most=50)
+    relaxation: float = scale_field(0.02, most=1)
+    feature_iterations: int = steps_field(600)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
         """See ``SolvingAttack``."""

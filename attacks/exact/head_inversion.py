@@ -18,7 +18,7 @@ from attacks.exact.spear import Spear
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import MOST_STEPS, require_scale, require_whole
+from defenses.checks import scale_field, steps_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,17 +63,11 @@ class HeadInversion(SolvingAttack):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "max_samples": 20_000, "max_descents": 256}
 
-    iterations: int = 600
-    learning_rate: float = 0.05
-    total_variation: float = 1e-2
-    max_samples: int = 1_000_000
-    max_descents: int = 5_000
-
-    def __post_init__(self) -> None:
-        for name in ("iterations", "max_samples", "max_descents"):
-            require_whole(self, name, 1, MOST_STEPS)
-        require_scale(self, "learning_rate")
-        require_scale(self, "total_variation", zero=True)
+    iterations: int = steps_field(600)
+    learning_rate: float = scale_field(0.05)
+    total_variation: float = scale_field(1e-2, zero=True)
+    max_samples: int = steps_field(1_000_000)
+    max_descents: int = steps_field(5_000)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
         """See ``SolvingAttack``."""

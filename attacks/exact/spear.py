@@ -16,7 +16,7 @@ from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import MOST_STEPS, require, require_whole
+from defenses.checks import choice_field, steps_field
 
 SEARCHES = ("all", "both", "samples", "descent", "components")
 SURE = 0.97
@@ -84,14 +84,9 @@ class Spear(SolvingAttack):
     selection: ClassVar[str] = "agreement of signs and zeros"
     quick: ClassVar[Mapping[str, Any]] = {"max_samples": 20_000, "max_descents": 256}
 
-    search: str = "all"
-    max_samples: int = 1_000_000
-    max_descents: int = 5_000
-
-    def __post_init__(self) -> None:
-        require(self.search in SEARCHES, self, "search", " | ".join(SEARCHES))
-        for name in ("max_samples", "max_descents"):
-            require_whole(self, name, 1, MOST_STEPS)
+    search: str = choice_field("all", SEARCHES)
+    max_samples: int = steps_field(1_000_000)
+    max_descents: int = steps_field(5_000)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
         """See ``SolvingAttack``."""

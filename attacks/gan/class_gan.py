@@ -16,7 +16,7 @@ from attacks.image_measures import total_variation
 from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.normalisation import normalise
 from attacks.observations import UpdateHistory
-from defenses.checks import MOST_SIDE, require_scale, require_whole
+from defenses.checks import MOST_SIDE, scale_field, whole_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,13 +48,8 @@ class ClassGAN(RepresentativeAttack):
     source: ClassVar[str] = "Hitaj 2017 (Deep Models Under the GAN), Algorithm 1, passive"
     threat: ClassVar[str] = "global models and updates of one client over the rounds, normalisation; no auxiliary data"
 
-    total_variation: float = 1.0
-    jitter: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_scale(self, "total_variation", zero=True)
-        require_whole(self, "jitter", 0, MOST_SIDE)
+    total_variation: float = scale_field(1.0, zero=True)
+    jitter: int = whole_field(2, 0, MOST_SIDE)
 
     def attack_many(
         self, observations: Sequence[UpdateHistory], generators: Sequence[torch.Generator]

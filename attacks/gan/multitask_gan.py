@@ -21,7 +21,7 @@ from attacks.networks.generator import ImageGenerator
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, UpdateHistory
 from defenses.base import Batch
-from defenses.checks import MOST_STEPS, require_scale, require_whole
+from defenses.checks import scale_field, steps_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,16 +61,10 @@ class MultitaskGAN(RepresentativeAttack):
     quick: ClassVar[Mapping[str, Any]] = {**RepresentativeAttack.quick, "representative_iterations": 5}
 
     iterations: int = 150
-    category: float = 1.0
-    identity: float = 0.1
-    representative_iterations: int = 50
+    category: float = scale_field(1.0, zero=True)
+    identity: float = scale_field(0.1, zero=True)
+    representative_iterations: int = steps_field(50)
     auxiliary: Batch | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("category", "identity"):
-            require_scale(self, name, zero=True)
-        require_whole(self, "representative_iterations", 1, MOST_STEPS)
 
     def card(self) -> dict[str, int | str]:
         """Steps of the generator, and of the inversion of each client's update that it begins with."""

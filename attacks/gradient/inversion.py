@@ -23,10 +23,7 @@ from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics, normalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
-from defenses.checks import MOST_EXAMPLES, MOST_STARTS, MOST_STEPS, require, require_scale, require_whole
-
-INITS = ("randn", "uniform", "grey", "black")
-
+from defenses.checks import choice_field, examples_field, flag_field, require, scale_field, starts_field, steps_field
 
 Trials = Sequence[tuple[Target, int]]
 """Targets, and which of their restarts."""
@@ -103,47 +100,28 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     costs: ClassVar[Mapping[str, Cost]] = COSTS
 
     cost: str = "cosine"
-    optimizer: str = "adam"
-    signed: bool = True
-    learning_rate: float = 0.1
-    iterations: int = 1000
-    restarts: int = 1
-    total_variation: float = 1e-4
-    boxed: bool = True
-    labels: str = "auto"
-    init: str = "randn"
-    step_decay: bool = True
-    prior_decay: bool = False
-    line_search: bool = False
-    max_images: int = 8
-    chunk: int = 32
-    max_unrolled_steps: int = 16
-    batch_norm_prior: float = 0.0
-    second_order: str = "auto"
+    optimizer: str = choice_field("adam", ("adam", "sgd", "lbfgs"))
+    signed: bool = flag_field(True)
+    learning_rate: float = scale_field(0.1)
+    iterations: int = steps_field(1000)
+    restarts: int = starts_field(1)
+    total_variation: float = scale_field(1e-4, zero=True)
+    boxed: bool = flag_field(True)
+    labels: str = choice_field("auto", ("auto", "known", "infer", "joint"))
+    init: str = choice_field("randn", ("randn", "uniform", "grey", "black"))
+    step_decay: bool = flag_field(True)
+    prior_decay: bool = flag_field(False)
+    line_search: bool = flag_field(False)
+    max_images: int = examples_field(8)
+    chunk: int = examples_field(32)
+    max_unrolled_steps: int = steps_field(16, 0)
+    batch_norm_prior: float = scale_field(0.0, zero=True)
+    second_order: str = choice_field("auto", ("auto", "exact"))
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("cost", tuple(self.costs)),
-            ("optimizer", ("adam", "sgd", "lbfgs")),
-            ("labels", ("auto", "known", "infer", "joint")),
-            ("init", INITS),
-            ("second_order", ("auto", "exact")),
-        ):
-            require(getattr(self, name) in allowed, self, name, " | ".join(allowed))
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "restarts", 1, MOST_STARTS)
-        for name in ("max_images", "chunk"):
-            require_whole(self, name, 1, MOST_EXAMPLES)
-        require_whole(self, "max_unrolled_steps", 0, MOST_STEPS)
-        for name in ("signed", "boxed", "step_decay", "prior_decay", "line_search"):
-            require(isinstance(getattr(self, name), bool), self, name, "True or False")
-        require_scale(self, "learning_rate")
-        for name in ("total_variation", "batch_norm_prior"):
-            require_scale(self, name, zero=True)
-        self._require_sense()
-
-    def _require_sense(self) -> None:
-        """Fields that only make sense together."""
+        super().__post_init__()
+        require(self.cost in self.costs, self, "cost", " | ".join(self.costs))
+        # Fields that make sense together only.
         decays = self.optimizer != "lbfgs" and self.step_decay
         require(decays or not self.prior_decay, self, "prior_decay", "False, unless adam or sgd run with step_decay")
         searchable = self.optimizer == "lbfgs" and not self.signed

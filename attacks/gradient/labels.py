@@ -14,7 +14,7 @@ from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.guesses import Labels
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
-from defenses.checks import MOST_EXAMPLES, require_whole
+from defenses.checks import examples_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,10 +33,7 @@ class LabelInference(Attack[ClientUpdate, Labels]):
         "global model, one update, its number of examples and learning rate; no labels, no auxiliary data"
     )
 
-    max_labels: int = 1024
-
-    def __post_init__(self) -> None:
-        require_whole(self, "max_labels", 1, MOST_EXAMPLES)
+    max_labels: int = examples_field(1024)
 
     def attack_many(self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]) -> list[Labels]:
         """Guesses ``num_examples`` classes per observation; nothing is random. A refused update gives the classes -1."""

@@ -17,7 +17,7 @@ from attacks.gradient.trial_gradients.matching import GradientMatching
 from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate
 from defenses.base import Update, UpdateDefense
-from defenses.checks import MOST_STEPS, require_scale, require_share, require_whole
+from defenses.checks import scale_field, share_field, steps_field
 from defenses.updates.noise import GaussianNoise, LaplaceNoise
 from defenses.updates.pruning import Pruning, prune_smallest
 
@@ -71,16 +71,10 @@ class NoiseModelInversion(GradientInversion):
     total_variation: float = 0.0
     step_decay: bool = False
     line_search: bool = True
-    noise_std: float = 0.0
-    step_noise_std: float = 0.0
-    adam_iterations: int = 400
-    guide: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "adam_iterations", 0, MOST_STEPS)
-        for name in ("noise_std", "step_noise_std", "guide"):
-            require_scale(self, name, zero=True)
+    noise_std: float = scale_field(0.0, zero=True)
+    step_noise_std: float = scale_field(0.0, zero=True)
+    adam_iterations: int = steps_field(400, 0)
+    guide: float = scale_field(0.1, zero=True)
 
     def card(self) -> dict[str, int | str]:
         """As ``GradientInversion``, of both searches."""
@@ -211,11 +205,7 @@ class MaskedInversion(GradientInversion):
     iterations: int = 600
     total_variation: float = 1e-2
     prior_decay: bool = True
-    pruned_fraction: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_share(self, "pruned_fraction")
+    pruned_fraction: float = share_field(0.0)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> MaskedInversion:
         """The attack for the pipeline's pruning and what follows it."""

@@ -12,7 +12,7 @@ from attacks.base import Knowledge
 from attacks.gradient.noise_models import MaskedInversion
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
-from defenses.checks import require_scale
+from defenses.checks import scale_field
 from defenses.updates.soteria import Soteria
 
 
@@ -38,12 +38,8 @@ class OmittedLayerInversion(MaskedInversion):
     source: ClassVar[str] = "Balunovic 2022 (Bayesian framework for gradient leakage), section 5 (Soteria)"
     threat: ClassVar[str] = "as GradientInversion, and that some layer's gradient was pruned by columns"
 
-    least_zero: float = 0.5
+    least_zero: float = scale_field(0.5, most=1)
     learned: Soteria | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_scale(self, "least_zero", most=1)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> OmittedLayerInversion:
         """The attack for the layer that the pipeline defends: over several steps hardly a column is zero in all of them."""

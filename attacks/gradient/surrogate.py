@@ -17,7 +17,7 @@ from attacks.gradient.trial_gradients.matching import GradientMatching, Observed
 from attacks.guesses import Reconstruction
 from attacks.observations import Aggregate, AttackError, ClientUpdate, Probe, TrainingUpdate
 from defenses.base import Update
-from defenses.checks import require, require_share
+from defenses.checks import require, share_field
 
 ONE_STEP = (Probe, Aggregate)
 """Observations that are of one step whatever they say: a training update may be of more steps than the server was told."""
@@ -59,11 +59,10 @@ class SurrogateMatching(GradientInversion):
     prior_decay: bool = True
     max_images: int = 50
     max_unrolled_steps: int = 0
-    alpha: float = 0.5
+    alpha: float = share_field(0.5)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_share(self, "alpha")
         # Behind the pixels there is room for one kind of unknown.
         require(self.labels != "joint", self, "labels", "auto | known | infer")
         free = tuple(name for name, cost in self.costs.items() if cost.scale_free)

@@ -18,7 +18,7 @@ from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.queries.training import split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Update
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require_scale, require_whole
+from defenses.checks import examples_field, scale_field, steps_field, width_field
 
 FEWEST = 2 * HOLDOUT
 """Simulated updates."""
@@ -100,19 +100,12 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"updates": 32, "size": 32, "hidden": 32, "iterations": 20}
 
-    updates: int = 800
-    size: int = 512
-    hidden: int = 512
-    iterations: int = 1000
-    learning_rate: float = 1e-3
+    updates: int = examples_field(800, FEWEST)
+    size: int = width_field(512)
+    hidden: int = width_field(512)
+    iterations: int = steps_field(1000)
+    learning_rate: float = scale_field(1e-3)
     learned: LearnedInverse | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_whole(self, "updates", FEWEST, MOST_EXAMPLES)
-        for name in ("size", "hidden"):
-            require_whole(self, name, 1, MOST_WIDTH)
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_scale(self, "learning_rate")
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Makes updates and trains the network.

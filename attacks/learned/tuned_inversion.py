@@ -20,7 +20,7 @@ from attacks.learned.learning_to_invert import matched
 from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.queries.training import split_rows
 from defenses.base import Update
-from defenses.checks import MOST_EXAMPLES, MOST_STARTS, require_whole
+from defenses.checks import examples_field, starts_field
 
 SHORT = 4
 """Settings are first tried with so many times fewer iterations; one in so many of them, and the defaults, again with all."""
@@ -80,14 +80,9 @@ class TunedInversion(InvertingGradients):
     )
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 8, "tune": 2, "updates": 1}
 
-    tune: int = 20
-    updates: int = 4
+    tune: int = starts_field(20, 2)
+    updates: int = examples_field(4)
     learned: Trials | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "tune", 2, MOST_STARTS)
-        require_whole(self, "updates", 1, MOST_EXAMPLES)
 
     @property
     def _training_iterations(self) -> int:

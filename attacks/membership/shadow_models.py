@@ -18,14 +18,13 @@ from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
 from defenses.base import Batch
 from defenses.checks import (
     MOST_EXAMPLES,
-    MOST_STARTS,
-    MOST_STEPS,
-    MOST_WIDTH,
     is_whole,
     require,
-    require_scale,
-    require_share,
-    require_whole,
+    scale_field,
+    share_field,
+    starts_field,
+    steps_field,
+    width_field,
 )
 
 FEWEST_EXAMPLES = 4
@@ -68,24 +67,20 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 2, "iterations": 40}
 
-    num_shadows: int = 4
+    num_shadows: int = starts_field(4)
     num_members: int = 0
-    hidden: int = 16
-    iterations: int = 300
-    learning_rate: float = 0.01
-    weight_decay: float = 0.001
+    hidden: int = width_field(16)
+    iterations: int = steps_field(300)
+    learning_rate: float = scale_field(0.01, most=1)
+    weight_decay: float = share_field(0.001)
     network: MembershipNetwork | None = field(default=None, repr=False, compare=False)
     shadow_auc: float | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_whole(self, "num_shadows", 1, MOST_STARTS)
-        require_whole(self, "hidden", 1, MOST_WIDTH)
-        require_whole(self, "iterations", 1, MOST_STEPS)
+        super().__post_init__()
         least = FEWEST_EXAMPLES // 2
         enough = is_whole(self.num_members) and (self.num_members == 0 or least <= self.num_members <= MOST_EXAMPLES)
         require(enough, self, "num_members", f"0, or a whole number from {least} to {MOST_EXAMPLES}")
-        require_scale(self, "learning_rate", most=1)
-        require_share(self, "weight_decay")
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the shadow models and, on what they say, the attack network.

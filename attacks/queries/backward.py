@@ -17,7 +17,7 @@ from attacks.normalisation import channel_statistics
 from attacks.queries.base import Query, QueryAttack
 from attacks.queries.inversion import Inversion, answers, faint_noise
 from attacks.smashed.feature_inversion import without_noise
-from defenses.checks import MOST_STEPS, require, require_scale, require_whole
+from defenses.checks import choice_field, scale_field, steps_field
 
 IGNORED, INCLUDED = PLUG_INS = ("ignored", "included")
 
@@ -58,18 +58,11 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
-    plug_in: str = INCLUDED
-    iterations: int = 5000
-    learning_rate: float = 0.01
-    total_variation: float = 10.0
-    energy: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(self.plug_in in PLUG_INS, self, "plug_in", " | ".join(PLUG_INS))
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_scale(self, "learning_rate")
-        for name in ("total_variation", "energy"):
-            require_scale(self, name, zero=True)
+    plug_in: str = choice_field(INCLUDED, PLUG_INS)
+    iterations: int = steps_field(5000)
+    learning_rate: float = scale_field(0.01)
+    total_variation: float = scale_field(10.0, zero=True)
+    energy: float = scale_field(0.0, zero=True)
 
     @property
     def knows_defenses(self) -> bool:

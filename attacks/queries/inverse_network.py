@@ -16,7 +16,7 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
 from attacks.queries.base import Query, QueryAttack
 from attacks.queries.training import RETRAINED, Learned, Lesson, Subject, learned_by
-from defenses.checks import MOST_WIDTH, require_whole
+from defenses.checks import width_field
 
 
 class MapDecoder(nn.Module):
@@ -98,14 +98,14 @@ class InverseNetwork(QueryAttack[Reconstruction]):
 
     training: str = RETRAINED
     iterations: int = 1000
-    width: int = 32
+    width: int = width_field(32)
     batch_size: int = 16
     learning_rate: float = 2e-3
     learned: Learned | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.lesson.check(smallest_batch=1)
-        require_whole(self, "width", 1, MOST_WIDTH)
 
     @property
     def lesson(self) -> Lesson:

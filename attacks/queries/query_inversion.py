@@ -17,7 +17,7 @@ from attacks.queries.base import Query, QueryAttack
 from attacks.queries.inversion import Inversion, answers, smooth_noise
 from attacks.query_sender import QuerySender
 from attacks.smashed.feature_inversion import without_noise
-from defenses.checks import MOST_STEPS, require_scale, require_whole
+from defenses.checks import scale_field, steps_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,14 +52,9 @@ class QueryInversion(QueryAttack[Reconstruction]):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
-    iterations: int = 300
-    learning_rate: float = 0.1
-    total_variation: float = 0.01
-
-    def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_scale(self, "learning_rate")
-        require_scale(self, "total_variation", zero=True)
+    iterations: int = steps_field(300)
+    learning_rate: float = scale_field(0.1)
+    total_variation: float = scale_field(0.01, zero=True)
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
         """Inverts what travelled; random is where it starts.

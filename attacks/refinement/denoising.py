@@ -17,7 +17,7 @@ from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from attacks.refinement.restoration import kept_and_held, mean_psnr, train_on_pairs
 from defenses.base import Batch
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require_scale, require_whole
+from defenses.checks import examples_field, scale_field, steps_field, width_field
 
 GRAINS = (1, 2, 4)
 """Sizes of a grain of noise in pixels. Total variation leaves blotches of several pixels in a guess, not white noise."""
@@ -79,19 +79,12 @@ class LearnedDenoiser(Refinement):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "width": 4, "batch_size": 8}
 
-    iterations: int = 400
-    width: int = 12
-    batch_size: int = 32
-    learning_rate: float = 4e-3
-    strongest: float = 0.5
+    iterations: int = steps_field(400)
+    width: int = width_field(12)
+    batch_size: int = examples_field(32)
+    learning_rate: float = scale_field(4e-3, most=1)
+    strongest: float = scale_field(0.5, most=2)
     learned: Denoiser | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "width", 1, MOST_WIDTH)
-        require_whole(self, "batch_size", 1, MOST_EXAMPLES)
-        require_scale(self, "learning_rate", most=1)
-        require_scale(self, "strongest", most=2)
 
     @property
     def learns_from_defenses(self) -> bool:

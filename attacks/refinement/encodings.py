@@ -14,7 +14,7 @@ from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from defenses.base import Batch
-from defenses.checks import MOST_EXAMPLES, require_scale, require_whole
+from defenses.checks import examples_field, scale_field
 from defenses.images.instahide import InstaHide
 
 
@@ -53,17 +53,12 @@ class EncodingInversion(Refinement):
     needs_auxiliary: ClassVar[bool] = True
     quick: ClassVar[Mapping[str, Any]] = {"repeats": 1, "batch_size": 8}
 
-    components: int = 128
-    ridge: float = 0.1
-    repeats: int = 4
-    batch_size: int = 32
-    max_auxiliary: int = 2000
+    components: int = examples_field(128)
+    ridge: float = scale_field(0.1)
+    repeats: int = examples_field(4)
+    batch_size: int = examples_field(32, 2)
+    max_auxiliary: int = examples_field(2000, 2)
     learned: tuple[_Map, ...] | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        for name, least in (("components", 1), ("repeats", 1), ("batch_size", 2), ("max_auxiliary", 2)):
-            require_whole(self, name, least, MOST_EXAMPLES)
-        require_scale(self, "ridge")
 
     @torch.no_grad()
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> EncodingInversion:

@@ -16,7 +16,7 @@ from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from attacks.refinement.transform_inverses import changes_nothing, has_direction, invert_transform
-from defenses.checks import MOST_EXAMPLES, require, require_scale, require_whole
+from defenses.checks import choice_field, examples_field, scale_field
 from defenses.images.ats import ATS, parse_policies
 from defenses.images.transforms import LIBRARY, apply_transform
 
@@ -104,19 +104,12 @@ class PolicyInversion(Refinement):
     threat: ClassVar[str] = "recovered images, the ATS policies (never the draws), auxiliary images like the clients'"
     needs_auxiliary: ClassVar[bool] = True
 
-    prior: str = "gaussian"
-    components: int = 64
-    noise: float = 0.05
-    consistency: float = 1.0
-    max_auxiliary: int = 1000
+    prior: str = choice_field("gaussian", PRIORS)
+    components: int = examples_field(64)
+    noise: float = scale_field(0.05, most=1)
+    consistency: float = scale_field(1.0, zero=True)
+    max_auxiliary: int = examples_field(1000, 2)
     learned: tuple[_Undo, ...] | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require(self.prior in PRIORS, self, "prior", " | ".join(PRIORS))
-        require_whole(self, "components", 1, MOST_EXAMPLES)
-        require_whole(self, "max_auxiliary", 2, MOST_EXAMPLES)
-        require_scale(self, "noise", most=1)
-        require_scale(self, "consistency", zero=True)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> PolicyInversion:
         """Learns what each draw of the pipeline's first ATS does to auxiliary images; without ATS, that there is nothing to undo.

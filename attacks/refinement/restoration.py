@@ -16,7 +16,7 @@ from attacks.networks.unet import UNet
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from defenses.base import Batch, InputDefense
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require_scale, require_share, require_whole
+from defenses.checks import examples_field, scale_field, share_field, steps_field, width_field
 from defenses.pipeline import Pipeline
 
 HOLDOUT = 8
@@ -73,19 +73,12 @@ class LearnedRestorer(Refinement):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "width": 4, "batch_size": 8}
 
-    iterations: int = 200
-    width: int = 12
-    batch_size: int = 32
-    learning_rate: float = 4e-3
-    input_noise: float = 0.05
+    iterations: int = steps_field(200)
+    width: int = width_field(12)
+    batch_size: int = examples_field(32)
+    learning_rate: float = scale_field(4e-3, most=1)
+    input_noise: float = share_field(0.05)
     learned: Restorer | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "width", 1, MOST_WIDTH)
-        require_whole(self, "batch_size", 1, MOST_EXAMPLES)
-        require_scale(self, "learning_rate", most=1)
-        require_share(self, "input_noise")
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network; deterministic given the generator.

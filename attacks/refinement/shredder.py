@@ -13,7 +13,7 @@ from torch import Tensor
 from attacks.image_measures import total_variation
 from attacks.refinement.jigsaw import place_blocks
 from attacks.refinement.unshuffle import Piece, Unshuffle, Windows
-from defenses.checks import MOST_STEPS, require_scale, require_whole
+from defenses.checks import scale_field, steps_field
 from defenses.images.visual_mixer_windows import Level
 
 
@@ -39,13 +39,8 @@ class Shredder(Unshuffle):
     effort: ClassVar[Mapping[str, str]] = {"sweeps": "iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"sweeps": 5}
 
-    sweeps: int = 1000
-    temperature: float = 0.2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "sweeps", 1, MOST_STEPS)
-        require_scale(self, "temperature", zero=True)
+    sweeps: int = steps_field(1000)
+    temperature: float = scale_field(0.2, zero=True)
 
     def card(self) -> dict[str, int | str]:
         """Proposals for each window."""
@@ -93,11 +88,7 @@ class Jigsaw(Unshuffle):
     effort: ClassVar[Mapping[str, str]] = {"sweeps": "iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"sweeps": 5}
 
-    sweeps: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "sweeps", 1, MOST_STEPS)
+    sweeps: int = steps_field(10)
 
     def card(self) -> dict[str, int | str]:
         """Visits of each window."""

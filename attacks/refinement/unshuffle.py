@@ -17,7 +17,7 @@ from attacks.refinement.base import Begun, Refinement
 from attacks.refinement.restoration import protect_afresh
 from attacks.refinement.window_inference import WindowInference, learn_windows
 from defenses.base import Batch
-from defenses.checks import MOST_SIDE, require, require_whole
+from defenses.checks import MOST_SIDE, choice_field, whole_field
 from defenses.images.block_shuffle import BlockShuffle
 from defenses.images.vfe import window_fill, window_sum
 from defenses.images.visual_mixer import VisualMixer, shuffle_windows
@@ -76,13 +76,12 @@ class Unshuffle(Refinement):
         "a guess of the protected images and the defence's algorithm; auxiliary images, from which it learns to tell how large "
         "the windows of VisualMixer are"
     )
-    window: int = 0
-    partition: str = "inferred"
+    window: int = whole_field(0, 0, MOST_SIDE, "; 0: from the pipeline")
+    partition: str = choice_field("inferred", PARTITIONS)
     learned: Learned | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_whole(self, "window", 0, MOST_SIDE, "; 0: from the pipeline")
-        require(self.partition in PARTITIONS, self, "partition", ", ".join(PARTITIONS))
+        super().__post_init__()
         if self.window and self.reveals_windows:
             raise ValueError(f"{self}: window is given and the windows are told; allowed: one of the two")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import Pool, mean_of_transmissions, tells_slots
 from attacks.smashed.feature_averaging import FeatureAveraging
-from defenses.checks import require
+from defenses.checks import choice_field
 
 POOLINGS = ("set", "concat")
 SEEDS = 6
@@ -97,11 +97,7 @@ class AdaptiveDecoder(FeatureAveraging):
 
     iterations: int = 600
     transmissions: int = 30
-    pooling: str = "set"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.pooling in POOLINGS, self, "pooling", ", ".join(POOLINGS))
+    pooling: str = choice_field("set", POOLINGS)
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
         """See above; how far apart two transmissions of a token are is measured on auxiliary images."""

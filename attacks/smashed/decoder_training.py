@@ -18,7 +18,7 @@ from attacks.observations import AttackError
 from attacks.refinement.restoration import HOLDOUT
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedAttack, SmashedData
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require, require_scale, require_whole
+from defenses.checks import examples_field, require, scale_field, steps_field, width_field
 
 MIN_EXAMPLES = 2 * HOLDOUT
 WARM_UP = 40
@@ -70,18 +70,15 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 16, "batch_size": 8}
 
-    iterations: int = 600
-    width: int = 64
-    batch_size: int = 32
-    learning_rate: float = 1e-3
+    iterations: int = steps_field(600)
+    width: int = width_field(64)
+    batch_size: int = examples_field(32, 2)
+    learning_rate: float = scale_field(1e-3)
     learned: LearnedDecoder | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "width", 1, MOST_WIDTH)
-        require_whole(self, "batch_size", 2, MOST_EXAMPLES)
+        super().__post_init__()
         require(self.batch_size % 2 == 0, self, "batch_size", "an even number")
-        require_scale(self, "learning_rate")
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
         """How the ``transmissions`` of the same images become one input; by default the first transmission alone."""

@@ -19,7 +19,7 @@ from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData, sender_of
 from attacks.smashed.feature_inversion import AssumedSender
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
 from defenses.base import Update
-from defenses.checks import MOST_STEPS, require_scale, require_whole
+from defenses.checks import scale_field, steps_field
 from defenses.pipeline import Pipeline
 
 
@@ -61,15 +61,10 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
-    iterations: int = 200
-    learning_rate: float = 0.1
-    feature_weight: float = 1.0
+    iterations: int = steps_field(200)
+    learning_rate: float = scale_field(0.1)
+    feature_weight: float = scale_field(1.0, zero=True)
     learned: Pipeline | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_scale(self, "learning_rate")
-        require_scale(self, "feature_weight", zero=True)
 
     @property
     def needs_step(self) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import Draw, Pool, from_store, mean_of_transmissions, pooled_transmissions
 from attacks.smashed.tokens.decoder import TokenDecoder
-from defenses.checks import MOST_EXAMPLES, require_whole
+from defenses.checks import examples_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,14 +45,9 @@ class FeatureAveraging(TokenDecoder):
     quick: ClassVar[Mapping[str, Any]] = {**TokenDecoder.quick, "transmissions": 3, "num_images": 32}
 
     iterations: int = 400
-    transmissions: int = 60
-    num_images: int = 1000
+    transmissions: int = examples_field(60)
+    num_images: int = examples_field(1000, 2)
     beyond_run: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "transmissions", 1, MOST_EXAMPLES)
-        require_whole(self, "num_images", 2, MOST_EXAMPLES)
 
     def limited_to(self, transmissions: int) -> Self:
         """With so many transmissions at most."""

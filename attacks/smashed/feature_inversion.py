@@ -20,7 +20,7 @@ from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
 from attacks.smashed.tokens.positions import TokenReader
 from attacks.smashed.tokens.training import train_reader
 from defenses.base import DefenseError
-from defenses.checks import MOST_STEPS, require, require_scale, require_whole
+from defenses.checks import choice_field, scale_field, steps_field
 from defenses.pipeline import Pipeline
 
 PERMUTATIONS = ("fixed", "resampled", "jigsaw", "oracle")
@@ -119,19 +119,12 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "reader_iterations": 12}
 
-    permutation: str = "fixed"
-    iterations: int = 200
-    learning_rate: float = 0.1
-    total_variation: float = 0.0
-    reader_iterations: int = 500
+    permutation: str = choice_field("fixed", PERMUTATIONS)
+    iterations: int = steps_field(200)
+    learning_rate: float = scale_field(0.1)
+    total_variation: float = scale_field(0.0, zero=True)
+    reader_iterations: int = steps_field(500)
     learned: Prepared | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require(self.permutation in PERMUTATIONS, self, "permutation", " | ".join(PERMUTATIONS))
-        for name in ("iterations", "reader_iterations"):
-            require_whole(self, name, 1, MOST_STEPS)
-        require_scale(self, "learning_rate")
-        require_scale(self, "total_variation", zero=True)
 
     @property
     def needs_auxiliary(self) -> bool:  # type: ignore[override]

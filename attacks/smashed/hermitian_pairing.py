@@ -18,7 +18,7 @@ from attacks.smashed.feature_inversion import FeatureInversion
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
 from attacks.smashed.tokens.positions import TokenReader, place
 from attacks.smashed.tokens.training import train_reader
-from defenses.checks import MOST_STEPS, require_whole
+from defenses.checks import steps_field
 from defenses.smashed.spectral_shuffle import SpectralShuffle, from_spectrum, mirror, patch_side, to_planes, to_tokens
 
 
@@ -135,12 +135,9 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
-    iterations: int = 500
+    iterations: int = steps_field(500)
     learned: TokenReader | None = field(default=None, repr=False, compare=False)
     plain: FeatureInversion | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network.

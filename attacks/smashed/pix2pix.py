@@ -13,7 +13,7 @@ from attacks.networks.decoder import Layout, Standardise, redraw
 from attacks.networks.unet import UNet
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import DecoderAttack, Draw
-from defenses.checks import require_scale
+from defenses.checks import scale_field
 
 
 class TokenMap(nn.Module):
@@ -102,11 +102,7 @@ class Pix2Pix(DecoderAttack):
     iterations: int = 200
     width: int = 12
     learning_rate: float = 2e-4
-    l1_weight: float = 100.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_scale(self, "l1_weight", zero=True)
+    l1_weight: float = scale_field(100.0, zero=True)
 
     def train(self, sender: Sender, draw: Draw, layout: Layout, generator: torch.Generator) -> nn.Module:
         """Trains both networks and keeps the generator."""

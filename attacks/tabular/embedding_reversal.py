@@ -23,7 +23,7 @@ from attacks.tabular.base import (
     embeddings_of,
     table_of,
 )
-from defenses.checks import MOST_DEPTH, MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require, require_scale, require_whole
+from defenses.checks import MOST_DEPTH, examples_field, require, scale_field, steps_field, whole_field, width_field
 
 
 class ReversalNetwork(nn.Module):
@@ -71,20 +71,16 @@ class EmbeddingReversal(TableAttack):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 5, "width": 8, "batch_size": 8}
 
-    iterations: int = 400
-    width: int = 16
-    heads: int = 4
-    batch_size: int = 128
-    learning_rate: float = 3e-3
+    iterations: int = steps_field(400)
+    width: int = width_field(16)
+    heads: int = whole_field(4, 1, MOST_DEPTH)
+    batch_size: int = examples_field(128, 2)
+    learning_rate: float = scale_field(3e-3, most=1)
     learned: tuple[Sender, Dictionary, Tensor, Tensor, int] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "width", 1, MOST_WIDTH)
-        require_whole(self, "heads", 1, MOST_DEPTH)
-        require_whole(self, "batch_size", 2, MOST_EXAMPLES)
+        super().__post_init__()
         require(self.width % self.heads == 0, self, "width", f"a multiple of heads = {self.heads}")
-        require_scale(self, "learning_rate", most=1)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keeps auxiliary rows and what the client half makes of them.

@@ -24,7 +24,7 @@ from attacks.tabular.base import (
     table_of,
 )
 from attacks.tabular.matching import closest, matched_mean
-from defenses.checks import MOST_EXAMPLES, require, require_whole
+from defenses.checks import examples_field, flag_field
 
 SMALLEST_VARIANCE = 1e-8
 """Of the noise, over the mean square of an embedding: without noise the nearest category has all of the probability."""
@@ -131,15 +131,10 @@ class FieldReading(TableAttack):
     threat: ClassVar[str] = "smashed data; the client half's public weights; the defences' algorithm; auxiliary rows"
     quick: ClassVar[Mapping[str, Any]] = {"batch_size": 8}
 
-    transmissions: int = 8
-    beyond_run: bool = False
-    batch_size: int = 64
+    transmissions: int = examples_field(8)
+    beyond_run: bool = flag_field(False)
+    batch_size: int = examples_field(64, 2)
     learned: FieldReader | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_whole(self, "transmissions", 1, MOST_EXAMPLES)
-        require_whole(self, "batch_size", 2, MOST_EXAMPLES)
-        require(isinstance(self.beyond_run, bool), self, "beyond_run", "True or False")
 
     def limited_to(self, transmissions: int) -> Self:
         """The same attack on so many."""

@@ -15,7 +15,7 @@ from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
 from attacks.uploads.base import UploadedCollection
 from attacks.uploads.magnitude_system import MagnitudeSystem, signs_of
-from defenses.checks import MOST_STARTS, MOST_STEPS, require_whole
+from defenses.checks import starts_field, steps_field
 from defenses.images.instahide import InstaHide
 
 FIRST_PRIOR, LAST_PRIOR, SHRINK = 10.0, 1e-4, 0.85
@@ -78,14 +78,10 @@ class JointEncodingInversion(Attack[UploadedCollection, Reconstruction]):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 6, "restarts": 1}
 
-    iterations: int = 150
-    restarts: int = 2
-    weight_steps: int = 15
+    iterations: int = steps_field(150)
+    restarts: int = starts_field(2)
+    weight_steps: int = steps_field(15)
     learned: tuple[_Known, ...] | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        for name, most in (("iterations", MOST_STEPS), ("restarts", MOST_STARTS), ("weight_steps", MOST_STEPS)):
-            require_whole(self, name, 1, most)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> JointEncodingInversion:
         """Keeps the server's own images by class; without InstaHide in the pipeline, that there is nothing to undo.

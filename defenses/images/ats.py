@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, DefenseError, InputDefense
-from defenses.checks import is_whole, require
+from defenses.checks import flag_field, is_whole, require
 from defenses.functional import random_signs
 from defenses.images.transforms import LIBRARY, apply_transform
 
@@ -90,7 +90,7 @@ class ATS(InputDefense):
     """
 
     policies: str = "3-1-7+43-18-18"
-    use_prob: bool = False
+    use_prob: bool = flag_field(False)
     channels: int = 0
 
     always_shown: ClassVar[tuple[str, ...]] = ("policies",)
@@ -98,6 +98,7 @@ class ATS(InputDefense):
     source: ClassVar[str] = "Gao et al., Privacy-preserving Collaborative Learning with ATS, CVPR 2021, 4.4 and Table 5"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         form = f"policies such as '3-1-7+43-18-18', of indices 0 .. {len(LIBRARY) - 1}, no index in two policies"
         require(isinstance(self.policies, str), self, "policies", form)
         known = is_whole(self.channels) and self.channels in (0, 1, 3)
@@ -111,7 +112,6 @@ class ATS(InputDefense):
             parse_policies(self.policies)
         except ValueError as error:
             require(False, self, "policies", f"{form} ({error})")
-        require(isinstance(self.use_prob, bool), self, "use_prob", "True or False")
 
     @classmethod
     def read(cls, policies: str | Path, use_prob: bool = False, channels: int | None = None) -> Self:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import MOST_SIDE, is_whole, require, require_whole
+from defenses.checks import MOST_SIDE, is_whole, require, whole_field
 from defenses.images.visual_mixer import shuffle_windows
 
 
@@ -36,10 +36,10 @@ class BlockShuffle(InputDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "WindowMean", "Shredder", "Jigsaw")
 
     window: int = 8
-    blocks: int = 2
+    blocks: int = whole_field(2, 1, MOST_SIDE)
 
     def __post_init__(self) -> None:
-        require_whole(self, "blocks", 1, MOST_SIDE)
+        super().__post_init__()
         fits = is_whole(self.window) and 1 <= self.window <= MOST_SIDE and self.window % self.blocks == 0
         require(fits, self, "window", f"a positive multiple of blocks, {self.blocks}, at most {MOST_SIDE}")
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import MOST_SIDE, require_scale, require_whole
+from defenses.checks import MOST_SIDE, scale_field, whole_field
 
 
 def gaussian_blur(images: Tensor, std: float) -> Tensor:
@@ -61,7 +61,7 @@ class Blur(InputDefense):
         std: Standard deviation of the Gaussian in pixels; 0 changes nothing.
     """
 
-    std: float = 1.0
+    std: float = scale_field(1.0, zero=True, most=MOST_SIDE)
 
     always_shown: ClassVar[tuple[str, ...]] = ("std",)
     source: ClassVar[str] = "Baseline; Gonzalez and Woods, Digital Image Processing, 3.5"
@@ -69,10 +69,6 @@ class Blur(InputDefense):
     at_inference: ClassVar[bool] = True
     resamples: ClassVar[bool] = False
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "TokenDecoder")
-
-    def __post_init__(self) -> None:
-        # A Gaussian that is wider than the largest image leaves what its border is, and no more.
-        require_scale(self, "std", zero=True, most=MOST_SIDE)
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Blurs the images; deterministic, targets are unchanged."""
@@ -92,7 +88,7 @@ class Downsample(InputDefense):
         factor: 14 makes 16 x 16 of 224 x 224, as in the paper; 1 changes nothing.
     """
 
-    factor: int = 14
+    factor: int = whole_field(14, 1, MOST_SIDE)
 
     always_shown: ClassVar[tuple[str, ...]] = ("factor",)
     source: ClassVar[str] = (
@@ -101,9 +97,6 @@ class Downsample(InputDefense):
     at_inference: ClassVar[bool] = True
     resamples: ClassVar[bool] = False
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "TokenDecoder")
-
-    def __post_init__(self) -> None:
-        require_whole(self, "factor", 1, MOST_SIDE)
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Shrinks and enlarges the images; deterministic, targets are unchanged."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import is_number, require, require_whole
+from defenses.checks import is_number, require, whole_field
 from defenses.functional import random_signs
 
 MOST_MIXED = 32
@@ -73,7 +73,7 @@ class InstaHide(InputDefense):
         max_weight: Largest weight of one image, the paper's c_1.
     """
 
-    num_mixed: int = 4
+    num_mixed: int = whole_field(4, 1, MOST_MIXED)
     max_weight: float = 0.65
 
     always_shown: ClassVar[tuple[str, ...]] = ("num_mixed",)
@@ -86,7 +86,7 @@ class InstaHide(InputDefense):
     )
 
     def __post_init__(self) -> None:
-        require_whole(self, "num_mixed", 1, MOST_MIXED)
+        super().__post_init__()
         allowed = is_number(self.max_weight) and 1 / self.num_mixed <= self.max_weight <= 1
         require(allowed, self, "max_weight", f"a number from 1/num_mixed = {1 / self.num_mixed:.4g} to 1")
 

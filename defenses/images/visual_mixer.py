@@ -15,7 +15,17 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import MOST_SIDE, is_number, is_whole, require, require_scale, require_whole
+from defenses.checks import (
+    MOST_SIDE,
+    checked_field,
+    choice_field,
+    flag_field,
+    is_number,
+    is_whole,
+    require,
+    scale_field,
+    whole_field,
+)
 from defenses.images.vfe import pair_count
 from defenses.images.visual_mixer_bounds import (
     ESTIMATORS,
@@ -38,6 +48,10 @@ from defenses.images.visual_mixer_windows import (
 )
 
 CHANNELS = ("per-channel", "spatial")
+
+
+def _is_bound(value: object) -> bool:
+    return value == "auto" or (is_whole(value) and value <= MOST_SIDE)  # type: ignore[operator]
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,24 +103,23 @@ class VisualMixer(InputDefense):
         "PassAveraging",
     )
 
-    window_lower: int = 2
-    window_upper: int | str = 15
-    density: str = "normalised"
-    strict_lower: bool = False
-    channels: str = "per-channel"
-    first_regions: str = "halved"
-    target_vfe: float = 0.0
-    vfe_margin: float = 0.0
-    max_change: float = 5.0
-    confidence: float = 0.5
-    estimator: str = "exact"
-    strict_upper: bool = False
-    reshuffle: bool = False
+    window_lower: int = whole_field(2, 1, MOST_SIDE)
+    window_upper: int | str = checked_field(15, _is_bound, f'a whole number up to {MOST_SIDE}, or "auto"')
+    density: str = choice_field("normalised", DENSITIES)
+    strict_lower: bool = flag_field(False)
+    channels: str = choice_field("per-channel", CHANNELS)
+    first_regions: str = choice_field("halved", FIRST_REGIONS)
+    target_vfe: float = scale_field(0.0, zero=True)
+    vfe_margin: float = scale_field(0.0, zero=True)
+    max_change: float = scale_field(5.0)
+    confidence: float = checked_field(0.5, lambda value: is_number(value) and 0 < value < 1, "a number in (0, 1)")
+    estimator: str = choice_field("exact", ESTIMATORS)
+    strict_upper: bool = flag_field(False)
+    reshuffle: bool = flag_field(False)
 
     def __post_init__(self) -> None:
-        require(isinstance(self.reshuffle, bool), self, "reshuffle", "True or False")
+        super().__post_init__()
         object.__setattr__(self, "resamples", self.reshuffle)  # of the class it says what the default does
-        self._check_settings()
         lower, upper = power_of_two(self.window_lower, up=self.strict_lower), self.upper
         least = max(self.window_lower, lower)
         given = "" if upper == self.window_upper else f" (it is {upper} here)"
@@ -118,23 +131,6 @@ class VisualMixer(InputDefense):
             reached = shuffled_vfe(most, self.vfe_margin)
             allowed = f"at most {reached:.4g}, which windows of {most} reach, the largest under a bound of {upper}"
             require(reached >= self.target_vfe, self, "target_vfe", allowed)
-
-    def _check_settings(self) -> None:
-        require_whole(self, "window_lower", 1, MOST_SIDE)
-        upper = self.window_upper
-        bound = upper == "auto" or (isinstance(upper, int) and is_whole(upper) and upper <= MOST_SIDE)
-        require(bound, self, "window_upper", f'a whole number up to {MOST_SIDE}, or "auto"')
-        require(isinstance(self.strict_lower, bool), self, "strict_lower", "True or False")
-        require(self.density in DENSITIES, self, "density", ", ".join(DENSITIES))
-        require(self.channels in CHANNELS, self, "channels", ", ".join(CHANNELS))
-        require(self.first_regions in FIRST_REGIONS, self, "first_regions", ", ".join(FIRST_REGIONS))
-        for name in ("target_vfe", "vfe_margin"):
-            require_scale(self, name, zero=True)
-        require_scale(self, "max_change")
-        inside = is_number(self.confidence) and 0 < self.confidence < 1
-        require(inside, self, "confidence", "a number in (0, 1)")
-        require(self.estimator in ESTIMATORS, self, "estimator", ", ".join(ESTIMATORS))
-        require(isinstance(self.strict_upper, bool), self, "strict_upper", "True or False")
 
     @property
     def upper(self) -> int:

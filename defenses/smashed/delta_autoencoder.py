@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, require, require_scale, require_whole
+from defenses.checks import examples_field, require, scale_field, steps_field, whole_field
 from defenses.fitting import SHAPE, FitContext, FittedDefense, features_by_row, in_eval_mode, placed
 from defenses.smashed.delta_masks import MODES, DeltaMasks
 
@@ -59,10 +59,10 @@ class DeltaAutoencoder(FittedDefense):
     iterations: int | None = None
     mode: str = "scalar"
     threshold: float | None = None
-    epochs: int = 120
-    learning_rate: float = 1e-3
-    stride: int = 1
-    batch_size: int = 32
+    epochs: int = steps_field(120, 0)
+    learning_rate: float = scale_field(1e-3)
+    stride: int = whole_field(1, 1, 2)
+    batch_size: int = examples_field(32)
 
     quick: ClassVar[Mapping[str, Any]] = {"epochs": 3}
     path_axis: ClassVar[str] = "epochs"
@@ -71,11 +71,9 @@ class DeltaAutoencoder(FittedDefense):
     source: ClassVar[str] = "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), Algorithms 1 and 2"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = isinstance(self.variant, str) and self.variant in VARIANTS
         require(known, self, "variant", ", ".join(VARIANTS))
-        for name, least, most in (("epochs", 0, MOST_STEPS), ("stride", 1, 2), ("batch_size", 1, MOST_EXAMPLES)):
-            require_whole(self, name, least, most)
-        require_scale(self, "learning_rate")
         _ = self.masks  # which checks the other fields
 
     @property

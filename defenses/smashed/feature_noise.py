@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from defenses.base import SmashedDefense
-from defenses.checks import is_number, require, require_multiplier, require_noise, require_scale
+from defenses.checks import (
+    LEAST_MULTIPLIER,
+    checked_field,
+    choice_field,
+    is_number,
+    noise_field,
+    scale_field,
+)
 from defenses.functional import gaussian_like
 from defenses.neighbours import REPLACE_ONE, SENSITIVITY, ZERO_OUT
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
@@ -28,7 +35,7 @@ class FeatureNoise(SmashedDefense):
         std: Standard deviation in the unit of the features. 0 changes nothing.
     """
 
-    std: float = 4.0
+    std: float = noise_field(4.0)
 
     always_shown: ClassVar[tuple[str, ...]] = ("std",)
     source: ClassVar[str] = (
@@ -39,9 +46,6 @@ class FeatureNoise(SmashedDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = (
         "FeatureAveraging", "FieldReading", "AttributeInference", "InverseNetwork",
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        require_noise(self, "std")
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
         """Adds the noise."""
@@ -82,10 +86,10 @@ class FeatureDP(SmashedDefense):
     The paper prints epsilon = 6.68 for its baseline "DP" but neither its clipping, its delta nor its neighbours.
     """
 
-    clip: float = 1.0
-    noise_multiplier: float = 1.0
-    delta: float = 1e-5
-    neighbours: str = REPLACE_ONE
+    clip: float = scale_field(1.0)
+    noise_multiplier: float = noise_field(1.0, LEAST_MULTIPLIER)
+    delta: float = checked_field(1e-5, lambda value: is_number(value) and 0 < value < 1, "a number in (0, 1)")
+    neighbours: str = choice_field(REPLACE_ONE, (REPLACE_ONE, ZERO_OUT))
 
     bounds_examples: ClassVar[bool] = True
     always_shown: ClassVar[tuple[str, ...]] = ("clip", "noise_multiplier")
@@ -97,13 +101,6 @@ class FeatureDP(SmashedDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = (
         "FeatureAveraging", "FieldReading", "AttributeInference", "InverseNetwork",
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        require_scale(self, "clip")
-        require_multiplier(self, "noise_multiplier")
-        require(is_number(self.delta) and 0 < self.delta < 1, self, "delta", "a number in (0, 1)")
-        known = self.neighbours in (REPLACE_ONE, ZERO_OUT)
-        require(known, self, "neighbours", f"{REPLACE_ONE!r} or {ZERO_OUT!r}")
 
     def epsilon(self, releases: int = 1) -> float:
         """The exact epsilon at ``delta`` of sending the features of one example ``releases`` times; inf without noise.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import DefenseError
-from defenses.checks import MOST_EXAMPLES, require, require_whole
+from defenses.checks import examples_field, require
 from defenses.fitting import SHAPE, FitContext, FittedDefense, features_in_batches
 
 _COLUMNS = 1 << 16
@@ -33,7 +33,7 @@ class FeaturePCA(FittedDefense):
         components: k, at least 1 and at most the rank of the fit set.
     """
 
-    components: int = 5
+    components: int = examples_field(5)
 
     path_axis: ClassVar[str] = "components"
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("AttributeInference", "InverseNetwork")
@@ -41,9 +41,6 @@ class FeaturePCA(FittedDefense):
     source: ClassVar[str] = (
         "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), baseline PCA; Malekzadeh et al. 2017; Osia et al. 2020"
     )
-
-    def __post_init__(self) -> None:
-        require_whole(self, "components", 1, MOST_EXAMPLES)
 
     @property
     def least_images(self) -> int:

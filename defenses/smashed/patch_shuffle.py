@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import DefenseError, SmashedDefense
-from defenses.checks import require, require_share
+from defenses.checks import flag_field, share_field
 from defenses.smashed.shuffle_counts import order_counts
 
 
@@ -80,8 +80,8 @@ class BatchShuffle(SmashedDefense):
             puts the native tokens into slots 0 to K - 1 of every image and so tells which ones they are.
     """
 
-    k: float = 0.4
-    final_shuffle: bool = True
+    k: float = share_field(0.4)
+    final_shuffle: bool = flag_field(True)
 
     always_shown: ClassVar[tuple[str, ...]] = ("k",)
     source: ClassVar[str] = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Algorithm 2"
@@ -95,10 +95,6 @@ class BatchShuffle(SmashedDefense):
         "TokenJigsaw",
         "FieldReading",
     )
-
-    def __post_init__(self) -> None:
-        require_share(self, "k")
-        require(isinstance(self.final_shuffle, bool), self, "final_shuffle", "True or False")
 
     def num_native(self, num_tokens: int) -> int:
         """K, how many of an image's N tokens are not exchanged."""

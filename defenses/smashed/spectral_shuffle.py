@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import DefenseError, SmashedDefense
-from defenses.checks import require
+from defenses.checks import choice_field
 from defenses.smashed.patch_shuffle import gather_tokens, shuffled_within_images
 
 STAGES = ("post_embed", "pixel")
@@ -98,7 +98,7 @@ class SpectralShuffle(SmashedDefense):
     The released code takes the spectrum without gradients and so cannot train the embedding; here gradients pass.
     """
 
-    fft_stage: str = "post_embed"
+    fft_stage: str = choice_field("post_embed", STAGES)
 
     source: ClassVar[str] = (
         "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, figure 4 (PS+)"
@@ -108,9 +108,6 @@ class SpectralShuffle(SmashedDefense):
     widening: ClassVar[int] = 2
     at_inference: ClassVar[bool] = True
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("HermitianPairing", "AdaptiveDecoder")
-
-    def __post_init__(self) -> None:
-        require(self.fft_stage in STAGES, self, "fft_stage", ", ".join(STAGES))
 
     @property
     def raw_patches(self) -> bool:

@@ -18,7 +18,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from defenses.base import DefenseError, Loss, Training, TrainingDefense
-from defenses.checks import is_number, require, require_multiplier, require_scale
+from defenses.checks import (
+    LARGEST_NOISE,
+    LEAST_MULTIPLIER,
+    checked_field,
+    choice_field,
+    is_number,
+    require,
+    require_scale,
+    scale_field,
+)
 from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE, SENSITIVITY
 from defenses.random_draws import spawned
 from defenses.training.accounting import epsilon_spent, least_epsilon, noise_for_budget
@@ -112,9 +121,9 @@ class DPSGD(TrainingDefense):
 
     target_epsilon: float | None = None
     noise_multiplier: float | None = None
-    target_delta: float = 1e-5
-    max_grad_norm: float = 1.0
-    neighbours: str = REPLACE_ONE
+    target_delta: float = checked_field(1e-5, lambda value: is_number(value) and 0 < value < 1, "a number in (0, 1)")
+    max_grad_norm: float = scale_field(1.0)
+    neighbours: str = choice_field(REPLACE_ONE, (REPLACE_ONE, ADD_OR_REMOVE))
     sample_rate: float | None = None
 
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LossThreshold", "ShadowModels")
@@ -126,27 +135,24 @@ class DPSGD(TrainingDefense):
     replaces_optimizer: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.noise_multiplier is None and self.target_epsilon is None:
             object.__setattr__(self, "target_epsilon", 8.0)
         if self.noise_multiplier is not None:
-            require_multiplier(self, "noise_multiplier")
+            require_scale(self, "noise_multiplier", zero=True, least=LEAST_MULTIPLIER, most=LARGEST_NOISE)
             require(self.target_epsilon is None, self, "target_epsilon", "None when noise_multiplier is given")
         else:
             budget = (
                 is_number(self.target_epsilon) and self.target_epsilon is not None and 0 < self.target_epsilon <= 1e6
             )
             require(budget, self, "target_epsilon", "a number above 0 and up to 1e6, or None with a noise_multiplier")
-        require(is_number(self.target_delta) and 0 < self.target_delta < 1, self, "target_delta", "a number in (0, 1)")
         if self.target_epsilon is not None:
             least = least_epsilon(self.target_delta)
             reachable = f"above {least:.4g}, which no noise goes below at target_delta = {self.target_delta:g}"
             require(self.target_epsilon > least, self, "target_epsilon", reachable)
-        require_scale(self, "max_grad_norm")
         self._check_neighbours()
 
     def _check_neighbours(self) -> None:
-        known = self.neighbours in (REPLACE_ONE, ADD_OR_REMOVE)
-        require(known, self, "neighbours", f"{REPLACE_ONE!r} or {ADD_OR_REMOVE!r}")
         rate = self.sample_rate
         if self.neighbours == REPLACE_ONE:
             allowed = f"None with neighbours={REPLACE_ONE!r}, where it follows from the number of examples"

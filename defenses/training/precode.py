@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from defenses.base import DefenseError, Training, TrainingDefense
-from defenses.checks import MOST_WIDTH, require_scale, require_whole
+from defenses.checks import scale_field, width_field
 from defenses.random_draws import spawned
 
 
@@ -68,17 +68,13 @@ class Precode(TrainingDefense):
     Where the paper leaves open whether a model in use draws, ours does not.
     """
 
-    size: int = 256
-    beta: float = 1e-3
+    size: int = width_field(256)
+    beta: float = scale_field(1e-3, zero=True)
 
     source: ClassVar[str] = (
         "Scheliga, Maeder, Seeland, PRECODE: A Generic Model Extension to Prevent Deep Gradient Leakage, WACV 2022, section 4"
     )
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("BottleneckInversion",)
-
-    def __post_init__(self) -> None:
-        require_whole(self, "size", 1, MOST_WIDTH)
-        require_scale(self, "beta", zero=True)
 
     def extended(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
         """The model with a bottleneck in front of its last ``nn.Linear``, in place; one that has it already stays as it is.

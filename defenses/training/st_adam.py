@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from defenses.base import Training, TrainingDefense
-from defenses.checks import is_number, require, require_scale
+from defenses.checks import checked_field, flag_field, is_number, scale_field
 
 
 class STAdamOptimizer(Optimizer):
@@ -88,6 +88,10 @@ def _check_group(group: dict[str, Any]) -> None:
         raise ValueError(f"{wrong[0]} is {group[wrong[0]]!r}; allowed: finite numbers >= 0, betas in [0, 1)")
 
 
+def _is_decay(value: Any) -> bool:
+    return is_number(value) and 0 <= value < 1
+
+
 @dataclass(frozen=True, repr=False)
 class STAdam(TrainingDefense):
     """Trains with ST-Adam instead of the client's optimizer.
@@ -105,24 +109,15 @@ class STAdam(TrainingDefense):
         bias_correction: Divide both moments by what they lack at the start: Adam, which the paper compares with.
     """
 
-    learning_rate: float = 1e-3
-    beta: float = 0.9
-    gamma: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    bias_correction: bool = False
+    learning_rate: float = scale_field(1e-3)
+    beta: float = checked_field(0.9, _is_decay, "a number in [0, 1)")
+    gamma: float = checked_field(0.999, _is_decay, "a number in [0, 1)")
+    epsilon: float = scale_field(1e-8)
+    weight_decay: float = scale_field(0.0, zero=True)
+    bias_correction: bool = flag_field(False)
 
     source: ClassVar[str] = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, IV-E"
     replaces_optimizer: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for name in ("learning_rate", "epsilon"):
-            require_scale(self, name)
-        for name in ("beta", "gamma"):
-            value = getattr(self, name)
-            require(is_number(value) and 0 <= value < 1, self, name, "a number in [0, 1)")
-        require_scale(self, "weight_decay", zero=True)
-        require(isinstance(self.bias_correction, bool), self, "bias_correction", "True or False")
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Replaces the optimizer by one over the same parameters in the same groups."""

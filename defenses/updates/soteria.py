@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError, Training, TrainingDefense
-from defenses.checks import require, require_share
+from defenses.checks import require, share_field
 
 FLOOR = 0.1
 """Added to |r_i|, as in the authors' code, so that an entry of a ReLU's zero has a score."""
@@ -45,7 +45,7 @@ class Soteria(TrainingDefense):
         layer: Name of the defended ``nn.Linear``; "" is the last one in order of definition.
     """
 
-    fraction: float = 0.8
+    fraction: float = share_field(0.8)
     layer: str = ""
 
     always_shown: ClassVar[tuple[str, ...]] = ("fraction",)
@@ -58,7 +58,7 @@ class Soteria(TrainingDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("OmittedLayerInversion",)
 
     def __post_init__(self) -> None:
-        require_share(self, "fraction")
+        super().__post_init__()
         named = isinstance(self.layer, str) and all(part.isidentifier() or part.isdigit() for part in self._parts)
         require(named, self, "layer", "3, head.fc or another name of an nn.Linear; '' for the last")
 

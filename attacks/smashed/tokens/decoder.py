@@ -11,7 +11,7 @@ from torch import nn
 from attacks.networks.decoder import Layout
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import DecoderAttack, Draw, tells_slots, train_decoder
-from defenses.checks import MOST_DEPTH, require, require_whole
+from defenses.checks import MOST_DEPTH, require, whole_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,13 +46,11 @@ class TokenDecoder(DecoderAttack):
         "smashed data; the client half as a black box; the defences' algorithm; auxiliary images like the clients'"
     )
 
-    depth: int = 3
-    heads: int = 4
+    depth: int = whole_field(3, 1, MOST_DEPTH)
+    heads: int = whole_field(4, 1, MOST_DEPTH)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("depth", "heads"):
-            require_whole(self, name, 1, MOST_DEPTH)
         require(self.width % self.heads == 0, self, "heads", f"a divisor of width = {self.width}")
 
     def train(self, sender: Sender, draw: Draw, layout: Layout, generator: torch.Generator) -> nn.Module:

@@ -15,7 +15,7 @@ from attacks.observations import AttackError
 from attacks.smashed.base import SmashedData
 from attacks.smashed.tokens.jigsaw import TokenReading
 from attacks.smashed.tokens.positions import Reading, infer_order, place, solve
-from defenses.checks import MOST_EXAMPLES, require_scale, require_whole
+from defenses.checks import examples_field, scale_field
 
 LEAST_KEPT = 0.05
 """Below this share of tokens that stay, what recurs cannot be told from what does not."""
@@ -106,14 +106,9 @@ class TokenIntersection(TokenReading):
     )
     quick: ClassVar[Mapping[str, Any]] = {**TokenReading.quick, "transmissions": 3}
 
-    transmissions: int = 30
-    radius: float = 0.02
+    transmissions: int = examples_field(30)
+    radius: float = scale_field(0.02, most=1)
     beyond_run: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "transmissions", 1, MOST_EXAMPLES)
-        require_scale(self, "radius", most=1)
 
     def limited_to(self, transmissions: int) -> Self:
         """With so many transmissions at most."""

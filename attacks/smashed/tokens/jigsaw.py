@@ -15,7 +15,7 @@ from attacks.observations import AttackError
 from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
 from attacks.smashed.tokens.positions import TokenReader, from_patches
 from attacks.smashed.tokens.training import train_reader
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require, require_whole
+from defenses.checks import examples_field, require, steps_field, width_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,16 +34,14 @@ class TokenReading(SmashedAttack[Reconstruction]):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 16, "batch_size": 8}
 
-    iterations: int = 500
-    width: int = 64
-    batch_size: int = 32
+    iterations: int = steps_field(500)
+    width: int = width_field(64)
+    batch_size: int = examples_field(32, 2)
     learned: TokenReader | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "width", 1, MOST_WIDTH)
+        super().__post_init__()
         require(self.width % 4 == 0, self, "width", "a multiple of 4")
-        require_whole(self, "batch_size", 2, MOST_EXAMPLES)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network; deterministic given the generator.
@@ -101,11 +99,7 @@ class TokenJigsaw(TokenReading):
         "Noroozi and Favaro 2016 (jigsaw), named but not described by Yao et al., ICDM 2022; Cho 2010 (mean field of a puzzle)"
     )
 
-    max_tokens: int = 1024
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "max_tokens", 1, MOST_EXAMPLES)
+    max_tokens: int = examples_field(1024)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Undoes the first transmission.

@@ -490,10 +490,10 @@ def test_configuration_text_and_pickle_round_trip(text: str):
         ({"vfe_margin": float("inf")}, "vfe_margin is inf; allowed"),
         ({"max_change": 0}, "max_change is 0; allowed: a number from 1e-12"),
         ({"confidence": 1.0}, r"confidence is 1.0; allowed: a number in \(0, 1\)"),
-        ({"estimator": "mean"}, "estimator is 'mean'; allowed: exact, sum, perm, pairs"),
+        ({"estimator": "mean"}, "estimator is 'mean'; allowed: exact \\| sum \\| perm \\| pairs"),
         ({"strict_upper": 1}, "strict_upper is 1; allowed: True or False"),
-        ({"density": "mean"}, "density is 'mean'; allowed: normalised, sum, sigma"),
-        ({"channels": "both"}, "channels is 'both'; allowed: per-channel, spatial"),
+        ({"density": "mean"}, "density is 'mean'; allowed: normalised \\| sum \\| sigma"),
+        ({"channels": "both"}, "channels is 'both'; allowed: per-channel \\| spatial"),
     ],
 )
 def test_bad_parameters_are_named(arguments: dict[str, object], message: str):

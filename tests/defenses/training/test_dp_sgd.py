@@ -514,7 +514,7 @@ def test_one_target_means_less_noise_where_an_example_is_added():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"neighbours": "bounded"}, "neighbours is 'bounded'; allowed: 'replace-one' or 'add-or-remove'"),
+        ({"neighbours": "bounded"}, "neighbours is 'bounded'; allowed: replace-one | add-or-remove"),
         ({"neighbours": "add-or-remove"}, "sample_rate is None; allowed: a number from 1e-06 to 1"),
         ({"neighbours": "add-or-remove", "sample_rate": 1.5}, "sample_rate is 1.5; allowed: a number from 1e-06 to 1"),
         ({"neighbours": "add-or-remove", "sample_rate": True}, "sample_rate is True; allowed"),
