@@ -27,6 +27,11 @@ def psnr(guess: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:
     return 10 * torch.log10(data_range**2 / mse(guess, truth))
 
 
+def mean_psnr(guess: Tensor, truth: Tensor) -> float:
+    """``psnr`` over the images, in dB; at most 100 each, since no report can average infinity."""
+    return float(psnr(guess, truth).clamp(max=100).mean())
+
+
 def ssim(guess: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:
     """Structural similarity of each image, averaged over pixels and channels: (B,), at most 1.
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack
+from attacks.exact.base import SolvingAttack
 from attacks.exact.guessing import BEYOND
 from attacks.exact.linear_layer import LinearLayer, called, linear_layers
 from attacks.gradient.labels import infer_observed_labels
@@ -96,13 +96,14 @@ class AgreedModel:
         return rows * std, rows @ mean
 
 
-class ActiveAttack(Attack[ManipulatedProbe, Reconstruction]):
+class ActiveAttack(SolvingAttack):
     """Base of attacks whose server sends a model of its own making, of the agreed architecture, and reads the answer.
 
     The letter is F, or G where the server learns the manipulation from examples of its own (Carletti et al. 2025).
     """
 
     observes: ClassVar[type] = ManipulatedProbe
+    needs_one_step: ClassVar[bool] = False
     begins_chains: ClassVar[bool] = True
 
     @property
@@ -134,7 +135,7 @@ def share_outside(images: Tensor) -> Tensor:
     return ((images < -BEYOND) | (images > 1 + BEYOND)).flatten(1).double().mean(1)
 
 
-def batch_guess(observation: ManipulatedProbe, images: Sequence[Tensor], numbers: dict[str, float]) -> Reconstruction:
+def batch_guess(observation: ClientUpdate, images: Sequence[Tensor], numbers: dict[str, float]) -> Reconstruction:
     """A guess of as many images as the update is of: what was read, and grey for the rest, which scores must not leave out.
 
     Args:

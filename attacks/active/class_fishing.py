@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from attacks.active.base import ActiveAttack, AgreedModel, ManipulatedProbe, batch_guess, overwrite_linear
+from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, overwrite_linear
 from attacks.base import OWN_OBJECTIVE
-from attacks.exact.guessing import grey_guess
 from attacks.exact.linear_layer import called
 from attacks.gradient.presets import InvertingGradients
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError
+from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 from defenses.checks import MOST_CLASSES, scale_field, starts_field, steps_field, whole_field
 
@@ -90,28 +89,18 @@ class ClassFishing(ActiveAttack):
         overwrite_linear(model, name, weight, bias)
         return model
 
-    def attack_many(
-        self, observations: Sequence[ManipulatedProbe], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """One guess for each, of as many images as it is of."""
-        return [self._attack(*pair) for pair in zip(observations, generators, strict=True)]
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+        """See ``SolvingAttack``."""
+        fished = self.fished(observation, numbers)
+        guess = InvertingGradients(iterations=self.iterations, restarts=self.restarts)(fished, generator)
+        numbers |= guess.diagnostics
+        if guess.failure:
+            raise AttackError(guess.failure)
+        found = batch_guess(observation, list(guess.images), numbers)
+        others = torch.full((max(observation.num_examples - len(guess.labels), 0),), -1)
+        return replace(found, labels=torch.cat([guess.labels.cpu(), others]))
 
-    def _attack(self, observation: ManipulatedProbe, generator: torch.Generator) -> Reconstruction:
-        numbers: dict[str, float] = {}
-        try:
-            fished = self.fished(observation, numbers)
-            inversion = InvertingGradients(iterations=self.iterations, restarts=self.restarts)
-            guess = inversion(fished, generator)
-            numbers |= guess.diagnostics
-            if guess.failure:
-                raise AttackError(guess.failure)
-            found = batch_guess(observation, list(guess.images), numbers)
-            others = torch.full((max(observation.num_examples - len(guess.labels), 0),), -1)
-            return replace(found, labels=torch.cat([guess.labels.cpu(), others]))
-        except AttackError as error:
-            return grey_guess(observation, error, numbers)
-
-    def fished(self, observation: ManipulatedProbe, numbers: dict[str, float]) -> ManipulatedProbe:
+    def fished(self, observation: ClientUpdate, numbers: dict[str, float]) -> ClientUpdate:
         """The update of the examples of class c alone.
 
         Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -12,18 +12,16 @@ from torch import Tensor, nn
 from attacks.active.base import (
     ActiveAttack,
     AgreedModel,
-    ManipulatedProbe,
     batch_guess,
     overwrite_linear,
     share_outside,
 )
 from attacks.active.imprint_layer import MOST_OUTSIDE, ROUNDING
 from attacks.base import Knowledge
-from attacks.exact.guessing import grey_guess
 from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
-from attacks.observations import AttackError
+from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import SMALLEST, checked_field, is_number, scale_field, width_field
 
 SAME = 1e-3
@@ -101,8 +99,8 @@ class TrapWeights(ActiveAttack):
 
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
         """The agreed model with trap weights in its first layer."""
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        self.check_fitted()
+        assert self.learned is not None
         layer, model = agreed.pixel_layer(), agreed.copied()
         neurons, size = layer.module.weight.shape
         used = self.rows or neurons
@@ -117,33 +115,22 @@ class TrapWeights(ActiveAttack):
         overwrite_linear(model, layer.name, weight, bias)
         return model
 
-    def attack_many(
-        self, observations: Sequence[ManipulatedProbe], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """One guess for each, of as many images as it is of; nothing is random."""
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
-        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
-
-    def _attack(self, observation: ManipulatedProbe) -> Reconstruction:
-        numbers: dict[str, float] = {}
-        try:
-            read = Read.of(observation)
-            layer = read.on_pixels()
-            gradient = read.of_layer(layer)
-            if gradient.bias is None:
-                raise AttackError(f"does not apply: layer {layer.name!r} has no bias")
-            used = gradient.bias.abs() > ROUNDING * gradient.bias.abs().max()
-            if not used.any():
-                raise AttackError("does not apply: no image turned a neuron on")
-            quotients = gradient.weight[used] / gradient.bias[used, None]
-            mean, std = channel_statistics(observation, quotients)
-            images = quotients.view(-1, *observation.input_shape) * std + mean
-            images = images[images.flatten(1).isfinite().all(1)]
-            numbers["neurons_on"] = float(used.sum())
-            return batch_guess(observation, list(_surest_first(images, numbers)), numbers)
-        except AttackError as error:
-            return grey_guess(observation, error, numbers)
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+        """See ``SolvingAttack``; nothing is random."""
+        read = Read.of(observation)
+        layer = read.on_pixels()
+        gradient = read.of_layer(layer)
+        if gradient.bias is None:
+            raise AttackError(f"does not apply: layer {layer.name!r} has no bias")
+        used = gradient.bias.abs() > ROUNDING * gradient.bias.abs().max()
+        if not used.any():
+            raise AttackError("does not apply: no image turned a neuron on")
+        quotients = gradient.weight[used] / gradient.bias[used, None]
+        mean, std = channel_statistics(observation, quotients)
+        images = quotients.view(-1, *observation.input_shape) * std + mean
+        images = images[images.flatten(1).isfinite().all(1)]
+        numbers["neurons_on"] = float(used.sum())
+        return batch_guess(observation, list(_surest_first(images, numbers)), numbers)
 
 
 def _surest_first(images: Tensor, numbers: dict[str, float]) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -144,27 +144,16 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         )  # fmt: skip
         return network
 
-    def attack_many(
-        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
-    ) -> list[Attributes]:
-        """One value for each update; nothing is random after ``fit``. An update that cannot be read is never right.
-
-        Raises:
-            AttackError: Before ``fit``.
-        """
-        if self.learned is None:
-            raise AttackError(f"{self} must learn from auxiliary data: call fit first")
-        return [
-            self._attack(self.learned, observation) for observation, _ in zip(observations, generators, strict=True)
-        ]
-
-    def _attack(self, learned: LearnedReader, observation: ClientUpdate) -> Attributes:
-        try:
-            sketch = learned.sketch(observation.update)
-        except AttackError as error:
-            return Attributes(torch.full((1, 1), math.nan), failure=str(error))
+    def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Attributes:
+        """One value for the update; nothing is random after ``fit``."""
+        assert self.learned is not None
+        sketch = self.learned.sketch(observation.update)
         with torch.no_grad():
-            return Attributes(learned.network(sketch[None]), dict(learned.diagnostics))
+            return Attributes(self.learned.network(sketch[None]), dict(self.learned.diagnostics))
+
+    def failed(self, observation: ClientUpdate, reason: str) -> Attributes:
+        """A value that is never right."""
+        return Attributes(torch.full((1, 1), math.nan), failure=reason)
 
 
 def _sketched(sketch: UpdateSketch, updates: Iterable[tuple[Tensor, Update]], hidden: Tensor) -> tuple[Tensor, Tensor]:

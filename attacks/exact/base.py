@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,13 +24,7 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
         """How clients train is not asked for, other than that it was one step."""
         return "B"
 
-    def attack_many(
-        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """One guess for each, with as many images as the rank of its gradient."""
-        return [self._attack(*pair) for pair in zip(observations, generators, strict=True)]
-
-    def _attack(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
+    def _attempt(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
         numbers: dict[str, float] = {}
         try:
             return self.solve(observation, generator, numbers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from attacks.exact.example_labels import gradient_distance, labels_of_signals
@@ -19,9 +18,7 @@ BEYOND = 0.01
 
 def grey_guess(observation: ClientUpdate, error: AttackError, numbers: dict[str, float]) -> Reconstruction:
     """What is left of an observation that could not be attacked."""
-    count = max(min(observation.num_examples, MOST_GREY), 0)
-    grey = torch.full((count, *observation.input_shape), 0.5)
-    return Reconstruction(grey, torch.full((count,), -1), numbers, str(error))
+    return Reconstruction.grey(min(observation.num_examples, MOST_GREY), observation.input_shape, str(error), numbers)
 
 
 def recovered(

@@ -39,7 +39,7 @@ class MultitaskGAN(RepresentativeAttack):
         category: Weight of the class.
         identity: Weight of the identity; 0 leaves the representatives out.
         representative_iterations: Of the gradient inversion that makes the representatives.
-        auxiliary: Public images; set by ``fit``.
+        learned: Auxiliary images; set by ``fit``.
 
     The rest as in ``RepresentativeAttack``: steps, batch size (per kind of image) and learning rate are the discriminator's too.
 
@@ -64,7 +64,7 @@ class MultitaskGAN(RepresentativeAttack):
     category: float = scale_field(1.0, zero=True)
     identity: float = scale_field(0.1, zero=True)
     representative_iterations: int = steps_field(50)
-    auxiliary: Batch | None = field(default=None, repr=False, compare=False)
+    learned: Batch | None = field(default=None, repr=False, compare=False)
 
     def card(self) -> dict[str, int | str]:
         """Steps of the generator, and of the inversion of each client's update that it begins with."""
@@ -78,7 +78,7 @@ class MultitaskGAN(RepresentativeAttack):
         """
         if len(knowledge.auxiliary) < 2:
             raise AttackError(f"{self} needs at least 2 auxiliary images, there are {len(knowledge.auxiliary)}")
-        return replace(self, auxiliary=knowledge.auxiliary)
+        return replace(self, learned=knowledge.auxiliary)
 
     def attack_many(
         self, observations: Sequence[UpdateHistory], generators: Sequence[torch.Generator]
@@ -88,8 +88,7 @@ class MultitaskGAN(RepresentativeAttack):
         Raises:
             AttackError: Before ``fit``.
         """
-        if self.auxiliary is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        self.check_fitted()
         known = self._representatives(observations, generators) if self.identity else [None] * len(observations)
         guesses = []
         for at, (history, generator) in enumerate(zip(observations, generators, strict=True)):
@@ -136,8 +135,8 @@ class MultitaskGAN(RepresentativeAttack):
         return game.losses | {"representatives": 0.0 if own is None else float(len(own))}
 
     def _public(self, observation: ClientUpdate) -> Tensor:
-        assert self.auxiliary is not None
-        images = self.auxiliary.images
+        assert self.learned is not None
+        images = self.learned.images
         if tuple(images.shape[1:]) != observation.input_shape:
             raise AttackError(f"auxiliary images are {tuple(images.shape[1:])}, the client's {observation.input_shape}")
         return images

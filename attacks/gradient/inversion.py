@@ -308,9 +308,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     def _failure(
         self, observation: ClientUpdate, reason: str, diagnostics: dict[str, float] | None = None
     ) -> Reconstruction:
-        count = max(count_images(self, observation), 0)
-        grey = torch.full((count, *observation.input_shape), 0.5)
-        return Reconstruction(grey, torch.full((count,), -1), diagnostics or {}, reason)
+        return Reconstruction.grey(count_images(self, observation), observation.input_shape, reason, diagnostics)
 
 
 def _agreement(loss: Tensor) -> Tensor:

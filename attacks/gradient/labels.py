@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,19 +34,19 @@ class LabelInference(Attack[ClientUpdate, Labels]):
 
     max_labels: int = examples_field(1024)
 
-    def attack_many(self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]) -> list[Labels]:
-        """Guesses ``num_examples`` classes per observation; nothing is random. A refused update gives the classes -1."""
-        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
-
-    def _attack(self, observation: ClientUpdate) -> Labels:
-        count = min(observation.num_examples, self.max_labels)
-        try:
-            # Signs and proportions tell the classes: any rate serves where none is known.
-            rate = 1.0 if observation.learning_rate is None else None
-            guess = infer_observed_labels(observation, observation.gradient(rate))[:count]
-        except AttackError as error:
-            return Labels(torch.full((max(count, 0),), -1), failure=str(error))
+    def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Labels:
+        """Guesses ``num_examples`` classes; nothing is random."""
+        # Signs and proportions tell the classes: any rate serves where none is known.
+        rate = 1.0 if observation.learning_rate is None else None
+        guess = infer_observed_labels(observation, observation.gradient(rate))[: self._count(observation)]
         return Labels(guess.sort().values)
+
+    def failed(self, observation: ClientUpdate, reason: str) -> Labels:
+        """Unknown classes."""
+        return Labels(torch.full((self._count(observation),), -1), failure=reason)
+
+    def _count(self, observation: ClientUpdate) -> int:
+        return max(min(observation.num_examples, self.max_labels), 0)
 
 
 def infer_observed_labels(observation: ClientUpdate, gradient: Update) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attacks.attributes.update_sketch import Standardise, UpdateSketch, made_by
 from attacks.base import Attack, Knowledge
 from attacks.guesses import Reconstruction
-from attacks.image_measures import psnr
+from attacks.image_measures import mean_psnr
 from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.queries.training import split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
@@ -146,34 +146,27 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         )  # fmt: skip
         return network
 
-    def attack_many(
-        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """Reads the images of each update; nothing is random after ``fit``. Classes are not guessed: -1.
+    def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
+        """Reads the images; nothing is random after ``fit``. Classes are not guessed: -1.
 
         Raises:
-            AttackError: Before ``fit``.
+            AttackError: When the update is of several steps, or of other images than it was fitted to.
         """
-        if self.learned is None:
-            raise AttackError(f"{self} must learn from auxiliary data: call fit first")
-        return [
-            self._attack(self.learned, observation) for observation, _ in zip(observations, generators, strict=True)
-        ]
-
-    def _attack(self, learned: LearnedInverse, observation: ClientUpdate) -> Reconstruction:
+        assert self.learned is not None
+        observation.require_one_step()
         shape = (observation.num_examples, *observation.input_shape)
-        unlabelled = torch.full((observation.num_examples,), -1)
-        try:
-            observation.require_one_step()
-            if shape != learned.shape:
-                raise AttackError(
-                    f"the update is of images {shape}, it was fitted to updates of images {learned.shape}"
-                )
-            sketch = learned.sketch(observation.update)
-        except AttackError as error:
-            return Reconstruction(torch.full(shape, 0.5), unlabelled, failure=str(error))
+        if shape != self.learned.shape:
+            raise AttackError(
+                f"the update is of images {shape}, it was fitted to updates of images {self.learned.shape}"
+            )
+        sketch = self.learned.sketch(observation.update)
         with torch.no_grad():
-            return Reconstruction(learned.network(sketch[None])[0], unlabelled, dict(learned.diagnostics))
+            images = self.learned.network(sketch[None])[0]
+        return Reconstruction(images, torch.full((len(images),), -1), dict(self.learned.diagnostics))
+
+    def failed(self, observation: ClientUpdate, reason: str) -> Reconstruction:
+        """Uniform grey."""
+        return Reconstruction.grey(observation.num_examples, observation.input_shape, reason)
 
 
 def matched(guess: Tensor, truth: Tensor) -> Tensor:
@@ -207,12 +200,8 @@ def _judged(
     silent, _ = _pairs(sketch, [(rows, noise_like(update, generator)) for rows, update in tests], held)
     with torch.no_grad():
         guesses = {"": network(sketches), "_mean_image": mean.expand_as(truths), "_noise": network(silent)}
-    return {f"holdout_psnr{name}": _mean_psnr(guess, matched(guess, truths)) for name, guess in guesses.items()}
-
-
-def _mean_psnr(guess: Tensor, truth: Tensor) -> float:
-    # Equal images have infinite PSNR, which no report can average; 100 dB is beyond any picture.
-    return float(psnr(guess.flatten(0, 1), truth.flatten(0, 1)).clamp(max=100).mean())
+    pairs = {name: (guess.flatten(0, 1), matched(guess, truths).flatten(0, 1)) for name, guess in guesses.items()}
+    return {f"holdout_psnr{name}": mean_psnr(*pair) for name, pair in pairs.items()}
 
 
 def noise_like(update: Update, generator: torch.Generator) -> Update:

@@ -133,8 +133,8 @@ class TunedInversion(InvertingGradients):
         Raises:
             AttackError: Before ``fit``; or when the updates are of other numbers of images than those that it was fitted to.
         """
-        if self.learned is None:
-            raise AttackError(f"{self} must make updates of auxiliary data: call fit first")
+        self.check_fitted()
+        assert self.learned is not None
         if not observations:
             return []
         best, told = self._chosen(self.learned, observations[0])

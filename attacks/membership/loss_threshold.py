@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -141,17 +141,13 @@ class LossThreshold(Attack[ClientUpdate, Membership]):
     source: ClassVar[str] = "Yeom et al. 2018, Adversary 2"
     threat: ClassVar[str] = "global model and one update; true classes of the records in question; no auxiliary data"
 
-    def attack_many(
-        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
-    ) -> list[Membership]:
-        """One test per observation; nothing is random."""
-        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
+    def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
+        """The test by the client's own model; nothing is random."""
+        return Membership(local_model(observation))
 
-    def _attack(self, observation: ClientUpdate) -> Membership:
-        try:
-            return Membership(local_model(observation))
-        except AttackError as error:
-            return Membership(None, failure=str(error))
+    def failed(self, observation: ClientUpdate, reason: str) -> Membership:
+        """A test that scores no record."""
+        return Membership(None, failure=reason)
 
 
 def predict(model: nn.Module, images: Tensor) -> Tensor:

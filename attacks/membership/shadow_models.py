@@ -102,24 +102,19 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
             held_out = _area(scores[:members], scores[members:])
         return replace(self, network=self._train(features, generator), shadow_auc=held_out)
 
-    def attack_many(
-        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
-    ) -> list[Membership]:
-        """One test per observation; nothing is random after ``fit``.
-
-        Raises:
-            AttackError: Before ``fit``.
-        """
+    def check_fitted(self) -> None:
+        """Raises ``AttackError`` before ``fit``."""
         if self.network is None:
             raise AttackError(f"{self} must be fitted first, which needs auxiliary data")
-        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
 
-    def _attack(self, observation: ClientUpdate) -> Membership:
+    def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
+        """The test by the client's own model and the network; nothing is random after ``fit``."""
         diagnostics = {} if self.shadow_auc is None else {"shadow-auc": self.shadow_auc}
-        try:
-            return Membership(local_model(observation), self.network, diagnostics)
-        except AttackError as error:
-            return Membership(None, failure=str(error))
+        return Membership(local_model(observation), self.network, diagnostics)
+
+    def failed(self, observation: ClientUpdate, reason: str) -> Membership:
+        """A test that scores no record."""
+        return Membership(None, failure=reason)
 
     def _train(self, shadows: Sequence[Tensor], generator: torch.Generator) -> MembershipNetwork:
         """A network trained on the features of some shadow models, each (2 M, F), members first."""

@@ -12,10 +12,11 @@ from torch.nn import functional as F
 
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
+from attacks.image_measures import mean_psnr
 from attacks.networks.unet import UNet
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
-from attacks.refinement.restoration import kept_and_held, mean_psnr, train_on_pairs
+from attacks.refinement.restoration import kept_and_held, train_on_pairs
 from defenses.base import Batch
 from defenses.checks import examples_field, scale_field, steps_field, width_field
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.image_measures import psnr
+from attacks.image_measures import mean_psnr
 from attacks.networks.unet import UNet
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
@@ -197,9 +197,3 @@ def select(batch: Batch, rows: Tensor) -> Batch:
     """Some examples."""
     rows = rows.to(batch.images.device)
     return Batch(batch.images[rows], batch.targets[rows])
-
-
-def mean_psnr(guess: Tensor, truth: Tensor) -> float:
-    """In dB, over images."""
-    # Equal images have infinite PSNR, which no report can average; 100 dB is beyond any picture.
-    return float(psnr(guess, truth).clamp(max=100).mean())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.image_measures import psnr
+from attacks.image_measures import mean_psnr
 from attacks.networks.decoder import DecoderNetwork, Layout
 from attacks.observations import AttackError
 from attacks.refinement.restoration import HOLDOUT
@@ -124,8 +124,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
             AttackError: Before ``fit``; with fewer transmissions than it was fitted for; when tokens have another shape than those
                 of the auxiliary images, or are not finite.
         """
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        assert self.learned is not None
         if len(observation.features) < self.transmissions:
             there = len(observation.features)
             raise AttackError(
@@ -270,8 +269,3 @@ def train_decoder(
         optimizer.step()
         schedule.step()
     return network
-
-
-def mean_psnr(guess: Tensor, truth: Tensor) -> float:
-    """Over the images, in dB; at most 100 each, since no report can average infinity."""
-    return float(psnr(guess, truth).clamp(max=100).mean())

@@ -89,8 +89,7 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
         Raises:
             AttackError: Before ``fit``; without a step; when update, gradient and features do not fit the client half.
         """
-        if self.learned is None:
-            raise AttackError(f"{self} must know the defences: call fit first")
+        assert self.learned is not None
         if observation.step is None:
             raise AttackError("the client half is not trained: there is no update to attack")
         step, features = observation.step, observation.features[0]

@@ -159,8 +159,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         Raises:
             AttackError: Before ``fit``; for "oracle" without the true order; when the features do not fit the client half.
         """
-        if self.learned is None:
-            raise AttackError(f"{self} must know the defences: call fit first")
+        assert self.learned is not None
         features = observation.features[0]
         if not torch.isfinite(features).all():
             raise AttackError("the smashed data hold NaN or infinite values")

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError
 from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
 from attacks.smashed.feature_inversion import FeatureInversion
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
@@ -121,8 +120,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
 
     Attributes:
         iterations: Training steps of the network.
-        learned: Set by ``fit``.
-        plain: Set by ``fit`` where there is nothing to undo.
+        learned: Set by ``fit``: the network, or the inversion where there is nothing to undo.
     """
 
     source: ClassVar[str] = (
@@ -136,8 +134,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
     iterations: int = steps_field(500)
-    learned: TokenReader | None = field(default=None, repr=False, compare=False)
-    plain: FeatureInversion | None = field(default=None, repr=False, compare=False)
+    learned: TokenReader | FeatureInversion | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network.
@@ -147,7 +144,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
         """
         sender = sender_of(knowledge)
         if not any(isinstance(stage, SpectralShuffle) for stage in knowledge.pipeline.defenses):
-            return replace(self, plain=FeatureInversion().fit(knowledge, generator))
+            return replace(self, learned=FeatureInversion().fit(knowledge, generator))
         reader = train_reader(
             sender, knowledge.auxiliary.images, generator, iterations=self.iterations, shows_patches=False
         )
@@ -159,11 +156,10 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
         Raises:
             AttackError: Before ``fit``; when the embedding is not affine.
         """
-        if self.plain is not None:
-            guess = self.plain.attack_one(observation, generator)
+        assert self.learned is not None
+        if isinstance(self.learned, FeatureInversion):
+            guess = self.learned.attack_one(observation, generator)
             return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
         self.learned.check(observation.features)
         received = observation.features[0][: observation.num_targets]
         patch = patch_side(received.shape[2] // 2)

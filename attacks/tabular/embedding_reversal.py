@@ -96,6 +96,7 @@ class EmbeddingReversal(TableAttack):
 
     def attack_many(self, observations: Sequence[SmashedData], generators: Sequence[torch.Generator]) -> list[Cells]:
         """Trains one network for the server half that all observations share; each guess then depends on its own alone."""
+        self.check_fitted()
         trained: dict[int, _Reverser] = {}
         guesses = []
         for one in observations:
@@ -108,8 +109,7 @@ class EmbeddingReversal(TableAttack):
         return guesses
 
     def _train(self, server: nn.Module) -> _Reverser:
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        assert self.learned is not None
         factors_of = getattr(server, "vector_factors", None)
         if factors_of is None:
             raise AttackError(f"{self} reverses the vector-wise factors of DIFM; {type(server).__name__} has none")

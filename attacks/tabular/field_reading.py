@@ -11,7 +11,6 @@ from torch import Tensor
 
 from attacks.base import Knowledge
 from attacks.guesses import Cells
-from attacks.observations import AttackError
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData
 from attacks.tabular.base import (
@@ -173,8 +172,7 @@ class FieldReading(TableAttack):
             AttackError: Before ``fit``; when embeddings have another shape than those of auxiliary rows, or are not finite.
         """
         reader = self.learned
-        if reader is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        assert reader is not None
         features = observation.features[:, : observation.num_targets].detach().float()
         check_features(features, reader.fields, observation.edge.token_length)
         guess, embeddings = reader.read_all(observation.edge.embeddings_in(features))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.base import OWN_OBJECTIVE, Attack, Knowledge
+from attacks.base import OWN_OBJECTIVE, Knowledge
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
-from attacks.uploads.base import UploadedCollection
+from attacks.uploads.base import CollectionAttack, UploadedCollection
 from attacks.uploads.magnitude_system import MagnitudeSystem, signs_of
 from defenses.checks import starts_field, steps_field
 from defenses.images.instahide import InstaHide
@@ -34,7 +34,7 @@ class _Known(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class JointEncodingInversion(Attack[UploadedCollection, Reconstruction]):
+class JointEncodingInversion(CollectionAttack):
     """Recovers a client's images from all that it uploaded under InstaHide, where each image was encoded several times.
 
     Encoding m is s_m * sum_j w_mj x_j with pixels in [-1, 1] and secret signs s_m, so that
@@ -66,7 +66,6 @@ class JointEncodingInversion(Attack[UploadedCollection, Reconstruction]):
     alternating minimisation does the rest. This is the "inside-dataset" variant, in which no public image is mixed in.
     """
 
-    observes: ClassVar[type] = UploadedCollection
     source: ClassVar[str] = (
         "Carlini et al., Is Private Learning Possible with Instance Encoding?, IEEE S&P 2021, section 4"
     )
@@ -102,27 +101,16 @@ class JointEncodingInversion(Attack[UploadedCollection, Reconstruction]):
         return replace(self, learned=(_Known(values, classes, means),))
 
     @torch.no_grad()
-    def attack_many(
-        self, observations: Sequence[UploadedCollection], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """As many guesses as the client has images, for each observation."""
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
-        return [self._attempt(*one) for one in zip(observations, generators, strict=True)]
+    def attack_one(self, observation: UploadedCollection, generator: torch.Generator) -> Reconstruction:
+        """Solves all encodings together; without InstaHide the first upload of each image.
 
-    def _attempt(self, seen: UploadedCollection, generator: torch.Generator) -> Reconstruction:
-        first = seen.first_pass()
-        plain = Reconstruction(first.images.float().clamp(0, 1), first.targets.argmax(1))
-        try:
-            if not torch.isfinite(seen.images).all():
-                raise AttackError("the uploaded images are not finite")
-            return self._guess(seen, self.learned[0], plain, generator) if self.learned else plain
-        except AttackError as error:
-            return plain.failed(error)
-
-    def _guess(
-        self, seen: UploadedCollection, known: _Known, plain: Reconstruction, generator: torch.Generator
-    ) -> Reconstruction:
+        Raises:
+            AttackError: With one encoding of an image, or images of another size than the auxiliary ones.
+        """
+        seen, plain = observation, observation.first_pass()
+        if not self.learned:
+            return plain
+        known = self.learned[0]
         if seen.passes < 2:
             raise AttackError("each image was uploaded in one encoding; their signs need several to be found")
         if seen.images[0].numel() != known.values.shape[1]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.base import Attack, Knowledge
+from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError
-from attacks.uploads.base import UploadedCollection
+from attacks.uploads.base import CollectionAttack, UploadedCollection
 from defenses.images.visual_mixer import VisualMixer
 
 
 @dataclass(frozen=True, repr=False)
-class PassAveraging(Attack[UploadedCollection, Reconstruction]):
+class PassAveraging(CollectionAttack):
     """The mean of what is seen of an image over the passes of an upload.
 
     A shuffle keeps the values of each window, so that the mean over the blocks of the largest windows' size is the same in all
@@ -36,7 +35,6 @@ class PassAveraging(Attack[UploadedCollection, Reconstruction]):
         learned: The pipeline's VisualMixer, or none of it; from ``fit``.
     """
 
-    observes: ClassVar[type] = UploadedCollection
     source: ClassVar[str] = "folklore: averaging out independent draws"
     threat: ClassVar[str] = "all uploads of a client, VisualMixer's settings (never its draws); no auxiliary data"
     quick: ClassVar[Mapping[str, Any]] = {}
@@ -48,28 +46,20 @@ class PassAveraging(Attack[UploadedCollection, Reconstruction]):
         found = [one for one in knowledge.pipeline.defenses if isinstance(one, VisualMixer)]
         return replace(self, learned=tuple(found[:1]))
 
-    def attack_many(
-        self, observations: Sequence[UploadedCollection], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """As many guesses as the client has images, for each observation; nothing is random."""
-        return [self._attack(seen) for seen, _ in zip(observations, generators, strict=True)]
-
-    def _attack(self, seen: UploadedCollection) -> Reconstruction:
-        first = seen.first_pass()
-        guess = Reconstruction(first.images.float().clamp(0, 1), first.targets.argmax(1))
-        if not torch.isfinite(seen.images).all():
-            return guess.failed(AttackError("the uploaded images are not finite"))
+    def attack_one(self, observation: UploadedCollection, generator: torch.Generator) -> Reconstruction:
+        """The means; nothing is random."""
+        guess = observation.first_pass()
         if not self.learned:
             return guess
         # The first are regions, which are cut at least once, unless there is one size.
-        block = self.learned[0].sizes(*seen.images.shape[-2:])[:2][-1]
-        passes = [images.float() for images in torch.split(seen.images, len(first))]
+        block = self.learned[0].sizes(*observation.images.shape[-2:])[:2][-1]
+        passes = [images.float() for images in torch.split(observation.images, len(guess.labels))]
         told = [_block_means(images, block) for images in passes]
         from scipy.optimize import linear_sum_assignment
 
         rows = [linear_sum_assignment(torch.cdist(told[0], one).numpy())[1] for one in told]
         mean = torch.stack([images[at] for images, at in zip(passes, rows, strict=True)]).mean(0)
-        return replace(guess, images=mean.clamp(0, 1), diagnostics={"passes": float(seen.passes)})
+        return replace(guess, images=mean.clamp(0, 1), diagnostics={"passes": float(observation.passes)})
 
 
 def _block_means(images: Tensor, block: int) -> Tensor:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError
 from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
 from attacks.smashed.tokens.positions import TokenReader, from_patches
 from attacks.smashed.tokens.training import train_reader
@@ -63,10 +62,9 @@ class TokenReading(SmashedAttack[Reconstruction]):
         """The network.
 
         Raises:
-            AttackError: Before ``fit``; for smashed data that it cannot read.
+            AttackError: For smashed data that it cannot read.
         """
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        assert self.learned is not None
         self.learned.check(observation.features)
         return self.learned
 
