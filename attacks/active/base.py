@@ -82,15 +82,9 @@ class AgreedModel:
         return same[0]
 
     def for_pixels(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and biases on normalised pixels of rows that are meant for pixels in [0, 1].
+        """Weights (K, C * H * W) and biases (K,), double, on normalised pixels, of rows (K, C * H * W) meant for pixels in [0, 1].
 
         With x = std * x' + mean, w . x = (w * std) . x' + w . mean.
-
-        Args:
-            rows: (K, C * H * W), double.
-
-        Returns:
-            Weights (K, C * H * W) and biases (K,), double.
         """
         mean, std = (part.expand(self.input_shape).flatten() for part in channel_statistics(self, rows))
         return rows * std, rows @ mean
@@ -136,12 +130,9 @@ def share_outside(images: Tensor) -> Tensor:
 
 
 def batch_guess(observation: ClientUpdate, images: Sequence[Tensor], numbers: dict[str, float]) -> Reconstruction:
-    """A guess of as many images as the update is of: what was read, and grey for the rest, which scores must not leave out.
+    """A guess of as many images as the update is of: what was read (C, H, W), the surest first, and grey for the rest.
 
-    Args:
-        observation: The update; its classes are inferred, as a multiset.
-        images: (C, H, W) each, the surest first.
-        numbers: Diagnostics.
+    The classes are inferred, as a multiset.
     """
     count = observation.num_examples
     grey = torch.full((count, *observation.input_shape), 0.5)

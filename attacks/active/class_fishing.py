@@ -34,18 +34,14 @@ class ClassFishing(ActiveAttack):
     class c has p_c = 0 too, where 1 was wanted, and its gradient passes in full. The mean gradient is the sum over the examples of
     class c, over B.
 
-    How many there are is told exactly: dL/db_c = -n_c / B. With (dL/dW)_c = -1/B times the sum of their features, the head's
-    gradient of these examples alone follows, as their p_j is 1/(K - 1) for all others; so what is handed to
-    ``InvertingGradients`` is the gradient of a batch of n_c with known labels, as if nobody else had been there. Guesses beyond n_c
-    are grey.
-
-    Differs from the released code, which writes the constant 0.5 into the row of class c, keeps its bias and raises those of the
-    others to 1000; the derivation above is of the weights as they are here. Where n_c is 1 and the first layer is linear, the
-    quotient of ``ImprintLayer`` would be exact; the inversion is used all the same.
+    Their number is exact: dL/db_c = -n_c / B. With (dL/dW)_c = -1/B times the sum of their features, the head's gradient of these
+    examples alone follows, as their p_j is 1/(K - 1) for all others. ``InvertingGradients`` gets the gradient of a batch of n_c
+    with known labels. Guesses beyond n_c are grey.
 
     Does not apply, and says so: a model that does not end in a linear layer with a bias; an update without an example of class c,
-    or of several steps. Under noise, where the count is no whole number, the nearest is taken. Feature fishing, which tells several
-    examples of a class apart, is not covered, and BatchNorm in train mode still mixes in the others.
+    or of several steps. Under noise the nearest whole count is taken. Feature fishing, which tells several examples of a class
+    apart, is not covered, and BatchNorm in train mode still mixes in the others. The released code keeps class c's bias, writes 0.5
+    into its row and raises the other biases to 1000.
 
     Diagnostics: ``fished``, n_c; ``count_error``, how far it is from a whole number; and those of the inversion.
 

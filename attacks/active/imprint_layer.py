@@ -47,11 +47,10 @@ class ImprintLayer(ActiveAttack):
 
     which is x_i where only one image lies there; of B images that fall evenly into K bins B (1 - 1/K)^(B-1) are expected to. A
     quotient counts as such an image (diagnostic ``bins_read``) when its own h lies in the bin and its pixels in [0, 1]. The other
-    guesses are mixtures, or grey; there are as many as images.
+    guesses are mixtures, or grey.
 
     Does not apply, and says so: a model that does not begin with a linear layer, a ReLU and another linear layer, such as ``mlp``.
-    The paper's server adds the module to the model; but an architecture is code that clients run and can read, and names and shapes
-    of weights give another one away. So here the module must be part of what was agreed, and only weights are manipulated.
+    The paper's server adds the module; but clients can read the architecture, so that here only weights are manipulated.
 
     Attributes:
         bins: K, rows that are used; at most the neurons of the layer.

@@ -28,13 +28,12 @@ a whole network that takes the features as its image."""
 class AttributeInference(LearnedQueryAttack[Attributes]):
     """A classifier of the sensitive attribute, trained on features of auxiliary images whose attribute the server knows.
 
-    The "static" adversary of the paper is trained on unprotected features and meets protected ones only when it attacks. It says
-    how well a defence hides the attribute from somebody who does not know of it. The server does: "retrained" learns from features
-    that the clients' own algorithm has protected, drawn afresh at every step, and is what a defence has to be judged by.
+    The "static" adversary of the paper is trained on unprotected features and meets protected ones only when it attacks.
+    "retrained" learns from features that the clients' own algorithm has protected, drawn afresh at every step, and is what a
+    defence has to be judged by.
 
-    One auxiliary example in eight is held out. Diagnostics: ``holdout_accuracy`` on features of the kind that it was trained on,
-    and ``holdout_majority``, that of answering with the most frequent value. Where the first is not above the second, the network
-    learned nothing and is no evidence about the defence.
+    Diagnostics: ``holdout_accuracy`` on features of the kind that it was trained on, and ``holdout_majority``, that of answering
+    with the most frequent value. Where the first is not above the second, the network is no evidence about the defence.
 
     Attributes:
         architecture: One of ``ARCHITECTURES``.
@@ -59,12 +58,7 @@ class AttributeInference(LearnedQueryAttack[Attributes]):
     learned: Learned | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the classifier.
-
-        Raises:
-            AttackError: With fewer than 16 auxiliary examples, without their attribute or with one value of it only, where clients
-                send no features, or when the training diverges.
-        """
+        """Trains the classifier."""
         hidden = sensitive_of(knowledge)
 
         def build(_: Tensor) -> nn.Module:
@@ -78,11 +72,7 @@ class AttributeInference(LearnedQueryAttack[Attributes]):
         )
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Attributes:
-        """Classifies the images of a query; nothing is random.
-
-        Raises:
-            AttackError: When the features have another shape than those of the auxiliary images.
-        """
+        """Classifies the images of a query; nothing is random."""
         assert self.learned is not None
         return Attributes(self.learned(observation.features), dict(self.learned.diagnostics))
 

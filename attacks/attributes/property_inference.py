@@ -27,11 +27,7 @@ FEWEST = 2 * HOLDOUT
 
 
 def majority(values: Tensor) -> int:
-    """The property of an update: the value that most of its images have; of equally frequent ones the smallest.
-
-    Args:
-        values: (B,) int64 from 0, those of its images; at least one.
-    """
+    """The property of an update: the value (B,) that most of its images have; of equally frequent ones the smallest."""
     return int(values.bincount().argmax())
 
 
@@ -54,14 +50,13 @@ class LearnedReader:
 class PropertyInference(Attack[ClientUpdate, Attributes]):
     """A classifier of updates, trained on those that the server makes of its own images, whose attribute it knows.
 
-    What is inferred of a one-step update is one value (``majority``): that of its image; of several images the value that most
-    of them have. The server makes updates at the attacked global model, of as many images, by the clients' own code: a "static"
-    adversary without their defences, a "retrained" one with them, drawn afresh for every update, and that is what a defence has to
-    be judged by. The classifier has one hidden layer and sees ``UpdateSketch``: fixed random projections of every tensor.
+    What is inferred of a one-step update is one value (``majority``). The server makes updates at the attacked global model, of as
+    many images, by the clients' own code: "static" without their defences, "retrained" with them, drawn afresh for every update,
+    which is what a defence has to be judged by. The classifier has one hidden layer and sees ``UpdateSketch``.
 
     One auxiliary image in eight is held out, and one simulated update in eight is made of these alone. Diagnostics:
     ``holdout_accuracy`` on such updates, and ``holdout_majority``, that of answering with the most frequent value. Where the first
-    is not above the second, the classifier learned nothing and is no evidence about the defence.
+    is not above the second, the classifier is no evidence about the defence.
 
     Attributes:
         training: "static" or "retrained".
@@ -71,7 +66,6 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         iterations: Steps of Adam on 64 sketches; the learning rate falls to zero along a half cosine.
         learning_rate: The largest.
         weight_decay: Factor of the squared weights in the loss.
-        learned: Set by ``fit``.
     """
 
     observes: ClassVar[type] = Probe
@@ -107,12 +101,7 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         return replace(self, training=RETRAINED, learned=None)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Makes updates and trains the classifier.
-
-        Raises:
-            AttackError: With fewer than 16 auxiliary examples, without their attribute or with one value of it only, where clients
-                send no one-step updates, or when the training diverges.
-        """
+        """Makes updates and trains the classifier."""
         hidden = sensitive_of(knowledge)
         kept, held = split_rows(knowledge, generator)
         count = self.updates // HOLDOUT

@@ -46,19 +46,16 @@ class CocktailParty(SolvingAttack):
 
     Each row of dL/dW = sum_i dL/dz_i x_i^T is a mixture of the batch's inputs. Its singular value decomposition L R has rank B;
     sought is the B x B matrix U whose rows make U R the inputs, each up to a factor. R is whitened, then unmixed by the symmetric
-    fixed point, from whose answer ``Unmixing`` goes on with the terms of the published objective (negentropy, total variation,
-    decorrelation) in other weights, the last of which fades.
-    The factors follow from dL/db, which is the same mixture of inputs that are all 1: x_i = (U R)_i / (U L^T dL/db)_i, sign and
-    all. Of a layer without a bias an image gets the sign and factor with the most contrast that fits [0, 1].
+    fixed point, from whose answer ``Unmixing`` goes on with the terms of the published objective in other weights, the last of
+    which fades. The factors follow from dL/db, the same mixture of inputs that are all 1: x_i = (U R)_i / (U L^T dL/db)_i. Of a
+    layer without a bias an image gets the sign and factor with the most contrast that fits [0, 1].
 
-    Samples are the differences of neighbouring pixels, in which images are sparse and nearly independent; in their ``values``,
-    which are published, digits correlate by a half, and most are not found from our start and with our budget, which is no
-    measurement of the published attack. Differences are linear, so that the same U serves.
+    Samples are the differences of neighbouring pixels, in which images are sparse and nearly independent. Their ``values``, which
+    are published, are not enough for digits from our start and with our budget. Differences are linear, so that the same U serves.
 
     The layer is the first that sees the pixels; where none does the first of all, whose features are told apart and then inverted
-    as by ``HeadInversion``. Sparse features (three of four are zero) are told apart; those with few zeros, which are nearly alike
-    for all images, are not, and nothing of a guess but ``gradient_distance`` says so. The authors' objective for features has a
-    non-negativity term and centres them, which this one does not: that limit is ours, not one of the published attack.
+    as by ``HeadInversion``. Sparse features (three of four are zero) are told apart; those with few zeros are not, and nothing of a
+    guess but ``gradient_distance`` says so. The authors' non-negative, centred objective for features is not implemented.
 
     Does not apply, and says so: no linear layer sees one vector of each example; a batch that fills its rank; several local steps;
     noise or pruning from which the examples' singular values do not stand out.
@@ -73,8 +70,7 @@ class CocktailParty(SolvingAttack):
         iterations: Steps of the descent.
         learning_rate: Of its unit rows.
         negentropy: Weight.
-        total_variation: Weight of the mean absolute difference of neighbouring pixels, or absolute feature, where differences (or
-            values) have variance 1.
+        total_variation: Weight of the mean absolute difference (or feature), where these have variance 1.
         decorrelation: Weight.
         temperature: How sharply one pair of like rows counts.
         relaxation: Weight of decorrelation in the last step over that in the first: sources need not be uncorrelated.
@@ -138,11 +134,7 @@ class CocktailParty(SolvingAttack):
     ) -> Tensor:
         """U (R, R), whose rows make each source of the mixtures ``parts.right``, up to order and factors.
 
-        Args:
-            parts: Of the layer's gradient.
-            shape: (C, H, W) where the sources are images, else None.
-            generator: Draws the starts.
-            numbers: ``objective`` is added to it.
+        ``shape`` is (C, H, W) where the sources are images; ``numbers`` get the ``objective``.
 
         Raises:
             AttackError: When the samples of some mixture follow from those of the others.
@@ -195,11 +187,7 @@ def _attacked(read: Read) -> LinearLayer:
 
 
 def _examples(gradient: LayerGradient, num_examples: int) -> LowRank:
-    """The examples' part of a gradient: all of them, or those that stand out as only equal and known examples can be missing.
-
-    Raises:
-        AttackError: When noise hides some: what is left is mixed of all of them, and no unmixing makes fewer sources of it.
-    """
+    """The examples' part of a gradient: all of them, or those that stand out as only equal and known examples can be missing."""
     parts = low_rank(gradient, num_examples, LEAST_GAP)
     if parts.rank < num_examples and parts.gap > 1 / GAP:
         raise AttackError(
@@ -217,11 +205,7 @@ def _differences(images: Tensor) -> Tensor:
 
 
 def _lengths(mixed: Tensor, told: Tensor | None, layer: LinearLayer, observation: ClientUpdate) -> Tensor:
-    """By what each component (R, N) is to be divided: what the bias tells, (R,), where it does, else what the range does.
-
-    Raises:
-        AttackError: Of features, where the layer has no bias.
-    """
+    """By what each component (R, N) is to be divided: what the bias tells, (R,), where it does, else what the range does."""
     if told is None and not layer.sees_pixels:
         raise AttackError(
             f"does not apply: layer {layer.name!r} has no bias, whose gradient tells the lengths of features"

@@ -40,11 +40,7 @@ class Whitened:
 
 
 def fixed_point(samples: Tensor, generator: torch.Generator) -> Tensor:
-    """Orthonormal rows V (R, R) for which V ``samples`` are as independent as log cosh tells (symmetric FastICA).
-
-    Args:
-        samples: Whitened, (R, K).
-        generator: Draws the start.
+    """Orthonormal rows V (R, R) for which V ``samples`` (R, K), whitened, are as independent as log cosh tells (symmetric FastICA).
 
     Source: Hyvarinen, "Fast and robust fixed-point algorithms for independent component analysis", IEEE Transactions on Neural
     Networks 1999: the fixed point of several units with symmetric decorrelation, g = tanh.
@@ -99,15 +95,12 @@ class Unmixing:
     relaxation: float
 
     def descend(self, rows: Tensor, samples: Tensor, penalised: Tensor) -> tuple[Tensor, float]:
-        """The rows where it ends, and the objective there.
+        """Unit rows (R, R) where the descent from ``rows`` ends, and the objective there.
 
         Args:
             rows: Where to start, (R, R).
             samples: Whitened mixtures (R, K).
             penalised: p, (R, K'), linear in the mixtures.
-
-        Returns:
-            Unit rows (R, R) in the dtype of ``samples``, and the objective.
         """
         # Single precision: what is left open here is far above its rounding, and steps take half the time.
         mixed, sparse = samples.float(), penalised.float()

@@ -39,15 +39,9 @@ class FeatureImages:
         numbers: dict[str, float],
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Images (R, C, H, W) in [0, 1] whose features are nearest to those given.
+        """Images (R, C, H, W) in [0, 1] whose features are nearest to those (R, N) that the layer saw.
 
-        Args:
-            features: (R, N), what the layer saw of each image.
-            read: The update.
-            layer: One of its layers.
-            observation: The update.
-            numbers: ``feature_loss`` and ``relative_loss`` are added to it.
-            generator: Draws the start, uniform noise; None: a grey image.
+        They start as uniform noise, or as grey images without a generator; ``numbers`` get ``feature_loss`` and ``relative_loss``.
 
         Raises:
             AttackError: When the objective was never finite.

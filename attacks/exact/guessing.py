@@ -29,16 +29,7 @@ def recovered(
     signals: Tensor,
     numbers: dict[str, float],
 ) -> Reconstruction:
-    """The guess of pixels that a layer saw, with labels.
-
-    Args:
-        observation: The update.
-        read: The same.
-        layer: One that sees the pixels.
-        inputs: (R, C * H * W), normalised pixels.
-        signals: (R, M), dL/dz of each example.
-        numbers: Diagnostics so far.
-    """
+    """The guess of normalised pixels (R, C * H * W) that a layer saw, with labels by dL/dz (R, M) of each example."""
     if not inputs.isfinite().all():
         raise AttackError("the equations have no finite solution")
     mean, std = channel_statistics(observation, inputs)

@@ -32,14 +32,12 @@ class HeadInversion(SolvingAttack):
 
     phi throws much away (pooling, strides), and more the deeper it is: the features are exact and the images are not.
 
-    Where the only linear layer is the last, behind which no ReLU stands, features of several examples are told by their classes
+    Where the only linear layer is the last, behind which no ReLU stands, features of several examples follow from their classes
     (``class_features``): nearly, and only where no two examples have one class and some class has none.
 
     Does not apply, and says so: no linear layer sees one vector of each example; from two examples on also as ``Spear``, or where
-    two of them have one class; an update of several steps.
-
-    Batches are harder than for pixels: features of an untrained network are nearly the same for all images, so that few neurons are
-    on for one example and off for another, and too few directions are found (a failure that says how many).
+    two of them have one class; an update of several steps. Batches are harder than for pixels: features of an untrained network are
+    nearly the same for all images, and too few directions are found (a failure that says how many).
 
     Diagnostics: those of ``Spear``; ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (over their
     variance; far from 0 the descent failed); ``leak`` (see ``class_features``); ``gradient_distance`` (1 - cosine of the gradients

@@ -26,23 +26,17 @@ class ClassGAN(RepresentativeAttack):
         min_G  E_{z, c} [ -log p_w(c | shift(G(z, c))) + total_variation * TV(G(z, c)) ]
 
     with p_w the softmax of a received model, frozen: global model + update. The models of all rounds take their turn, oldest first,
-    and the generator goes on from round to round.
+    and the generator goes on from round to round. Classes of a batch are drawn uniformly from the wanted ones; DCGAN's learning
+    rate of 2e-4 wants several times the iterations.
+
+    Differs from the paper: its attacker is a client that trains the shared model on generated images under a false label, so that
+    the victim reveals more; ours is the server, and only watches. One conditional generator draws all classes. There is no class
+    for generated images, and hence nothing that asks for *natural* images but the network, the prior and the jitter, which are
+    ours: agreement with the received model is easily reached and says little; judge by an independent classifier.
 
     Attributes:
         total_variation: Weight of the image prior, mean |dx| + mean |dy| of images in [0, 1].
         jitter: Images are moved by up to so many pixels before the model sees them, so that they do not depend on single pixels.
-
-    The rest as in ``RepresentativeAttack``. Classes of a batch are drawn uniformly from the wanted ones; DCGAN's learning rate
-    of 2e-4 wants several times the iterations.
-
-    Source: Hitaj, Ateniese, Perez-Cruz, "Deep Models Under the GAN: Information Leakage from Collaborative Deep Learning", 2017,
-    Algorithm 1 and section 5.
-
-    Differs from the paper: its attacker is a client that trains the shared model on generated images under a false label, so that
-    the victim reveals more; ours is the server, and only watches (the setting of the VisualMixer paper, section 4.7 of our notes).
-    One conditional generator draws all classes. There is no class for generated images, and hence nothing that asks for *natural*
-    images but the network, the prior and the jitter, which are ours: agreement with the received model is easily reached and says
-    little; judge by an independent classifier.
     """
 
     source: ClassVar[str] = "Hitaj 2017 (Deep Models Under the GAN), Algorithm 1, passive"

@@ -35,22 +35,17 @@ class MultitaskGAN(RepresentativeAttack):
     and i are heads on one trunk, everything before the last ``nn.Linear`` of the received model; p_w is the received model itself.
     In every round the trunk and p_w are set to the model of that round; the heads and the generator go on.
 
+    Differs from the paper (Eq. 1-4): the class is judged by the received model, frozen, so that what the images say about classes
+    comes from the client and not from auxiliary labels, which are not used. The identity is this client or any other, not a class
+    per client. Representatives come from ``InvertingGradients`` on the oldest usable update; the paper matches every update with
+    L-BFGS. After several local steps they are poor. Real images are auxiliary ones, so the generator learns what *they* look like:
+    compare with the auxiliary mean of each class.
+
     Attributes:
         category: Weight of the class.
         identity: Weight of the identity; 0 leaves the representatives out.
         representative_iterations: Of the gradient inversion that makes the representatives.
         learned: Auxiliary images; set by ``fit``.
-
-    The rest as in ``RepresentativeAttack``: steps, batch size (per kind of image) and learning rate are the discriminator's too.
-
-    Source: Wang, Song, Zhang, Song, Wang, Qi, "Beyond Inferring Class Representatives: User-Level Privacy Leakage From Federated
-    Learning", INFOCOM 2019, section IV (passive variant) and Eq. 1-4.
-
-    Differs from the paper: the class is judged by the received model, frozen, and not by a head on the trained trunk, so that what
-    the images say about classes comes from the client and not from auxiliary labels, which are not used. The identity is this
-    client or any other, not a class per client. Representatives come from ``InvertingGradients`` on one update, the oldest usable
-    one, when the model knows least; the paper matches every update with L-BFGS. After several local steps they are poor. Real
-    images are auxiliary ones, so the generator learns what *they* look like: compare with the auxiliary mean of each class.
     """
 
     source: ClassVar[str] = "Wang 2019 (mGAN-AI), section IV, passive"
@@ -71,11 +66,7 @@ class MultitaskGAN(RepresentativeAttack):
         return {"iterations": f"{self.iterations}, behind {self.representative_iterations} of an inversion"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> MultitaskGAN:
-        """The same attack, which now holds the auxiliary images; nothing is trained before an update is there.
-
-        Raises:
-            AttackError: When there are fewer than two images.
-        """
+        """The same attack, which now holds the auxiliary images; nothing is trained before an update is there."""
         if len(knowledge.auxiliary) < 2:
             raise AttackError(f"{self} needs at least 2 auxiliary images, there are {len(knowledge.auxiliary)}")
         return replace(self, learned=knowledge.auxiliary)
@@ -83,11 +74,7 @@ class MultitaskGAN(RepresentativeAttack):
     def attack_many(
         self, observations: Sequence[UpdateHistory], generators: Sequence[torch.Generator]
     ) -> list[Representatives]:
-        """Draws ``images_per_class`` images of every class for each client; the other observations are the other clients.
-
-        Raises:
-            AttackError: Before ``fit``.
-        """
+        """Draws ``images_per_class`` images of every class for each client; the other observations are the other clients."""
         self.check_fitted()
         known = self._representatives(observations, generators) if self.identity else [None] * len(observations)
         guesses = []

@@ -137,11 +137,7 @@ def wanted_classes(observation: ClientUpdate, classes: Sequence[int]) -> tuple[T
 def _draw(
     network: ImageGenerator, classes: Tensor, judge: tuple[ClientUpdate, nn.Module], generator: torch.Generator
 ) -> tuple[Tensor, dict[str, float]]:
-    """Images of a trained generator, (N, C, H, W) in [0, 1] on the CPU, and what a client's model thinks of them.
-
-    Raises:
-        AttackError: When training diverged.
-    """
+    """Images of a trained generator, (N, C, H, W) in [0, 1] on the CPU, and what a client's model thinks of them."""
     observation, model = judge
     images = network.eval().draw(classes, generator)
     probabilities = model(normalise(images, observation)).softmax(1).cpu()

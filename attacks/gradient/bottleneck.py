@@ -44,11 +44,7 @@ class BottleneckInversion(GradientInversion):
     max_unrolled_steps: int = 0
 
     def observed_gradient(self, observation: ClientUpdate) -> Update:
-        """As ``GradientInversion``.
-
-        Raises:
-            AttackError: Of several examples behind a bottleneck.
-        """
+        """As ``GradientInversion``."""
         if find_bottleneck(observation.model) and observation.num_examples > 1:
             raise AttackError(
                 f"the update covers {observation.num_examples} examples; what arrives at the bottleneck can be told for one"

@@ -43,18 +43,17 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
 
     An update of several local steps is matched by the update that a client would send for the dummy images, if there is one image
     per example and few steps (``unrolled_client``); else by its mean gradient. Which labels met in one batch is unknown: the first
-    restart deals them to the dummy images as told, or in ascending order if inferred, and later ones at random. A wrong deal can be
-    worse than the mean gradient, so that several restarts are worth their time; with labels="joint" nothing is dealt.
+    restart deals them to the dummy images as known, or in ascending order if inferred, and later ones at random. A wrong deal can
+    be worse than the mean gradient, so that several restarts are worth their time; with labels="joint" nothing is dealt.
 
     A learning rate that the server does not know is estimated (``estimate_learning_rate``) with labels as below (inferred for
     "joint"). Where that fails, costs that ignore the scale (cosines) go on without it; others fail.
 
-    Besides numbers on how the search went, ``diagnostics`` hold reasons for its failure: "labels_inferred" (1 where the labels
-    were not told), "clipped_share" (pixels of the result at 0 or 1), "masked_share" (entries that were sent
-    as exactly zero, or that the attack takes for pruned), "restart_agreement" (restarts whose objective is within 5 % of the
-    lowest), "learning_rate" (where it was estimated), "unrolled"
-    (1 where the local steps were), "batch_norm_layers" (whose statistics were matched),
-    "differenced" (1 where a finite difference stood for the second derivative).
+    Diagnostics that explain a failure: "labels_inferred" (1 where they were not known), "clipped_share" (pixels of the result at 0
+    or 1), "masked_share" (entries that were sent as exactly zero, or that the attack takes for pruned), "restart_agreement"
+    (restarts whose objective is within 5 % of the lowest), "learning_rate" (where it was estimated), "unrolled" (1 where the local
+    steps were), "batch_norm_layers" (whose statistics were matched), "differenced" (1 where a finite difference stood for the
+    second derivative).
 
     Attributes:
         costs: Name -> D; a subclass adds its own by ``{**COSTS, "name": Cost(distance)}``.
@@ -69,8 +68,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         total_variation: Weight of the image prior: mean |dx| + mean |dy| of the normalised images.
         boxed: Clamp to the normalised [0, 1] after every step (of L-BFGS without a line search, after its up to 20 iterations); the
             result is clamped in any case.
-        labels: "known" (the server was told), "infer" (``infer_labels``), "auto" (known if told, else inferred) or "joint" (soft
-            labels are unknowns too, as in DLG).
+        labels: "known", "infer" (``infer_labels``), "auto" (known if the server has them, else inferred) or "joint" (soft labels
+            are unknowns too, as in DLG).
         init: "randn" (standard normal in normalised pixels), "uniform" (in [0, 1]), "grey" (0.5) or "black" (0).
         step_decay: Adam and SGD: step size x 0.1 after 3/8, 5/8 and 7/8 of the iterations.
         prior_decay: Adam and SGD with ``step_decay``: the weight of the prior shrinks with the step size, so that it guides the
@@ -83,9 +82,6 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
             effect where the update does not give these away (``sent_statistics``).
         second_order: "auto": a finite difference (``DifferencedMatching``), which is faster, wherever it agrees with the second
             derivative at the first start. "exact": always the second derivative.
-
-    Source: Zhu, Liu, Han, "Deep Leakage from Gradients", 2019, Algorithm 1; Geiping, Bauermeister, Droege, Moeller, "Inverting
-    Gradients", 2020, Eq. 4.
     """
 
     begins_chains: ClassVar[bool] = True

@@ -22,9 +22,6 @@ class LabelInference(Attack[ClientUpdate, Labels]):
 
     Attributes:
         max_labels: At most this many of the ``num_examples`` labels are guessed, the surest first.
-
-    Source: Zhao, Mopuri, Bilen, "iDLG: Improved Deep Leakage from Gradients", 2020, Eq. 3-6 (one example); Wainakh et al.,
-    "User-Level Label Leakage from Gradients in Federated Learning" (LLG), 2022, Algorithm 1 (more examples).
     """
 
     source: ClassVar[str] = "Zhao 2020 (iDLG), Eq. 3-6; Wainakh 2022 (LLG), Algorithm 1"
@@ -50,12 +47,7 @@ class LabelInference(Attack[ClientUpdate, Labels]):
 
 
 def infer_observed_labels(observation: ClientUpdate, gradient: Update) -> Tensor:
-    """``infer_labels`` with what the server finds out from the model: its number of classes, and typical features.
-
-    Args:
-        observation: The update.
-        gradient: ``observation.gradient()``, or a better estimate.
-    """
+    """``infer_labels``, with what the server finds out from the model: its number of classes, and typical features."""
     model, like = attackable(observation.model, train_mode=False), next(iter(gradient.values()))
     classes = count_classes(model, observation.input_shape, like)
     features = None
@@ -67,7 +59,7 @@ def infer_observed_labels(observation: ClientUpdate, gradient: Update) -> Tensor
 def infer_labels(
     gradient: Update, model: nn.Module, batch: int, num_classes: int | None = None, features: Tensor | None = None
 ) -> Tensor:
-    """Guesses the classes of a batch from the mean gradient of cross-entropy, the surest first.
+    """Guesses the classes (batch,) of a batch from the mean gradient of cross-entropy, the surest first; int64 on the CPU.
 
     For features a, logits W a (+ bias) and probabilities p, row i of the gradient is the mean over examples of (p_i - [y = i]) a:
 
@@ -75,20 +67,12 @@ def infer_labels(
 
     The rows are projected on u, an estimate of a. With a bias, whose gradient is p_i - count_i / batch exactly, u is the
     least-squares solution of row_i = db_i u, and the bias itself is one more feature: this also covers features of any sign and
-    those whose sum is zero (LayerNorm). Without a bias, u is ``features``; without these, all ones as in iDLG, which assumes that
-    features are not negative, as after ReLU or sigmoid. One example: the smallest projection is its class (iDLG). More: every class
-    with a negative projection is taken once, most negative first; then, again and again, the class whose projection is smallest,
-    where each label taken has raised its own by ``impact``, the share of one example (LLG).
+    those whose sum is zero (LayerNorm). Without a bias, u is ``features`` (D,); without these, all ones as in iDLG, which assumes
+    that features are not negative, as after ReLU or sigmoid. One example: the smallest projection is its class (iDLG). More: every
+    class with a negative projection is taken once, most negative first; then, again and again, the class whose projection is
+    smallest, where each label taken has raised its own by ``impact``, the share of one example (LLG).
 
-    Args:
-        gradient: Parameter name -> mean gradient over the batch.
-        model: Whose parameters these are.
-        batch: Number of examples.
-        num_classes: Width of the layer to look for; None accepts the last fully connected layer of any width.
-        features: (D,), typical inputs of that layer.
-
-    Returns:
-        (batch,) int64 on the CPU.
+    The layer is the last fully connected one, with ``num_classes`` outputs where that is given.
 
     Raises:
         AttackError: When the model has no such layer or its gradient is zero.

@@ -22,11 +22,8 @@ class OmittedLayerInversion(MaskedInversion):
 
     ``fit`` takes the layer from the pipeline's ``Soteria``. Without one it is looked for in each update: a fully connected layer
     counts as defended where at least ``least_zero`` of the columns of its weight gradient were sent as zero. Soteria zeroes 80 % of
-    them, and a layer behind smooth activations has none. Behind a ReLU, an entry that is zero for every image has such a column
-    anyway; to leave its layer out loses little, because the layers before are told. Biases are matched. Labels, where they are
-    inferred, are read from the last layer's bias.
-
-    Zeros of other layers are matched as zeros, other than by ``MaskedInversion``.
+    them, and a layer behind smooth activations has none; behind a ReLU an entry that is zero for every image has such a column
+    anyway, and to leave its layer out loses little. Biases are matched, and zeros of other layers as zeros.
 
     Attributes:
         least_zero: Share of zero columns from which a layer counts as defended.

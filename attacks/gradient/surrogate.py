@@ -34,20 +34,16 @@ class SurrogateMatching(GradientInversion):
     over all the client's images x together. The steps' gradients were taken at points near this line, and their sum is close to the
     gradient of some point on it. Neither the learning rate nor the number of steps, epochs or batches is asked for, and the price
     does not grow with them. alpha is an unknown like the pixels, within [0, 1]. A one-step probe holds the gradient at w_0: there
-    alpha is 0, and this is plain matching.
+    alpha is 0, and this is plain matching. Where kinks of ReLUs and maxima lie on the line, D jumps in alpha; the derivative knows
+    nothing of jumps, so that a descent on alpha alone may settle beside a lower value.
 
-    Where kinks of ReLUs and maxima lie on the line, D jumps in alpha as they do in the weights. The derivative is that between two
-    jumps and knows nothing of them (in the tests some tenth of what D changes by from w_0 to w_T), so that a descent on alpha alone
-    may settle beside a lower value.
+    Differs from the paper: alpha moves with the pixels' optimizer, clamped; the total variation starts strong and shrinks, as in
+    ``InvertingGradients``; and 600 iterations by default, where the authors' demonstration takes 2000.
 
     Diagnostics: ``alpha``, that of the guess; 0 for a probe.
 
     Attributes:
         alpha: Where it starts; ``0.0`` is the global model, as all other inversions have it.
-
-    Source: Zhu, Yao, Blaschko, "Surrogate Model Extension (SME)", ICML 2023, Algorithm 1. Differs: alpha moves with the pixels'
-    optimizer, clamped; the total variation starts strong and shrinks, as in ``InvertingGradients``; and 600 iterations by default,
-    where the authors' demonstration (50 images in batches of 25, 50 epochs) takes 2000, with alpha and weight as here.
     """
 
     observes: ClassVar[type] = TrainingUpdate

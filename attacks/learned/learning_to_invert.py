@@ -53,13 +53,18 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
 
         min over permutations pi of  mean_b |guess_b - truth_pi(b)|^2 / (C H W).
 
-    The network reads ``UpdateSketch``, fixed random projections of every tensor. It is trained anew for every attacked round
-    and pipeline, as another model has other gradients.
+    The network reads ``UpdateSketch`` and is trained anew for every attacked round and pipeline, as another model has other
+    gradients. Batches need many simulated updates and many auxiliary images: read the diagnostics.
 
     One auxiliary image in eight is held out, and one simulated update in eight is made of these alone. Diagnostics, means in dB
     over them: ``holdout_psnr``; ``holdout_psnr_mean_image``, of the mean of the other images; and ``holdout_psnr_noise``, of
     what the network makes of normal noise, each tensor as long as that of the update. Where the first is not above the others,
     it read nothing from updates and is no evidence about the defence.
+
+    Differs from the paper: tensors are projected one by one and scaled to length 1, with their lengths beside them (there one
+    projection of the whole update); each update is under one draw of the defences that serves in every pass; fewer units and steps
+    (the released LeNet runs have 3,000 units and 200 epochs of 256). No defence names it as its adaptive attack, as every pipeline
+    and round costs its training: it runs where the configuration asks for it.
 
     Attributes:
         updates: Simulated updates, those of held-out images among them.
@@ -67,20 +72,6 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         hidden: Width of both hidden layers.
         iterations: Steps of Adam on 64 sketches; the learning rate falls to zero along a half cosine.
         learning_rate: The largest.
-        learned: Set by ``fit``.
-
-    Differs from the paper: tensors are projected one by one and scaled to length 1, with their lengths beside them (there one
-    projection of the whole update); 800 updates by default, each under one draw of the defences that serves in every pass over
-    them; 512 hidden units and 1,000 steps of 64, where the released LeNet runs have 3,000 units and 200 epochs of 256.
-
-    Batches need many simulated updates and many auxiliary images. On two synthetic pictures in an update (12 x 12, sigmoid
-    network, n = 48, one seed, 95 % interval of the gain over the mean image): 480 updates of 240 images 0.6 +- 0.6 dB, 480 of
-    1000 images 0.9 +- 0.6 dB, 1920 of 1000 images, trained twice as long, 1.9 +- 0.5 dB. Larger batches were not measured. Nothing
-    is claimed of batches with the default settings: read the diagnostics.
-
-    No defence names it as its adaptive attack: every audited pipeline and round would cost ``updates`` simulated client steps and
-    ``iterations`` steps of training (1,800 by default; 12,600 for six defences beside none, in one round). It
-    runs where the configuration asks for it.
     """
 
     observes: ClassVar[type] = Probe
@@ -108,12 +99,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
     learned: LearnedInverse | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Makes updates and trains the network.
-
-        Raises:
-            AttackError: With fewer than 16 auxiliary examples, or fewer held out than images in an update; where clients send no
-                one-step updates; or when the training diverges.
-        """
+        """Makes updates and trains the network."""
         images = knowledge.auxiliary.images.cpu()
         kept, held = split_rows(knowledge, generator)
         count = self.updates // HOLDOUT
@@ -147,11 +133,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         return network
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
-        """Reads the images; nothing is random after ``fit``. Classes are not guessed: -1.
-
-        Raises:
-            AttackError: When the update is of several steps, or of other images than it was fitted to.
-        """
+        """Reads the images; nothing is random after ``fit``. Classes are not guessed: -1."""
         assert self.learned is not None
         observation.require_one_step()
         shape = (observation.num_examples, *observation.input_shape)
@@ -170,12 +152,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
 
 
 def matched(guess: Tensor, truth: Tensor) -> Tensor:
-    """The true images in the order that is nearest to the guessed ones, for each batch by itself.
-
-    Args:
-        guess: (M, B, C, H, W).
-        truth: (M, B, C, H, W).
-    """
+    """The true images (M, B, C, H, W) in the order that is nearest to the guessed ones, for each batch by itself."""
     if truth.shape[1] == 1:
         return truth
     from scipy.optimize import linear_sum_assignment

@@ -38,6 +38,10 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     Each shadow model is trained, as a client would and under the same defences, on a random half of the auxiliary data; the rest
     are its non-members. One small network learns from the answers of all of them to tell the two apart (``membership_features``).
 
+    Differs from the paper: one attack network for all classes, which gets the class, because a client's auxiliary data has few
+    records per class; the three largest probabilities, as logarithms, and the logit-scaled confidence in the true class (Carlini et
+    al. 2022, section VI-A) in place of all probabilities. Shadow models start from fresh weights.
+
     Attributes:
         num_shadows: Shadow models.
         num_members: Examples that each is trained on, and as many non-members; 0: half of the auxiliary data. The attack is best
@@ -49,12 +53,6 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
         network: Learned by ``fit``.
         shadow_auc: Area on the last shadow model of a network that learned from the others only; None with a single shadow model.
             Set by ``fit``; at 0.5 there was nothing to learn.
-
-    Source: Shokri, Stronati, Song, Shmatikov, "Membership Inference Attacks Against Machine Learning Models", S&P 2017, section V.
-    They train one attack network per class; ours is one for all that is told the class, because a client's auxiliary data has few
-    records per class. Its inputs are the three largest probabilities, as logarithms, where theirs are all of them, and besides
-    the logit-scaled confidence in the true class (Carlini et al. 2022, section VI-A). Shadow models start from fresh weights,
-    not from the observed global model.
     """
 
     observes: ClassVar[type] = TrainingUpdate
@@ -83,11 +81,7 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
         require(enough, self, "num_members", f"0, or a whole number from {least} to {MOST_EXAMPLES}")
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the shadow models and, on what they say, the attack network.
-
-        Raises:
-            AttackError: When the auxiliary examples are too few.
-        """
+        """Trains the shadow models and, on what they say, the attack network."""
         total, members = len(knowledge.auxiliary), self.num_members or len(knowledge.auxiliary) // 2
         if total < max(2 * members, FEWEST_EXAMPLES):
             raise AttackError(f"{self} needs {max(2 * members, FEWEST_EXAMPLES)} auxiliary examples and has {total}")

@@ -31,13 +31,11 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
     x is normalised, as the client half sees it, and starts as faint noise around 0; TV is the sum of the mean squared differences
     of neighbours across and down. f is the client half alone where the plug-in is "ignored", as the paper attacks its own defence.
     Where it is "included", features pass through the clients' defences too, noise left out, with what they have learned: the
-    adaptive attack. Input defences are not undone.
-
-    The objective has no scale of its own: the weight of TV has to follow the depth of the cut. He et al. give 0 behind the first
-    convolution, 10 behind the second block and 1000 behind the third; try a grid.
+    adaptive attack. Input defences are not undone. The weight of TV has to follow the depth of the cut: He et al. give 0 behind the
+    first convolution, 10 behind the second block and 1000 behind the third.
 
     Diagnostics: ``feature_loss`` (the first term) and ``relative_loss`` (over the variance of the features; 1 is what a constant
-    would reach), means over images. Classes are those that the server half answers with, which its owner knows anyway.
+    would reach), means over images. Classes are those that the server half answers with.
 
     Attributes:
         plug_in: "ignored" or "included".
@@ -70,11 +68,7 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
         return self.plug_in == INCLUDED
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
-        """Inverts the features; random is where it starts.
-
-        Raises:
-            AttackError: When they do not fit the client half, or an image's objective was never finite.
-        """
+        """Inverts the features; random is where it starts."""
         target, noiseless = observation.features.detach(), without_noise(observation.pipeline)
 
         def send(inputs: Tensor) -> Tensor:

@@ -73,9 +73,9 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
     "retrained" learns from features that the clients' own algorithm has protected, drawn afresh at every step: it undoes the
     defence, as far as that can be done, along with the client half, and input defences too. "static" learns from unprotected ones.
 
-    One auxiliary image in eight is held out. Diagnostics: ``holdout_psnr``, the mean in dB over these, from features of the kind
-    that it was trained on, and ``holdout_psnr_mean_image``, that of guessing the mean of the other seven for each. Where the first
-    is not above the second, the network learned nothing and is no evidence about the defence.
+    Diagnostics: ``holdout_psnr``, the mean in dB over held-out images, from features of the kind that it was trained on, and
+    ``holdout_psnr_mean_image``, that of guessing the mean of the others for each. Where the first is not above the second, the
+    network is no evidence about the defence.
 
     Attributes:
         width: Channels of the network. The rest as in ``LearnedQueryAttack``.
@@ -98,11 +98,7 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
     learned: Learned | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network.
-
-        Raises:
-            AttackError: With fewer than 16 auxiliary images, where clients send no features, or when the training diverges.
-        """
+        """Trains the network."""
         images = knowledge.auxiliary.images
 
         def build(sample: Tensor) -> nn.Module:
@@ -113,11 +109,7 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
         )
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
-        """Decodes the images of a query; nothing is random. Classes are those that the server half answers with.
-
-        Raises:
-            AttackError: Before ``fit``, or when the features have another shape than those of the auxiliary images.
-        """
+        """Decodes the images of a query; nothing is random. Classes are those that the server half answers with."""
         assert self.learned is not None
         images = self.learned(observation.features)
         return Reconstruction(images, answers(observation), dict(self.learned.diagnostics))

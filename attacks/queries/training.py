@@ -146,11 +146,7 @@ def split_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Tensor
 def features_of(sender: QuerySender, training: str, images: Tensor, generator: torch.Generator) -> Tensor:
     """Features (B, ...) of clean images (B, C, H, W) in [0, 1], on the client half's device; without gradient.
 
-    Args:
-        sender: The clients' sending side.
-        training: One of ``TRAININGS``; "retrained" draws every defence afresh.
-        images: At most a batch, which a defence may mix.
-        generator: Of the defences.
+    "retrained" draws every defence afresh; a defence may mix the images.
 
     Raises:
         AttackError: When the defences refuse such images.

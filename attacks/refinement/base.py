@@ -65,11 +65,7 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        """Refuses: there is nothing to refine yet.
-
-        Raises:
-            AttackError: Always.
-        """
+        """Refuses: there is nothing to refine yet."""
         raise AttackError(
             f"{self} refines the guess of another attack; write it behind one: InvertingGradients() | {self}"
         )

@@ -44,17 +44,12 @@ class LearnedDenoiser(Refinement):
     """A U-Net trained to remove noise from auxiliary images, applied to the images that an inversion recovered.
 
     It learns the mean of the clean image x given y = clip(x + s n, 0, 1), by squared error: n normal, of grains of 1, 2 or 4 pixels
-    and unit variance; s drawn for each image from [0, ``strongest``]. It is not told s: nobody knows how wrong a guess is. No
-    update is simulated for it: guesses of the inversion before it would be nearer to what it meets, but cost as many inversions
-    as training images, for every pipeline and round. So it goes by no defence, and one network serves all pipelines and rounds.
-
-    A guess that is already close loses by it, as it must guess the noise level itself. On digits (12 x 12, sigmoid network,
-    inversions of 100 iterations under three strengths of noise, n = 8, one seed) 10.3, 16.5 and 22.3 dB became 14.1, 18.4 and
-    22.4 dB; those of 150 iterations under the least noise lost 4.1 dB (n = 24).
+    and unit variance; s drawn for each image from [0, ``strongest``] and unknown to it. No update is simulated for it: so it goes
+    by no defence, and one network serves all pipelines and rounds. A guess that is already close loses by it, as it must guess the
+    noise level itself.
 
     A network that knows images can paint one from nothing (``learns_prior``). An audit therefore runs the whole chain a second
-    time, on updates of noise, and scores that guess beside it: see ``simulations.report.studies.baselines``. That runs the
-    inversion before it twice.
+    time, on updates of noise, and scores that guess beside it: see ``simulations.report.studies.baselines``.
 
     One auxiliary example in eight is held out. Diagnostics, means in dB over them: ``holdout_psnr`` of images denoised from s =
     ``strongest`` / 2, beside ``holdout_psnr_noisy`` before that; and ``holdout_psnr_noise``, of what it paints from pure noise,
@@ -66,7 +61,6 @@ class LearnedDenoiser(Refinement):
         batch_size: Auxiliary images per step, at most all of them.
         learning_rate: The largest.
         strongest: Largest standard deviation of the noise in training, in units of images in [0, 1].
-        learned: Set by ``fit``.
     """
 
     source: ClassVar[str] = (
@@ -93,11 +87,7 @@ class LearnedDenoiser(Refinement):
         return False
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network; deterministic given the generator.
-
-        Raises:
-            AttackError: With fewer than 16 auxiliary examples.
-        """
+        """Trains the network; deterministic given the generator."""
         kept, held = kept_and_held(knowledge.auxiliary, generator, str(self))
         channels, shape = kept.images.shape[1], tuple(kept.images.shape[1:])
         network = UNet(channels, channels, self.width, generator).to(kept.images)
@@ -122,11 +112,7 @@ class LearnedDenoiser(Refinement):
         return {f"holdout_psnr{name}": mean_psnr(guess, held) for name, guess in guesses.items()}
 
     def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
-        """Denoises every image.
-
-        Raises:
-            AttackError: When images have another shape than the auxiliary ones.
-        """
+        """Denoises every image."""
         assert self.learned is not None
         shape = tuple(guess.images.shape[1:])
         if shape != self.learned.shape:
@@ -137,13 +123,7 @@ class LearnedDenoiser(Refinement):
 
 
 def noisy(images: Tensor, std: Tensor, generator: torch.Generator) -> Tensor:
-    """Images (B, C, H, W) under normal noise of a random grain each, clipped to [0, 1].
-
-    Args:
-        images: In [0, 1].
-        std: (B,), standard deviation of the noise of each image before clipping.
-        generator: CPU generator of the noise.
-    """
+    """Images (B, C, H, W) under normal noise of a random grain each and of standard deviations (B,), clipped to [0, 1]."""
     grains = torch.randint(len(GRAINS), (len(images),), generator=generator).tolist()
     noise = torch.stack([_grained(images.shape[1:], GRAINS[at], generator) for at in grains])
     return (images + (std.view(-1, 1, 1, 1) * noise).to(images)).clamp(0, 1)

@@ -44,13 +44,13 @@ class LearnedRestorer(Refinement):
 
     The clients' input defences are run on auxiliary images with fresh randomness at every step, and the network learns
     the mean of the clean image given the protected one (squared error). It works for every input defence, since it needs
-    nothing but to run it; no secret of a client enters. Its input is x and |2x - 1|: the second undoes random sign flips
-    (InstaHide) and costs the others little. Inversions are imperfect, so Gaussian noise is added to the inputs in training,
-    of a standard deviation that is drawn for each image from [0, ``input_noise``].
+    nothing but to run it. Its input is x and |2x - 1|: the second undoes random sign flips (InstaHide) and costs the others little.
+    Inversions are imperfect, so Gaussian noise is added to the inputs in training, of a standard deviation that is drawn for each
+    image from [0, ``input_noise``].
 
     One auxiliary example in eight is held out. The diagnostics of every guess say how well it is restored from an *exact*
     protected image: ``holdout_psnr``, beside ``holdout_psnr_unrestored`` of the protected image itself. Where the first is not
-    above the second, the restorer learned nothing and is no evidence about the defence.
+    above the second, the restorer is no evidence about the defence.
 
     Attributes:
         iterations: Steps of Adam; the learning rate warms up and falls to zero.
@@ -58,9 +58,6 @@ class LearnedRestorer(Refinement):
         batch_size: Auxiliary images per step, at most all of them; also the group that a defence mixes examples of.
         learning_rate: The largest.
         input_noise: Largest standard deviation of the noise added in training, in units of images in [0, 1].
-        learned: Set by ``fit``.
-
-    The attack that a server would run in practice; the papers' own (shredder, jigsaw) solve each image without learning.
     """
 
     source: ClassVar[str] = (
@@ -81,11 +78,7 @@ class LearnedRestorer(Refinement):
     learned: Restorer | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network; deterministic given the generator.
-
-        Raises:
-            AttackError: With fewer than 16 auxiliary examples.
-        """
+        """Trains the network; deterministic given the generator."""
         batch, shape = knowledge.auxiliary, tuple(knowledge.auxiliary.images.shape[1:])
         if not any(isinstance(defense, InputDefense) for defense in knowledge.pipeline.defenses):
             return replace(self, learned=Restorer(None, shape, {}))
@@ -113,11 +106,7 @@ class LearnedRestorer(Refinement):
         )  # fmt: skip
 
     def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
-        """Restores every image. Where the clients protect none they stay as they are, with ``nothing_to_undo`` = 1.
-
-        Raises:
-            AttackError: When images have another shape than the auxiliary ones.
-        """
+        """Restores every image. Where the clients protect none they stay as they are, with ``nothing_to_undo`` = 1."""
         assert self.learned is not None
         network, shape = self.learned.network, tuple(guess.images.shape[1:])
         if network is None:
@@ -133,19 +122,10 @@ def train_on_pairs(
     network: nn.Module, clean: Batch, spoil: Callable[[Batch], Tensor], generator: torch.Generator, *, iterations: int,
     batch_size: int, learning_rate: float,
 ) -> nn.Module:  # fmt: skip
-    """Adam on the squared error between what a network makes of spoiled images and the clean ones.
+    """Adam on the squared error between what a network makes of spoiled images and the clean ones; the network ends in eval mode.
 
-    Args:
-        network: What ``spoil`` returns -> images (B, C, H, W) in [0, 1].
-        clean: The examples.
-        spoil: Clean examples -> the network's input, under fresh draws at every step.
-        generator: Of the choice of examples.
-        iterations: Steps.
-        batch_size: Examples per step, at most all of them.
-        learning_rate: The largest; it warms up and falls to zero.
-
-    Returns:
-        The network, in eval mode.
+    ``spoil`` makes the network's input (B, ...) of clean examples, at most ``batch_size``, under fresh draws at every step. The
+    learning rate warms up to ``learning_rate`` and falls to zero.
     """
     optimizer = torch.optim.Adam(network.parameters(), learning_rate)
     # The rate rises for a fifth of the way, which must be longer than one step.

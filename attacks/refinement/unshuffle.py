@@ -70,6 +70,10 @@ class Unshuffle(Refinement):
     With ``window`` = 0, the windows of ``BlockShuffle`` are known. Those of ``VisualMixer`` depend on the original image, which the
     algorithm run on the guess would not see: shuffling makes small windows look rough and large ones flat. They are inferred; see
     ``window_inference``. The diagnostic ``windows_expected`` is the share of pixels whose window is expected to be found.
+
+    Attributes:
+        window: Side of the windows in pixels; 0: from the pipeline.
+        partition: "inferred", or "told": an upper bound that gets the true windows.
     """
 
     threat: ClassVar[str] = (
@@ -101,11 +105,7 @@ class Unshuffle(Refinement):
         return "told the true windows" if self.reveals_windows else ""
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keeps the first shuffle of the clients' pipeline, if there is one, and learns to find its windows.
-
-        Raises:
-            AttackError: Without auxiliary images, where windows must be inferred.
-        """
+        """Keeps the first shuffle of the clients' pipeline, if there is one, and learns to find its windows."""
         defenses = knowledge.pipeline.defenses
         at = next((i for i, d in enumerate(defenses) if isinstance(d, VisualMixer | BlockShuffle)), None)
         if at is None:
@@ -207,10 +207,6 @@ class WindowMean(Unshuffle):
     """Replaces every window by its mean, channel by channel: what shuffling never hides.
 
     It undoes nothing: it says what a picture of this resolution gives away, and an attack on the order inside windows must beat it.
-
-    Attributes:
-        window: Side of the windows in pixels; 0: from the pipeline.
-        partition: "inferred", or "told": an upper bound that is told the true windows.
     """
 
     source: ClassVar[str] = "VisualMixer (NDSS 2024), Algorithm 1, keeps the values of every window; ours"

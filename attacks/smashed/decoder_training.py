@@ -56,14 +56,13 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
     A subclass says how several transmissions become one input (``pool_of``) and which network is trained how (``train``). One
     auxiliary image in eight is held out of the training; the diagnostics of every guess are ``holdout_psnr``, the mean in dB
     over these, and ``holdout_psnr_mean_image``, that of guessing the mean of the other seven for each. Where the first is not
-    above the second, the network learned nothing and is no evidence about the defence.
+    above the second, the network is no evidence about the defence.
 
     Attributes:
         iterations: Steps of the optimizer.
         width: Of the network.
-        batch_size: Auxiliary images per step, even; also the group that a defence mixes.
+        batch_size: Auxiliary images per step, and per transmission, even; also the group that a defence mixes.
         learning_rate: The largest.
-        learned: Set by ``fit``.
     """
 
     needs_auxiliary: ClassVar[bool] = True
@@ -99,11 +98,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         raise NotImplementedError
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network.
-
-        Raises:
-            AttackError: When there are fewer than 16 auxiliary images, or no client half to send them with.
-        """
+        """Trains the network."""
         sender, kept, held = split_auxiliary(knowledge, generator)
         pool = self.pool_of(sender, kept, generator)
         draw = self.draws(sender, kept, pool, generator)
@@ -118,12 +113,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         return replace(self, learned=LearnedDecoder(network.cpu(), pool, tuple(sent.shape[2:]), scores))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Decodes the target images.
-
-        Raises:
-            AttackError: Before ``fit``; with fewer transmissions than it was fitted for; when tokens have another shape than those
-                of the auxiliary images, or are not finite.
-        """
+        """Decodes the target images."""
         assert self.learned is not None
         if len(observation.features) < self.transmissions:
             there = len(observation.features)
@@ -190,17 +180,10 @@ def tells_slots(sender: Sender, images: Tensor, generator: torch.Generator) -> b
 def independent_transmissions(
     sender: Sender, images: Tensor, transmissions: int, batch_size: int, generator: torch.Generator
 ) -> Tensor:
-    """Sends images several times, each time beside other images: (R, n, N, D).
+    """Sends images (n, C, H, W), 2 or more, several times, each time beside other images: (R, n, N, D).
 
     Half a batch stays together in every transmission, as the targets of an observation do; the other half is another such group,
     drawn anew. Each group thereby is the rest of the other's batch, and nothing that was sent is thrown away.
-
-    Args:
-        sender: Sends a batch, all defences drawn afresh.
-        images: (n, C, H, W), 2 or more.
-        transmissions: R.
-        batch_size: Of a transmission, at most.
-        generator: Draws who is sent with whom, and defences.
     """
     half = min(batch_size // 2, len(images) // 2)
     groups = torch.arange(len(images), device=images.device).tensor_split(-(-len(images) // half))

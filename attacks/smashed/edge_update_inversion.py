@@ -47,7 +47,6 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
         iterations: Steps of Adam.
         learning_rate: Of images in [0, 1].
         feature_weight: Weight of the smashed data.
-        learned: Set by ``fit``: the clients' defences.
     """
 
     source: ClassVar[str] = (
@@ -76,19 +75,11 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
         return super().card() | {"iterations": f"at most {self.iterations}"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keeps the defences' algorithm.
-
-        Raises:
-            AttackError: Outside of split learning.
-        """
+        """Keeps the defences' algorithm."""
         return replace(self, learned=sender_of(knowledge).pipeline)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Inverts the first transmission with its step.
-
-        Raises:
-            AttackError: Before ``fit``; without a step; when update, gradient and features do not fit the client half.
-        """
+        """Inverts the first transmission with its step."""
         assert self.learned is not None
         if observation.step is None:
             raise AttackError("the client half is not trained: there is no update to attack")

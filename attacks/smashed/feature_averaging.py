@@ -23,16 +23,9 @@ class FeatureAveraging(TokenDecoder):
     the training, so that the decoder knows that noise. Means of shuffled tokens are all alike; that is not what it is for.
 
     Attributes:
-        iterations: Steps of AdamW.
-        width: Length of a token inside the decoder.
-        depth: Transformer blocks.
-        heads: Attention heads, which divide ``width``.
-        batch_size: Auxiliary images per step and per transmission, even.
-        learning_rate: The largest.
         transmissions: R at most; it gets as many as the run makes, and learns from as many.
-        beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
         num_images: Most auxiliary images to send R times each for the training.
-        learned: Set by ``fit``.
+        beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
     """
 
     source: ClassVar[str] = (

@@ -89,7 +89,9 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
 
     F follows the defences' algorithm; what it cannot know is the order of the tokens, which ``permutation`` assumes. Against
     shuffling nothing but "oracle" is right, and the client's blocks, where tokens of one row see each other, are inverted in
-    that order too: a wrong one gives the right patches in wrong positions wherever it stays within the image.
+    that order too: a wrong one gives the right patches in wrong positions wherever it stays within the image. Images start grey and
+    are kept in [0, 1]; the client half is in eval mode. (The reference code runs it in train mode, picks images by their true error
+    and rescales them to [0, 1].)
 
     Diagnostics: ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (over their variance; 1 is what a
     constant would reach). Where the second is far from 0 the inversion itself failed. With "jigsaw" also those of the reader.
@@ -104,10 +106,6 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         learning_rate: Of images in [0, 1], falling to zero along a half cosine; 0.001 in the paper.
         total_variation: Weight of the image prior; the paper has none.
         reader_iterations: Training steps for "jigsaw".
-        learned: Set by ``fit``.
-
-    Images start grey and are kept in [0, 1] at every step; the client half is in eval mode. The reference code runs it in train
-    mode, picks images by their true error and rescales them to [0, 1].
     """
 
     source: ClassVar[str] = (
@@ -142,11 +140,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         return found if self.needs_auxiliary else {key: found[key] for key in found if key != "training_iterations"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keeps the defences' algorithm; trains the network that "jigsaw" needs.
-
-        Raises:
-            AttackError: Outside of split learning; with too few auxiliary images for "jigsaw".
-        """
+        """Keeps the defences' algorithm; trains the network that "jigsaw" needs."""
         sender = sender_of(knowledge)
         reader = None
         if self.permutation == "jigsaw":
@@ -154,11 +148,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         return replace(self, learned=Prepared(knowledge.pipeline, reader))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Inverts the first transmission.
-
-        Raises:
-            AttackError: Before ``fit``; for "oracle" without the true order; when the features do not fit the client half.
-        """
+        """Inverts the first transmission."""
         assert self.learned is not None
         features = observation.features[0]
         if not torch.isfinite(features).all():

@@ -51,9 +51,7 @@ def pairing_costs(tokens: Tensor, patch: int) -> Tensor:
 def pair_slots(costs: Tensor, self_paired: int) -> list[tuple[int, int]]:
     """Pairs the slots of one image greedily, cheapest first: (N, N) symmetric costs -> pairs (s, t), s <= t.
 
-    Args:
-        costs: See ``pairing_costs``.
-        self_paired: How many slots are their own mirror image: N mod 2, the middle of an odd grid.
+    ``self_paired`` slots are their own mirror image: N mod 2, the middle of an odd grid.
     """
     num_tokens = len(costs)
     pairs: list[tuple[int, int]] = []
@@ -70,14 +68,9 @@ def pair_slots(costs: Tensor, self_paired: int) -> list[tuple[int, int]]:
 
 
 def place_pairs(scores: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
-    """The best positions of one image's slots when paired slots must get positions that mirror each other.
+    """The best positions (N,) of one image's slots when paired slots must get positions that mirror each other, n and N - 1 - n.
 
-    Args:
-        scores: (N, N), log-probability of each position for each slot. Position n mirrors N - 1 - n.
-        pairs: Every slot in exactly one pair.
-
-    Returns:
-        (N,) int64 position of each slot, a bijection.
+    ``scores`` (N, N) are log-probabilities of each position for each slot; every slot is in exactly one pair.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -137,11 +130,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     learned: TokenReader | FeatureInversion | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network.
-
-        Raises:
-            AttackError: With too few auxiliary images.
-        """
+        """Trains the network."""
         sender = sender_of(knowledge)
         if not any(isinstance(stage, SpectralShuffle) for stage in knowledge.pipeline.defenses):
             return replace(self, learned=FeatureInversion().fit(knowledge, generator))
@@ -151,11 +140,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
         return replace(self, learned=reader)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Undoes the first transmission.
-
-        Raises:
-            AttackError: Before ``fit``; when the embedding is not affine.
-        """
+        """Undoes the first transmission."""
         assert self.learned is not None
         if isinstance(self.learned, FeatureInversion):
             guess = self.learned.attack_one(observation, generator)

@@ -42,13 +42,9 @@ class Dictionary:
 
     @classmethod
     def of(cls, rows: Tensor, table: Sequence[Tensor]) -> Dictionary:
-        """That of a table of embeddings, which the server knows whole, with the shares that auxiliary rows show.
+        """That of a whole table, of each column (K, D) embeddings, with the shares that auxiliary rows (n, F) show.
 
         All K categories of a column that no row shows together count as one row: p = (count + 1 / K) / (n + 1).
-
-        Args:
-            rows: (n, F) int64.
-            table: Of each column (K, D), what the client half makes of its categories 0 to K - 1.
         """
         prior = [
             (torch.bincount(rows[:, at].cpu(), minlength=len(own)).to(own) + 1 / len(own)) / (len(rows) + 1)

@@ -51,9 +51,8 @@ class EmbeddingReversal(TableAttack):
     The paper scores it by the squared error of the embeddings ("MSE" of its Table III). A smaller error than that of the mean
     embedding needs only that m_vec says something of the row; which category it was is the nearest embedding of the field. The
     server holds more than m_vec: here it computes m_vec itself of embeddings that it received (``FieldReading`` reads those). The
-    network is for the server half of the attacked round, and is trained anew in each.
-
-    The paper trains on the clients' own training rows; run it so with ``auxiliary-data = "private"``.
+    network is for the server half of the attacked round, and is trained anew in each. The paper trains on the clients' own training
+    rows; run it so with ``auxiliary-data = "private"``.
 
     Attributes:
         iterations: Steps of Adam.
@@ -83,11 +82,7 @@ class EmbeddingReversal(TableAttack):
         require(self.width % self.heads == 0, self, "width", f"a multiple of heads = {self.heads}")
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keeps auxiliary rows and what the client half makes of them.
-
-        Raises:
-            AttackError: Outside of split learning; of images; with fewer than 16 auxiliary rows.
-        """
+        """Keeps auxiliary rows and what the client half makes of them."""
         sender, kept, held = auxiliary_rows(knowledge, generator)
         dictionary = Dictionary.of(categories_of(kept), table_of(sender)).seen(len(kept))
         return replace(

@@ -106,22 +106,18 @@ class FieldReading(TableAttack):
         score(s, f) = log sum_c p_c exp(-|t_s - v_c|^2 / 2 sigma^2),
 
     slots are assigned to fields so that the sum of the scores is largest, and each field's guess is its slot's most probable
-    category. The variance sigma^2 is that of the attacker's own rows sent through the clients' defences, whatever these are; it
-    knows the order of those, never that of a client. The server knows the whole table of embeddings: a category that no auxiliary
-    row shows is guessed where its embedding fits.
+    category. The variance sigma^2 is that of the attacker's own rows sent through the clients' defences. The server knows the whole
+    table of embeddings: a category that no auxiliary row shows is guessed where its embedding fits.
 
-    Where the defences leave embeddings in their slots no field has to be found, and the transmissions that there are are averaged.
-    Shuffled transmissions are matched with each other, token by token, averaged, read, matched with the row that was read, and so
-    on. Under much noise tokens are matched wrongly, and several transmissions read worse than one: which of both it does is chosen
-    on auxiliary rows that were held out, never by the truth.
-
-    A client half that sends more than the embeddings (``difm-factors``) is read by its embeddings, which come in order.
+    Where the defences leave embeddings in their slots the transmissions that there are are averaged. Shuffled transmissions are
+    matched with each other, token by token, averaged, read, matched with the row that was read, and so on. Under much noise several
+    transmissions read worse than one: which of both it does is chosen on auxiliary rows that were held out. A client half that
+    sends more than the embeddings (``difm-factors``) is read by its embeddings, which come in order.
 
     Attributes:
         transmissions: Transmissions that are averaged at most.
         beyond_run: Clients send a row as often as that, however often the run does: an upper bound.
         batch_size: Auxiliary rows that are sent together.
-        learned: Set by ``fit``.
     """
 
     source: ClassVar[str] = (
@@ -140,11 +136,7 @@ class FieldReading(TableAttack):
         return replace(self, transmissions=min(self.transmissions, transmissions))
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Learns the dictionary and the noise.
-
-        Raises:
-            AttackError: Outside of split learning; of images; with fewer than 16 auxiliary rows.
-        """
+        """Learns the dictionary and the noise."""
         sender, kept, held = auxiliary_rows(knowledge, generator)
         dictionary = Dictionary.of(categories_of(kept), table_of(sender))
         errors = []
@@ -166,11 +158,7 @@ class FieldReading(TableAttack):
         return replace(self, learned=replace(reader, together=-together, diagnostics=told))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Cells:
-        """Reads the target rows.
-
-        Raises:
-            AttackError: Before ``fit``; when embeddings have another shape than those of auxiliary rows, or are not finite.
-        """
+        """Reads the target rows."""
         reader = self.learned
         assert reader is not None
         features = observation.features[:, : observation.num_targets].detach().float()

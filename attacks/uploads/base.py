@@ -75,11 +75,9 @@ class TrainedModel(TrainingUpdate):
 
 @dataclass(frozen=True, repr=False)
 class AsUploaded(Attack[UploadedImages, Reconstruction]):
-    """Takes the images as they were uploaded: what a defence of images hides from who merely looks.
+    """Takes the images as they were uploaded: what a defence of images hides from a server that merely looks.
 
     Refinements go on from it, without any inversion before them: ``AsUploaded() | LearnedRestorer()``.
-
-    Source: VisualMixer (Li et al., NDSS 2024), section III-A: the server holds the obfuscated images.
     """
 
     observes: ClassVar[type] = UploadedImages

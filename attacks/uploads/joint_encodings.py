@@ -49,21 +49,17 @@ class JointEncodingInversion(CollectionAttack):
     3. images: least squares on the signed encodings, with the class means as a prior that fades;
     4. now and then, a search for signs of a lower objective, pixel by pixel (``MagnitudeSystem.searched``).
 
-    The number of images of a class is the mean over the passes of what their labels add up to. Of several starts the one with the
-    lowest error in explaining the encodings is returned. Which image a client calls the first of a mixture nobody can tell, so that
-    guesses are a set, in ascending order of class.
+    Of several starts the one with the lowest error in explaining the encodings is returned. Guesses are a set, in ascending order
+    of class. Where the pipeline has no InstaHide they are the first upload of each image.
 
-    Where the pipeline has no InstaHide there is nothing to undo: the guesses are the first upload of each image.
+    Differs from the paper in how images and encodings find each other: they train a network on pairs and cluster; here labels say
+    the classes, and alternating minimisation does the rest. This is the "inside-dataset" variant, in which no public image is mixed
+    in.
 
     Attributes:
         iterations: Rounds of the four steps from each start.
         restarts: Starts.
         weight_steps: Accelerated gradient steps on the weights in a round.
-
-    Source: Carlini, Deng, Garg, Jha, Mahloujifar, Mahmoody, Song, Thakurta, Tramer, "Is Private Learning Possible with Instance
-    Encoding?", IEEE S&P 2021, section 4: absolute values, who shares an image, and the linear system in absolute values. It
-    differs in how images and encodings find each other: they train a network on pairs and cluster; here labels say the classes, and
-    alternating minimisation does the rest. This is the "inside-dataset" variant, in which no public image is mixed in.
     """
 
     source: ClassVar[str] = (
@@ -83,11 +79,7 @@ class JointEncodingInversion(CollectionAttack):
     learned: tuple[_Known, ...] | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> JointEncodingInversion:
-        """Keeps the server's own images by class; without InstaHide in the pipeline, that there is nothing to undo.
-
-        Raises:
-            AttackError: Without auxiliary images.
-        """
+        """Keeps the server's own images by class; without InstaHide in the pipeline, that there is nothing to undo."""
         if not any(isinstance(one, InstaHide) for one in knowledge.pipeline.defenses):
             return replace(self, learned=())
         own = knowledge.auxiliary
@@ -102,11 +94,7 @@ class JointEncodingInversion(CollectionAttack):
 
     @torch.no_grad()
     def attack_one(self, observation: UploadedCollection, generator: torch.Generator) -> Reconstruction:
-        """Solves all encodings together; without InstaHide the first upload of each image.
-
-        Raises:
-            AttackError: With one encoding of an image, or images of another size than the auxiliary ones.
-        """
+        """Solves all encodings together; without InstaHide the first upload of each image."""
         seen, plain = observation, observation.first_pass()
         if not self.learned:
             return plain

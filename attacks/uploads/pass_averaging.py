@@ -21,13 +21,10 @@ class PassAveraging(CollectionAttack):
     """The mean of what is seen of an image over the passes of an upload.
 
     A shuffle keeps the values of each window, so that the mean over the blocks of the largest windows' size is the same in all
-    passes: by it the uploads of one image find each other, exactly, whatever order they came in.
-
-    What averaging gives: with all orders of a window of n values (variance s^2) equally likely, the mean over m shuffles has the
-    window's mean as its expectation in every pixel and the variance s^2 / m around it. It tends to the picture of window means,
-    which one upload gives at once to who knows the windows (``WindowMean``), and which has no position inside a window. The
-    sorted values of a window are the same in all passes, and all that any number of them tells about it: order statistics gain
-    nothing by a second pass. Many passes tell one thing more, which this picture shows: where the windows are.
+    passes: by it the uploads of one image find each other, exactly, whatever order they came in. The mean over m shuffles of a
+    window of variance s^2 has the window's mean as its expectation in every pixel and the variance s^2 / m around it: it tends to
+    the picture of window means, which one upload gives at once to who knows the windows (``WindowMean``). Many passes tell one
+    thing more, which this picture shows: where the windows are.
 
     Without VisualMixer in the pipeline the guesses are the first pass.
 

@@ -49,13 +49,9 @@ def parse_policies(text: str) -> tuple[Policy, ...]:
 def transform_images(
     images: Tensor, policies: tuple[Policy, ...], use_prob: bool, generator: torch.Generator
 ) -> Tensor:
-    """Applies to each image one policy, drawn uniformly, with a fresh sign for every step.
+    """Applies to each image (B, C, H, W) in [0, 1] one policy, drawn uniformly, with a fresh sign for every step.
 
-    Args:
-        images: (B, C, H, W) in [0, 1], C = 1 or 3.
-        policies: What to draw from.
-        use_prob: Apply each step with its library probability only.
-        generator: Every image takes the same number of draws, whatever its policy.
+    With ``use_prob`` each step has its library probability. Every image takes the same number of draws, whatever its policy.
     """
     count, longest = len(images), max(map(len, policies))
     choice = torch.randint(len(policies), (count,), generator=generator)
@@ -117,10 +113,7 @@ class ATS(InputDefense):
     def read(cls, policies: str | Path, use_prob: bool = False, channels: int | None = None) -> Self:
         """ATS with the policies of a file, which are kept in place of its name: other machines do not have it.
 
-        Args:
-            policies: Path of a ``policies.json`` that ``fedveil search`` wrote; a relative one starts at the working directory.
-            use_prob: See the class.
-            channels: See the class; None: what the file says. Another number, or 0, is for a transfer to other images.
+        The file is a ``policies.json`` that ``fedveil search`` wrote. Without ``channels`` they are what it says.
 
         Raises:
             DefenseError: When the file cannot be read, is something else, or holds no policies.

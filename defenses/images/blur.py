@@ -14,11 +14,9 @@ from defenses.checks import MOST_SIDE, scale_field, whole_field
 
 
 def gaussian_blur(images: Tensor, std: float) -> Tensor:
-    """Convolves every channel with a Gaussian, cut at four standard deviations; pixels at the border are repeated.
+    """Convolves every channel of (B, C, H, W) with a Gaussian, cut at four standard deviations; border pixels are repeated.
 
-    Args:
-        images: (B, C, H, W), floating point.
-        std: Standard deviation in pixels; below 1/8 the cut kernel is a single pixel.
+    Below a standard deviation of 1/8 pixel the cut kernel is a single pixel.
     """
     if int(4 * std + 0.5) == 0:
         return images.clone()

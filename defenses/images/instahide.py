@@ -35,13 +35,7 @@ def bounded_convex_weights(count: int, num_mixed: int, max_weight: float, genera
 
 
 def mix_batch(batch: Batch, weights: Tensor, partners: Tensor) -> Batch:
-    """Weighted means over each example's partners, of images and targets alike.
-
-    Args:
-        batch: B examples.
-        weights: (B, k), rows sum to 1.
-        partners: (B, k), int64; the examples that are mixed into each of the batch.
-    """
+    """Weighted means over each example's partners (B, k), of images and targets alike; weights are (B, k), rows sum to 1."""
     share = weights.to(batch.images)
     images = torch.einsum("bk,bkchw->bchw", share, batch.images[partners])
     targets = torch.einsum("bk,bkc->bc", weights.to(batch.targets), batch.targets[partners])

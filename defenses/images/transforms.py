@@ -83,16 +83,9 @@ def magnitude(name: str, level: int) -> float:
 
 
 def apply_transform(images: Tensor, index: int, signs: Tensor) -> Tensor:
-    """Applies transform ``index`` of the library.
+    """Applies transform ``index`` of the library to images (B, C, H, W) in [0, 1], C = 1 (grey) or 3 (RGB).
 
-    Args:
-        images: (B, C, H, W) in [0, 1], C = 1 (grey) or 3 (RGB).
-        index: 0 to 49.
-        signs: (B,), 1 or -1: direction of shear, shift and blend; other operations ignore it (rotation is always
-            anticlockwise in the reference).
-
-    Returns:
-        Transformed images of the same shape in [0, 1].
+    Signs (B,), 1 or -1, are directions of shear, shift and blend (rotation is always anticlockwise in the reference).
 
     Raises:
         DefenseError: When images have neither one nor three channels.

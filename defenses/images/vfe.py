@@ -23,12 +23,8 @@ def pair_count(height: int, width: int) -> int:
 def vfe_map(images: Tensor, window: int) -> Tensor:
     """VFE_R of every window, the sum of squared differences between neighbours inside it (equation 2).
 
-    Args:
-        images: (..., H, W), any range; low precision is widened to float32.
-        window: Side of a window in pixels; windows at the right and bottom edge may be smaller.
-
-    Returns:
-        (..., ceil(H / window), ceil(W / window)), in squared pixel units; 0 for a constant window or a single pixel.
+    (..., H, W) -> (..., ceil(H / window), ceil(W / window)), in squared pixel units; windows at the right and bottom edge may be
+    smaller. 0 for a constant window or a single pixel; low precision is widened to float32.
     """
     return window_vfe(*squared_differences(images), window)
 
@@ -71,21 +67,7 @@ def squared_differences(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def window_vfe(across: Tensor, down: Tensor, window: int) -> Tensor:
-    """Adds ``squared_differences`` up per window, without the pairs that cross a window's border.
-
-    Args:
-        across: (..., H, W - 1).
-        down: (..., H - 1, W).
-        window: Side of a window in pixels.
-
-    Returns:
-        (..., ceil(H / window), ceil(W / window)).
-
-    Raises:
-        ValueError: When ``window`` is below 1.
-    """
-    if window < 1:
-        raise ValueError(f"window is {window}; allowed: 1 or more pixels")
+    """Adds ``squared_differences`` up per window, without the pairs that cross a window's border; shapes as in ``vfe_map``."""
     inner_x, inner_y = (
         torch.arange(1, n + 1, device=across.device) % window != 0 for n in (across.shape[-1], down.shape[-2])
     )

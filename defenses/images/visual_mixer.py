@@ -210,17 +210,7 @@ class VisualMixer(InputDefense):
 def shuffle_windows(
     images: Tensor, levels: list[Level], generator: torch.Generator, channels: str = "per-channel"
 ) -> Tensor:
-    """Shuffles the pixels of every window uniformly at random; windows must not overlap.
-
-    Args:
-        images: (B, C, H, W), any dtype.
-        levels: Windows, as ``partition`` returns them.
-        generator: CPU generator.
-        channels: See ``VisualMixer``.
-
-    Returns:
-        (B, C, H, W), a new tensor.
-    """
+    """Shuffles the pixels of every window of (B, C, H, W) uniformly at random; windows must not overlap."""
     batch, depth, height, width = images.shape
     planes, area = depth if channels == "per-channel" else 1, height * width
     source = torch.arange(area).expand(batch, planes, -1).contiguous()

@@ -29,11 +29,8 @@ class DeltaAutoencoder(FittedDefense):
 
     Both halves of the network stay as they are. The client runs F and e, and e(F(x)) travels: ``channels >> depth`` maps for
     ``channels``. The server runs d and its half. No mask is made for the image that is sent, so that nothing depends on a label.
-
-    What it is worth against an adversary that is trained on d's output, or on the latent, is for such an attack to say: the paper
-    attacks with one that has seen unprotected features alone, and concedes this.
-
-    Stages behind act on the latent: ``DeltaAutoencoder() | FeatureNoise(std=0.1)`` adds noise to e(F(x)), which d decodes.
+    The paper attacks with an adversary that has seen unprotected features alone, and concedes this. Stages behind act on the
+    latent: ``DeltaAutoencoder() | FeatureNoise(std=0.1)`` adds noise to e(F(x)), which d decodes.
 
     Where the paper is silent: 3 x 3 convolutions with padding 1, mirrored by transposed ones, ReLU between, and at the end where no
     feature of the fit is negative (a cut behind a ReLU); squared error; Adam.
@@ -91,11 +88,7 @@ class DeltaAutoencoder(FittedDefense):
         return self.delta == "min"
 
     def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:
-        """Weights and biases of encoder and decoder, and whether the last layer is rectified.
-
-        Raises:
-            DefenseError: When the channels cannot be halved so often, or, with ``stride`` 2, the maps.
-        """
+        """Weights and biases of encoder and decoder, and whether the last layer is rectified."""
         depth = VARIANTS[self.variant]
         if channels % 2**depth:
             raise DefenseError(
@@ -128,11 +121,7 @@ class DeltaAutoencoder(FittedDefense):
         return sides
 
     def fit(self, context: FitContext, generator: torch.Generator) -> Self:
-        """Trains the autoencoder on masked copies of ``context.images``; see ``features_by_row`` for which features are kept.
-
-        Raises:
-            DefenseError: When the split cannot be restored, with the reason, or an adversary is missing.
-        """
+        """Trains the autoencoder on masked copies of ``context.images``; see ``features_by_row`` for which features are kept."""
         *_, last = self.training(context, generator)
         return last
 

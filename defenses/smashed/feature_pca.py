@@ -48,11 +48,7 @@ class FeaturePCA(FittedDefense):
         return self.components + 1
 
     def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:
-        """``mean`` (C, H, W) and ``basis`` (k, C, H, W), whose components are orthonormal; largest variance first.
-
-        Raises:
-            DefenseError: When there are fewer features than components.
-        """
+        """``mean`` (C, H, W) and ``basis`` (k, C, H, W), whose components are orthonormal; largest variance first."""
         if self.components > channels * height * width:
             raise DefenseError(
                 f"{self}: {channels} x {height} x {width} features have at most {channels * height * width} components"
@@ -66,11 +62,7 @@ class FeaturePCA(FittedDefense):
         return (self.components,)
 
     def fit(self, context: FitContext, generator: torch.Generator) -> Self:
-        """Components of the features of ``context.images``; draws nothing.
-
-        Raises:
-            DefenseError: When the features have fewer components than are asked for.
-        """
+        """Components of the features of ``context.images``; draws nothing."""
         features = torch.cat([batch.cpu() for batch in features_in_batches(context.client, context.images)])
         self.shapes(*features.shape[1:])
         mean, basis = principal_components(features.flatten(1), self.components)

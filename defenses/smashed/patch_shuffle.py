@@ -102,11 +102,7 @@ class BatchShuffle(SmashedDefense):
         return math.floor(self.k * num_tokens + 1e-9)
 
     def check_batch(self, batch_size: int, num_tokens: int, dim: int) -> None:
-        """Whether there is someone to exchange with, something to exchange and something to keep, where ``k`` says so.
-
-        Raises:
-            DefenseError: When a single image, or ``k`` rounded to whole tokens, would make it another defence.
-        """
+        """Whether there is someone to exchange with, something to exchange and something to keep, where ``k`` says so."""
         self._check(batch_size, num_tokens)
 
     def _check(self, batch_size: int, num_tokens: int) -> None:
@@ -127,11 +123,7 @@ class BatchShuffle(SmashedDefense):
         return order_counts(num_tokens, self.num_native(num_tokens), batch_size)
 
     def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
-        """Native tokens, then pooled ones, then the final shuffle; see the base class.
-
-        Raises:
-            DefenseError: See ``check_batch``.
-        """
+        """Native tokens, then pooled ones, then the final shuffle; see the base class."""
         self._check(num_images, num_tokens)
         native = self.num_native(num_tokens)
         own = shuffled_within_images(num_images, num_tokens, generator)
@@ -143,10 +135,6 @@ class BatchShuffle(SmashedDefense):
         return mixed.flatten()[shuffled_within_images(num_images, num_tokens, generator)]
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Exchanges and shuffles tokens.
-
-        Raises:
-            DefenseError: See ``check_batch``.
-        """
+        """Exchanges and shuffles tokens."""
         num_images, num_tokens, _ = features.shape
         return gather_tokens(features, self.order(num_images, num_tokens, generator))

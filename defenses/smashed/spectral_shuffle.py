@@ -31,11 +31,10 @@ def patch_side(dim: int) -> int:
 
 
 def to_planes(tokens: Tensor, patch: int) -> Tensor:
-    """Lays tokens out as an image: (B, g * g, p * p * c) -> (B, c, g * p, g * p).
+    """Lays tokens of a square grid, row by row, out as an image: (B, g * g, p * p * c) -> (B, c, g * p, g * p).
 
-    Args:
-        tokens: In row-major order of a square grid; the index inside of a token is (row, column, plane).
-        patch: p, which must not be guessed from the length of spectral tokens: these have twice the planes.
+    The index inside of a token is (row, column, plane). p must not be guessed from the length of spectral tokens: these have twice
+    the planes.
     """
     batch, num_tokens, dim = tokens.shape
     grid, planes = math.isqrt(num_tokens), dim // patch**2
@@ -115,11 +114,7 @@ class SpectralShuffle(SmashedDefense):
         return self.fft_stage == "pixel"
 
     def check_batch(self, batch_size: int, num_tokens: int, dim: int) -> None:
-        """Whether the tokens make a square image.
-
-        Raises:
-            DefenseError: When their number is not a square.
-        """
+        """Whether the tokens make a square image."""
         root = math.isqrt(num_tokens)
         if root**2 != num_tokens:
             raise DefenseError(
@@ -132,11 +127,7 @@ class SpectralShuffle(SmashedDefense):
         return shuffled_within_images(num_images, num_tokens, generator)
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Maps (B, N, D) tokens to their shuffled spectral patches (B, N, 2 * D).
-
-        Raises:
-            DefenseError: See ``check_batch``.
-        """
+        """Maps (B, N, D) tokens to their shuffled spectral patches (B, N, 2 * D)."""
         num_images, num_tokens, dim = features.shape
         self.check_batch(num_images, num_tokens, dim)
         patch = patch_side(dim)

@@ -77,15 +77,7 @@ class Precode(TrainingDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("BottleneckInversion",)
 
     def extended(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
-        """The model with a bottleneck in front of its last ``nn.Linear``, in place; one that has it already stays as it is.
-
-        Args:
-            model: A classifier of images.
-            generator: For the first weights, as torch initialises linear layers; left as it is.
-
-        Raises:
-            DefenseError: When the model has no fully connected layer, or is nothing else.
-        """
+        """The model with a bottleneck in front of its last ``nn.Linear``, in place; one that has it already stays as it is."""
         if find_bottleneck(model):
             return model
         layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
@@ -100,11 +92,7 @@ class Precode(TrainingDefense):
         return model
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
-        """Draws in every forward pass, from a stream that the generator names, and adds the divergence.
-
-        Raises:
-            DefenseError: When the model was built without the bottleneck.
-        """
+        """Draws in every forward pass, from a stream that the generator names, and adds the divergence."""
         held = find_bottleneck(training.model)
         if held is None:
             raise DefenseError(f"{self}: the model has no variational bottleneck; build it with extended")

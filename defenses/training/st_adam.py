@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, overload
@@ -41,8 +40,6 @@ class STAdamOptimizer(Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-        for group in self.param_groups:
-            _check_group(group)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -75,17 +72,6 @@ class STAdamOptimizer(Optimizer):
         second_moment = state["second_moment"].mul_(gamma).addcmul_(gradient, gradient, value=1 - gamma)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.addcdiv_(momentum, second_moment.sqrt().add_(group["eps"]), value=-group["lr"])
-
-
-def _check_group(group: dict[str, Any]) -> None:
-    allowed = {
-        "lr": is_number(group["lr"]) and 0 <= group["lr"] < math.inf,
-        "betas": all(is_number(beta) and 0 <= beta < 1 for beta in group["betas"]) and len(group["betas"]) == 2,
-        "eps": is_number(group["eps"]) and 0 <= group["eps"] < math.inf,
-        "weight_decay": is_number(group["weight_decay"]) and 0 <= group["weight_decay"] < math.inf,
-    }
-    if wrong := [name for name, holds in allowed.items() if not holds]:
-        raise ValueError(f"{wrong[0]} is {group[wrong[0]]!r}; allowed: finite numbers >= 0, betas in [0, 1)")
 
 
 def _is_decay(value: Any) -> bool:

@@ -71,11 +71,7 @@ class Soteria(TrainingDefense):
         self.defended(model)
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
-        """Every loss has the pruned gradient; deterministic.
-
-        Raises:
-            DefenseError: When the model has no such layer.
-        """
+        """Every loss has the pruned gradient; deterministic."""
         layer, inner = self.defended(training.model)[1], training.loss
 
         def loss(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
@@ -108,11 +104,7 @@ class Soteria(TrainingDefense):
         return name, found[name]
 
     def kept(self, representation: Tensor, images: Tensor) -> Tensor:
-        """Which entries are not pruned: (D,) bool.
-
-        Args:
-            representation: (B, D), computed from ``images``.
-            images: (B, C, H, W), which ask for gradients.
+        """Which entries of a representation (B, D) of images (B, C, H, W), which ask for gradients, are not pruned: (D,) bool.
 
         Raises:
             DefenseError: When the layer does not get one vector for each image.

@@ -127,14 +127,9 @@ def agrees(
     unknowns: Tensor,
     differenced: Callable[[GradientMatching], DifferencedMatching] = DifferencedMatching,
 ) -> bool:
-    """Whether ``DifferencedMatching`` may stand for ``exact``: same losses and, up to 1 - cosine = 1e-3, gradients.
+    """Whether ``DifferencedMatching`` may stand for ``exact``: same losses and, up to 1 - cosine = 1e-3, gradients at (T, D).
 
     False, too, where the model has layers or operations that cannot be differenced.
-
-    Args:
-        exact: An objective with as many trials as there are rows.
-        unknowns: (T, D).
-        differenced: Makes what is to stand for it.
 
     Raises:
         AttackError: When the objective has no gradient.

@@ -43,11 +43,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
         require(self.width % 4 == 0, self, "width", "a multiple of 4")
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network; deterministic given the generator.
-
-        Raises:
-            AttackError: Outside of split learning; with too few auxiliary images.
-        """
+        """Trains the network; deterministic given the generator."""
         reader = train_reader(
             sender_of(knowledge),
             knowledge.auxiliary.images,
@@ -83,8 +79,7 @@ class TokenJigsaw(TokenReading):
     of every token what its patch looks like, where it was, and which tokens were its neighbours; ``positions.solve`` finds
     the most plausible whole. Where tokens stay in their image's row (``PatchShuffle``) every image is a puzzle of its own.
     Where they change rows (``BatchShuffle``) the batch is one puzzle of B images, and the row that a token was sent in says
-    which image is likely; no token is thrown away. Where held-out images
-    come out worse than the mean image, the guess is drawn to that.
+    which image is likely. Where held-out images come out worse than the mean image, the guess is drawn to that.
 
     Diagnostics: those of ``train_reader``, on held-out auxiliary images.
 
@@ -100,11 +95,7 @@ class TokenJigsaw(TokenReading):
     max_tokens: int = examples_field(1024)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Undoes the first transmission.
-
-        Raises:
-            AttackError: Before ``fit``; for smashed data that do not fit the auxiliary ones.
-        """
+        """Undoes the first transmission."""
         reader = self.reader_for(observation)
         rows = max(observation.num_targets, self.max_tokens // observation.features.shape[2])
         reading = reader(observation.features[0, :rows])

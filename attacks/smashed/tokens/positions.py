@@ -39,11 +39,7 @@ def from_patches(patches: Tensor, patch_size: int, shape: tuple[int, ...]) -> Te
 
 
 def infer_order(scores: Tensor) -> Tensor:
-    """The bijection of slots to positions with the highest sum of scores: (G, M, M) -> (G, M) int64 on the CPU.
-
-    Args:
-        scores: Of slot s at position n; log-probabilities give the most probable order of independent slots.
-    """
+    """The bijection of slots to positions with the highest sum of scores: (G, M, M) -> (G, M) int64 on the CPU."""
     # SciPy is slow to load, and most runs solve no puzzle.
     from scipy.optimize import linear_sum_assignment
 
@@ -191,8 +187,7 @@ def solve(unary: Tensor, neighbours: Tensor, grid: tuple[int, int]) -> Tensor:
     with Q = exp(S) after five rounds of Sinkhorn, which make it nearly doubly stochastic; the temperature falls from 4 to 1.
 
     Args:
-        unary: (G, M, M), log-probability of each position for each token. M is a multiple of N: column i * N + n is position n of
-            image i.
+        unary: (G, M, M), log-probability of each position for each token; column i * N + n is position n of image i.
         neighbours: (G, 2, M, M), see ``Reading.neighbours``.
         grid: Rows and columns of the N positions.
 

@@ -73,8 +73,8 @@ def windows_of(ids: Tensor) -> list[tuple[int, int, int, int]]:
 def test_window_sizes_follow_lines_3_to_16_of_the_algorithm():
     assert window_sizes(224, 224, 2, 15) == [8, 4, 2]  # 224 -> 64 -> 32 -> 16 -> 8
     assert window_sizes(224, 224, 4, 15) == [8, 4]
-    assert window_sizes(224, 224, 6, 63) == [32, 16, 8, 4]  # 6 is rounded down to 4 ...
-    assert window_sizes(224, 224, 6, 63, strict_lower=True) == [32, 16, 8]  # ... or up to 8.
+    assert VisualMixer(6, 63).sizes(224, 224) == [32, 16, 8, 4]  # 6 is rounded down to 4 ...
+    assert VisualMixer(6, 63, strict_lower=True).sizes(224, 224) == [32, 16, 8]  # ... or up to 8.
     assert window_sizes(32, 32, 8, 15) == [8]
     assert window_sizes(28, 28, 2, 28) == [28, 14]  # One region, which is its own median.
     assert window_sizes(28, 20, 30, 40) == [28, 16]  # Half of 28 would fall below 16 = 2^floor(log2 30).
