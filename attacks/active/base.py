@@ -11,8 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.exact.base import SolvingAttack
-from attacks.exact.guessing import BEYOND
+from attacks.exact.base import BEYOND, SolvingAttack
 from attacks.exact.linear_layer import LinearLayer, called, linear_layers
 from attacks.gradient.labels import infer_observed_labels
 from attacks.gradient.trial_gradients.matching import attackable

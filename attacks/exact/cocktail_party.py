@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from attacks.base import OWN_OBJECTIVE
-from attacks.exact.base import SolvingAttack
+from attacks.exact.base import SolvingAttack, recovered
 from attacks.exact.components import Unmixing, Whitened, fixed_point
 from attacks.exact.example_labels import gradient_distance, labels_of_signals
 from attacks.exact.feature_images import FeatureImages
-from attacks.exact.guessing import recovered
 from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank, Read, low_rank
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics, normalise

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from attacks.exact.base import SolvingAttack
-from attacks.exact.guessing import recovered
+from attacks.exact.base import SolvingAttack, recovered
 from attacks.exact.linear_layer import LayerGradient, LinearLayer, LowRank, Read, low_rank
 from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections

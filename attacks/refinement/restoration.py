@@ -24,13 +24,13 @@ HOLDOUT = 8
 
 
 @dataclass(frozen=True)
-class Restorer:
-    """What ``LearnedRestorer.fit`` learned.
+class LearnedMap:
+    """What a ``NetworkRefinement`` learned.
 
     Attributes:
-        network: Maps ``network_input`` to clean images, in eval mode; None when the clients protect no images.
+        network: Images (B, C, H, W) in [0, 1] -> clean ones, in eval mode; None when there is nothing to undo.
         shape: (C, H, W) of the images that it was trained on.
-        diagnostics: ``holdout_psnr`` and ``holdout_psnr_unrestored``, means in dB; see ``LearnedRestorer``.
+        diagnostics: Means over held-out images, in dB.
     """
 
     network: nn.Module | None
@@ -38,8 +38,70 @@ class Restorer:
     diagnostics: dict[str, float]
 
 
+class NetworkRefinement(Refinement):
+    """Base of refinements by a U-Net that was trained on spoiled and clean auxiliary images.
+
+    Attributes:
+        iterations: Steps of Adam; the learning rate warms up and falls to zero.
+        width: Channels of the U-Net at full resolution, at least 1.
+        batch_size: Auxiliary images per step, at most all of them; also the group that a defence mixes examples of.
+        learning_rate: The largest.
+    """
+
+    needs_auxiliary: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "width": 4, "batch_size": 8}
+    iterations: int
+    width: int
+    batch_size: int
+    learning_rate: float
+
+    def train(
+        self, network: nn.Module, clean: Batch, spoil: Callable[[Batch], Tensor], generator: torch.Generator
+    ) -> nn.Module:
+        """Adam on the squared error of what ``network`` makes of spoiled images, under fresh draws at every step."""
+        optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)
+        # The rate rises for a fifth of the way, which must be longer than one step.
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, self.learning_rate, max(self.iterations, 6), pct_start=0.2
+        )
+        for _ in range(self.iterations):
+            examples = select(clean, torch.randperm(len(clean), generator=generator)[: self.batch_size])
+            loss = (network(spoil(examples)) - examples.images).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        return network.eval()
+
+    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        """Maps every image; where there is nothing to undo they stay as they are, with ``nothing_to_undo`` = 1."""
+        network, shape = self.learned.network, tuple(guess.images.shape[1:])
+        if network is None:
+            return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
+        if shape != self.learned.shape:
+            raise AttackError(f"images have shape {shape}, auxiliary ones {self.learned.shape}")
+        images = mapped(network, guess.images.to(next(network.parameters()))).to(guess.images)
+        return replace(guess, images=images, diagnostics=guess.diagnostics | self.learned.diagnostics)
+
+
+def mapped(network: nn.Module, images: Tensor) -> Tensor:
+    """What a network makes of images (B, C, H, W) in [0, 1]: as many, in [0, 1]."""
+    with torch.no_grad():
+        clean: Tensor = network(images.clamp(0, 1))
+    return clean.clamp(0, 1)
+
+
+class WithoutSigns(nn.Module):
+    """Images (B, C, H, W) in [0, 1] with |2x - 1|, which sign flips leave as it is, as C more channels."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """See the class."""
+        return torch.cat([images, (2 * images - 1).abs()], 1)
+
+
 @dataclass(frozen=True, repr=False)
-class LearnedRestorer(Refinement):
+class LearnedRestorer(NetworkRefinement):
     """A U-Net trained on (protected, clean) pairs of auxiliary images, applied to the images that an inversion recovered.
 
     The clients' input defences are run on auxiliary images with fresh randomness at every step, and the network learns
@@ -53,10 +115,6 @@ class LearnedRestorer(Refinement):
     above the second, the restorer is no evidence about the defence.
 
     Attributes:
-        iterations: Steps of Adam; the learning rate warms up and falls to zero.
-        width: Channels of the U-Net at full resolution, at least 1.
-        batch_size: Auxiliary images per step, at most all of them; also the group that a defence mixes examples of.
-        learning_rate: The largest.
         input_noise: Largest standard deviation of the noise added in training, in units of images in [0, 1].
     """
 
@@ -66,78 +124,38 @@ class LearnedRestorer(Refinement):
     threat: ClassVar[str] = (
         "a guess of the protected images; the defences' algorithm; auxiliary images like the clients'"
     )
-    needs_auxiliary: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "width": 4, "batch_size": 8}
 
     iterations: int = steps_field(200)
     width: int = width_field(12)
     batch_size: int = examples_field(32)
     learning_rate: float = scale_field(4e-3, most=1)
     input_noise: float = share_field(0.05)
-    learned: Restorer | None = field(default=None, repr=False, compare=False)
+    learned: LearnedMap | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network; deterministic given the generator."""
         batch, shape = knowledge.auxiliary, tuple(knowledge.auxiliary.images.shape[1:])
         if not any(isinstance(defense, InputDefense) for defense in knowledge.pipeline.defenses):
-            return replace(self, learned=Restorer(None, shape, {}))
+            return replace(self, learned=LearnedMap(None, shape, {}))
         kept, held = kept_and_held(batch, generator, str(self))
         network = self._train(kept, knowledge.pipeline, generator)
         protected = protect_afresh(knowledge.pipeline, held, generator).images
         scores = {
-            "holdout_psnr": mean_psnr(restore(network, protected), held.images),
+            "holdout_psnr": mean_psnr(mapped(network, protected), held.images),
             "holdout_psnr_unrestored": mean_psnr(protected, held.images),
         }
-        return replace(self, learned=Restorer(network.cpu(), shape, scores))
+        return replace(self, learned=LearnedMap(network.cpu(), shape, scores))
 
     def _train(self, clean: Batch, pipeline: Pipeline, generator: torch.Generator) -> nn.Module:
         def protected(examples: Batch) -> Tensor:
             images = protect_afresh(pipeline, examples, generator).images
             std = self.input_noise * torch.rand(len(examples), 1, 1, 1, generator=generator)
             noisy = images + (std * torch.randn(images.shape, generator=generator)).to(images)
-            return network_input(noisy.clamp(0, 1))
+            return noisy.clamp(0, 1)
 
         channels = clean.images.shape[1]
         network = UNet(2 * channels, channels, self.width, generator).to(clean.images)
-        return train_on_pairs(
-            network, clean, protected, generator,
-            iterations=self.iterations, batch_size=self.batch_size, learning_rate=self.learning_rate,
-        )  # fmt: skip
-
-    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
-        """Restores every image. Where the clients protect none they stay as they are, with ``nothing_to_undo`` = 1."""
-        assert self.learned is not None
-        network, shape = self.learned.network, tuple(guess.images.shape[1:])
-        if network is None:
-            return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
-        if shape != self.learned.shape:
-            raise AttackError(f"images have shape {shape}, auxiliary ones {self.learned.shape}")
-        weight = next(network.parameters())
-        images = restore(network, guess.images.to(weight)).to(guess.images)
-        return replace(guess, images=images, diagnostics=guess.diagnostics | self.learned.diagnostics)
-
-
-def train_on_pairs(
-    network: nn.Module, clean: Batch, spoil: Callable[[Batch], Tensor], generator: torch.Generator, *, iterations: int,
-    batch_size: int, learning_rate: float,
-) -> nn.Module:  # fmt: skip
-    """Adam on the squared error between what a network makes of spoiled images and the clean ones; the network ends in eval mode.
-
-    ``spoil`` makes the network's input (B, ...) of clean examples, at most ``batch_size``, under fresh draws at every step. The
-    learning rate warms up to ``learning_rate`` and falls to zero.
-    """
-    optimizer = torch.optim.Adam(network.parameters(), learning_rate)
-    # The rate rises for a fifth of the way, which must be longer than one step.
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, max(iterations, 6), pct_start=0.2)
-    for _ in range(iterations):
-        examples = select(clean, torch.randperm(len(clean), generator=generator)[:batch_size])
-        loss = (network(spoil(examples)) - examples.images).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    return network.eval()
+        return self.train(nn.Sequential(WithoutSigns(), network), clean, protected, generator)
 
 
 def kept_and_held(auxiliary: Batch, generator: torch.Generator, learner: str) -> tuple[Batch, Batch]:
@@ -155,22 +173,10 @@ def kept_and_held(auxiliary: Batch, generator: torch.Generator, learner: str) ->
     return select(auxiliary, kept), select(auxiliary, held)
 
 
-def network_input(images: Tensor) -> Tensor:
-    """Images (B, C, H, W) in [0, 1] with |2x - 1|, which sign flips leave as it is, as C more channels."""
-    return torch.cat([images, (2 * images - 1).abs()], 1)
-
-
 def protect_afresh(pipeline: Pipeline, clean: Batch, generator: torch.Generator) -> Batch:
     """Runs the clients' input defences with randomness of the attacker's own: a key drawn from ``generator``."""
     key = ("restorer", int(torch.randint(1 << 62, (), generator=generator)))
     return pipeline.protect_batch(pipeline.protect_once(clean, key), key)
-
-
-def restore(network: nn.Module, protected: Tensor) -> Tensor:
-    """The network's guess (B, C, H, W), in [0, 1]."""
-    with torch.no_grad():
-        restored: Tensor = network(network_input(protected.clamp(0, 1)))
-    return restored.clamp(0, 1)
 
 
 def select(batch: Batch, rows: Tensor) -> Batch:

@@ -463,7 +463,7 @@ def test_empty_batch_and_targets(defense: VisualMixer | BlockShuffle):
     ],
 )
 def test_configuration_text_and_pickle_round_trip(text: str):
-    (defense,) = parse(text, {"VisualMixer": VisualMixer, "BlockShuffle": BlockShuffle}).defenses
+    (defense,) = parse(text).defenses
     assert repr(defense) == text
     assert pickle.loads(pickle.dumps(defense)) == defense
     assert defense.at_inference
