@@ -1,7 +1,4 @@
-"""What an attack is: it sees observations of the wire and returns guesses; it never sees the truth.
-
-Scoring is a separate step (``attacks.scoring``), done by whoever holds the truth. Nothing else here takes private images.
-"""
+"""What an attack is: it sees observations of the wire and returns guesses; scoring them is a separate step (``attacks.scoring``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Distances between images, and how rough an image is.
+"""Distances between images (B, C, H, W), and how rough an image is: one number for each.
 
-Images are (B, C, H, W) floating point; ``data_range`` is the distance between the smallest and largest possible value (1 for images
-in [0, 1]). Each measure is one number per image. Attacks use them on images of their own; who scores a guess, on the truth.
+``data_range`` is the distance between the smallest and largest possible value, 1 for images in [0, 1].
 """
 
 from __future__ import annotations

@@ -38,10 +38,8 @@ class TrapWeights(ActiveAttack):
     order times ``-factor``: on pixels in [0, 1] both halves nearly cancel, and the factor, slightly below 1, says how often the sum
     is positive. It is found on auxiliary images, by halving, so that a neuron is on for a share ``activation`` of them. For a
     neuron that is on for image i alone, (dL/dW)_k / (dL/db)_k = x_i; more images give a mean weighted by their signals, different
-    in each neuron.
-
-    So a quotient that several neurons repeat is an image, and these come first, then such as lie within [0, 1], then others; there
-    are as many guesses as images, the rest grey. Diagnostics: ``neurons_on``, and ``repeated``, the images that several showed.
+    in each neuron. So a quotient that several neurons repeat is an image, and these come first, then such as lie within [0, 1],
+    then others. Diagnostics: ``neurons_on``, and ``repeated``, the images that several showed.
 
     Does not apply, and says so: a model without a linear layer that sees the pixels and has a ReLU behind it, such as ``cnn``. The
     paper also passes pixels through convolutions made into identities, which pooling would blur here.

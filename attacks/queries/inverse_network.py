@@ -23,11 +23,7 @@ from defenses.checks import choice_field, examples_field, scale_field, steps_fie
 class MapDecoder(nn.Module):
     """Features (B, Z, H', W') -> images (B, C, H, W) in [0, 1]: channels are standardised, then convolutions and doublings.
 
-    Args:
-        sample: Features (B, Z, H', W') that say how each channel is distributed.
-        image_shape: (C, H, W), H at least H' and W at least W'.
-        width: Channels of every hidden layer.
-        generator: CPU generator of the initial weights: He et al. 2015, and biases 0.
+    ``sample`` says how each channel is distributed. Initial weights are those of He et al. 2015, biases 0.
     """
 
     mean: Tensor

@@ -1,9 +1,8 @@
 """Which windows VisualMixer shuffled an image in, told from the shuffled image: the partition is an unknown like the pixels.
 
-Shuffling whitens an image below the size of its windows and leaves it alone above: the means of the parts of a shuffled window
-differ no more than chance makes them, and do not agree across colour channels; those of an image that was not shuffled at that
-scale do both. So every region that Algorithm 1 may have cut is judged by how much the means of its parts vary at each scale, and
-how far channels agree in that. The server learns the judgement on auxiliary images that it mixes itself.
+The means of the parts of a shuffled window differ no more than chance makes them, and do not agree across colour channels; those
+of an image that was not shuffled at that scale do both. So every region that Algorithm 1 may have cut is judged by how much the
+means of its parts vary at each scale, and how far channels agree in that, as learned on auxiliary images.
 """
 
 from __future__ import annotations

@@ -101,15 +101,12 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     1. The spectrum of a real image satisfies X(-f) = conj X(f), so the patch at row a and column b of a g x g grid is that at
        g - 1 - a, g - 1 - b mirrored and conjugated, wherever the shuffle puts the two (``pairing_costs``).
     2. A network that reads the patches of auxiliary images gives every slot log-probabilities of positions
-       (``tokens.positions``); energy, which falls with frequency, is what it learns first. Pairs of slots are assigned to
-       pairs of mirrored positions, each in its better orientation (``place_pairs``).
+       (``tokens.positions``). Pairs of slots are assigned to pairs of mirrored positions, each in its better orientation.
     3. The inverse transform gives tokens, and least squares gives the pixels whose embedding they are.
 
     Diagnostics: ``pairing_cost``, the mean cost of the chosen pairs, 0 for exact mirror images and about 1 for unrelated patches;
-    ``position_accuracy``, of the network alone on held-out auxiliary images.
-
-    Where the clients send no spectra there is no symmetry to use: the smashed data are then inverted as they are
-    (``FeatureInversion``), with the diagnostic ``nothing_to_undo``. This is its positive control on the undefended run.
+    ``position_accuracy``, of the network alone on held-out auxiliary images. Where the clients send no spectra the smashed data are
+    inverted as they are (``FeatureInversion``), with the diagnostic ``nothing_to_undo``: its positive control.
 
     Attributes:
         iterations: Training steps of the network.

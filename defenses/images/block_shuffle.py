@@ -1,8 +1,4 @@
-"""The block shuffle of VisualMixer's released code, which differs from its paper.
-
-Source: Released code of Li, Zhang, Ren, Li, Zhang, "You Can Use But Cannot Recognize: Preserving Visual Privacy in Deep Neural
-Networks" (NDSS 2024), data-set generator.
-"""
+"""The block shuffle of VisualMixer's released data-set generator, which differs from its paper."""
 
 from __future__ import annotations
 

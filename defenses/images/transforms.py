@@ -1,10 +1,8 @@
 """The 50 image transforms of the ATS library, on float tensors, vectorised over the images that share one.
 
-The library is 25 two-step policies of AutoAugment, flattened, with weakened magnitudes; its reference implementation
-works on 8-bit images with Pillow. Here every function maps (B, C, H, W) in [0, 1] to the same. Continuous operations
-are not rounded to 256 grey levels, so that results differ from Pillow's by its rounding; operations that are made of
-grey levels (posterize, equalize) round their input to them. Single-channel images count as grey: ``color`` leaves them
-unchanged.
+The library is 25 two-step policies of AutoAugment, flattened, with weakened magnitudes; its reference works on 8-bit images with
+Pillow. Here every function maps (B, C, H, W) in [0, 1] to the same. Continuous operations are not rounded to 256 grey levels;
+posterize and equalize round their input to them. Single-channel images count as grey: ``color`` leaves them unchanged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""VisualMixer: shuffle pixels inside windows that are larger where the image has little structure.
-
-Source: Li, Zhang, Ren, Li, Zhang, "You Can Use But Cannot Recognize: Preserving Visual Privacy in Deep Neural Networks"
-(NDSS 2024), Algorithm 1.
-"""
+"""VisualMixer: shuffle pixels inside windows that are larger where the image has little structure."""
 
 from __future__ import annotations
 
@@ -61,14 +57,16 @@ class VisualMixer(InputDefense):
     An image is cut into regions of a power of two at most ``window_upper``. A region whose VFE is at most the median is
     shuffled in windows of half its size; another is split into such windows, which are judged again, down to
     ``window_lower``. So no window is larger than half the first regions: on 32 pixels the defaults give windows of 4 (low
-    VFE) and 2 (high VFE), the bounds (2, 16) give 8, 4 and 2, and the bounds (4, 15) give 4 everywhere, as (4, 4) does by
-    name. Which bounds let VFE decide anything depends on the image's side: ``sizes`` tells. Each window keeps its values,
-    channel by channel; no key is kept, and test images must be shuffled as well.
+    VFE) and 2 (high VFE), the bounds (2, 16) give 8, 4 and 2, and the bounds (4, 15) give 4 everywhere. Which bounds let VFE decide
+    anything depends on the image's side: see ``sizes``. Each window keeps its values, channel by channel; no key is kept, and test
+    images must be shuffled as well.
+
+    The paper's text contradicts itself on which regions get larger windows; we follow Algorithm 1. It shuffles space
+    and then each channel, which has exactly the law of shuffling each channel alone, "per-channel".
 
     Attributes:
         window_lower: WS_l, 1 or more pixels.
-        window_upper: WS_u, at least ``window_lower``. "auto" is equation 17 for the last four settings; neither images nor their
-            size enter, so that whoever knows the settings knows the bound.
+        window_upper: WS_u, at least ``window_lower``. "auto" is equation 17 for the last four settings, which are public.
         density: How regions of different size are compared: "normalised" is VFE_R per neighbouring pair, "sum" is
             VFE_R, and "sigma" is VFE_R / sigma^2. With the last two nearly all parts of a region fall under the median.
         strict_lower: Round ``window_lower`` up to a power of two; the paper rounds down, and so breaks its own bound.
@@ -82,13 +80,9 @@ class VisualMixer(InputDefense):
         vfe_margin: How far that mean must lie over the target, in standard deviations of a single window's VFE.
         max_change: d, the tolerated change of a model's output in standard deviations of a weight, for "auto".
         confidence: alpha, the probability with which the change of a window of WS_u stays below d, for "auto".
-        estimator: How the change of a window of 3 is estimated, for "auto"; see
-            ``visual_mixer_bounds.within_probability``. It moves the bound by an order of magnitude.
+        estimator: How the change of a window of 3 is estimated, for "auto"; see ``visual_mixer_bounds.within_probability``.
         reshuffle: Shuffle an image anew at every use, and not once for all; see ``PassAveraging`` for what that gives away.
         strict_upper: For "auto", count (m + 1)^2 outputs of a window of 3 + 2m; the paper counts m^2, none of a window of 3.
-
-    The paper's text contradicts itself on which regions get larger windows; we follow Algorithm 1. It shuffles space
-    and then each channel, which has exactly the law of shuffling each channel alone, "per-channel".
     """
 
     always_shown: ClassVar[tuple[str, ...]] = ("window_lower", "window_upper")
@@ -231,11 +225,7 @@ def _spans(length: int, window: int) -> list[tuple[int, int, int]]:
 
 
 def _tilings(height: int, width: int, window: int) -> Iterator[tuple[slice, slice, Tensor]]:
-    """The grid of windows as at most four blocks of equal rectangles: inside, right edge, bottom edge, corner.
-
-    Yields:
-        Rows and columns of the block in the grid, and the pixels of each of its windows: (windows, pixels), int64.
-    """
+    """The grid of windows as at most four blocks of equal rectangles: rows and columns of each, and its windows' pixels."""
     position = torch.arange(height * width).view(height, width)
     for (top, bottom, h), (left, right, w) in product(_spans(height, window), _spans(width, window)):
         tiles = position[top:bottom, left:right].unfold(0, h, h).unfold(1, w, w)

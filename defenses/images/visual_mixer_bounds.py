@@ -1,8 +1,6 @@
 """What VisualMixer's window bounds follow from: a wanted VFE, and a tolerated change of a model's output.
 
-Source: Li, Zhang, Ren, Li, Zhang, "You Can Use But Cannot Recognize: Preserving Visual Privacy in Deep Neural Networks"
-(NDSS 2024), sections IV-B and IV-C, equations 10-17. Computed offline, once per configuration: neither images nor their size
-enter, and nothing that is secret.
+Source: the paper's sections IV-B and IV-C, equations 10-17. Neither images nor their size enter, and nothing that is secret.
 """
 
 from __future__ import annotations
@@ -21,24 +19,16 @@ ESTIMATORS = ("exact", "sum", "perm", "pairs")
 
 
 def shuffled_vfe_variance(window: int, kurtosis: float | None = None) -> float:
-    """Exact variance of VFE_R / (2 sigma^2) over all permutations of a square window's pixels.
+    """Exact variance of VFE_R / (2 sigma^2) over all permutations of a square window's pixels; 0 for a single pixel.
 
     Divided by the number of pairs E, that quantity is Geary's C on the grid with n = WS^2 pixels, of known variance:
 
         Var = [(n-1)(n^2-3n+3-(n-1)b) E - (n-1)(n^2+3n-6-(n^2-n+2)b) D/4 + (n^2-3-(n-1)^2 b) E^2] / (n(n-2)(n-3))
 
-    where b is the kurtosis and D the sum of squared neighbour counts. For bell-shaped pixels it is near 2 WS (WS - 1),
-    half of the paper's chi-square value, because the pixels of a window are a fixed set.
-
-    Source: Cliff, Ord, "Spatial Processes: Models and Applications" (1981), randomisation moments of Geary's C.
-
-    Args:
-        window: WS in pixels, 1 or more.
-        kurtosis: Fourth central moment of the pixels over their squared variance, both with n; at least 1. Above what n
-            pixels can have, it counts as that. By default 3 (n - 1) / (n + 1), the mean over normal samples.
-
-    Returns:
-        The variance, dimensionless; 0 for a single pixel.
+    where b is the pixels' kurtosis, by default 3 (n - 1) / (n + 1), the mean over normal samples, and D the sum of squared
+    neighbour counts. For bell-shaped pixels it is near 2 WS (WS - 1), half of the paper's chi-square value, because the pixels of
+    a window are a fixed set. Source: Cliff, Ord, "Spatial Processes: Models and Applications" (1981), randomisation moments of
+    Geary's C.
     """
     if window == 1:
         return 0.0

@@ -1,7 +1,4 @@
-"""Which windows VisualMixer shuffles an image in: larger ones where the image has little structure.
-
-Source: Li et al., VisualMixer (NDSS 2024), Algorithm 1, lines 3-21.
-"""
+"""Which windows VisualMixer shuffles an image in (Algorithm 1, lines 3-21): larger ones where it has little structure."""
 
 from __future__ import annotations
 

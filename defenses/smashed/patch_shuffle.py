@@ -1,8 +1,4 @@
-"""Shuffling of a transformer's tokens, within one image and across a batch.
-
-Source: Yao, Xiang, Li, "Privacy-Preserving Split Learning via Patch Shuffling over Transformers" (ICDM 2022), Algorithms 1
-and 2. What the paper counts as its privacy is in ``shuffle_counts``.
-"""
+"""Shuffling of a transformer's tokens, within one image and across a batch; what hides is counted in ``shuffle_counts``."""
 
 from __future__ import annotations
 
@@ -36,12 +32,11 @@ class PatchShuffle(SmashedDefense):
 
     It hides the order of the tokens, log2(N!) bits, and nothing else: the multiset of tokens is on the wire. A transformer
     without position embedding does not notice (so accuracy stays), and since blocks commute with permutations, shuffling
-    before or after the client's blocks has the same law. On a client half that is not trained, more transmissions of the same
-    image show the same multiset again and add nothing.
+    before or after the client's blocks has the same law. On a client half that is not trained, more transmissions add nothing.
 
-    The tokens of a table's row are the embeddings of its fields. With ``difm`` all that is sent is shuffled. Embeddings of
-    different fields hardly coincide, so that their multiset is the row (``FieldReading``). The paper shuffles the input of
-    DIFM's vector-wise branch alone (``difm-factors``): the prediction layer gets the embeddings in order, and so does an attacker.
+    The tokens of a table's row are the embeddings of its fields, of which those of different fields hardly coincide, so that their
+    multiset is the row (``FieldReading``). With ``difm`` all that is sent is shuffled. The paper shuffles the input of DIFM's
+    vector-wise branch alone (``difm-factors``): the prediction layer gets the embeddings in order, and so does an attacker.
 
     ``order`` gathers: slot i receives token order[i]. The paper's sigma(i) is where token i goes, the inverse permutation.
     """

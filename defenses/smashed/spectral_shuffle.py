@@ -1,8 +1,4 @@
-"""Spectral shuffling (PS+): tokens are laid out as an image, which is sent as shuffled patches of its Fourier spectrum.
-
-Source: Yao, Xiang, Li, "Privacy-Preserving Split Learning via Patch Shuffling over Transformers" (ICDM 2022), section on
-spectral shuffling, figure 4; the layout is that of the released code.
-"""
+"""Spectral shuffling (PS+): tokens are laid out as an image, which is sent as shuffled patches of its Fourier spectrum."""
 
 from __future__ import annotations
 

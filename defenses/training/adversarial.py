@@ -1,8 +1,4 @@
-"""Adversarial training of the client half of a split model against a simulated attacker.
-
-Source: Eq. 9 of Yao et al. (ICDM 2022), after Xiao et al., "Adversarial Learning of Privacy-Preserving and Task-Oriented
-Representations" (AAAI 2020).
-"""
+"""Adversarial training of the client half of a split model against a simulated attacker."""
 
 from __future__ import annotations
 
@@ -20,18 +16,7 @@ from defenses.random_draws import spawned
 
 
 class PatchDecoder(nn.Module):
-    """G': a transformer from smashed data to the images' patches, (B, N, D) -> (B, N, V) in (0, 1).
-
-    Positions belong to slots: it knows where a token arrived, not where it came from.
-
-    Args:
-        num_tokens: N.
-        dim: D.
-        patch_values: V, numbers in a patch.
-        width: Length of a token inside.
-        depth: Blocks.
-        heads: Attention heads of a block.
-    """
+    """G': a transformer from smashed data to the images' patches, (B, N, D) -> (B, N, V) in (0, 1); positions belong to slots."""
 
     def __init__(self, num_tokens: int, dim: int, patch_values: int, *, width: int, depth: int, heads: int) -> None:
         super().__init__()

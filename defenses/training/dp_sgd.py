@@ -1,8 +1,4 @@
-"""DP-SGD: per-example clipping and Gaussian noise, with an accountant that lives as long as the client.
-
-Opacus computes per-example gradients and the privacy bound. It is imported when training starts (four seconds), not
-before.
-"""
+"""DP-SGD by Opacus, which takes seconds to import; its accountant lives as long as the client."""
 
 from __future__ import annotations
 
@@ -44,14 +40,7 @@ _LEFT_BY_HOOKS = (
 
 @dataclass(frozen=True)
 class _Sampling:
-    """How an epoch is sampled.
-
-    Attributes:
-        steps: Of an epoch.
-        rate: Probability with which each example is in a step.
-        divisor: Of the noisy sum.
-        sensitivity: How far neighbours can move the sum, in clipping norms.
-    """
+    """How an epoch is sampled: steps, probability of an example in each, divisor of the sum, its sensitivity in clipping norms."""
 
     steps: int
     rate: float
@@ -82,30 +71,25 @@ class DPSGD(TrainingDefense):
     ``neighbours``:
 
     - "replace-one", the default: two data sets of n examples that differ in one. n is public, as clients of federated averaging
-      report it: q = 1 / (steps per epoch) and b = q n follow from it. One example in place of another moves the sum by up to 2 C,
-      which the accountant uses.
+      report it: q = 1 / (steps per epoch) and b = q n follow from it. One example in place of another moves the sum by up to 2 C.
     - "add-or-remove": one data set has an example more. Nothing that a client sends may then follow from n: q is ``sample_rate``,
       an epoch is 1 / q steps, b is the batch size of the plan, and the client reports b / q examples, whatever it has, and no
       times. An example moves the sum by up to C. Choose q near b / n, or steps are too long or too short.
 
-    The accountant takes a replacement under Poisson sampling as one example more or less at twice the norm. That is an upper bound:
-    at every order of ``ORDERS`` it is above the exact divergence of the two mixtures (a test integrates them).
-
-    One step on a few examples (a probe, see ``Training``) is accounted as a replacement with q = 1 under either of the two: which
-    examples are probed is drawn from all, and without one of them another takes its place.
+    The accountant takes a replacement under Poisson sampling as one example more or less at twice the norm: an upper bound, above
+    the exact divergence of the two mixtures at every order of ``ORDERS``. One step on a few examples (a probe, see ``Training``) is
+    accounted as a replacement with q = 1 under either: another example takes the place of one that was drawn.
 
     What a caller sees of the returned ``Training``:
 
     - ``model`` is the same object with the same parameter names. Hooks collect per-example gradients in train mode.
     - ``loader`` yields Poisson samples, which may be empty, (0, C, H, W). Such a step counts and adds noise: pass it to
       ``loss`` like any other, which returns a zero with a gradient and does not run the model.
-    - ``loss`` must be called, differentiated and stepped exactly once per batch, with ``zero_grad`` before
-      ``backward``.
-    - ``state`` is a copy of the given state and is updated within each step: ``state["accountant"]`` holds every step
-      of every round (JSON-serialisable; see ``epsilon_spent``), ``state["noise_multiplier"]`` the z that a target
-      epsilon needs. The latter is computed once, when the state has none, from this training's sample rate and
-      ``total_steps`` (or ``total_epochs``): hand in the real training first, and its state to probes, whose sample
-      rate differs.
+    - ``loss`` must be called, differentiated and stepped exactly once per batch, with ``zero_grad`` before ``backward``.
+    - ``state`` is a copy of the given state and is updated within each step: ``state["accountant"]`` holds every step of every
+      round (JSON-serialisable; see ``epsilon_spent``), ``state["noise_multiplier"]`` the z that a target epsilon needs, computed
+      once, from this training's sample rate and ``total_steps`` (or ``total_epochs``): hand in the real training first, and its
+      state to probes, whose sample rate differs.
 
     Randomness comes from generators that are named by the one passed in (see ``spawned``). Their streams are pseudo-random but not
     cryptographic, and floating-point noise is not exactly Gaussian: the bound holds up to both.

@@ -20,15 +20,8 @@ class STAdamOptimizer(Optimizer):
         m <- beta m + (1 - beta) g,   v <- gamma v + (1 - gamma) g^2,   w <- w - lr m / (sqrt(v) + eps)
 
     A step is (1 - beta^t) / sqrt(1 - gamma^t) times Adam's (for small eps): 3.16 times at t = 1, at most 6.57 times, at
-    t = 12, and equal in the limit. Early steps are larger, not more stable, than Adam's.
-
-    Args:
-        params: Parameters or parameter groups.
-        lr: Step size.
-        betas: (beta, gamma), each in [0, 1).
-        eps: Added to the root of the second moment.
-        weight_decay: Decoupled, w <- (1 - lr * weight_decay) w before the step. The paper says "we added weight decay"
-            and no more; 0 is our default.
+    t = 12, and equal in the limit. Weight decay is decoupled, w <- (1 - lr * weight_decay) w before the step. The paper says "we
+    added weight decay" and no more; 0 is our default.
     """
 
     def __init__(

@@ -36,9 +36,8 @@ class Soteria(TrainingDefense):
     Known break: all other layers are sent untouched, and a matching that leaves the defended layer's weights out does not see the
     defence (Balunovic et al., ICLR 2022, section 5): ``OmittedLayerInversion``.
 
-    A ReLU's zero has no gradient and the lowest score, 0; its column is zero without a defence. Where more than ``fraction``
-    of the entries are such zeros nothing else is pruned. From the authors' code it differs in taking |r_i| for r_i, and in
-    pruning an exact number of entries: their percentile prunes none where scores of 0 are more than it.
+    A ReLU's zero has the lowest score, 0; its column is zero without a defence. From the authors' code it differs in taking |r_i|
+    for r_i, and in pruning an exact number of entries: their percentile prunes none where scores of 0 are more than it.
 
     Args:
         fraction: Part of the representation's entries that is pruned, in [0, 1]; 0 changes nothing. The paper uses 0.8.

@@ -1,10 +1,8 @@
 """Reading received tokens: where in which image each came from, and what it shows; a jigsaw with learned scores.
 
 A small network gives every token a probability of each position, and every pair of tokens one of being neighbours. Mean-field
-iterations combine both into one position each (``solve``), as belief propagation does in solvers of square jigsaw puzzles.
-
-Source: Noroozi and Favaro 2016 (learning positions by solving jigsaws); Cho, Avidan, Freeman, "A Probabilistic Image Jigsaw
-Puzzle Solver", 2010 (message passing over patches and positions).
+iterations combine both into one position each (``solve``). Source: Noroozi and Favaro 2016 (learning positions); Cho, Avidan,
+Freeman, "A Probabilistic Image Jigsaw Puzzle Solver", 2010 (message passing over patches and positions).
 """
 
 from __future__ import annotations
