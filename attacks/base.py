@@ -1,4 +1,4 @@
-"""What an attack is: it sees observations of the wire and returns guesses; scoring them is a separate step (``attacks.scoring``)."""
+"""What an attack is: it sees observations of the wire and returns guesses; scoring them is another step, ``attacks.scoring``."""
 
 from __future__ import annotations
 

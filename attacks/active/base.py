@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,10 +38,6 @@ class AgreedModel:
     input_shape: tuple[int, int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-
-    def copied(self) -> nn.Module:
-        """A copy to be changed: same architecture, same mode."""
-        return copy.deepcopy(self.model)
 
     def pixel_layer(self) -> LinearLayer:
         """The linear layer with a bias that sees the pixels, behind which stands a ReLU; of a copy of the model.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -72,7 +73,7 @@ class ClassFishing(ActiveAttack):
 
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
         """The agreed model with a head for one class; nothing is random."""
-        model = agreed.copied()
+        model = copy.deepcopy(agreed.model)
         name = head_of(agreed.model, agreed.input_shape)
         head = model.get_submodule(name)
         assert isinstance(head, nn.Linear)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -92,7 +93,7 @@ class ImprintLayer(ActiveAttack):
         """The agreed model with an imprinted first layer, and equal columns behind it."""
         self.check_fitted()
         assert self.learned is not None
-        layer, model = agreed.pixel_layer(), agreed.copied()
+        layer, model = agreed.pixel_layer(), copy.deepcopy(agreed.model)
         behind, (neurons, size) = agreed.layer_behind(layer), layer.module.weight.shape
         if neurons < self.bins:
             raise AttackError(

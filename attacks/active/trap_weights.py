@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -99,7 +100,7 @@ class TrapWeights(ActiveAttack):
         """The agreed model with trap weights in its first layer."""
         self.check_fitted()
         assert self.learned is not None
-        layer, model = agreed.pixel_layer(), agreed.copied()
+        layer, model = agreed.pixel_layer(), copy.deepcopy(agreed.model)
         neurons, size = layer.module.weight.shape
         used = self.rows or neurons
         if used > neurons:

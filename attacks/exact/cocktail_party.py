@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from attacks.base import OWN_OBJECTIVE
 from attacks.exact.base import SolvingAttack, recovered
-from attacks.exact.components import Unmixing, Whitened, fixed_point
-from attacks.exact.example_labels import gradient_distance, labels_of_signals
+from attacks.exact.components import Whitened, fixed_point, negentropy
 from attacks.exact.feature_images import FeatureImages
 from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank, Read, low_rank
 from attacks.guesses import Reconstruction
-from attacks.normalisation import channel_statistics, normalise
+from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import choice_field, scale_field, starts_field, steps_field
 
@@ -31,21 +31,13 @@ UNSEEN = 1e-2
 """Share of the usual length below which a component's is not believed."""
 
 
-@dataclass(frozen=True)
-class Told:
-    """Inputs (R, N) of a layer, told apart, and the dL/dz (R, M) of each."""
-
-    inputs: Tensor
-    signals: Tensor
-
-
 @dataclass(frozen=True, repr=False)
 class CocktailParty(SolvingAttack):
     """Tells the inputs of a linear layer apart by independent component analysis: approximate, for any activation, large batches.
 
     Each row of dL/dW = sum_i dL/dz_i x_i^T is a mixture of the batch's inputs. Its singular value decomposition L R has rank B;
     sought is the B x B matrix U whose rows make U R the inputs, each up to a factor. R is whitened, then unmixed by the symmetric
-    fixed point, from whose answer ``Unmixing`` goes on with the terms of the published objective in other weights, the last of
+    fixed point, from whose answer a descent goes on with the terms of the published objective in other weights, the last of
     which fades. The factors follow from dL/db, the same mixture of inputs that are all 1: x_i = (U R)_i / (U L^T dL/db)_i. Of a
     layer without a bias an image gets the sign and factor with the most contrast that fits [0, 1].
 
@@ -114,19 +106,8 @@ class CocktailParty(SolvingAttack):
         inputs, signals = mixed / lengths[:, None], (parts.left @ torch.linalg.inv(unmixing) * lengths).T
         if layer.sees_pixels:
             return recovered(observation, read, layer, inputs, signals, numbers)
-        return self._through_features(observation, read, layer, Told(inputs, signals), generator, numbers)
-
-    @property
-    def _descent(self) -> Unmixing:
-        return Unmixing(
-            iterations=self.iterations,
-            learning_rate=self.learning_rate,
-            negentropy=self.negentropy,
-            prior=self.total_variation,
-            decorrelation=self.decorrelation,
-            temperature=self.temperature,
-            relaxation=self.relaxation,
-        )
+        below = FeatureImages(self.feature_iterations)
+        return below.guess(inputs, read, layer, observation, numbers, signals=signals, generator=generator)
 
     def unmixing(
         self, parts: LowRank, shape: tuple[int, int, int] | None, generator: torch.Generator, numbers: dict[str, float]
@@ -150,7 +131,7 @@ class CocktailParty(SolvingAttack):
             )
         penalised, found = white.matrix @ differences, []
         for _ in range(self.restarts):
-            rows, objective = self._descent.descend(fixed_point(white.samples, generator), white.samples, penalised)
+            rows, objective = self._descend(fixed_point(white.samples, generator), white.samples, penalised)
             if torch.linalg.matrix_rank(rows, rtol=1e-4) == len(rows):
                 found.append((objective, rows))
         if not found:
@@ -158,22 +139,37 @@ class CocktailParty(SolvingAttack):
         numbers["objective"], rows = min(found, key=lambda one: one[0])
         return rows @ white.matrix
 
-    def _through_features(
-        self,
-        observation: ClientUpdate,
-        read: Read,
-        layer: LinearLayer,
-        found: Told,
-        generator: torch.Generator,
-        numbers: dict[str, float],
-    ) -> Reconstruction:
-        """The guess of images whose features were told apart."""
-        below = FeatureImages(self.feature_iterations)
-        images = below.of(found.inputs, read, layer, observation, numbers, generator)
-        seen = normalise(images, observation)
-        labels = labels_of_signals(read.model, layer, seen, found.signals)
-        numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
-        return Reconstruction(images.float().cpu(), labels, numbers)
+    def _descend(self, rows: Tensor, samples: Tensor, penalised: Tensor) -> tuple[Tensor, float]:
+        """Unit rows (R, R) where the descent from ``rows`` ends, and the objective there; see ``_objective``."""
+        # Single precision: what is left open here is far above its rounding, and steps take half the time.
+        mixed, sparse = samples.float(), penalised.float()
+        free = rows.float().clone().requires_grad_()
+        optimizer = torch.optim.Adam([free], self.learning_rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.iterations)
+        for step in range(self.iterations):
+            weight = self.decorrelation * self.relaxation ** (step / max(self.iterations - 1, 1))
+            with torch.enable_grad():
+                value = self._objective(F.normalize(free, dim=1), mixed, sparse, weight)
+                (free.grad,) = torch.autograd.grad(value, [free])
+            optimizer.step()
+            schedule.step()
+        rows = F.normalize(free.detach(), dim=1)
+        final = self._objective(rows, mixed, sparse, self.decorrelation * self.relaxation)
+        return rows.to(samples), float(final)
+
+    def _objective(self, unit: Tensor, samples: Tensor, penalised: Tensor, decorrelation: float) -> Tensor:
+        """Of unit rows v_i, whitened mixtures z and what a prior wants small, p; rows need not be orthogonal.
+
+            - negentropy * mean_i (E log cosh(v_i z) - E log cosh(normal))^2 + total_variation * mean_i |v_i p|
+            + decorrelation * mean_ij (exp(temperature |v_i v_j|) - 1)
+
+        Sources that are correlated a little have unmixing rows that are not orthogonal, and the last term only keeps two rows
+        from being one: its weight falls from step to step. The value of a Gaussian is subtracted as in Hyvarinen and Oja,
+        "Independent component analysis: algorithms and applications", Neural Networks 2000, Eq. 25.
+        """
+        pairs = decorrelation * (torch.exp(self.temperature * (unit @ unit.T).abs()) - 1).mean()
+        prior = self.total_variation * (unit @ penalised).abs().mean() if self.total_variation else 0.0
+        return pairs + prior - self.negentropy * negentropy(unit @ samples).mean()
 
 
 def _attacked(read: Read) -> LinearLayer:

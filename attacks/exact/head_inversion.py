@@ -11,12 +11,10 @@ import torch
 from attacks.base import OWN_OBJECTIVE
 from attacks.exact.base import SolvingAttack
 from attacks.exact.class_features import class_features
-from attacks.exact.example_labels import gradient_distance, labels_of_signals
 from attacks.exact.feature_images import FeatureImages
 from attacks.exact.linear_layer import LinearLayer, Read, called, low_rank
 from attacks.exact.spear import Spear
 from attacks.guesses import Reconstruction
-from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import scale_field, steps_field
 
@@ -78,17 +76,11 @@ class HeadInversion(SolvingAttack):
         below = FeatureImages(self.iterations, self.learning_rate, self.total_variation)
         if observation.num_examples > 1 and _is_head(layer, read, observation):
             low_rank(read.of_layer(layer), observation.num_examples)  # refuses noise
-            told = class_features(read.of_layer(layer), observation.num_examples)
-            numbers["leak"] = told.leak
-            images, labels = below.of(told.features, read, layer, observation, numbers), told.labels
-            seen = normalise(images, observation)
-        else:
-            found = solver.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
-            images = below.of(found.inputs, read, layer, observation, numbers)
-            seen = normalise(images, observation)
-            labels = labels_of_signals(read.model, layer, seen, found.signals)
-        numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
-        return Reconstruction(images.float().cpu(), labels, numbers)
+            known = class_features(read.of_layer(layer), observation.num_examples)
+            numbers["leak"] = known.leak
+            return below.guess(known.features, read, layer, observation, numbers, labels=known.labels)
+        found = solver.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
+        return below.guess(found.inputs, read, layer, observation, numbers, signals=found.signals)
 
 
 def _is_head(layer: LinearLayer, read: Read, observation: ClientUpdate) -> bool:

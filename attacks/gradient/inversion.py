@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import OWN_OBJECTIVE, Attack
-from attacks.gradient.costs import COSTS, Cost
+from attacks.base import OWN_OBJECTIVE
 from attacks.gradient.inversion_loop import Minimum, Stage, first_order, step_decay_stages
-from attacks.gradient.inversion_target import Target, Victim, count_images, prepare
+from attacks.gradient.inversion_target import Target, TargetPreparation, Victim
 from attacks.gradient.lbfgs import minimize
 from attacks.gradient.lbfgs_steps import STEP_ITERATIONS, walk
 from attacks.gradient.trial_gradients.batch_statistics import call_with_statistics, statistics_distance
@@ -22,7 +21,6 @@ from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics, normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Update
 from defenses.checks import choice_field, examples_field, flag_field, require, scale_field, starts_field, steps_field
 
 Trials = Sequence[tuple[Target, int]]
@@ -33,7 +31,7 @@ Ends = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, repr=False)
-class GradientInversion(Attack[ClientUpdate, Reconstruction]):
+class GradientInversion(TargetPreparation):
     """Optimises dummy images until their gradient matches the observed one.
 
         argmin_x  D(grad_w loss(model_w(x), y), g) + total_variation * TV(x)
@@ -93,8 +91,6 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "restarts": 1}
 
-    costs: ClassVar[Mapping[str, Cost]] = COSTS
-
     cost: str = "cosine"
     optimizer: str = choice_field("adam", ("adam", "sgd", "lbfgs"))
     signed: bool = flag_field(True)
@@ -127,23 +123,10 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
             varied or self.restarts == 1, self, "restarts", f"1 with init={self.init!r}, whose starts are all equal"
         )
 
-    def observed_gradient(self, observation: ClientUpdate) -> Update:
-        """What the dummy images' gradient is compared with; the observation's learning rate is known, or estimated, by now.
-
-        Raises:
-            AttackError: See ``ClientUpdate.gradient``.
-        """
-        return observation.gradient()
-
     @property
     def threat_class(self) -> str:
         """Letter E with a prior by the statistics of a client's batch, as GradInversion has in the paper."""
         return "E" if self.batch_norm_prior else super().threat_class
-
-    @property
-    def more_starts(self) -> tuple[float, ...]:
-        """Where unknowns start that a subclass has behind the pixels."""
-        return ()
 
     @property
     def _step_evaluations(self) -> int:
@@ -166,7 +149,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
             try:
                 model = (id(observation.model), observation.train_mode)
                 victims[model] = victims.get(model) or Victim.of(observation)
-                target = prepare(self, index, observation, victims[model], generator)
+                target = self.prepare(index, observation, victims[model], generator)
             except AttackError as error:
                 guesses[index] = self._failure(observation, str(error))
                 continue
@@ -304,7 +287,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     def _failure(
         self, observation: ClientUpdate, reason: str, diagnostics: dict[str, float] | None = None
     ) -> Reconstruction:
-        return Reconstruction.grey(count_images(self, observation), observation.input_shape, reason, diagnostics)
+        return Reconstruction.grey(self.count_images(observation), observation.input_shape, reason, diagnostics)
 
 
 def _agreement(loss: Tensor) -> Tensor:

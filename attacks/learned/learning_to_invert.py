@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from attacks.assignment import assigned
 from attacks.attributes.update_sketch import Standardise, UpdateSketch, made_by
 from attacks.base import Attack, Knowledge
 from attacks.guesses import Reconstruction
@@ -155,11 +156,9 @@ def matched(guess: Tensor, truth: Tensor) -> Tensor:
     """The true images (M, B, C, H, W) in the order that is nearest to the guessed ones, for each batch by itself."""
     if truth.shape[1] == 1:
         return truth
-    from scipy.optimize import linear_sum_assignment
-
     with torch.no_grad():
-        costs = torch.cdist(guess.flatten(2), truth.flatten(2)).square().cpu()
-    return torch.stack([one[linear_sum_assignment(cost.numpy())[1]] for cost, one in zip(costs, truth, strict=True)])
+        order = assigned(torch.cdist(guess.flatten(2), truth.flatten(2)).square())
+    return torch.stack([one[rows] for one, rows in zip(truth, order, strict=True)])
 
 
 def _pairs(sketch: UpdateSketch, made: Iterable[tuple[Tensor, Update]], images: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from attacks.base import Knowledge
 from attacks.image_measures import mean_psnr
 from attacks.networks.unet import UNet
-from attacks.refinement.restoration import LearnedMap, NetworkRefinement, kept_and_held, mapped
+from attacks.refinement.restoration import LearnedMap, NetworkRefinement, kept_and_held, mapped, select
 from defenses.base import Batch
 from defenses.checks import examples_field, scale_field, steps_field, width_field
 
@@ -62,7 +62,8 @@ class LearnedDenoiser(NetworkRefinement):
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network; deterministic given the generator."""
-        kept, held = kept_and_held(knowledge.auxiliary, generator, str(self))
+        auxiliary = knowledge.auxiliary
+        kept, held = (select(auxiliary, rows) for rows in kept_and_held(len(auxiliary), generator))
         channels, shape = kept.images.shape[1], tuple(kept.images.shape[1:])
         network = UNet(channels, channels, self.width, generator).to(kept.images)
 

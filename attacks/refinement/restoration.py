@@ -137,7 +137,7 @@ class LearnedRestorer(NetworkRefinement):
         batch, shape = knowledge.auxiliary, tuple(knowledge.auxiliary.images.shape[1:])
         if not any(isinstance(defense, InputDefense) for defense in knowledge.pipeline.defenses):
             return replace(self, learned=LearnedMap(None, shape, {}))
-        kept, held = kept_and_held(batch, generator, str(self))
+        kept, held = (select(batch, rows) for rows in kept_and_held(len(batch), generator))
         network = self._train(kept, knowledge.pipeline, generator)
         protected = protect_afresh(knowledge.pipeline, held, generator).images
         scores = {
@@ -158,19 +158,16 @@ class LearnedRestorer(NetworkRefinement):
         return self.train(nn.Sequential(WithoutSigns(), network), clean, protected, generator)
 
 
-def kept_and_held(auxiliary: Batch, generator: torch.Generator, learner: str) -> tuple[Batch, Batch]:
-    """Auxiliary examples to learn from, and one in ``HOLDOUT`` to judge by.
+def kept_and_held(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows of auxiliary examples to learn from, and one in ``HOLDOUT`` to judge by.
 
     Raises:
         AttackError: With fewer than 16 examples.
     """
-    if len(auxiliary) < 2 * HOLDOUT:
-        raise AttackError(
-            f"{learner} learns from {2 * HOLDOUT} auxiliary examples or more, and there are {len(auxiliary)}"
-        )
-    order = torch.randperm(len(auxiliary), generator=generator)
-    kept, held = order.tensor_split([len(auxiliary) - len(auxiliary) // HOLDOUT])
-    return select(auxiliary, kept), select(auxiliary, held)
+    if count < 2 * HOLDOUT:
+        raise AttackError(f"learning takes {2 * HOLDOUT} auxiliary examples or more, there are {count}")
+    order = torch.randperm(count, generator=generator)
+    return order[: count - count // HOLDOUT], order[count - count // HOLDOUT :]
 
 
 def protect_afresh(pipeline: Pipeline, clean: Batch, generator: torch.Generator) -> Batch:

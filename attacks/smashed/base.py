@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Generic, Self, TypeVar
 
 import torch
@@ -90,8 +90,9 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
         return self.transmissions
 
     def limited_to(self, transmissions: int) -> Self:
-        """The attack to fit where there are only so many transmissions, at least 1; one that uses many overrides this."""
-        return self
+        """The attack to fit where there are only so many transmissions, at least 1."""
+        own = min(self.transmissions, transmissions)
+        return self if own == self.transmissions else replace(self, transmissions=own)  # type: ignore[type-var]
 
     @property
     def beyond_run(self) -> bool:
@@ -131,5 +132,5 @@ def sender_of(knowledge: Knowledge) -> Sender:
         AttackError: Outside of split learning.
     """
     if knowledge.sender is None:
-        raise AttackError("there is no client half to attack: this is for split learning")
+        raise AttackError("there is no client half to attack: this is for split learning only")
     return knowledge.sender

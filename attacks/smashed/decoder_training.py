@@ -15,12 +15,11 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import mean_psnr
 from attacks.networks.decoder import DecoderNetwork, Layout
 from attacks.observations import AttackError
-from attacks.refinement.restoration import HOLDOUT
+from attacks.refinement.restoration import kept_and_held
 from attacks.sender import Sender
-from attacks.smashed.base import SmashedAttack, SmashedData
+from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
 from defenses.checks import examples_field, require, scale_field, steps_field, width_field
 
-MIN_EXAMPLES = 2 * HOLDOUT
 WARM_UP = 40
 """Steps over which the learning rate rises, as in the paper."""
 GROUPS_AT_ONCE = 8
@@ -150,18 +149,12 @@ def split_auxiliary(knowledge: Knowledge, generator: torch.Generator) -> tuple[S
     Raises:
         AttackError: See ``DecoderAttack.fit``.
     """
-    images = knowledge.auxiliary.images
-    if knowledge.sender is None:
-        raise AttackError("a decoder of smashed data needs a client half to send auxiliary images: split learning only")
-    if len(images) < MIN_EXAMPLES:
-        raise AttackError(f"a decoder needs {MIN_EXAMPLES} auxiliary images or more, there are {len(images)}")
-    edge = knowledge.sender.edge
+    sender, images = sender_of(knowledge), knowledge.auxiliary.images
     # A client half that only cuts images has no weights.
-    weight = next(edge.parameters(), None) if isinstance(edge, nn.Module) else None
-    order = torch.randperm(len(images), generator=generator)
-    shuffled = images[order.to(images.device)].detach().float().to("cpu" if weight is None else weight.device)
-    kept, held = shuffled.tensor_split([len(images) - len(images) // HOLDOUT])
-    return knowledge.sender, kept, held
+    weight = next(sender.edge.parameters(), None) if isinstance(sender.edge, nn.Module) else None
+    device = "cpu" if weight is None else weight.device
+    kept, held = (images[rows.to(images.device)] for rows in kept_and_held(len(images), generator))
+    return sender, kept.detach().float().to(device), held.detach().float().to(device)
 
 
 def send(sender: Sender, images: Tensor, generator: torch.Generator) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -41,10 +41,6 @@ class FeatureAveraging(TokenDecoder):
     transmissions: int = examples_field(60)
     num_images: int = examples_field(1000, 2)
     beyond_run: bool = False
-
-    def limited_to(self, transmissions: int) -> Self:
-        """With so many transmissions at most."""
-        return replace(self, transmissions=min(self.transmissions, transmissions))
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
         """The mean."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from attacks.assignment import assigned
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
 from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
@@ -72,8 +73,6 @@ def place_pairs(scores: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
 
     ``scores`` (N, N) are log-probabilities of each position for each slot; every slot is in exactly one pair.
     """
-    from scipy.optimize import linear_sum_assignment
-
     num_tokens = len(scores)
     positions = torch.empty(num_tokens, dtype=torch.int64)
     for alone in (True, False):
@@ -85,8 +84,7 @@ def place_pairs(scores: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
         slots = torch.tensor(group)
         straight = scores[slots[:, 0]][:, first] + scores[slots[:, 1]][:, num_tokens - 1 - first]
         turned = scores[slots[:, 1]][:, first] + scores[slots[:, 0]][:, num_tokens - 1 - first]
-        chosen, where = linear_sum_assignment(-torch.maximum(straight, turned).double().cpu().numpy())
-        for pair, column in zip(chosen, where, strict=True):
+        for pair, column in enumerate(assigned(-torch.maximum(straight, turned)).tolist()):
             low, high = slots[pair].tolist()
             if turned[pair, column] > straight[pair, column]:
                 low, high = high, low

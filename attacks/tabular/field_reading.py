@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from attacks.assignment import assigned
 from attacks.base import Knowledge
 from attacks.guesses import Cells
 from attacks.sender import Sender
@@ -22,11 +23,12 @@ from attacks.tabular.base import (
     embeddings_of,
     table_of,
 )
-from attacks.tabular.matching import closest, matched_mean
 from defenses.checks import examples_field, flag_field
 
 SMALLEST_VARIANCE = 1e-8
 """Of the noise, over the mean square of an embedding: without noise the nearest category has all of the probability."""
+ROUNDS = 10
+"""Of matching all transmissions to their mean, at most; more than four are rare."""
 PASSES = 4
 """Of matching shuffled transmissions to the row that was read, and reading their mean again, at most."""
 
@@ -85,14 +87,9 @@ class FieldReader:
 
     def _slots(self, fit: Tensor) -> Tensor:
         """The slot of every column (B, F): its own, or the assignment of the largest probability."""
-        from scipy.optimize import linear_sum_assignment
-
         if self.in_slots:
             return torch.arange(self.fields, device=fit.device).expand(len(fit), -1)
-        scores = fit.transpose(1, 2).cpu().double().numpy()
-        return torch.stack([torch.from_numpy(linear_sum_assignment(one, maximize=True)[1]) for one in scores]).to(
-            fit.device
-        )
+        return assigned(-fit.transpose(1, 2)).to(fit.device)
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,10 +128,6 @@ class FieldReading(TableAttack):
     batch_size: int = examples_field(64, 2)
     learned: FieldReader | None = field(default=None, repr=False, compare=False)
 
-    def limited_to(self, transmissions: int) -> Self:
-        """The same attack on so many."""
-        return replace(self, transmissions=min(self.transmissions, transmissions))
-
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learns the dictionary and the noise."""
         sender, kept, held = auxiliary_rows(knowledge, generator)
@@ -165,6 +158,27 @@ class FieldReading(TableAttack):
         check_features(features, reader.fields, observation.edge.token_length)
         guess, embeddings = reader.read_all(observation.edge.embeddings_in(features))
         return Cells(guess.cpu(), embeddings.cpu(), dict(reader.diagnostics))
+
+
+def closest(wanted: Tensor, tokens: Tensor) -> Tensor:
+    """Tokens (B, N, D) in the order that fits wanted (B, N, D) best: one assignment a row of the smallest squared distance."""
+    slots = assigned(torch.cdist(wanted, tokens).square()).to(tokens.device)
+    return tokens.gather(1, slots.unsqueeze(2).expand(-1, -1, tokens.shape[2]))
+
+
+def matched_mean(sent: Tensor) -> Tensor:
+    """The mean of transmissions (T, B, N, D), each token with the one that fits it in every other: (B, N, D), in any order.
+
+    As k-means, with one token of each transmission in every cluster: it starts at the first transmission, and each round matches
+    all to the mean of the round before.
+    """
+    mean = sent[0]
+    for _ in range(ROUNDS):
+        better = torch.stack([closest(mean, one) for one in sent]).mean(0)
+        if torch.equal(better, mean):
+            break
+        mean = better
+    return mean
 
 
 def _right(reader: FieldReader, sent: Tensor, truth: Tensor) -> float:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attacks.assignment import assigned
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
 from attacks.uploads.base import CollectionAttack, UploadedCollection
@@ -51,10 +52,8 @@ class PassAveraging(CollectionAttack):
         # The first are regions, which are cut at least once, unless there is one size.
         block = self.learned[0].sizes(*observation.images.shape[-2:])[:2][-1]
         passes = [images.float() for images in torch.split(observation.images, len(guess.labels))]
-        told = [_block_means(images, block) for images in passes]
-        from scipy.optimize import linear_sum_assignment
-
-        rows = [linear_sum_assignment(torch.cdist(told[0], one).numpy())[1] for one in told]
+        means = [_block_means(images, block) for images in passes]
+        rows = [assigned(torch.cdist(means[0], one)) for one in means]
         mean = torch.stack([images[at] for images, at in zip(passes, rows, strict=True)]).mean(0)
         return replace(guess, images=mean.clamp(0, 1), diagnostics={"passes": float(observation.passes)})
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -98,10 +98,6 @@ class TokenIntersection(TokenReading):
     transmissions: int = examples_field(30)
     radius: float = scale_field(0.02, most=1)
     beyond_run: bool = False
-
-    def limited_to(self, transmissions: int) -> Self:
-        """With so many transmissions at most."""
-        return replace(self, transmissions=min(self.transmissions, transmissions))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Intersects all transmissions."""

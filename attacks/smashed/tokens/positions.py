@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attacks.assignment import assigned
 from attacks.observations import AttackError
 
 HEADS = 4
@@ -38,11 +39,7 @@ def from_patches(patches: Tensor, patch_size: int, shape: tuple[int, ...]) -> Te
 
 def infer_order(scores: Tensor) -> Tensor:
     """The bijection of slots to positions with the highest sum of scores: (G, M, M) -> (G, M) int64 on the CPU."""
-    # SciPy is slow to load, and most runs solve no puzzle.
-    from scipy.optimize import linear_sum_assignment
-
-    rows = [linear_sum_assignment(-group)[1] for group in scores.detach().double().cpu().numpy()]
-    return torch.stack([torch.from_numpy(row) for row in rows])
+    return assigned(-scores)
 
 
 def place(values: Tensor, order: Tensor) -> Tensor:
