@@ -1,21 +1,19 @@
-"""What an attack is: it sees observations of the wire and returns guesses; it never sees the truth.
-
-Scoring is a separate step (``attacks.scoring``), done by whoever holds the truth. Nothing else here takes private images.
-"""
+"""What an attack is: it sees observations of the wire and returns guesses; scoring them is another step, ``attacks.scoring``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from attacks.observations import ClientUpdate, Probe
+from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.query_sender import QuerySender
 from attacks.sender import Sender
 from defenses.base import Batch, Update, call_text
+from defenses.checks import check_fields
 from defenses.pipeline import Pipeline
 
 OWN_OBJECTIVE = "lowest own objective"
@@ -88,6 +86,7 @@ class Attack(Generic[Observation, Guess]):
         selection: Which iterate and start become the guess; "" where it chooses among none.
         quick: Settings, field -> value, under which it ends within about a second on a small model, however little it then finds:
             for tests that run every attack.
+        learned: What ``fit`` learned, where a subclass makes it a field; None before.
     """
 
     source: ClassVar[str] = ""
@@ -109,6 +108,10 @@ class Attack(Generic[Observation, Guess]):
     effort: ClassVar[Mapping[str, str]] = {}
     selection: ClassVar[str] = ""
     quick: ClassVar[Mapping[str, Any]] = {}
+    learned: Any = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def upper_bound(self) -> str:
@@ -173,8 +176,39 @@ class Attack(Generic[Observation, Guess]):
         """Attacks one observation."""
         return self.attack_many([observation], [generator])[0]
 
+    def check_fitted(self) -> None:
+        """Raises ``AttackError`` where ``fit`` must come first: where a field ``learned`` is still None."""
+        if self.learned is None and any(one.name == "learned" for one in fields(self)):  # type: ignore[arg-type]
+            what = "auxiliary data" if self.needs_auxiliary else "the defences' algorithm"
+            raise AttackError(f"{self} needs {what}: call fit first")
+
     def attack_many(self, observations: Sequence[Observation], generators: Sequence[torch.Generator]) -> list[Guess]:
-        """Attacks independent observations of the same model, one generator each; a guess depends on its own pair only."""
+        """Attacks independent observations of the same model, one generator each; a guess depends on its own pair only.
+
+        By default each with ``attack_one``; an observation that cannot be attacked becomes a failed guess.
+
+        Raises:
+            AttackError: Before ``fit``, where that is needed.
+        """
+        self.check_fitted()
+        return [self._attempt(*pair) for pair in zip(observations, generators, strict=True)]
+
+    def _attempt(self, observation: Observation, generator: torch.Generator) -> Guess:
+        try:
+            return self.attack_one(observation, generator)
+        except AttackError as error:
+            return self.failed(observation, str(error))
+
+    def attack_one(self, observation: Observation, generator: torch.Generator) -> Guess:
+        """Attacks one observation.
+
+        Raises:
+            AttackError: When it cannot be attacked.
+        """
+        raise NotImplementedError
+
+    def failed(self, observation: Observation, reason: str) -> Guess:
+        """The guess of an attack that failed, of as many examples as the observation is of; never right."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

@@ -37,16 +37,11 @@ class StepRule:
 def minimise(
     objective: Callable[[Tensor], Tensor], start: Tensor, iterations: int, rule: StepRule
 ) -> tuple[Tensor, Tensor]:
-    """Descends from one start.
-
-    Args:
-        objective: Images (B, ...) -> (B,), one number for each, or a number of all together.
-        start: (B, ...).
-        iterations: Steps, at least 1.
-        rule: What a step is.
+    """Descends from one start (B, ...).
 
     Returns:
-        The iterate with the lowest objective, and that objective: of each image for itself where each has its own.
+        The iterate with the lowest objective, and that objective: of each image for itself where ``objective`` gives (B,), of all
+        together where it gives a number.
 
     Raises:
         AttackError: When an objective was never finite.

@@ -26,6 +26,14 @@ class Reconstruction:
     diagnostics: dict[str, float] = field(default_factory=dict)
     failure: str = ""
 
+    @classmethod
+    def grey(
+        cls, count: int, shape: tuple[int, ...], failure: str, diagnostics: dict[str, float] | None = None
+    ) -> Reconstruction:
+        """The failed guess of ``count`` images (C, H, W) = ``shape``."""
+        count = max(count, 0)
+        return cls(torch.full((count, *shape), 0.5), torch.full((count,), -1), diagnostics or {}, failure)
+
     def failed(self, error: AttackError) -> Reconstruction:
         """The same guess, grey: what was to be made of it could not be made."""
         return replace(self, images=torch.full_like(self.images, 0.5), failure=str(error))

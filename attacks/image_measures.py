@@ -1,7 +1,6 @@
-"""Distances between images, and how rough an image is.
+"""Distances between images (B, C, H, W), and how rough an image is: one number for each.
 
-Images are (B, C, H, W) floating point; ``data_range`` is the distance between the smallest and largest possible value (1 for images
-in [0, 1]). Each measure is one number per image. Attacks use them on images of their own; who scores a guess, on the truth.
+``data_range`` is the distance between the smallest and largest possible value, 1 for images in [0, 1].
 """
 
 from __future__ import annotations
@@ -25,6 +24,11 @@ def mse(guess: Tensor, truth: Tensor) -> Tensor:
 def psnr(guess: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:
     """Peak signal-to-noise ratio of each image: 10 log10(R^2 / MSE), (B,), in dB; ``inf`` where the images are equal."""
     return 10 * torch.log10(data_range**2 / mse(guess, truth))
+
+
+def mean_psnr(guess: Tensor, truth: Tensor) -> float:
+    """``psnr`` over the images, in dB; at most 100 each, since no report can average infinity."""
+    return float(psnr(guess, truth).clamp(max=100).mean())
 
 
 def ssim(guess: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:

@@ -46,11 +46,7 @@ def shared_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def overwrite(module: Module, values: Mapping[str, Tensor]) -> Module:
-    """Sets what ``values`` names, in place; the module ends in eval mode and asks for no gradients.
-
-    Args:
-        module: Has every name of ``values`` in its ``shared_tensors``.
-        values: Name -> new value, on any device.
+    """Sets what ``values`` names among ``shared_tensors``, in place; the module ends in eval mode and asks for no gradients.
 
     Raises:
         AttackError: When a shape does not fit, or a value is NaN or infinite.
@@ -63,11 +59,7 @@ def overwrite(module: Module, values: Mapping[str, Tensor]) -> Module:
 
 
 def _fitting(name: str, value: Tensor, like: Tensor) -> Tensor:
-    """``value`` on the device and in the dtype of ``like``.
-
-    Raises:
-        AttackError: When it has another shape or holds NaN or infinite values.
-    """
+    """``value`` on the device and in the dtype of ``like``."""
     if value.shape != like.shape:
         raise AttackError(f"{name!r} has shape {tuple(value.shape)}, the model {tuple(like.shape)}")
     if not torch.isfinite(value).all():

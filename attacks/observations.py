@@ -73,14 +73,11 @@ class ClientUpdate:
     def gradient(self, learning_rate: float | None = None) -> Update:
         """The mean gradient that SGD would have needed: -update / (learning_rate * step_length * local_steps) - weight_decay * w.
 
-        Exact for one step of SGD without a defence; over several steps without momentum it is their mean.
-
-        Args:
-            learning_rate: Instead of the observation's, such as an estimate where that is None.
+        Exact for one step of SGD without a defence; over several steps without momentum it is their mean. ``learning_rate`` stands
+        in for the observation's, such as an estimate where that is None.
 
         Raises:
-            AttackError: When names, shapes or values of the update do not fit the model's parameters; when no learning rate is
-                known or given.
+            AttackError: When names, shapes or values of the update do not fit the model; when no learning rate is known.
         """
         rate = self.learning_rate if learning_rate is None else learning_rate
         if rate is None:

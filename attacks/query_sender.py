@@ -36,12 +36,7 @@ class QuerySender:
         return features
 
     def latent(self, images: Tensor, key: Key) -> Tensor:
-        """What travels of such images: features after the defences of smashed data; differentiable.
-
-        Args:
-            images: (B, C, H, W) in [0, 1], past the input defences.
-            key: Names the random stream.
-        """
+        """What travels of images (B, C, H, W) in [0, 1], past the input defences; differentiable."""
         return self.pipeline.encode_features(self.features(images), key)
 
     def decoded(self, latent: Tensor) -> Tensor:

@@ -48,14 +48,9 @@ class EdgeHalf(Protocol):
 
 
 def smash(edge: EdgeHalf, pipeline: Pipeline, images: Tensor, known: Normalisation, key: Key) -> Tensor:
-    """What a client sends of images that its input defences have protected: (B, N, D).
+    """What a client sends of images (B, C, H, W) in [0, 1] that its input defences have protected: (B, N, D).
 
-    Args:
-        edge: The client half.
-        pipeline: Its stages on smashed data are applied: those on tokens between embedding and blocks, the others at the end.
-        images: (B, C, H, W) in [0, 1].
-        known: Statistics for the normalisation.
-        key: Names the random stream.
+    Stages on tokens act between embedding and blocks, the others at the end.
     """
     tokens = edge.embed(normalise(images, known))
     return pipeline.protect_features(edge.encode(pipeline.protect_tokens(tokens, key), tokens), key)

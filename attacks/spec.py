@@ -14,9 +14,7 @@ from defenses.spec import parse_statements
 def parse_attacks(text: str, start: str = "InvertingGradients()") -> list[Attack[Any, Any]]:
     """Reads attacks, separated by ``;``; what stands behind ``|`` refines what the attack before it found.
 
-    Args:
-        text: The attacks.
-        start: How a chain may begin, for the error that names a lone refinement.
+    ``start`` is how a chain may begin, for the error that names a single refinement.
 
     Raises:
         SpecError: Naming what is unknown or not allowed.

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from defenses.checks import check_fields
+
 Update = dict[str, Tensor]
 """Parameter name -> (local weight - global weight); floating-point tensors only."""
 
@@ -112,6 +114,9 @@ class Defense:
         """
         return cls(**given)
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def __repr__(self) -> str:
         return call_text(self)
 
@@ -143,13 +148,9 @@ class InputDefense(Defense):
         raise NotImplementedError
 
     def totals(self, images: Tensor, protected: Tensor) -> dict[str, float]:
-        """What it did to images, added up over them, which a client may report; most have nothing to report.
+        """What it did to images (B, C, H, W), added up over them, which a client may report; most have nothing to report.
 
         Sums over batches and clients must be sums over all of their images, so means are reported as sums.
-
-        Args:
-            images: (B, C, H, W), as they reached it.
-            protected: The same images as it returned them.
         """
         return {}
 
@@ -177,11 +178,12 @@ class TrainingDefense(Defense):
     replaces_optimizer: ClassVar[bool] = False
 
     def extended(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
-        """The model with what the defence adds to its architecture, wherever it is built; most defences add nothing.
+        """The model with what the defence adds to its architecture wherever it is built, perhaps in place; most add nothing.
 
-        Args:
-            model: May be changed in place.
-            generator: For first weights, which are public.
+        First weights, which are public, come from the generator.
+
+        Raises:
+            DefenseError: When there is no place for it in the model.
         """
         return model
 
@@ -193,15 +195,15 @@ class TrainingDefense(Defense):
         """
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
-        """Maps a training set-up to a protected one."""
+        """Maps a training set-up to a protected one.
+
+        Raises:
+            DefenseError: When the model lacks what the defence needs, or a budget cannot be met.
+        """
         raise NotImplementedError
 
     def reported_examples(self, batch_size: int) -> int | None:
-        """What a client reports as its number of examples where the guarantee hides the true one; None: the true one.
-
-        Args:
-            batch_size: Of the plan, which is public.
-        """
+        """What a client reports as its number of examples where the guarantee hides the true one; None: the true one."""
         return None
 
     def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
@@ -243,7 +245,11 @@ class SmashedDefense(Defense):
         """
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Maps (B, N, D) tokens to protected tokens (B, N, widening * D); with ``takes_maps`` also (B, C, H, W) to maps."""
+        """Maps (B, N, D) tokens to protected tokens (B, N, widening * D); with ``takes_maps`` also (B, C, H, W) to maps.
+
+        Raises:
+            DefenseError: See ``check_batch``; also when it must be fitted and is not.
+        """
         raise NotImplementedError
 
     def without_noise(self) -> Self:
@@ -279,21 +285,14 @@ class EdgeTrainingDefense(Defense):
     def build_network(self, num_tokens: int, dim: int, patch_values: int, generator: torch.Generator) -> nn.Module:
         """The network that the client trains beside its half, kept by the client alone.
 
-        Args:
-            num_tokens: Tokens N of an image.
-            dim: Length D of a token as sent.
-            patch_values: Numbers in the patch of an image that a token stands for.
-            generator: For the initial weights.
+        For N tokens of length D, each of which stands for ``patch_values`` numbers of an image; the generator draws first weights.
         """
         raise NotImplementedError
 
     def losses(self, network: nn.Module, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
         """What the network is trained on, and what is added to the loss of the client half; the client differentiates their sum.
 
-        Args:
-            network: Of ``build_network``.
-            features: (B, N, D), what is sent; gradients flow back into the client half.
-            patches: (B, N, patch_values), the images' pixels in [0, 1].
+        Of features (B, N, D) as sent, through which gradients flow back, and patches (B, N, patch_values) of pixels in [0, 1].
         """
         raise NotImplementedError
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import field, fields
+from functools import partial
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 LONGEST = 200
 """Characters of a value in an error."""
@@ -73,29 +78,82 @@ def require_scale(
     require(fits, owner, name, allowed)
 
 
-def require_noise(owner: Any, name: str) -> None:
-    """Raises ``ValueError`` unless the field is the scale of a noise that floats can hold."""
-    require_scale(owner, name, zero=True, most=LARGEST_NOISE)
+CHECK = "check"
+"""Key of a field's metadata: what refuses a wrong value, (owner, name of the field) -> None; see ``check_fields``."""
 
 
-def require_multiplier(owner: Any, name: str) -> None:
-    """Raises ``ValueError`` unless the field is a noise multiplier that a budget can be computed for, or 0: no noise."""
-    require_scale(owner, name, zero=True, least=LEAST_MULTIPLIER, most=LARGEST_NOISE)
+def check_fields(owner: Any) -> None:
+    """Raises ``ValueError`` on the first value of a dataclass that its field's check refuses.
+
+    Bases of defences and attacks call it in ``__post_init__``. A subclass that gives a field another default keeps the check.
+    """
+    for one in fields(owner):
+        declared = (vars(kind).get("__dataclass_fields__", {}).get(one.name) for kind in type(owner).__mro__)
+        check = next((found.metadata[CHECK] for found in declared if found and CHECK in found.metadata), None)
+        if check is not None:
+            check(owner, one.name)
 
 
-def require_share(owner: Any, name: str) -> None:
-    """Raises ``ValueError`` unless the field is a share of something, none and all included."""
-    value = getattr(owner, name)
-    require(is_number(value) and 0 <= value <= 1, owner, name, "a number from 0 to 1")
+def checked_field(default: T, fits: Callable[[Any], bool], allowed: str) -> T:
+    """A field with a check of its own: ``fits`` says which values are allowed, ``allowed`` says so in an error."""
+    check = lambda owner, name: require(fits(getattr(owner, name)), owner, name, allowed)  # noqa: E731
+    return field(default=default, metadata={CHECK: check})
 
 
-PER = ("step", "update")
-"""What a defence of gradients and updates may act on; see ``defenses.base.UpdateDefense``."""
+def whole_field(default: int, least: int, most: int, but: str = "") -> int:
+    """A field of whole numbers; see ``require_whole``."""
+    return field(default=default, metadata={CHECK: partial(require_whole, least=least, most=most, but=but)})
 
 
-def require_per(owner: Any) -> None:
-    """Raises ``ValueError`` unless the field ``per`` is one of ``PER``."""
-    require(isinstance(owner.per, str) and owner.per in PER, owner, "per", " or ".join(map(repr, PER)))
+def steps_field(default: int, least: int = 1) -> int:
+    """A field of iterations, epochs or tries."""
+    return whole_field(default, least, MOST_STEPS)
+
+
+def starts_field(default: int, least: int = 1) -> int:
+    """A field of restarts, trials or models."""
+    return whole_field(default, least, MOST_STARTS)
+
+
+def examples_field(default: int, least: int = 1) -> int:
+    """A field of numbers of examples."""
+    return whole_field(default, least, MOST_EXAMPLES)
+
+
+def width_field(default: int, least: int = 1) -> int:
+    """A field of channels or values of one layer."""
+    return whole_field(default, least, MOST_WIDTH)
+
+
+def scale_field(default: float, **bounds: Any) -> float:
+    """A field of rates, weights, norms or standard deviations; ``bounds`` as for ``require_scale``."""
+    return field(default=default, metadata={CHECK: partial(require_scale, **bounds)})
+
+
+def noise_field(default: float, least: float = SMALLEST) -> float:
+    """A field of scales of noise that floats can hold, 0 included: no noise."""
+    return scale_field(default, zero=True, least=least, most=LARGEST_NOISE)
+
+
+def share_field(default: float) -> float:
+    """A field of shares of something, none and all included."""
+    return checked_field(default, lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1")
+
+
+def flag_field(default: bool) -> bool:
+    """A field that is True or False."""
+    return checked_field(default, lambda value: isinstance(value, bool), "True or False")
+
+
+def choice_field(default: str, allowed: Iterable[str]) -> str:
+    """A field of one of several texts."""
+    known = tuple(allowed)
+    return checked_field(default, lambda value: isinstance(value, str) and value in known, " | ".join(known))
+
+
+def per_field(default: str) -> str:
+    """What a defence of gradients and updates acts on; see ``defenses.base.UpdateDefense``."""
+    return choice_field(default, ("step", "update"))
 
 
 def is_whole(value: Any) -> bool:

@@ -171,12 +171,9 @@ class FeatureChain:
                 yield position, chain._with(index, state)
 
     def context_of(self, index: int, context: FitContext, key: Key) -> FitContext:
-        """What the stage of this number learns from: the context behind the earlier stages on smashed data, which must be fitted.
+        """What stage ``index`` learns from: the context behind the earlier stages on smashed data, which must be fitted.
 
-        Args:
-            index: Of ``defenses``.
-            context: That of the first stage.
-            key: Of ``fit``. Noise of earlier stages is that of the fit, drawn anew with every pass.
+        Noise of earlier stages is that of the fit, drawn anew with every pass.
         """
         before = type(self)(self.defenses[:index])
         if not before.smashed_defenses:

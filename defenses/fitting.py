@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -176,16 +175,8 @@ class FittedDefense(SmashedDefense):
         """
         raise NotImplementedError
 
-    def latent_bytes(self, channels: int, height: int, width: int) -> int:
-        """Bytes that travel for one image with features (C, H, W), as float32."""
-        return 4 * math.prod(self.latent_shape(channels, height, width))
-
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """``decode(encode(features))``: what the server half gets, (B, C, H, W).
-
-        Raises:
-            DefenseError: See ``encode``.
-        """
+        """``decode(encode(features))``: what the server half gets, (B, C, H, W)."""
         return self.decode(self.encode(features))
 
     @property
@@ -241,11 +232,7 @@ class FittedDefense(SmashedDefense):
                 )
 
     def _kept(self) -> Mapping[str, Tensor]:
-        """The learned tensors.
-
-        Raises:
-            DefenseError: When it is not fitted.
-        """
+        """The learned tensors."""
         if self._learned is None:
             raise DefenseError(f"{self} is not fitted: call Pipeline.fit(context, key), or with_state with its tensors")
         return self._learned

@@ -118,11 +118,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
     @functools.cached_property
     def _foreign(self) -> dict[str, Callable[..., Any]]:
-        """Read once, when a name is first looked up.
-
-        Raises:
-            RegistryError: Naming the entry point, and what is wrong with it.
-        """
+        """Read once, when a name is first looked up."""
         found: dict[str, Callable[..., Any]] = {}
         for name, where, loaded in offered(self.group):
             if name in self._own or name in found:

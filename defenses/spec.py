@@ -80,14 +80,14 @@ def parse_statements(text: str, registry: Names, what: str, make: Make = _call) 
     return [[_build(node, registry, what, make) for node in chain] for chain in chains]
 
 
-def parse(text: str, registry: Names | None = None) -> Pipeline:
+def parse(text: str) -> Pipeline:
     """Reads one pipeline; the empty text is the empty pipeline.
 
     Raises:
         SpecError: See ``parse_statements``; also when the text holds several pipelines.
         DefenseError: When the chain is refused.
     """
-    statements = parse_statements(text, DEFENSES if registry is None else registry, "defence")
+    statements = parse_statements(text, DEFENSES, "defence")
     if len(statements) > 1:
         raise SpecError(f"{text!r} holds {len(statements)} pipelines where one is expected")
     return Pipeline(tuple(statements[0])) if statements else Pipeline()

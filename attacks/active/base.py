@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack
-from attacks.exact.guessing import BEYOND
+from attacks.exact.base import BEYOND, SolvingAttack
 from attacks.exact.linear_layer import LinearLayer, called, linear_layers
 from attacks.gradient.labels import infer_observed_labels
 from attacks.gradient.trial_gradients.matching import attackable
@@ -40,10 +38,6 @@ class AgreedModel:
     input_shape: tuple[int, int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-
-    def copied(self) -> nn.Module:
-        """A copy to be changed: same architecture, same mode."""
-        return copy.deepcopy(self.model)
 
     def pixel_layer(self) -> LinearLayer:
         """The linear layer with a bias that sees the pixels, behind which stands a ReLU; of a copy of the model.
@@ -82,27 +76,22 @@ class AgreedModel:
         return same[0]
 
     def for_pixels(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and biases on normalised pixels of rows that are meant for pixels in [0, 1].
+        """Weights (K, C * H * W) and biases (K,), double, on normalised pixels, of rows (K, C * H * W) meant for pixels in [0, 1].
 
         With x = std * x' + mean, w . x = (w * std) . x' + w . mean.
-
-        Args:
-            rows: (K, C * H * W), double.
-
-        Returns:
-            Weights (K, C * H * W) and biases (K,), double.
         """
         mean, std = (part.expand(self.input_shape).flatten() for part in channel_statistics(self, rows))
         return rows * std, rows @ mean
 
 
-class ActiveAttack(Attack[ManipulatedProbe, Reconstruction]):
+class ActiveAttack(SolvingAttack):
     """Base of attacks whose server sends a model of its own making, of the agreed architecture, and reads the answer.
 
     The letter is F, or G where the server learns the manipulation from examples of its own (Carletti et al. 2025).
     """
 
     observes: ClassVar[type] = ManipulatedProbe
+    needs_one_step: ClassVar[bool] = False
     begins_chains: ClassVar[bool] = True
 
     @property
@@ -134,13 +123,10 @@ def share_outside(images: Tensor) -> Tensor:
     return ((images < -BEYOND) | (images > 1 + BEYOND)).flatten(1).double().mean(1)
 
 
-def batch_guess(observation: ManipulatedProbe, images: Sequence[Tensor], numbers: dict[str, float]) -> Reconstruction:
-    """A guess of as many images as the update is of: what was read, and grey for the rest, which scores must not leave out.
+def batch_guess(observation: ClientUpdate, images: Sequence[Tensor], numbers: dict[str, float]) -> Reconstruction:
+    """A guess of as many images as the update is of: what was read (C, H, W), the surest first, and grey for the rest.
 
-    Args:
-        observation: The update; its classes are inferred, as a multiset.
-        images: (C, H, W) each, the surest first.
-        numbers: Diagnostics.
+    The classes are inferred, as a multiset.
     """
     count = observation.num_examples
     grey = torch.full((count, *observation.input_shape), 0.5)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from attacks.active.base import ActiveAttack, AgreedModel, ManipulatedProbe, batch_guess, overwrite_linear
+from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, overwrite_linear
 from attacks.base import OWN_OBJECTIVE
-from attacks.exact.guessing import grey_guess
 from attacks.exact.linear_layer import called
 from attacks.gradient.presets import InvertingGradients
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError
+from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
-from defenses.checks import MOST_CLASSES, MOST_STARTS, MOST_STEPS, require_scale, require_whole
+from defenses.checks import MOST_CLASSES, scale_field, starts_field, steps_field, whole_field
 
 MOST_BIAS = 1e6
 """Beyond it logits lose what distinguishes examples to rounding, and overflow."""
@@ -35,18 +35,14 @@ class ClassFishing(ActiveAttack):
     class c has p_c = 0 too, where 1 was wanted, and its gradient passes in full. The mean gradient is the sum over the examples of
     class c, over B.
 
-    How many there are is told exactly: dL/db_c = -n_c / B. With (dL/dW)_c = -1/B times the sum of their features, the head's
-    gradient of these examples alone follows, as their p_j is 1/(K - 1) for all others; so what is handed to
-    ``InvertingGradients`` is the gradient of a batch of n_c with known labels, as if nobody else had been there. Guesses beyond n_c
-    are grey.
-
-    Differs from the released code, which writes the constant 0.5 into the row of class c, keeps its bias and raises those of the
-    others to 1000; the derivation above is of the weights as they are here. Where n_c is 1 and the first layer is linear, the
-    quotient of ``ImprintLayer`` would be exact; the inversion is used all the same.
+    Their number is exact: dL/db_c = -n_c / B. With (dL/dW)_c = -1/B times the sum of their features, the head's gradient of these
+    examples alone follows, as their p_j is 1/(K - 1) for all others. ``InvertingGradients`` gets the gradient of a batch of n_c
+    with known labels. Guesses beyond n_c are grey.
 
     Does not apply, and says so: a model that does not end in a linear layer with a bias; an update without an example of class c,
-    or of several steps. Under noise, where the count is no whole number, the nearest is taken. Feature fishing, which tells several
-    examples of a class apart, is not covered, and BatchNorm in train mode still mixes in the others.
+    or of several steps. Under noise the nearest whole count is taken. Feature fishing, which tells several examples of a class
+    apart, is not covered, and BatchNorm in train mode still mixes in the others. The released code keeps class c's bias, writes 0.5
+    into its row and raises the other biases to 1000.
 
     Diagnostics: ``fished``, n_c; ``count_error``, how far it is from a whole number; and those of the inversion.
 
@@ -70,20 +66,14 @@ class ClassFishing(ActiveAttack):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40}
 
-    target: int = 0
-    bias: float = 50.0
-    iterations: int = 600
-    restarts: int = 1
-
-    def __post_init__(self) -> None:
-        require_whole(self, "target", 0, MOST_CLASSES - 1)
-        require_scale(self, "bias", most=MOST_BIAS)
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "restarts", 1, MOST_STARTS)
+    target: int = whole_field(0, 0, MOST_CLASSES - 1)
+    bias: float = scale_field(50.0, most=MOST_BIAS)
+    iterations: int = steps_field(600)
+    restarts: int = starts_field(1)
 
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
         """The agreed model with a head for one class; nothing is random."""
-        model = agreed.copied()
+        model = copy.deepcopy(agreed.model)
         name = head_of(agreed.model, agreed.input_shape)
         head = model.get_submodule(name)
         assert isinstance(head, nn.Linear)
@@ -96,28 +86,18 @@ class ClassFishing(ActiveAttack):
         overwrite_linear(model, name, weight, bias)
         return model
 
-    def attack_many(
-        self, observations: Sequence[ManipulatedProbe], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """One guess for each, of as many images as it is of."""
-        return [self._attack(*pair) for pair in zip(observations, generators, strict=True)]
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+        """See ``SolvingAttack``."""
+        fished = self.fished(observation, numbers)
+        guess = InvertingGradients(iterations=self.iterations, restarts=self.restarts)(fished, generator)
+        numbers |= guess.diagnostics
+        if guess.failure:
+            raise AttackError(guess.failure)
+        found = batch_guess(observation, list(guess.images), numbers)
+        others = torch.full((max(observation.num_examples - len(guess.labels), 0),), -1)
+        return replace(found, labels=torch.cat([guess.labels.cpu(), others]))
 
-    def _attack(self, observation: ManipulatedProbe, generator: torch.Generator) -> Reconstruction:
-        numbers: dict[str, float] = {}
-        try:
-            fished = self.fished(observation, numbers)
-            inversion = InvertingGradients(iterations=self.iterations, restarts=self.restarts)
-            guess = inversion(fished, generator)
-            numbers |= guess.diagnostics
-            if guess.failure:
-                raise AttackError(guess.failure)
-            found = batch_guess(observation, list(guess.images), numbers)
-            others = torch.full((max(observation.num_examples - len(guess.labels), 0),), -1)
-            return replace(found, labels=torch.cat([guess.labels.cpu(), others]))
-        except AttackError as error:
-            return grey_guess(observation, error, numbers)
-
-    def fished(self, observation: ManipulatedProbe, numbers: dict[str, float]) -> ManipulatedProbe:
+    def fished(self, observation: ClientUpdate, numbers: dict[str, float]) -> ClientUpdate:
         """The update of the examples of class c alone.
 
         Raises:

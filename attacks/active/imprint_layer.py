@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -12,18 +13,16 @@ from torch import Tensor, nn
 from attacks.active.base import (
     ActiveAttack,
     AgreedModel,
-    ManipulatedProbe,
     batch_guess,
     overwrite_linear,
     share_outside,
 )
 from attacks.base import Knowledge
-from attacks.exact.guessing import grey_guess
 from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
-from attacks.observations import AttackError
-from defenses.checks import require, require_whole
+from attacks.observations import AttackError, ClientUpdate
+from defenses.checks import choice_field, whole_field
 
 MOST_BINS = 10**6
 """Bins that are no slip of the pen: more rows than any layer has."""
@@ -49,11 +48,10 @@ class ImprintLayer(ActiveAttack):
 
     which is x_i where only one image lies there; of B images that fall evenly into K bins B (1 - 1/K)^(B-1) are expected to. A
     quotient counts as such an image (diagnostic ``bins_read``) when its own h lies in the bin and its pixels in [0, 1]. The other
-    guesses are mixtures, or grey; there are as many as images.
+    guesses are mixtures, or grey.
 
     Does not apply, and says so: a model that does not begin with a linear layer, a ReLU and another linear layer, such as ``mlp``.
-    The paper's server adds the module to the model; but an architecture is code that clients run and can read, and names and shapes
-    of weights give another one away. So here the module must be part of what was agreed, and only weights are manipulated.
+    The paper's server adds the module; but clients can read the architecture, so that here only weights are manipulated.
 
     Attributes:
         bins: K, rows that are used; at most the neurons of the layer.
@@ -73,13 +71,9 @@ class ImprintLayer(ActiveAttack):
     selection: ClassVar[str] = "measurement within its bin, pixels within [0, 1]"
     quick: ClassVar[Mapping[str, Any]] = {"bins": 16}
 
-    bins: int = 64
-    measurement: str = "brightness"
+    bins: int = whole_field(64, 2, MOST_BINS)
+    measurement: str = choice_field("brightness", MEASUREMENTS)
     learned: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_whole(self, "bins", 2, MOST_BINS)
-        require(self.measurement in MEASUREMENTS, self, "measurement", " or ".join(map(repr, MEASUREMENTS)))
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learns where to cut: direction (C * H * W,) and thresholds (K,), double."""
@@ -97,9 +91,9 @@ class ImprintLayer(ActiveAttack):
 
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
         """The agreed model with an imprinted first layer, and equal columns behind it."""
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
-        layer, model = agreed.pixel_layer(), agreed.copied()
+        self.check_fitted()
+        assert self.learned is not None
+        layer, model = agreed.pixel_layer(), copy.deepcopy(agreed.model)
         behind, (neurons, size) = agreed.layer_behind(layer), layer.module.weight.shape
         if neurons < self.bins:
             raise AttackError(
@@ -120,45 +114,23 @@ class ImprintLayer(ActiveAttack):
         overwrite_linear(model, behind, columns)
         return model
 
-    def attack_many(
-        self, observations: Sequence[ManipulatedProbe], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """One guess for each, of as many images as it is of; nothing is random."""
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
-        return [
-            self._attack(observation, self.learned) for observation, _ in zip(observations, generators, strict=True)
-        ]
-
-    def _attack(self, observation: ManipulatedProbe, learned: tuple[Tensor, Tensor]) -> Reconstruction:
-        numbers: dict[str, float] = {}
-        try:
-            read = Read.of(observation)
-            layer = read.on_pixels()
-            gradient = read.of_layer(layer)
-            if gradient.bias is None or len(gradient.bias) < self.bins:
-                raise AttackError(f"does not apply: layer {layer.name!r} has no bias, or fewer neurons than bins")
-            weight, signal = _between(gradient.weight[: self.bins]), _between(gradient.bias[: self.bins])
-            return self._read(observation, weight, signal, learned, numbers)
-        except AttackError as error:
-            return grey_guess(observation, error, numbers)
-
-    def _read(
-        self,
-        observation: ManipulatedProbe,
-        weight: Tensor,
-        signal: Tensor,
-        learned: tuple[Tensor, Tensor],
-        numbers: dict[str, float],
-    ) -> Reconstruction:
-        """The guess, of differences of neighbours: ``weight`` (K, C * H * W) and ``signal`` (K,)."""
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+        """See ``SolvingAttack``; nothing is random."""
+        assert self.learned is not None
+        read = Read.of(observation)
+        layer = read.on_pixels()
+        gradient = read.of_layer(layer)
+        if gradient.bias is None or len(gradient.bias) < self.bins:
+            raise AttackError(f"does not apply: layer {layer.name!r} has no bias, or fewer neurons than bins")
+        # Differences of neighbours: (K, C * H * W) and (K,).
+        weight, signal = _between(gradient.weight[: self.bins]), _between(gradient.bias[: self.bins])
         used = signal.abs() > ROUNDING * signal.abs().max()
         if not used.any():
             raise AttackError("does not apply: no image turned an imprinted neuron on")
         quotients = weight[used] / signal[used, None]
         mean, std = channel_statistics(observation, quotients)
         images = quotients.view(-1, *observation.input_shape) * std + mean
-        direction, thresholds = learned
+        direction, thresholds = self.learned
         upper = torch.cat([thresholds[1:], thresholds.new_full((1,), float("inf"))])
         measured, slack = images.flatten(1) @ direction, 0.1 * (thresholds[-1] - thresholds[1]) / self.bins
         inside = (measured > thresholds[used] - slack) & (measured <= upper[used] + slack)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -12,19 +13,17 @@ from torch import Tensor, nn
 from attacks.active.base import (
     ActiveAttack,
     AgreedModel,
-    ManipulatedProbe,
     batch_guess,
     overwrite_linear,
     share_outside,
 )
 from attacks.active.imprint_layer import MOST_OUTSIDE, ROUNDING
 from attacks.base import Knowledge
-from attacks.exact.guessing import grey_guess
 from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
-from attacks.observations import AttackError
-from defenses.checks import MOST_WIDTH, SMALLEST, is_number, require, require_scale, require_whole
+from attacks.observations import AttackError, ClientUpdate
+from defenses.checks import SMALLEST, checked_field, is_number, scale_field, width_field
 
 SAME = 1e-3
 """Mean squared error, in [0, 1], below which two neurons show the same image."""
@@ -40,10 +39,8 @@ class TrapWeights(ActiveAttack):
     order times ``-factor``: on pixels in [0, 1] both halves nearly cancel, and the factor, slightly below 1, says how often the sum
     is positive. It is found on auxiliary images, by halving, so that a neuron is on for a share ``activation`` of them. For a
     neuron that is on for image i alone, (dL/dW)_k / (dL/db)_k = x_i; more images give a mean weighted by their signals, different
-    in each neuron.
-
-    So a quotient that several neurons repeat is an image, and these come first, then such as lie within [0, 1], then others; there
-    are as many guesses as images, the rest grey. Diagnostics: ``neurons_on``, and ``repeated``, the images that several showed.
+    in each neuron. So a quotient that several neurons repeat is an image, and these come first, then such as lie within [0, 1],
+    then others. Diagnostics: ``neurons_on``, and ``repeated``, the images that several showed.
 
     Does not apply, and says so: a model without a linear layer that sees the pixels and has a ReLU behind it, such as ``cnn``. The
     paper also passes pixels through convolutions made into identities, which pooling would blur here.
@@ -67,16 +64,12 @@ class TrapWeights(ActiveAttack):
     selection: ClassVar[str] = "repeated by several neurons, pixels within [0, 1]"
     quick: ClassVar[Mapping[str, Any]] = {"activation": 0.4}
 
-    activation: float = 0.05
-    rows: int = 0
-    scale: float = 0.58
+    activation: float = checked_field(
+        0.05, lambda share: is_number(share) and SMALLEST <= share < 1, f"a number from {SMALLEST:g}, below 1"
+    )
+    rows: int = width_field(0, 0)
+    scale: float = scale_field(0.58)
     learned: float | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        share = self.activation
-        require(is_number(share) and SMALLEST <= share < 1, self, "activation", f"a number from {SMALLEST:g}, below 1")
-        require_whole(self, "rows", 0, MOST_WIDTH)
-        require_scale(self, "scale")
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learns the factor between the halves."""
@@ -105,9 +98,9 @@ class TrapWeights(ActiveAttack):
 
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
         """The agreed model with trap weights in its first layer."""
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
-        layer, model = agreed.pixel_layer(), agreed.copied()
+        self.check_fitted()
+        assert self.learned is not None
+        layer, model = agreed.pixel_layer(), copy.deepcopy(agreed.model)
         neurons, size = layer.module.weight.shape
         used = self.rows or neurons
         if used > neurons:
@@ -121,33 +114,22 @@ class TrapWeights(ActiveAttack):
         overwrite_linear(model, layer.name, weight, bias)
         return model
 
-    def attack_many(
-        self, observations: Sequence[ManipulatedProbe], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """One guess for each, of as many images as it is of; nothing is random."""
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
-        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
-
-    def _attack(self, observation: ManipulatedProbe) -> Reconstruction:
-        numbers: dict[str, float] = {}
-        try:
-            read = Read.of(observation)
-            layer = read.on_pixels()
-            gradient = read.of_layer(layer)
-            if gradient.bias is None:
-                raise AttackError(f"does not apply: layer {layer.name!r} has no bias")
-            used = gradient.bias.abs() > ROUNDING * gradient.bias.abs().max()
-            if not used.any():
-                raise AttackError("does not apply: no image turned a neuron on")
-            quotients = gradient.weight[used] / gradient.bias[used, None]
-            mean, std = channel_statistics(observation, quotients)
-            images = quotients.view(-1, *observation.input_shape) * std + mean
-            images = images[images.flatten(1).isfinite().all(1)]
-            numbers["neurons_on"] = float(used.sum())
-            return batch_guess(observation, list(_surest_first(images, numbers)), numbers)
-        except AttackError as error:
-            return grey_guess(observation, error, numbers)
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+        """See ``SolvingAttack``; nothing is random."""
+        read = Read.of(observation)
+        layer = read.on_pixels()
+        gradient = read.of_layer(layer)
+        if gradient.bias is None:
+            raise AttackError(f"does not apply: layer {layer.name!r} has no bias")
+        used = gradient.bias.abs() > ROUNDING * gradient.bias.abs().max()
+        if not used.any():
+            raise AttackError("does not apply: no image turned a neuron on")
+        quotients = gradient.weight[used] / gradient.bias[used, None]
+        mean, std = channel_statistics(observation, quotients)
+        images = quotients.view(-1, *observation.input_shape) * std + mean
+        images = images[images.flatten(1).isfinite().all(1)]
+        numbers["neurons_on"] = float(used.sum())
+        return batch_guess(observation, list(_surest_first(images, numbers)), numbers)
 
 
 def _surest_first(images: Tensor, numbers: dict[str, float]) -> Tensor:

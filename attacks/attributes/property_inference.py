@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -20,18 +20,14 @@ from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.queries.training import RETRAINED, TRAININGS, split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Update
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require, require_scale, require_whole
+from defenses.checks import choice_field, examples_field, scale_field, steps_field, width_field
 
 FEWEST = 2 * HOLDOUT
 """Simulated updates."""
 
 
 def majority(values: Tensor) -> int:
-    """The property of an update: the value that most of its images have; of equally frequent ones the smallest.
-
-    Args:
-        values: (B,) int64 from 0, those of its images; at least one.
-    """
+    """The property of an update: the value (B,) that most of its images have; of equally frequent ones the smallest."""
     return int(values.bincount().argmax())
 
 
@@ -54,14 +50,13 @@ class LearnedReader:
 class PropertyInference(Attack[ClientUpdate, Attributes]):
     """A classifier of updates, trained on those that the server makes of its own images, whose attribute it knows.
 
-    What is inferred of a one-step update is one value (``majority``): that of its image; of several images the value that most
-    of them have. The server makes updates at the attacked global model, of as many images, by the clients' own code: a "static"
-    adversary without their defences, a "retrained" one with them, drawn afresh for every update, and that is what a defence has to
-    be judged by. The classifier has one hidden layer and sees ``UpdateSketch``: fixed random projections of every tensor.
+    What is inferred of a one-step update is one value (``majority``). The server makes updates at the attacked global model, of as
+    many images, by the clients' own code: "static" without their defences, "retrained" with them, drawn afresh for every update,
+    which is what a defence has to be judged by. The classifier has one hidden layer and sees ``UpdateSketch``.
 
     One auxiliary image in eight is held out, and one simulated update in eight is made of these alone. Diagnostics:
     ``holdout_accuracy`` on such updates, and ``holdout_majority``, that of answering with the most frequent value. Where the first
-    is not above the second, the classifier learned nothing and is no evidence about the defence.
+    is not above the second, the classifier is no evidence about the defence.
 
     Attributes:
         training: "static" or "retrained".
@@ -71,7 +66,6 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         iterations: Steps of Adam on 64 sketches; the learning rate falls to zero along a half cosine.
         learning_rate: The largest.
         weight_decay: Factor of the squared weights in the loss.
-        learned: Set by ``fit``.
     """
 
     observes: ClassVar[type] = Probe
@@ -88,23 +82,14 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"updates": 32, "size": 32, "iterations": 20}
 
-    training: str = RETRAINED
-    updates: int = 800
-    size: int = 1024
-    hidden: int = 64
-    iterations: int = 400
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-3
+    training: str = choice_field(RETRAINED, TRAININGS)
+    updates: int = examples_field(800, FEWEST)
+    size: int = width_field(1024)
+    hidden: int = width_field(64)
+    iterations: int = steps_field(400)
+    learning_rate: float = scale_field(1e-3)
+    weight_decay: float = scale_field(1e-3, zero=True)
     learned: LearnedReader | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require(self.training in TRAININGS, self, "training", " | ".join(TRAININGS))
-        require_whole(self, "updates", FEWEST, MOST_EXAMPLES)
-        for name in ("size", "hidden"):
-            require_whole(self, name, 1, MOST_WIDTH)
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_scale(self, "learning_rate")
-        require_scale(self, "weight_decay", zero=True)
 
     @property
     def knows_defenses(self) -> bool:
@@ -116,12 +101,7 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         return replace(self, training=RETRAINED, learned=None)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Makes updates and trains the classifier.
-
-        Raises:
-            AttackError: With fewer than 16 auxiliary examples, without their attribute or with one value of it only, where clients
-                send no one-step updates, or when the training diverges.
-        """
+        """Makes updates and trains the classifier."""
         hidden = sensitive_of(knowledge)
         kept, held = split_rows(knowledge, generator)
         count = self.updates // HOLDOUT
@@ -153,27 +133,16 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         )  # fmt: skip
         return network
 
-    def attack_many(
-        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
-    ) -> list[Attributes]:
-        """One value for each update; nothing is random after ``fit``. An update that cannot be read is never right.
-
-        Raises:
-            AttackError: Before ``fit``.
-        """
-        if self.learned is None:
-            raise AttackError(f"{self} must learn from auxiliary data: call fit first")
-        return [
-            self._attack(self.learned, observation) for observation, _ in zip(observations, generators, strict=True)
-        ]
-
-    def _attack(self, learned: LearnedReader, observation: ClientUpdate) -> Attributes:
-        try:
-            sketch = learned.sketch(observation.update)
-        except AttackError as error:
-            return Attributes(torch.full((1, 1), math.nan), failure=str(error))
+    def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Attributes:
+        """One value for the update; nothing is random after ``fit``."""
+        assert self.learned is not None
+        sketch = self.learned.sketch(observation.update)
         with torch.no_grad():
-            return Attributes(learned.network(sketch[None]), dict(learned.diagnostics))
+            return Attributes(self.learned.network(sketch[None]), dict(self.learned.diagnostics))
+
+    def failed(self, observation: ClientUpdate, reason: str) -> Attributes:
+        """A value that is never right."""
+        return Attributes(torch.full((1, 1), math.nan), failure=reason)
 
 
 def _sketched(sketch: UpdateSketch, updates: Iterable[tuple[Tensor, Update]], hidden: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,16 +16,12 @@ TINY = 1e-12
 
 class UpdateSketch:
     """A fixed random projection of each tensor of an update, by feature hashing: every entry is added, with a random sign, to one
-    of ``size`` bins. Inner products are kept in the mean, with an error that falls with the number of bins.
+    of ``size`` bins. Inner products are kept in the mean, with an error that falls with the number of bins; a tensor with no more
+    entries is kept as it is.
 
     Each tensor is scaled to length 1 first, so that neither the learning rate nor the size of the loss hides the others; the
     logarithm of its length stands beside it. The class of the task turns the sign of a whole update (with two classes that is all
     that it does), so the absolute values of the bins stand beside the bins.
-
-    Args:
-        like: An update of the model.
-        size: Bins; a tensor with no more entries is kept as it is.
-        generator: Draws bins and signs.
 
     Source: Weinberger, Dasgupta, Langford, Smola, Attenberg, "Feature Hashing for Large Scale Multitask Learning", ICML 2009.
     """

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from attacks.base import Attack
-from attacks.exact.guessing import grey_guess
+from attacks.exact.example_labels import gradient_distance, labels_of_signals
+from attacks.exact.linear_layer import LinearLayer, Read
 from attacks.guesses import Reconstruction
+from attacks.normalisation import channel_statistics, normalise
 from attacks.observations import AttackError, ClientUpdate
+
+MOST_GREY = 64
+"""Images of a failed guess, at most: an update can cover thousands."""
+BEYOND = 0.01
+"""Distance from [0, 1] at which a pixel is outside and not rounded."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,19 +32,35 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
         """How clients train is not asked for, other than that it was one step."""
         return "B"
 
-    def attack_many(
-        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """One guess for each, with as many images as the rank of its gradient."""
-        return [self._attack(*pair) for pair in zip(observations, generators, strict=True)]
-
-    def _attack(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
+    def _attempt(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
         numbers: dict[str, float] = {}
         try:
             return self.solve(observation, generator, numbers)
         except AttackError as error:
-            return grey_guess(observation, error, numbers)
+            count = min(observation.num_examples, MOST_GREY)
+            return Reconstruction.grey(count, observation.input_shape, str(error), numbers)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
         """The images; ``numbers`` take what is told of the way there, also where it ends in an ``AttackError``."""
         raise NotImplementedError
+
+
+def recovered(
+    observation: ClientUpdate,
+    read: Read,
+    layer: LinearLayer,
+    inputs: Tensor,
+    signals: Tensor,
+    numbers: dict[str, float],
+) -> Reconstruction:
+    """The guess of normalised pixels (R, C * H * W) that a layer saw, with labels by dL/dz (R, M) of each example."""
+    if not inputs.isfinite().all():
+        raise AttackError("the equations have no finite solution")
+    mean, std = channel_statistics(observation, inputs)
+    raw = inputs.view(-1, *observation.input_shape) * std + mean
+    outside = float(((raw < -BEYOND) | (raw > 1 + BEYOND)).double().mean())
+    images = raw.clamp(0, 1).float()
+    seen = normalise(images, observation).to(next(iter(read.gradient.values())))
+    labels = labels_of_signals(read.model, layer, seen, signals)
+    distance = gradient_distance(read.model, seen, labels, read.gradient)
+    return Reconstruction(images, labels, numbers | {"gradient_distance": distance, "outside_share": outside})

@@ -29,7 +29,7 @@ class ClassFeatures:
 def class_features(gradient: LayerGradient, num_examples: int) -> ClassFeatures:
     """Solves softmax and cross-entropy for the features of each class, to first order in how examples differ in p.
 
-    With p_ik the probability of class k for example i, the head's gradient times B is
+    With p_ik the probability of class k for example i, the gradient of the last layer, whose outputs are the logits, times B is
 
         row k of B dL/dW = sum_i p_ik a_i - (sum of a_i of class k),     B dL/db_k = sum_i p_ik - (examples of class k).
 
@@ -37,10 +37,6 @@ def class_features(gradient: LayerGradient, num_examples: int) -> ClassFeatures:
     example has give a mean of features, m = sum_c row_c / sum_c B dL/db_c, with weights w_i = sum_c p_ic over their sum. Then
     sum_i p_ik a_i = s_k m + sum_i (p_ik - s_k w_i) a_i, of which the last part is left out. It vanishes where all examples share
     out their probabilities alike, as nearly in a network before training, and where features agree.
-
-    Args:
-        gradient: Of the last layer, whose M outputs are the logits.
-        num_examples: B.
 
     Raises:
         AttackError: When it has no bias; when fewer classes than examples have a negative gradient, that is, some class has two

@@ -40,11 +40,7 @@ class Whitened:
 
 
 def fixed_point(samples: Tensor, generator: torch.Generator) -> Tensor:
-    """Orthonormal rows V (R, R) for which V ``samples`` are as independent as log cosh tells (symmetric FastICA).
-
-    Args:
-        samples: Whitened, (R, K).
-        generator: Draws the start.
+    """Orthonormal rows V (R, R) for which V ``samples`` (R, K), whitened, are as independent as log cosh tells (symmetric FastICA).
 
     Source: Hyvarinen, "Fast and robust fixed-point algorithms for independent component analysis", IEEE Transactions on Neural
     Networks 1999: the fixed point of several units with symmetric decorrelation, g = tanh.
@@ -64,71 +60,6 @@ def _orthonormal(rows: Tensor) -> Tensor:
     left, _, right = torch.linalg.svd(rows)
     nearest: Tensor = left @ right
     return nearest
-
-
-@dataclass(frozen=True)
-class Unmixing:
-    """Unmixes by a descent with priors, from given rows to the minimum over unit rows v_i of this.
-
-        - negentropy * mean_i (E log cosh(v_i z) - E log cosh(normal))^2 + prior * mean_i |v_i p|
-        + decorrelation * mean_ij (exp(temperature |v_i v_j|) - 1),
-
-    z the whitened mixtures and |v_i p| the mean of the absolute values of what a prior wants small. Rows need not be orthogonal:
-    sources that are correlated a little have unmixing rows that are not, and the last term only keeps two rows from being one. So
-    its weight falls from step to step, to ``relaxation`` times the first.
-
-    Attributes:
-        iterations: Steps of Adam.
-        learning_rate: Of unit rows, falling to zero along a half cosine.
-        negentropy: Weight.
-        prior: Weight.
-        decorrelation: Weight in the first step.
-        temperature: How sharply one pair of like rows counts among the others.
-        relaxation: Weight of decorrelation in the last step, over that in the first.
-
-    Source: Kariyappa et al. 2023 (Cocktail Party Attack), the objective for fully connected layers; the value of a Gaussian is
-    subtracted as in Hyvarinen and Oja, "Independent component analysis: algorithms and applications", Neural Networks 2000, Eq. 25.
-    """
-
-    iterations: int
-    learning_rate: float
-    negentropy: float
-    prior: float
-    decorrelation: float
-    temperature: float
-    relaxation: float
-
-    def descend(self, rows: Tensor, samples: Tensor, penalised: Tensor) -> tuple[Tensor, float]:
-        """The rows where it ends, and the objective there.
-
-        Args:
-            rows: Where to start, (R, R).
-            samples: Whitened mixtures (R, K).
-            penalised: p, (R, K'), linear in the mixtures.
-
-        Returns:
-            Unit rows (R, R) in the dtype of ``samples``, and the objective.
-        """
-        # Single precision: what is left open here is far above its rounding, and steps take half the time.
-        mixed, sparse = samples.float(), penalised.float()
-        free = rows.float().clone().requires_grad_()
-        optimizer = torch.optim.Adam([free], self.learning_rate)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.iterations)
-        for step in range(self.iterations):
-            weight = self.decorrelation * self.relaxation ** (step / max(self.iterations - 1, 1))
-            with torch.enable_grad():
-                value = self._objective(F.normalize(free, dim=1), mixed, sparse, weight)
-                (free.grad,) = torch.autograd.grad(value, [free])
-            optimizer.step()
-            schedule.step()
-        rows = F.normalize(free.detach(), dim=1)
-        final = self._objective(rows, mixed, sparse, self.decorrelation * self.relaxation)
-        return rows.to(samples), float(final)
-
-    def _objective(self, unit: Tensor, samples: Tensor, penalised: Tensor, decorrelation: float) -> Tensor:
-        pairs = decorrelation * (torch.exp(self.temperature * (unit @ unit.T).abs()) - 1).mean()
-        prior = self.prior * (unit @ penalised).abs().mean() if self.prior else 0.0
-        return pairs + prior - self.negentropy * negentropy(unit @ samples).mean()
 
 
 def negentropy(sources: Tensor) -> Tensor:

@@ -17,16 +17,10 @@ MOST_CLASSES = 1000
 
 
 def labels_of_signals(model: nn.Module, layer: LinearLayer, images: Tensor, signals: Tensor) -> Tensor:
-    """The class of each example whose cross-entropy has a gradient in the direction of its signal.
+    """The class (B,) of each example whose cross-entropy has a gradient in the direction of its signal; int64, on the CPU.
 
-    Args:
-        model: From ``attackable``.
-        layer: One of it.
-        images: (B, C, H, W), normalised, as the model sees them.
-        signals: (B, M), dL/dz of each example at the layer, each up to a positive factor.
-
-    Returns:
-        (B,) int64 on the CPU; -1 where the model has more than ``MOST_CLASSES`` classes.
+    Of normalised images (B, C, H, W) and dL/dz (B, M) at the layer, each up to a positive factor; ``model`` is from ``attackable``.
+    -1 where the model has more than ``MOST_CLASSES`` classes.
     """
     classes = count_classes(model, (images.shape[1], images.shape[2], images.shape[3]), images)
     if classes > MOST_CLASSES:
@@ -45,13 +39,9 @@ def labels_of_signals(model: nn.Module, layer: LinearLayer, images: Tensor, sign
 
 
 def gradient_distance(model: nn.Module, images: Tensor, labels: Tensor, observed: Update) -> float:
-    """1 - cosine of the gradient of these examples and the observed one, in [0, 2]: 0 where they explain it.
+    """1 - cosine of the gradient of normalised images (B, C, H, W) and the observed one, in [0, 2]: 0 where they explain it.
 
-    Args:
-        model: From ``attackable``.
-        images: (B, C, H, W), normalised.
-        labels: (B,) int64; where one is unknown, the distance is NaN.
-        observed: Name -> mean gradient.
+    NaN where one of the labels (B,) is unknown, below 0; ``model`` is from ``attackable``.
     """
     if (labels < 0).any():
         return float("nan")

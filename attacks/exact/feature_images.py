@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from attacks.descent import StepRule, minimise
+from attacks.exact.example_labels import gradient_distance, labels_of_signals
 from attacks.exact.linear_layer import LinearLayer, Read, called
+from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
@@ -30,6 +32,27 @@ class FeatureImages:
     learning_rate: float = 0.05
     prior: float = 1e-2
 
+    def guess(
+        self,
+        features: Tensor,
+        read: Read,
+        layer: LinearLayer,
+        observation: ClientUpdate,
+        numbers: dict[str, float],
+        *,
+        signals: Tensor | None = None,
+        labels: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Reconstruction:
+        """The guess of images with such features (R, N): ``of``, with their labels, or those that dL/dz (R, M) tell."""
+        images = self.of(features, read, layer, observation, numbers, generator)
+        seen = normalise(images, observation)
+        if labels is None:
+            assert signals is not None
+            labels = labels_of_signals(read.model, layer, seen, signals)
+        numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
+        return Reconstruction(images.float().cpu(), labels, numbers)
+
     def of(
         self,
         features: Tensor,
@@ -39,15 +62,9 @@ class FeatureImages:
         numbers: dict[str, float],
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Images (R, C, H, W) in [0, 1] whose features are nearest to those given.
+        """Images (R, C, H, W) in [0, 1] whose features are nearest to those (R, N) that the layer saw.
 
-        Args:
-            features: (R, N), what the layer saw of each image.
-            read: The update.
-            layer: One of its layers.
-            observation: The update.
-            numbers: ``feature_loss`` and ``relative_loss`` are added to it.
-            generator: Draws the start, uniform noise; None: a grey image.
+        They start as uniform noise, or as grey images without a generator; ``numbers`` get ``feature_loss`` and ``relative_loss``.
 
         Raises:
             AttackError: When the objective was never finite.

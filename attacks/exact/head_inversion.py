@@ -11,14 +11,12 @@ import torch
 from attacks.base import OWN_OBJECTIVE
 from attacks.exact.base import SolvingAttack
 from attacks.exact.class_features import class_features
-from attacks.exact.example_labels import gradient_distance, labels_of_signals
 from attacks.exact.feature_images import FeatureImages
 from attacks.exact.linear_layer import LinearLayer, Read, called, low_rank
 from attacks.exact.spear import Spear
 from attacks.guesses import Reconstruction
-from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import MOST_STEPS, require_scale, require_whole
+from defenses.checks import scale_field, steps_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,14 +30,12 @@ class HeadInversion(SolvingAttack):
 
     phi throws much away (pooling, strides), and more the deeper it is: the features are exact and the images are not.
 
-    Where the only linear layer is the last, behind which no ReLU stands, features of several examples are told by their classes
+    Where the only linear layer is the last, behind which no ReLU stands, features of several examples follow from their classes
     (``class_features``): nearly, and only where no two examples have one class and some class has none.
 
     Does not apply, and says so: no linear layer sees one vector of each example; from two examples on also as ``Spear``, or where
-    two of them have one class; an update of several steps.
-
-    Batches are harder than for pixels: features of an untrained network are nearly the same for all images, so that few neurons are
-    on for one example and off for another, and too few directions are found (a failure that says how many).
+    two of them have one class; an update of several steps. Batches are harder than for pixels: features of an untrained network are
+    nearly the same for all images, and too few directions are found (a failure that says how many).
 
     Diagnostics: those of ``Spear``; ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (over their
     variance; far from 0 the descent failed); ``leak`` (see ``class_features``); ``gradient_distance`` (1 - cosine of the gradients
@@ -63,17 +59,11 @@ class HeadInversion(SolvingAttack):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "max_samples": 20_000, "max_descents": 256}
 
-    iterations: int = 600
-    learning_rate: float = 0.05
-    total_variation: float = 1e-2
-    max_samples: int = 1_000_000
-    max_descents: int = 5_000
-
-    def __post_init__(self) -> None:
-        for name in ("iterations", "max_samples", "max_descents"):
-            require_whole(self, name, 1, MOST_STEPS)
-        require_scale(self, "learning_rate")
-        require_scale(self, "total_variation", zero=True)
+    iterations: int = steps_field(600)
+    learning_rate: float = scale_field(0.05)
+    total_variation: float = scale_field(1e-2, zero=True)
+    max_samples: int = steps_field(1_000_000)
+    max_descents: int = steps_field(5_000)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
         """See ``SolvingAttack``."""
@@ -86,17 +76,11 @@ class HeadInversion(SolvingAttack):
         below = FeatureImages(self.iterations, self.learning_rate, self.total_variation)
         if observation.num_examples > 1 and _is_head(layer, read, observation):
             low_rank(read.of_layer(layer), observation.num_examples)  # refuses noise
-            told = class_features(read.of_layer(layer), observation.num_examples)
-            numbers["leak"] = told.leak
-            images, labels = below.of(told.features, read, layer, observation, numbers), told.labels
-            seen = normalise(images, observation)
-        else:
-            found = solver.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
-            images = below.of(found.inputs, read, layer, observation, numbers)
-            seen = normalise(images, observation)
-            labels = labels_of_signals(read.model, layer, seen, found.signals)
-        numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
-        return Reconstruction(images.float().cpu(), labels, numbers)
+            known = class_features(read.of_layer(layer), observation.num_examples)
+            numbers["leak"] = known.leak
+            return below.guess(known.features, read, layer, observation, numbers, labels=known.labels)
+        found = solver.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
+        return below.guess(found.inputs, read, layer, observation, numbers, signals=found.signals)
 
 
 def _is_head(layer: LinearLayer, read: Read, observation: ClientUpdate) -> bool:

@@ -73,10 +73,7 @@ class LowRank:
 def linear_layers(model: nn.Module, input_shape: tuple[int, int, int], like: Tensor) -> list[LinearLayer]:
     """The ``nn.Linear`` layers that see one vector (N,) of each example, once, in the order in which they are called.
 
-    Args:
-        model: From ``attackable``; left as it is.
-        input_shape: (C, H, W) of one image.
-        like: Tensor of the device and dtype of the model.
+    ``model`` is from ``attackable`` and left as it is; ``like`` has its device and dtype.
     """
     # Fixed, so that a layer is the same in all runs; any images with pixels of both signs will do.
     drawn = torch.randn(PROBES, *input_shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)

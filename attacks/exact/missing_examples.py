@@ -47,12 +47,7 @@ class MissingExamples:
     layer: LinearLayer
 
     def by_components(self, shape: tuple[int, int, int] | None, generator: torch.Generator) -> None:
-        """Round after round, of what is still missing.
-
-        Args:
-            shape: (C, H, W) of inputs that are images; of others nothing is done, unless one alone is missing.
-            generator: Draws where components start.
-        """
+        """Round after round, of what is missing: of images of ``shape``; of other inputs only where one alone is missing."""
         for _ in range(ROUNDS):
             rest = self._rest()
             if not rest.shape[1]:

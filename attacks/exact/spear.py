@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from attacks.exact.base import SolvingAttack
-from attacks.exact.guessing import recovered
+from attacks.exact.base import SolvingAttack, recovered
 from attacks.exact.linear_layer import LayerGradient, LinearLayer, LowRank, Read, low_rank
 from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import MOST_STEPS, require, require_whole
+from defenses.checks import choice_field, steps_field
 
 SEARCHES = ("all", "both", "samples", "descent", "components")
 SURE = 0.97
@@ -49,18 +48,16 @@ class Spear(SolvingAttack):
     open: dL/dZ = L Q, X^T = Q^-1 R. The ReLU makes columns of dL/dZ sparse, so that a column of Q is a direction q for which L q
     has many zeros (``SparseDirections``), up to its length; dL/db = dL/dZ 1 gives the lengths. Of the directions found the R with
     the most zeros are taken, exchanged one by one as long as the signs of W X + b agree with the zeros of dL/dZ better.
+
     Examples come back in any order, exact up to rounding where ``gradient_distance`` is near 0; elsewhere a batch may be wrong
     without a failure. No label is used, and no prior but where "components" or "all" start from what images look like. Each
-    example gets the class whose gradient it left.
+    example gets the class whose gradient it left. A batch of one needs neither search nor ReLU: x = (dL/dW)_j / (dL/db)_j.
 
-    A batch of one needs neither search nor ReLU: x = (dL/dW)_j / (dL/db)_j for any neuron j.
-
-    Does not apply, and says so: no linear layer sees the pixels, or it has no bias, or (from two examples on) no ReLU; an
-    update of several steps; noise, pruning, or a batch that fills the layer; a layer so narrow that half of its neurons are hardly
-    more than the batch, as then the zeros of a column are not told from those of any direction. Samples needed double with every
-    example: half the neurons being off, one of R - 1 rows hits a given column with probability 2^-(R - 1) (section 4), and 5 %
-    fewer cost three times as many at R = 20: sampling alone ends there, in double precision as in single. What images look like
-    (``MissingExamples``) reaches further. Where too few directions are found the guess fails.
+    Does not apply, and says so: no linear layer sees the pixels, or it has no bias, or (from two examples on) no ReLU; an update of
+    several steps; noise, pruning, or a batch that fills the layer; a layer in which half of the neurons are hardly more than the
+    batch. Samples needed double with every example: half the neurons being off, one of R - 1 rows hits a given column with
+    probability 2^-(R - 1) (section 4). What images look like (``MissingExamples``) reaches further. Where too few directions are
+    found the guess fails.
 
     Diagnostics: ``rank``; ``singular_gap`` (noise over signal), ``samples``, ``descents``, ``directions`` (all that were found),
     ``sparsity_match`` (the score: 1 where all signs agree), ``gradient_distance`` (1 - cosine of the gradients of guess and update;
@@ -68,8 +65,8 @@ class Spear(SolvingAttack):
 
     Attributes:
         search: "samples": kernels of random sets of rows, as published. "descent": a descent on the number of zeros, which finds
-            them in wide layers where no sampling would. "both": by turns. "components": the same descent from the independent
-            components of the images (``CocktailParty``), where there are pixels. "all": first that, then both by turns.
+            them in wide layers. "both": by turns. "components": the same descent from the independent components of the images
+            (``CocktailParty``), where there are pixels. "all": first that, then both by turns.
         max_samples: Sets of rows, at most.
         max_descents: Starts of the descent, at most.
     """
@@ -84,14 +81,9 @@ class Spear(SolvingAttack):
     selection: ClassVar[str] = "agreement of signs and zeros"
     quick: ClassVar[Mapping[str, Any]] = {"max_samples": 20_000, "max_descents": 256}
 
-    search: str = "all"
-    max_samples: int = 1_000_000
-    max_descents: int = 5_000
-
-    def __post_init__(self) -> None:
-        require(self.search in SEARCHES, self, "search", " | ".join(SEARCHES))
-        for name in ("max_samples", "max_descents"):
-            require_whole(self, name, 1, MOST_STEPS)
+    search: str = choice_field("all", SEARCHES)
+    max_samples: int = steps_field(1_000_000)
+    max_descents: int = steps_field(5_000)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
         """See ``SolvingAttack``."""
@@ -111,15 +103,10 @@ class Spear(SolvingAttack):
         numbers: dict[str, float],
         shape: tuple[int, int, int] | None = None,
     ) -> Factors:
-        """What the layer saw, of any linear layer.
+        """What a linear layer saw, of its gradient.
 
-        Args:
-            gradient: Of the layer.
-            layer: With the weights that the gradient was taken at.
-            num_examples: Of the batch.
-            generator: Draws rows.
-            numbers: Diagnostics are added to it, also where this fails.
-            shape: (C, H, W) where the layer sees the pixels of images, which then have components to start from.
+        ``numbers`` get diagnostics, also where this fails. With ``shape``, (C, H, W) of images whose pixels the layer sees, their
+        components are starts.
 
         Raises:
             AttackError: When it does not apply, or too few directions were found.
@@ -176,11 +163,7 @@ class Spear(SolvingAttack):
 
 
 def _searchable(parts: LowRank, layer: LinearLayer, num_examples: int) -> SparseDirections:
-    """Where directions are to be sought.
-
-    Raises:
-        AttackError: When columns are not sparse, or not sparse enough to be told.
-    """
+    """Where directions are to be sought."""
     if not layer.rectified:
         raise AttackError(
             f"does not apply: no ReLU follows layer {layer.name!r}, so the columns of a batch of {num_examples} are not sparse"

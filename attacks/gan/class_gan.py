@@ -16,7 +16,7 @@ from attacks.image_measures import total_variation
 from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.normalisation import normalise
 from attacks.observations import UpdateHistory
-from defenses.checks import MOST_SIDE, require_scale, require_whole
+from defenses.checks import MOST_SIDE, scale_field, whole_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,35 +26,24 @@ class ClassGAN(RepresentativeAttack):
         min_G  E_{z, c} [ -log p_w(c | shift(G(z, c))) + total_variation * TV(G(z, c)) ]
 
     with p_w the softmax of a received model, frozen: global model + update. The models of all rounds take their turn, oldest first,
-    and the generator goes on from round to round.
+    and the generator goes on from round to round. Classes of a batch are drawn uniformly from the wanted ones; DCGAN's learning
+    rate of 2e-4 wants several times the iterations.
+
+    Differs from the paper: its attacker is a client that trains the shared model on generated images under a false label, so that
+    the victim reveals more; ours is the server, and only watches. One conditional generator draws all classes. There is no class
+    for generated images, and hence nothing that asks for *natural* images but the network, the prior and the jitter, which are
+    ours: agreement with the received model is easily reached and says little; judge by an independent classifier.
 
     Attributes:
         total_variation: Weight of the image prior, mean |dx| + mean |dy| of images in [0, 1].
         jitter: Images are moved by up to so many pixels before the model sees them, so that they do not depend on single pixels.
-
-    The rest as in ``RepresentativeAttack``. Classes of a batch are drawn uniformly from the wanted ones; DCGAN's learning rate
-    of 2e-4 wants several times the iterations.
-
-    Source: Hitaj, Ateniese, Perez-Cruz, "Deep Models Under the GAN: Information Leakage from Collaborative Deep Learning", 2017,
-    Algorithm 1 and section 5.
-
-    Differs from the paper: its attacker is a client that trains the shared model on generated images under a false label, so that
-    the victim reveals more; ours is the server, and only watches (the setting of the VisualMixer paper, section 4.7 of our notes).
-    One conditional generator draws all classes. There is no class for generated images, and hence nothing that asks for *natural*
-    images but the network, the prior and the jitter, which are ours: agreement with the received model is easily reached and says
-    little; judge by an independent classifier.
     """
 
     source: ClassVar[str] = "Hitaj 2017 (Deep Models Under the GAN), Algorithm 1, passive"
     threat: ClassVar[str] = "global models and updates of one client over the rounds, normalisation; no auxiliary data"
 
-    total_variation: float = 1.0
-    jitter: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_scale(self, "total_variation", zero=True)
-        require_whole(self, "jitter", 0, MOST_SIDE)
+    total_variation: float = scale_field(1.0, zero=True)
+    jitter: int = whole_field(2, 0, MOST_SIDE)
 
     def attack_many(
         self, observations: Sequence[UpdateHistory], generators: Sequence[torch.Generator]

@@ -21,7 +21,7 @@ from attacks.networks.generator import ImageGenerator
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, UpdateHistory
 from defenses.base import Batch
-from defenses.checks import MOST_STEPS, require_scale, require_whole
+from defenses.checks import scale_field, steps_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,22 +35,17 @@ class MultitaskGAN(RepresentativeAttack):
     and i are heads on one trunk, everything before the last ``nn.Linear`` of the received model; p_w is the received model itself.
     In every round the trunk and p_w are set to the model of that round; the heads and the generator go on.
 
+    Differs from the paper (Eq. 1-4): the class is judged by the received model, frozen, so that what the images say about classes
+    comes from the client and not from auxiliary labels, which are not used. The identity is this client or any other, not a class
+    per client. Representatives come from ``InvertingGradients`` on the oldest usable update; the paper matches every update with
+    L-BFGS. After several local steps they are poor. Real images are auxiliary ones, so the generator learns what *they* look like:
+    compare with the auxiliary mean of each class.
+
     Attributes:
         category: Weight of the class.
         identity: Weight of the identity; 0 leaves the representatives out.
         representative_iterations: Of the gradient inversion that makes the representatives.
-        auxiliary: Public images; set by ``fit``.
-
-    The rest as in ``RepresentativeAttack``: steps, batch size (per kind of image) and learning rate are the discriminator's too.
-
-    Source: Wang, Song, Zhang, Song, Wang, Qi, "Beyond Inferring Class Representatives: User-Level Privacy Leakage From Federated
-    Learning", INFOCOM 2019, section IV (passive variant) and Eq. 1-4.
-
-    Differs from the paper: the class is judged by the received model, frozen, and not by a head on the trained trunk, so that what
-    the images say about classes comes from the client and not from auxiliary labels, which are not used. The identity is this
-    client or any other, not a class per client. Representatives come from ``InvertingGradients`` on one update, the oldest usable
-    one, when the model knows least; the paper matches every update with L-BFGS. After several local steps they are poor. Real
-    images are auxiliary ones, so the generator learns what *they* look like: compare with the auxiliary mean of each class.
+        learned: Auxiliary images; set by ``fit``.
     """
 
     source: ClassVar[str] = "Wang 2019 (mGAN-AI), section IV, passive"
@@ -61,41 +56,26 @@ class MultitaskGAN(RepresentativeAttack):
     quick: ClassVar[Mapping[str, Any]] = {**RepresentativeAttack.quick, "representative_iterations": 5}
 
     iterations: int = 150
-    category: float = 1.0
-    identity: float = 0.1
-    representative_iterations: int = 50
-    auxiliary: Batch | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("category", "identity"):
-            require_scale(self, name, zero=True)
-        require_whole(self, "representative_iterations", 1, MOST_STEPS)
+    category: float = scale_field(1.0, zero=True)
+    identity: float = scale_field(0.1, zero=True)
+    representative_iterations: int = steps_field(50)
+    learned: Batch | None = field(default=None, repr=False, compare=False)
 
     def card(self) -> dict[str, int | str]:
         """Steps of the generator, and of the inversion of each client's update that it begins with."""
         return {"iterations": f"{self.iterations}, behind {self.representative_iterations} of an inversion"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> MultitaskGAN:
-        """The same attack, which now holds the auxiliary images; nothing is trained before an update is there.
-
-        Raises:
-            AttackError: When there are fewer than two images.
-        """
+        """The same attack, which now holds the auxiliary images; nothing is trained before an update is there."""
         if len(knowledge.auxiliary) < 2:
             raise AttackError(f"{self} needs at least 2 auxiliary images, there are {len(knowledge.auxiliary)}")
-        return replace(self, auxiliary=knowledge.auxiliary)
+        return replace(self, learned=knowledge.auxiliary)
 
     def attack_many(
         self, observations: Sequence[UpdateHistory], generators: Sequence[torch.Generator]
     ) -> list[Representatives]:
-        """Draws ``images_per_class`` images of every class for each client; the other observations are the other clients.
-
-        Raises:
-            AttackError: Before ``fit``.
-        """
-        if self.auxiliary is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        """Draws ``images_per_class`` images of every class for each client; the other observations are the other clients."""
+        self.check_fitted()
         known = self._representatives(observations, generators) if self.identity else [None] * len(observations)
         guesses = []
         for at, (history, generator) in enumerate(zip(observations, generators, strict=True)):
@@ -142,8 +122,8 @@ class MultitaskGAN(RepresentativeAttack):
         return game.losses | {"representatives": 0.0 if own is None else float(len(own))}
 
     def _public(self, observation: ClientUpdate) -> Tensor:
-        assert self.auxiliary is not None
-        images = self.auxiliary.images
+        assert self.learned is not None
+        images = self.learned.images
         if tuple(images.shape[1:]) != observation.input_shape:
             raise AttackError(f"auxiliary images are {tuple(images.shape[1:])}, the client's {observation.input_shape}")
         return images

@@ -20,12 +20,13 @@ from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, Upda
 from defenses.checks import (
     MOST_CLASSES,
     MOST_EXAMPLES,
-    MOST_STEPS,
-    MOST_WIDTH,
+    examples_field,
     is_whole,
     require,
-    require_scale,
-    require_whole,
+    scale_field,
+    steps_field,
+    whole_field,
+    width_field,
 )
 
 Rounds = list[tuple[ClientUpdate, nn.Module]]
@@ -60,21 +61,16 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
         "images_per_class": 1,
     }
 
-    iterations: int = 200
-    batch_size: int = 32
-    latent: int = 100
-    width: int = 16
-    learning_rate: float = 1e-3
-    images_per_class: int = 8
+    iterations: int = steps_field(200)
+    batch_size: int = whole_field(32, 2, MOST_EXAMPLES, ", for BatchNorm")
+    latent: int = width_field(100)
+    width: int = width_field(16)
+    learning_rate: float = scale_field(1e-3)
+    images_per_class: int = examples_field(8)
     classes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "batch_size", 2, MOST_EXAMPLES, ", for BatchNorm")
-        require_whole(self, "images_per_class", 1, MOST_EXAMPLES)
-        for name in ("latent", "width"):
-            require_whole(self, name, 1, MOST_WIDTH)
-        require_scale(self, "learning_rate")
+        super().__post_init__()
         classes = self.classes
         fits = isinstance(classes, tuple) and all(is_whole(value) and 0 <= value < MOST_CLASSES for value in classes)
         allowed = f"a tuple of different classes from 0 to {MOST_CLASSES - 1}"
@@ -141,11 +137,7 @@ def wanted_classes(observation: ClientUpdate, classes: Sequence[int]) -> tuple[T
 def _draw(
     network: ImageGenerator, classes: Tensor, judge: tuple[ClientUpdate, nn.Module], generator: torch.Generator
 ) -> tuple[Tensor, dict[str, float]]:
-    """Images of a trained generator, (N, C, H, W) in [0, 1] on the CPU, and what a client's model thinks of them.
-
-    Raises:
-        AttackError: When training diverged.
-    """
+    """Images of a trained generator, (N, C, H, W) in [0, 1] on the CPU, and what a client's model thinks of them."""
     observation, model = judge
     images = network.eval().draw(classes, generator)
     probabilities = model(normalise(images, observation)).softmax(1).cpu()

@@ -27,12 +27,9 @@ class BottleneckInversion(GradientInversion):
 
     and d, which is all that depends on the draw, on the layers behind, on the label and on the divergence, was sent as dL/db. So
     the images x are sought whose gradients of <d, h(x)> by W and w are those observed: at the true image they agree exactly.
-
     Several examples have a d each, of which only the sum is sent: then it does not apply. A model without a bottleneck is
-    attacked as by ``InvertingGradients``.
-
-    Source: Balunovic et al. 2022, section 5, who recover the input of the first of several linear layers before the bottleneck
-    exactly, by dL/dW over dL/db; d as a constant serves any network before it and is ours. The rest as in ``GradientInversion``.
+    attacked as by ``InvertingGradients``. Balunovic et al. recover the input of the first of several linear layers before the
+    bottleneck exactly, by dL/dW over dL/db; d as a constant serves any network before it and is ours.
     """
 
     source: ClassVar[str] = "Balunovic 2022 (Bayesian framework for gradient leakage), section 5 (PRECODE)"
@@ -44,11 +41,7 @@ class BottleneckInversion(GradientInversion):
     max_unrolled_steps: int = 0
 
     def observed_gradient(self, observation: ClientUpdate) -> Update:
-        """As ``GradientInversion``.
-
-        Raises:
-            AttackError: Of several examples behind a bottleneck.
-        """
+        """As ``GradientInversion``."""
         if find_bottleneck(observation.model) and observation.num_examples > 1:
             raise AttackError(
                 f"the update covers {observation.num_examples} examples; what arrives at the bottleneck can be told for one"

@@ -36,10 +36,7 @@ class Cost:
     def with_gradient(self, dummy: Tensor, target: Tensor, named: Callable[[Tensor], Update]) -> tuple[Tensor, Tensor]:
         """Values (T,) and their gradients (T, P) by ``dummy``, for gradients (T, P) with all parameters concatenated.
 
-        Args:
-            dummy: (T, P).
-            target: (T, P).
-            named: Reads a concatenated gradient (P,) as name -> tensor.
+        ``named`` reads one of them (P,) as name -> tensor.
         """
         if self.closed_form is not None:
             return self.closed_form(dummy, target)

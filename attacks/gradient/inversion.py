@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import OWN_OBJECTIVE, Attack
-from attacks.gradient.costs import COSTS, Cost
+from attacks.base import OWN_OBJECTIVE
 from attacks.gradient.inversion_loop import Minimum, Stage, first_order, step_decay_stages
-from attacks.gradient.inversion_target import Target, Victim, count_images, prepare
+from attacks.gradient.inversion_target import Target, TargetPreparation, Victim
 from attacks.gradient.lbfgs import minimize
 from attacks.gradient.lbfgs_steps import STEP_ITERATIONS, walk
 from attacks.gradient.trial_gradients.batch_statistics import call_with_statistics, statistics_distance
@@ -22,11 +21,7 @@ from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics, normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Update
-from defenses.checks import MOST_EXAMPLES, MOST_STARTS, MOST_STEPS, require, require_scale, require_whole
-
-INITS = ("randn", "uniform", "grey", "black")
-
+from defenses.checks import choice_field, examples_field, flag_field, require, scale_field, starts_field, steps_field
 
 Trials = Sequence[tuple[Target, int]]
 """Targets, and which of their restarts."""
@@ -36,7 +31,7 @@ Ends = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, repr=False)
-class GradientInversion(Attack[ClientUpdate, Reconstruction]):
+class GradientInversion(TargetPreparation):
     """Optimises dummy images until their gradient matches the observed one.
 
         argmin_x  D(grad_w loss(model_w(x), y), g) + total_variation * TV(x)
@@ -46,18 +41,17 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
 
     An update of several local steps is matched by the update that a client would send for the dummy images, if there is one image
     per example and few steps (``unrolled_client``); else by its mean gradient. Which labels met in one batch is unknown: the first
-    restart deals them to the dummy images as told, or in ascending order if inferred, and later ones at random. A wrong deal can be
-    worse than the mean gradient, so that several restarts are worth their time; with labels="joint" nothing is dealt.
+    restart deals them to the dummy images as known, or in ascending order if inferred, and later ones at random. A wrong deal can
+    be worse than the mean gradient, so that several restarts are worth their time; with labels="joint" nothing is dealt.
 
     A learning rate that the server does not know is estimated (``estimate_learning_rate``) with labels as below (inferred for
     "joint"). Where that fails, costs that ignore the scale (cosines) go on without it; others fail.
 
-    Besides numbers on how the search went, ``diagnostics`` hold reasons for its failure: "labels_inferred" (1 where the labels
-    were not told), "clipped_share" (pixels of the result at 0 or 1), "masked_share" (entries that were sent
-    as exactly zero, or that the attack takes for pruned), "restart_agreement" (restarts whose objective is within 5 % of the
-    lowest), "learning_rate" (where it was estimated), "unrolled"
-    (1 where the local steps were), "batch_norm_layers" (whose statistics were matched),
-    "differenced" (1 where a finite difference stood for the second derivative).
+    Diagnostics that explain a failure: "labels_inferred" (1 where they were not known), "clipped_share" (pixels of the result at 0
+    or 1), "masked_share" (entries that were sent as exactly zero, or that the attack takes for pruned), "restart_agreement"
+    (restarts whose objective is within 5 % of the lowest), "learning_rate" (where it was estimated), "unrolled" (1 where the local
+    steps were), "batch_norm_layers" (whose statistics were matched), "differenced" (1 where a finite difference stood for the
+    second derivative).
 
     Attributes:
         costs: Name -> D; a subclass adds its own by ``{**COSTS, "name": Cost(distance)}``.
@@ -72,8 +66,8 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
         total_variation: Weight of the image prior: mean |dx| + mean |dy| of the normalised images.
         boxed: Clamp to the normalised [0, 1] after every step (of L-BFGS without a line search, after its up to 20 iterations); the
             result is clamped in any case.
-        labels: "known" (the server was told), "infer" (``infer_labels``), "auto" (known if told, else inferred) or "joint" (soft
-            labels are unknowns too, as in DLG).
+        labels: "known", "infer" (``infer_labels``), "auto" (known if the server has them, else inferred) or "joint" (soft labels
+            are unknowns too, as in DLG).
         init: "randn" (standard normal in normalised pixels), "uniform" (in [0, 1]), "grey" (0.5) or "black" (0).
         step_decay: Adam and SGD: step size x 0.1 after 3/8, 5/8 and 7/8 of the iterations.
         prior_decay: Adam and SGD with ``step_decay``: the weight of the prior shrinks with the step size, so that it guides the
@@ -86,9 +80,6 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
             effect where the update does not give these away (``sent_statistics``).
         second_order: "auto": a finite difference (``DifferencedMatching``), which is faster, wherever it agrees with the second
             derivative at the first start. "exact": always the second derivative.
-
-    Source: Zhu, Liu, Han, "Deep Leakage from Gradients", 2019, Algorithm 1; Geiping, Bauermeister, Droege, Moeller, "Inverting
-    Gradients", 2020, Eq. 4.
     """
 
     begins_chains: ClassVar[bool] = True
@@ -100,50 +91,29 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "restarts": 1}
 
-    costs: ClassVar[Mapping[str, Cost]] = COSTS
-
     cost: str = "cosine"
-    optimizer: str = "adam"
-    signed: bool = True
-    learning_rate: float = 0.1
-    iterations: int = 1000
-    restarts: int = 1
-    total_variation: float = 1e-4
-    boxed: bool = True
-    labels: str = "auto"
-    init: str = "randn"
-    step_decay: bool = True
-    prior_decay: bool = False
-    line_search: bool = False
-    max_images: int = 8
-    chunk: int = 32
-    max_unrolled_steps: int = 16
-    batch_norm_prior: float = 0.0
-    second_order: str = "auto"
+    optimizer: str = choice_field("adam", ("adam", "sgd", "lbfgs"))
+    signed: bool = flag_field(True)
+    learning_rate: float = scale_field(0.1)
+    iterations: int = steps_field(1000)
+    restarts: int = starts_field(1)
+    total_variation: float = scale_field(1e-4, zero=True)
+    boxed: bool = flag_field(True)
+    labels: str = choice_field("auto", ("auto", "known", "infer", "joint"))
+    init: str = choice_field("randn", ("randn", "uniform", "grey", "black"))
+    step_decay: bool = flag_field(True)
+    prior_decay: bool = flag_field(False)
+    line_search: bool = flag_field(False)
+    max_images: int = examples_field(8)
+    chunk: int = examples_field(32)
+    max_unrolled_steps: int = steps_field(16, 0)
+    batch_norm_prior: float = scale_field(0.0, zero=True)
+    second_order: str = choice_field("auto", ("auto", "exact"))
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("cost", tuple(self.costs)),
-            ("optimizer", ("adam", "sgd", "lbfgs")),
-            ("labels", ("auto", "known", "infer", "joint")),
-            ("init", INITS),
-            ("second_order", ("auto", "exact")),
-        ):
-            require(getattr(self, name) in allowed, self, name, " | ".join(allowed))
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "restarts", 1, MOST_STARTS)
-        for name in ("max_images", "chunk"):
-            require_whole(self, name, 1, MOST_EXAMPLES)
-        require_whole(self, "max_unrolled_steps", 0, MOST_STEPS)
-        for name in ("signed", "boxed", "step_decay", "prior_decay", "line_search"):
-            require(isinstance(getattr(self, name), bool), self, name, "True or False")
-        require_scale(self, "learning_rate")
-        for name in ("total_variation", "batch_norm_prior"):
-            require_scale(self, name, zero=True)
-        self._require_sense()
-
-    def _require_sense(self) -> None:
-        """Fields that only make sense together."""
+        super().__post_init__()
+        require(self.cost in self.costs, self, "cost", " | ".join(self.costs))
+        # Fields that make sense together only.
         decays = self.optimizer != "lbfgs" and self.step_decay
         require(decays or not self.prior_decay, self, "prior_decay", "False, unless adam or sgd run with step_decay")
         searchable = self.optimizer == "lbfgs" and not self.signed
@@ -153,23 +123,10 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
             varied or self.restarts == 1, self, "restarts", f"1 with init={self.init!r}, whose starts are all equal"
         )
 
-    def observed_gradient(self, observation: ClientUpdate) -> Update:
-        """What the dummy images' gradient is compared with; the observation's learning rate is known, or estimated, by now.
-
-        Raises:
-            AttackError: See ``ClientUpdate.gradient``.
-        """
-        return observation.gradient()
-
     @property
     def threat_class(self) -> str:
         """Letter E with a prior by the statistics of a client's batch, as GradInversion has in the paper."""
         return "E" if self.batch_norm_prior else super().threat_class
-
-    @property
-    def more_starts(self) -> tuple[float, ...]:
-        """Where unknowns start that a subclass has behind the pixels."""
-        return ()
 
     @property
     def _step_evaluations(self) -> int:
@@ -192,7 +149,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
             try:
                 model = (id(observation.model), observation.train_mode)
                 victims[model] = victims.get(model) or Victim.of(observation)
-                target = prepare(self, index, observation, victims[model], generator)
+                target = self.prepare(index, observation, victims[model], generator)
             except AttackError as error:
                 guesses[index] = self._failure(observation, str(error))
                 continue
@@ -330,9 +287,7 @@ class GradientInversion(Attack[ClientUpdate, Reconstruction]):
     def _failure(
         self, observation: ClientUpdate, reason: str, diagnostics: dict[str, float] | None = None
     ) -> Reconstruction:
-        count = max(count_images(self, observation), 0)
-        grey = torch.full((count, *observation.input_shape), 0.5)
-        return Reconstruction(grey, torch.full((count,), -1), diagnostics or {}, reason)
+        return Reconstruction.grey(self.count_images(observation), observation.input_shape, reason, diagnostics)
 
 
 def _agreement(loss: Tensor) -> Tensor:

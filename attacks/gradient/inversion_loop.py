@@ -42,10 +42,7 @@ class Stage:
 def step_decay_stages(objectives: Sequence[Objective], learning_rate: float, iterations: int) -> list[Stage]:
     """Four stages that end at 3/8, 5/8, 7/8 and all of the iterations, the step size x 0.1 from each to the next.
 
-    Args:
-        objectives: One per stage; the same object four times keeps one objective.
-        learning_rate: Step size of the first stage.
-        iterations: Of all stages together. Few iterations may leave the first stages empty.
+    One objective per stage. Few iterations may leave the first stages empty.
     """
     ends = [0, *(eighths * iterations // 8 for eighths in (3, 5, 7)), iterations]
     lengths = [end - begin for begin, end in pairwise(ends)]
@@ -65,11 +62,10 @@ def first_order(
         start: (T, D).
         bounds: Lowest and highest value of each unknown, (D,) each.
         optimizer: "adam" or "sgd".
-        signed: Feed the optimizer the sign of the gradient (Geiping et al. 2020, section 4).
+        signed: The optimizer gets the sign of the gradient (Geiping et al. 2020, section 4).
 
     Returns:
-        The best evaluated iterate of each trial under the last objective; a loss or gradient that is not finite, at any time, makes
-        the trial fail.
+        The best evaluated iterate of each trial under the last objective. A loss or gradient that is not finite makes a trial fail.
     """
     unknowns = start.clamp(*bounds)
     best, lowest = unknowns, unknowns.new_full((len(start),), torch.inf)

@@ -4,52 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from attacks.gradient.costs import Cost
+from attacks.base import Attack
+from attacks.gradient.costs import COSTS, Cost
 from attacks.gradient.labels import infer_observed_labels
 from attacks.gradient.learning_rate import estimate_learning_rate
 from attacks.gradient.trial_gradients.batch_statistics import Statistics, sent_statistics
 from attacks.gradient.trial_gradients.matching import attackable, count_classes
+from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
-
-
-class Options(Protocol):
-    """What the preparation reads of an attack; see ``GradientInversion`` for what each means."""
-
-    @property
-    def batch_norm_prior(self) -> float: ...  # noqa: D102
-
-    @property
-    def costs(self) -> Mapping[str, Cost]: ...  # noqa: D102
-
-    @property
-    def cost(self) -> str: ...  # noqa: D102
-
-    @property
-    def init(self) -> str: ...  # noqa: D102
-
-    @property
-    def labels(self) -> str: ...  # noqa: D102
-
-    @property
-    def max_images(self) -> int: ...  # noqa: D102
-
-    @property
-    def max_unrolled_steps(self) -> int: ...  # noqa: D102
-
-    @property
-    def more_starts(self) -> tuple[float, ...]: ...  # noqa: D102
-
-    @property
-    def restarts(self) -> int: ...  # noqa: D102
-
-    def observed_gradient(self, observation: ClientUpdate) -> Update: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -109,47 +78,137 @@ class Target:
         return (*model, seen.num_examples if self.unrolled else 0, training if self.unrolled else (), *self.statistics)
 
 
-def prepare(
-    attack: Options, index: int, observation: ClientUpdate, victim: Victim, generator: torch.Generator
-) -> Target:
-    """Reads an observation as ``attack`` wants it; draws its restarts' starts.
+class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
+    """What ``GradientInversion`` reads of an observation before its search; the fields are described there."""
 
-    Raises:
-        AttackError: When there is nothing to match, or the labels or the learning rate cannot be known.
-    """
-    _require_usable(observation)
-    known, estimate = _with_learning_rate(attack, observation)
-    gradient = attack.observed_gradient(known)
-    if not any(bool(value.any()) for value in gradient.values()):
-        raise AttackError("the gradient is zero in every parameter, so there is nothing to match")
-    labels = _labels(attack, known, gradient, victim.num_classes)
-    unrolled = _unrolls(attack, known) and estimate != 0  # An estimate of 0 is none: nothing can be simulated with it.
-    if labels is not None and unrolled and not _told(attack, known):
-        labels = labels.sort().values
-    statistics = _statistics(attack, known)
-    starts = [_start(attack, known, victim.num_classes, generator) for _ in range(attack.restarts)]
-    return Target(
-        index,
-        known,
-        gradient,
-        None if labels is None else _dealt(attack, labels, unrolled, generator),
-        torch.stack(starts).to(next(iter(gradient.values()))),
-        (count_images(attack, known), *known.input_shape),
-        unrolled,
-        statistics,
-        {
-            "labels_inferred": float(not _told(attack, known)),
-            "masked_share": _share_missing(gradient, known.update),
-            **({"learning_rate": estimate} if estimate else {}),
-            **({"unrolled": float(unrolled)} if known.local_steps > 1 else {}),
-            **({"batch_norm_layers": float(len(statistics))} if attack.batch_norm_prior else {}),
-        },
-    )
+    costs: ClassVar[Mapping[str, Cost]] = COSTS
+    batch_norm_prior: float
+    cost: str
+    init: str
+    labels: str
+    max_images: int
+    max_unrolled_steps: int
+    restarts: int
 
+    @property
+    def more_starts(self) -> tuple[float, ...]:
+        """Where unknowns start that a subclass has behind the pixels."""
+        return ()
 
-def count_images(attack: Options, observation: ClientUpdate) -> int:
-    """Dummy images of one trial."""
-    return min(observation.num_examples, attack.max_images)
+    def observed_gradient(self, observation: ClientUpdate) -> Update:
+        """What the dummy images' gradient is compared with; the observation's learning rate is known, or estimated, by now.
+
+        Raises:
+            AttackError: See ``ClientUpdate.gradient``.
+        """
+        return observation.gradient()
+
+    def prepare(self, index: int, observation: ClientUpdate, victim: Victim, generator: torch.Generator) -> Target:
+        """Reads an observation as the attack wants it; draws its restarts' starts.
+
+        Raises:
+            AttackError: When there is nothing to match, or the labels or the learning rate cannot be known.
+        """
+        _require_usable(observation)
+        known, estimate = self._with_learning_rate(observation)
+        gradient = self.observed_gradient(known)
+        if not any(bool(value.any()) for value in gradient.values()):
+            raise AttackError("the gradient is zero in every parameter, so there is nothing to match")
+        labels = self._labels(known, gradient, victim.num_classes)
+        unrolled = self._unrolls(known) and estimate != 0  # An estimate of 0 is none: nothing can be simulated with it.
+        if labels is not None and unrolled and not self._told(known):
+            labels = labels.sort().values
+        statistics = self._statistics(known)
+        starts = [self._start(known, victim.num_classes, generator) for _ in range(self.restarts)]
+        return Target(
+            index,
+            known,
+            gradient,
+            None if labels is None else self._dealt(labels, unrolled, generator),
+            torch.stack(starts).to(next(iter(gradient.values()))),
+            (self.count_images(known), *known.input_shape),
+            unrolled,
+            statistics,
+            {
+                "labels_inferred": float(not self._told(known)),
+                "masked_share": _share_missing(gradient, known.update),
+                **({"learning_rate": estimate} if estimate else {}),
+                **({"unrolled": float(unrolled)} if known.local_steps > 1 else {}),
+                **({"batch_norm_layers": float(len(statistics))} if self.batch_norm_prior else {}),
+            },
+        )
+
+    def count_images(self, observation: ClientUpdate) -> int:
+        """Dummy images of one trial."""
+        return min(observation.num_examples, self.max_images)
+
+    def _told(self, observation: ClientUpdate) -> bool:
+        return self.labels == "known" or (self.labels == "auto" and observation.labels is not None)
+
+    def _unrolls(self, observation: ClientUpdate) -> bool:
+        few = 1 < observation.local_steps <= self.max_unrolled_steps
+        return few and observation.num_examples <= self.max_images and observation.batch_size >= 1
+
+    def _with_learning_rate(self, observation: ClientUpdate) -> tuple[ClientUpdate, float | None]:
+        """The observation with a learning rate, and its estimate if there is one."""
+        if observation.learning_rate is not None:
+            return observation, None
+        try:
+            told = observation.labels if self._told(observation) else None
+            rate = _estimate(observation) if told is None else estimate_learning_rate(observation, told)
+            return replace(observation, learning_rate=rate), rate
+        except AttackError as error:
+            # Any rate will do for such a cost, unless the weight decay is to be subtracted.
+            if not self.costs[self.cost].scale_free or observation.weight_decay:
+                raise AttackError(
+                    f"the server does not know the learning rate, and the estimate failed: {error}"
+                ) from error
+            return replace(observation, learning_rate=1.0), 0.0
+
+    def _statistics(self, observation: ClientUpdate) -> Statistics:
+        """Of the client's batch, where they are wanted and were sent; else empty."""
+        try:
+            return sent_statistics(observation) if self.batch_norm_prior else {}
+        except AttackError:
+            # A prior is extra: without it the attack is the ordinary one.
+            return {}
+
+    def _labels(self, observation: ClientUpdate, gradient: Update, num_classes: int) -> Tensor | None:
+        """One per dummy image, or None where they are unknowns."""
+        count, labels = self.count_images(observation), None
+        if self._told(observation):
+            labels = observation.labels
+            if labels is None:
+                raise AttackError("the server does not know the labels; use labels='infer' or labels='joint'")
+            if labels.shape != (observation.num_examples,):
+                raise AttackError(f"{tuple(labels.shape)} labels for {observation.num_examples} examples")
+            if labels.min() < 0 or labels.max() >= num_classes:
+                raise AttackError(f"labels {labels.tolist()[:8]} do not fit a model of {num_classes} classes")
+        elif self.labels in ("auto", "infer"):
+            labels = infer_observed_labels(observation, gradient)
+        if labels is not None and count < len(labels):
+            # The middles of ``count`` equal parts: frequent classes stay frequent.
+            labels = labels.sort().values[(torch.arange(count) * 2 + 1) * len(labels) // (2 * count)]
+        return labels
+
+    def _dealt(self, labels: Tensor, unrolled: bool, generator: torch.Generator) -> Tensor:
+        """The labels of each restart: in another order where it matters which of them met in a batch."""
+        if not unrolled:
+            return labels.expand(self.restarts, -1)
+        deals = [torch.randperm(len(labels), generator=generator) for _ in range(self.restarts - 1)]
+        return torch.stack([labels, *(labels[deal] for deal in deals)])
+
+    def _start(self, observation: ClientUpdate, num_classes: int, generator: torch.Generator) -> Tensor:
+        """One start: pixels, label logits if they are unknown, what else is sought; float32, whatever the model's type."""
+        shape = (self.count_images(observation), *observation.input_shape)
+        if self.init == "randn":
+            pixels = torch.randn(shape, generator=generator)
+        else:
+            level = {"grey": torch.full(shape, 0.5), "black": torch.zeros(shape)}.get(self.init)
+            mean, std = channel_statistics(observation, torch.zeros(0))
+            pixels = ((torch.rand(shape, generator=generator) if level is None else level) - mean) / std
+        logits = torch.randn(shape[0], num_classes, generator=generator) if self.labels == "joint" else torch.zeros(0)
+        return torch.cat([pixels.flatten(), logits.flatten(), torch.tensor(self.more_starts)])
 
 
 def _require_usable(observation: ClientUpdate) -> None:
@@ -160,36 +219,10 @@ def _require_usable(observation: ClientUpdate) -> None:
         raise AttackError(f"{len(observation.mean)} means and {len(observation.std)} stds for {channels} channels")
 
 
-def _told(attack: Options, observation: ClientUpdate) -> bool:
-    return attack.labels == "known" or (attack.labels == "auto" and observation.labels is not None)
-
-
-def _unrolls(attack: Options, observation: ClientUpdate) -> bool:
-    few = 1 < observation.local_steps <= attack.max_unrolled_steps
-    return few and observation.num_examples <= attack.max_images and observation.batch_size >= 1
-
-
 def _share_missing(gradient: Update, update: Update) -> float:
     """Entries that were sent as zero, or that the attack takes for pruned."""
     zeros = sum(int(((v == 0).cpu() | (update[name] == 0).cpu()).sum()) for name, v in gradient.items())
     return zeros / sum(v.numel() for v in gradient.values())
-
-
-def _with_learning_rate(attack: Options, observation: ClientUpdate) -> tuple[ClientUpdate, float | None]:
-    """The observation with a learning rate, and its estimate if there is one."""
-    if observation.learning_rate is not None:
-        return observation, None
-    try:
-        told = observation.labels if _told(attack, observation) else None
-        rate = _estimate(observation) if told is None else estimate_learning_rate(observation, told)
-        return replace(observation, learning_rate=rate), rate
-    except AttackError as error:
-        # Any rate will do for such a cost, unless the weight decay is to be subtracted.
-        if not attack.costs[attack.cost].scale_free or observation.weight_decay:
-            raise AttackError(
-                f"the server does not know the learning rate, and the estimate failed: {error}"
-            ) from error
-        return replace(observation, learning_rate=1.0), 0.0
 
 
 def _estimate(observation: ClientUpdate) -> float:
@@ -201,52 +234,3 @@ def _estimate(observation: ClientUpdate) -> float:
             break
         rate, before = estimate_learning_rate(observation, labels), labels
     return rate
-
-
-def _statistics(attack: Options, observation: ClientUpdate) -> Statistics:
-    """Of the client's batch, where they are wanted and were sent; else empty."""
-    try:
-        return sent_statistics(observation) if attack.batch_norm_prior else {}
-    except AttackError:
-        # A prior is extra: without it the attack is the ordinary one.
-        return {}
-
-
-def _labels(attack: Options, observation: ClientUpdate, gradient: Update, num_classes: int) -> Tensor | None:
-    """One per dummy image, or None where they are unknowns."""
-    count, labels = count_images(attack, observation), None
-    if _told(attack, observation):
-        labels = observation.labels
-        if labels is None:
-            raise AttackError("the server does not know the labels; use labels='infer' or labels='joint'")
-        if labels.shape != (observation.num_examples,):
-            raise AttackError(f"{tuple(labels.shape)} labels for {observation.num_examples} examples")
-        if labels.min() < 0 or labels.max() >= num_classes:
-            raise AttackError(f"labels {labels.tolist()[:8]} do not fit a model of {num_classes} classes")
-    elif attack.labels in ("auto", "infer"):
-        labels = infer_observed_labels(observation, gradient)
-    if labels is not None and count < len(labels):
-        # The middles of ``count`` equal parts: frequent classes stay frequent.
-        labels = labels.sort().values[(torch.arange(count) * 2 + 1) * len(labels) // (2 * count)]
-    return labels
-
-
-def _dealt(attack: Options, labels: Tensor, unrolled: bool, generator: torch.Generator) -> Tensor:
-    """The labels of each restart: in another order where it matters which of them met in a batch."""
-    if not unrolled:
-        return labels.expand(attack.restarts, -1)
-    deals = [torch.randperm(len(labels), generator=generator) for _ in range(attack.restarts - 1)]
-    return torch.stack([labels, *(labels[deal] for deal in deals)])
-
-
-def _start(attack: Options, observation: ClientUpdate, num_classes: int, generator: torch.Generator) -> Tensor:
-    """One start: pixels, label logits if they are unknown, what else is sought; float32, whatever the model's type."""
-    shape = (count_images(attack, observation), *observation.input_shape)
-    if attack.init == "randn":
-        pixels = torch.randn(shape, generator=generator)
-    else:
-        level = {"grey": torch.full(shape, 0.5), "black": torch.zeros(shape)}.get(attack.init)
-        mean, std = channel_statistics(observation, torch.zeros(0))
-        pixels = ((torch.rand(shape, generator=generator) if level is None else level) - mean) / std
-    logits = torch.randn(shape[0], num_classes, generator=generator) if attack.labels == "joint" else torch.zeros(0)
-    return torch.cat([pixels.flatten(), logits.flatten(), torch.tensor(attack.more_starts)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.guesses import Labels
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
-from defenses.checks import MOST_EXAMPLES, require_whole
+from defenses.checks import examples_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,9 +22,6 @@ class LabelInference(Attack[ClientUpdate, Labels]):
 
     Attributes:
         max_labels: At most this many of the ``num_examples`` labels are guessed, the surest first.
-
-    Source: Zhao, Mopuri, Bilen, "iDLG: Improved Deep Leakage from Gradients", 2020, Eq. 3-6 (one example); Wainakh et al.,
-    "User-Level Label Leakage from Gradients in Federated Learning" (LLG), 2022, Algorithm 1 (more examples).
     """
 
     source: ClassVar[str] = "Zhao 2020 (iDLG), Eq. 3-6; Wainakh 2022 (LLG), Algorithm 1"
@@ -33,33 +29,25 @@ class LabelInference(Attack[ClientUpdate, Labels]):
         "global model, one update, its number of examples and learning rate; no labels, no auxiliary data"
     )
 
-    max_labels: int = 1024
+    max_labels: int = examples_field(1024)
 
-    def __post_init__(self) -> None:
-        require_whole(self, "max_labels", 1, MOST_EXAMPLES)
-
-    def attack_many(self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]) -> list[Labels]:
-        """Guesses ``num_examples`` classes per observation; nothing is random. A refused update gives the classes -1."""
-        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
-
-    def _attack(self, observation: ClientUpdate) -> Labels:
-        count = min(observation.num_examples, self.max_labels)
-        try:
-            # Signs and proportions tell the classes: any rate serves where none is known.
-            rate = 1.0 if observation.learning_rate is None else None
-            guess = infer_observed_labels(observation, observation.gradient(rate))[:count]
-        except AttackError as error:
-            return Labels(torch.full((max(count, 0),), -1), failure=str(error))
+    def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Labels:
+        """Guesses ``num_examples`` classes; nothing is random."""
+        # Signs and proportions tell the classes: any rate serves where none is known.
+        rate = 1.0 if observation.learning_rate is None else None
+        guess = infer_observed_labels(observation, observation.gradient(rate))[: self._count(observation)]
         return Labels(guess.sort().values)
+
+    def failed(self, observation: ClientUpdate, reason: str) -> Labels:
+        """Unknown classes."""
+        return Labels(torch.full((self._count(observation),), -1), failure=reason)
+
+    def _count(self, observation: ClientUpdate) -> int:
+        return max(min(observation.num_examples, self.max_labels), 0)
 
 
 def infer_observed_labels(observation: ClientUpdate, gradient: Update) -> Tensor:
-    """``infer_labels`` with what the server finds out from the model: its number of classes, and typical features.
-
-    Args:
-        observation: The update.
-        gradient: ``observation.gradient()``, or a better estimate.
-    """
+    """``infer_labels``, with what the server finds out from the model: its number of classes, and typical features."""
     model, like = attackable(observation.model, train_mode=False), next(iter(gradient.values()))
     classes = count_classes(model, observation.input_shape, like)
     features = None
@@ -71,7 +59,7 @@ def infer_observed_labels(observation: ClientUpdate, gradient: Update) -> Tensor
 def infer_labels(
     gradient: Update, model: nn.Module, batch: int, num_classes: int | None = None, features: Tensor | None = None
 ) -> Tensor:
-    """Guesses the classes of a batch from the mean gradient of cross-entropy, the surest first.
+    """Guesses the classes (batch,) of a batch from the mean gradient of cross-entropy, the surest first; int64 on the CPU.
 
     For features a, logits W a (+ bias) and probabilities p, row i of the gradient is the mean over examples of (p_i - [y = i]) a:
 
@@ -79,20 +67,12 @@ def infer_labels(
 
     The rows are projected on u, an estimate of a. With a bias, whose gradient is p_i - count_i / batch exactly, u is the
     least-squares solution of row_i = db_i u, and the bias itself is one more feature: this also covers features of any sign and
-    those whose sum is zero (LayerNorm). Without a bias, u is ``features``; without these, all ones as in iDLG, which assumes that
-    features are not negative, as after ReLU or sigmoid. One example: the smallest projection is its class (iDLG). More: every class
-    with a negative projection is taken once, most negative first; then, again and again, the class whose projection is smallest,
-    where each label taken has raised its own by ``impact``, the share of one example (LLG).
+    those whose sum is zero (LayerNorm). Without a bias, u is ``features`` (D,); without these, all ones as in iDLG, which assumes
+    that features are not negative, as after ReLU or sigmoid. One example: the smallest projection is its class (iDLG). More: every
+    class with a negative projection is taken once, most negative first; then, again and again, the class whose projection is
+    smallest, where each label taken has raised its own by ``impact``, the share of one example (LLG).
 
-    Args:
-        gradient: Parameter name -> mean gradient over the batch.
-        model: Whose parameters these are.
-        batch: Number of examples.
-        num_classes: Width of the layer to look for; None accepts the last fully connected layer of any width.
-        features: (D,), typical inputs of that layer.
-
-    Returns:
-        (batch,) int64 on the CPU.
+    The layer is the last fully connected one, with ``num_classes`` outputs where that is given.
 
     Raises:
         AttackError: When the model has no such layer or its gradient is zero.

@@ -1,8 +1,4 @@
-"""L-BFGS with a line search on many independent problems at once, each with its own history, step and search.
-
-The problems share nothing but the calls of the objective: in every call each unfinished problem evaluates one point, whether that
-point ends its line search or not, so nobody waits for anybody.
-"""
+"""L-BFGS with a line search on many independent problems at once, each with its own history, step and search."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from attacks.observations import AttackError, ClientUpdate
 
 
 def estimate_learning_rate(observation: ClientUpdate, labels: Tensor) -> float:
-    """Learning rate of plain SGD, from the bias b of the last fully connected layer.
+    """Learning rate of plain SGD, from the bias b of the last fully connected layer, and the classes (B,) in any order.
 
     The gradient of cross-entropy by that bias is the mean over examples of softmax(logits) minus the share of each class, whatever
     the images are. With p the probabilities of the mean image, which is zero after normalisation, standing in for the mean of
@@ -21,17 +21,9 @@ def estimate_learning_rate(observation: ClientUpdate, labels: Tensor) -> float:
         delta_b = -lr * e    =>    lr = -<delta_b, e> / <e, e>
 
     Exact if every example had the probabilities p, as at an initialisation whose logits hardly depend on the image. A trained
-    model is sure of the right classes, so that the true gradient is smaller than e and the estimate far too low: an MLP that had
-    taken two steps on the same batch gave a fifth to a half of the rate, later a few thousandths or the wrong sign (an error).
-    Use it on updates of the first round. With all classes in equal shares e is small and the estimate unsure. Several local
-    steps are divided out, which is right to first order only. A clipped update gives the clipped rate.
-
-    Args:
-        observation: Its ``learning_rate`` is not read.
-        labels: (B,) int64, classes of the examples, known or inferred; their order does not matter.
-
-    Returns:
-        The estimate, positive.
+    model is sure of the right classes, so that the true gradient is smaller than e and the estimate far too low: use it on updates
+    of the first round. With all classes in equal shares e is small and the estimate unsure. Several local steps are divided out,
+    which is right to first order only. A clipped update gives the clipped rate.
 
     Raises:
         AttackError: When there is no such bias, in the model or the update; when ``labels`` are not classes; when the bias hardly

@@ -17,7 +17,7 @@ from attacks.gradient.trial_gradients.matching import GradientMatching
 from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate
 from defenses.base import Update, UpdateDefense
-from defenses.checks import MOST_STEPS, require_scale, require_share, require_whole
+from defenses.checks import scale_field, share_field, steps_field
 from defenses.updates.noise import GaussianNoise, LaplaceNoise
 from defenses.updates.pruning import Pruning, prune_smallest
 
@@ -39,12 +39,9 @@ class NoiseModelInversion(GradientInversion):
     multiplied by 2 s^2 or s, so that without noise it is plain matching. The prior gains weight exactly as the noise does, and
     entries of the gradient that the noise drowned count as little as they should; cosine matching with a fixed prior does neither.
 
-    The most probable images are searched for twice from each start: by L-BFGS with a line search, near exact on smooth networks,
-    and by signed Adam, which ReLU networks need; the lower value of the objective decides, for each observation. Adam begins with
-    a stronger prior, which shrinks with the step size to the one above: without it the search of a ReLU network ends in noise.
-
-    s is what the noise on the sent update, or on the gradient of each local step, becomes in the gradient that is read from the
-    update (``gradient_noise``).
+    The search runs twice from each start: by L-BFGS with a line search, near exact on smooth networks, and by signed Adam, which
+    ReLU networks need and which begins with a stronger prior that shrinks with the step size; the lower objective decides, for each
+    observation. s is what the noise becomes in the gradient that is read from the update (``gradient_noise``). Ours in detail.
 
     Attributes:
         noise_std: Of the noise on the *update*, as the defence states it (for Laplace: its scale); 0 without noise. ``fit`` takes
@@ -53,8 +50,6 @@ class NoiseModelInversion(GradientInversion):
         adam_iterations: Of the second search, at ``ADAM_RATE`` with step decay; 0 leaves it out.
         guide: Weight of the prior at the start of the second search, at least, in units of the distance between the gradient and
             zero; 0: the prior does not change.
-
-    The rest as in ``GradientInversion``. Source: the maximum a posteriori view of Balunovic et al. 2022, section 3; ours in detail.
     """
 
     source: ClassVar[str] = "Balunovic 2022 (Bayesian framework for gradient leakage), section 3"
@@ -71,16 +66,10 @@ class NoiseModelInversion(GradientInversion):
     total_variation: float = 0.0
     step_decay: bool = False
     line_search: bool = True
-    noise_std: float = 0.0
-    step_noise_std: float = 0.0
-    adam_iterations: int = 400
-    guide: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "adam_iterations", 0, MOST_STEPS)
-        for name in ("noise_std", "step_noise_std", "guide"):
-            require_scale(self, name, zero=True)
+    noise_std: float = scale_field(0.0, zero=True)
+    step_noise_std: float = scale_field(0.0, zero=True)
+    adam_iterations: int = steps_field(400, 0)
+    guide: float = scale_field(0.1, zero=True)
 
     def card(self) -> dict[str, int | str]:
         """As ``GradientInversion``, of both searches."""
@@ -190,14 +179,10 @@ def _strength(stages: Sequence[UpdateDefense], laplace_only: bool) -> float:
 class MaskedInversion(GradientInversion):
     """Matches only those entries of the gradient that pruning left: a missing entry is not a small one.
 
-    Which these are is read from the update before weight decay is taken out of it. An entry is missing where exactly zero was sent
-    (pruning per update), or where the weight moved as weight decay alone moves it, within rounding (pruning per step). Over several
-    steps only entries that were pruned in all of them can be told.
-
-    Noise behind the pruning erases the mask: no entry is zero any more. Then the smallest entries of each tensor, as many as the
-    pipeline prunes, are taken for pruned, which is right where the noise is smaller than what was kept.
-
-    Otherwise ``InvertingGradients``. Without pruning, hardly an entry is zero, and the two are the same.
+    An entry is missing where exactly zero was sent (pruning per update), or where the weight moved as weight decay alone moves it,
+    within rounding (pruning per step). Over several steps only entries that were pruned in all of them show. Noise behind the
+    pruning erases the mask: then the smallest entries of each tensor, as many as the pipeline prunes, are taken for pruned, which
+    is right where the noise is smaller than what was kept. Without pruning it is ``InvertingGradients``.
 
     Attributes:
         pruned_fraction: Of every tensor, where the mask must be guessed by size; 0 where it can be read. ``fit`` takes it from the
@@ -211,11 +196,7 @@ class MaskedInversion(GradientInversion):
     iterations: int = 600
     total_variation: float = 1e-2
     prior_decay: bool = True
-    pruned_fraction: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_share(self, "pruned_fraction")
+    pruned_fraction: float = share_field(0.0)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> MaskedInversion:
         """The attack for the pipeline's pruning and what follows it."""

@@ -12,7 +12,7 @@ from attacks.base import Knowledge
 from attacks.gradient.noise_models import MaskedInversion
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
-from defenses.checks import require_scale
+from defenses.checks import scale_field
 from defenses.updates.soteria import Soteria
 
 
@@ -22,11 +22,8 @@ class OmittedLayerInversion(MaskedInversion):
 
     ``fit`` takes the layer from the pipeline's ``Soteria``. Without one it is looked for in each update: a fully connected layer
     counts as defended where at least ``least_zero`` of the columns of its weight gradient were sent as zero. Soteria zeroes 80 % of
-    them, and a layer behind smooth activations has none. Behind a ReLU, an entry that is zero for every image has such a column
-    anyway; to leave its layer out loses little, because the layers before are told. Biases are matched. Labels, where they are
-    inferred, are read from the last layer's bias.
-
-    Zeros of other layers are matched as zeros, other than by ``MaskedInversion``.
+    them, and a layer behind smooth activations has none; behind a ReLU an entry that is zero for every image has such a column
+    anyway, and to leave its layer out loses little. Biases are matched, and zeros of other layers as zeros.
 
     Attributes:
         least_zero: Share of zero columns from which a layer counts as defended.
@@ -38,12 +35,8 @@ class OmittedLayerInversion(MaskedInversion):
     source: ClassVar[str] = "Balunovic 2022 (Bayesian framework for gradient leakage), section 5 (Soteria)"
     threat: ClassVar[str] = "as GradientInversion, and that some layer's gradient was pruned by columns"
 
-    least_zero: float = 0.5
+    least_zero: float = scale_field(0.5, most=1)
     learned: Soteria | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_scale(self, "least_zero", most=1)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> OmittedLayerInversion:
         """The attack for the layer that the pipeline defends: over several steps hardly a column is zero in all of them."""

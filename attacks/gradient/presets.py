@@ -1,8 +1,7 @@
 """Gradient inversion as published: subclasses with other defaults and nothing else.
 
 ``InvertingGradients`` and ``DLG`` are tuned to be strong at a cost that an audit can pay in every round. The other six are the
-attacks of the ATS paper (Gao et al., "Privacy-preserving collaborative learning with automatic transformation search", 2021,
-section 6 and released configuration), for comparison with its tables, whatever they achieve.
+attacks of the ATS paper (section 6 and released configuration), for comparison with its tables, whatever they achieve.
 """
 
 from __future__ import annotations

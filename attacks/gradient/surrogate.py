@@ -17,7 +17,7 @@ from attacks.gradient.trial_gradients.matching import GradientMatching, Observed
 from attacks.guesses import Reconstruction
 from attacks.observations import Aggregate, AttackError, ClientUpdate, Probe, TrainingUpdate
 from defenses.base import Update
-from defenses.checks import require, require_share
+from defenses.checks import require, share_field
 
 ONE_STEP = (Probe, Aggregate)
 """Observations that are of one step whatever they say: a training update may be of more steps than the server was told."""
@@ -34,20 +34,16 @@ class SurrogateMatching(GradientInversion):
     over all the client's images x together. The steps' gradients were taken at points near this line, and their sum is close to the
     gradient of some point on it. Neither the learning rate nor the number of steps, epochs or batches is asked for, and the price
     does not grow with them. alpha is an unknown like the pixels, within [0, 1]. A one-step probe holds the gradient at w_0: there
-    alpha is 0, and this is plain matching.
+    alpha is 0, and this is plain matching. Where kinks of ReLUs and maxima lie on the line, D jumps in alpha; the derivative knows
+    nothing of jumps, so that a descent on alpha alone may settle beside a lower value.
 
-    Where kinks of ReLUs and maxima lie on the line, D jumps in alpha as they do in the weights. The derivative is that between two
-    jumps and knows nothing of them (in the tests some tenth of what D changes by from w_0 to w_T), so that a descent on alpha alone
-    may settle beside a lower value.
+    Differs from the paper: alpha moves with the pixels' optimizer, clamped; the total variation starts strong and shrinks, as in
+    ``InvertingGradients``; and 600 iterations by default, where the authors' demonstration takes 2000.
 
     Diagnostics: ``alpha``, that of the guess; 0 for a probe.
 
     Attributes:
         alpha: Where it starts; ``0.0`` is the global model, as all other inversions have it.
-
-    Source: Zhu, Yao, Blaschko, "Surrogate Model Extension (SME)", ICML 2023, Algorithm 1. Differs: alpha moves with the pixels'
-    optimizer, clamped; the total variation starts strong and shrinks, as in ``InvertingGradients``; and 600 iterations by default,
-    where the authors' demonstration (50 images in batches of 25, 50 epochs) takes 2000, with alpha and weight as here.
     """
 
     observes: ClassVar[type] = TrainingUpdate
@@ -59,11 +55,10 @@ class SurrogateMatching(GradientInversion):
     prior_decay: bool = True
     max_images: int = 50
     max_unrolled_steps: int = 0
-    alpha: float = 0.5
+    alpha: float = share_field(0.5)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_share(self, "alpha")
         # Behind the pixels there is room for one kind of unknown.
         require(self.labels != "joint", self, "labels", "auto | known | infer")
         free = tuple(name for name, cost in self.costs.items() if cost.scale_free)

@@ -10,15 +10,16 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from attacks.assignment import assigned
 from attacks.attributes.update_sketch import Standardise, UpdateSketch, made_by
 from attacks.base import Attack, Knowledge
 from attacks.guesses import Reconstruction
-from attacks.image_measures import psnr
+from attacks.image_measures import mean_psnr
 from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.queries.training import split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Update
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require_scale, require_whole
+from defenses.checks import examples_field, scale_field, steps_field, width_field
 
 FEWEST = 2 * HOLDOUT
 """Simulated updates."""
@@ -53,13 +54,18 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
 
         min over permutations pi of  mean_b |guess_b - truth_pi(b)|^2 / (C H W).
 
-    The network reads ``UpdateSketch``, fixed random projections of every tensor. It is trained anew for every attacked round
-    and pipeline, as another model has other gradients.
+    The network reads ``UpdateSketch`` and is trained anew for every attacked round and pipeline, as another model has other
+    gradients. Batches need many simulated updates and many auxiliary images: read the diagnostics.
 
     One auxiliary image in eight is held out, and one simulated update in eight is made of these alone. Diagnostics, means in dB
     over them: ``holdout_psnr``; ``holdout_psnr_mean_image``, of the mean of the other images; and ``holdout_psnr_noise``, of
     what the network makes of normal noise, each tensor as long as that of the update. Where the first is not above the others,
     it read nothing from updates and is no evidence about the defence.
+
+    Differs from the paper: tensors are projected one by one and scaled to length 1, with their lengths beside them (there one
+    projection of the whole update); each update is under one draw of the defences that serves in every pass; fewer units and steps
+    (the released LeNet runs have 3,000 units and 200 epochs of 256). No defence names it as its adaptive attack, as every pipeline
+    and round costs its training: it runs where the configuration asks for it.
 
     Attributes:
         updates: Simulated updates, those of held-out images among them.
@@ -67,20 +73,6 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         hidden: Width of both hidden layers.
         iterations: Steps of Adam on 64 sketches; the learning rate falls to zero along a half cosine.
         learning_rate: The largest.
-        learned: Set by ``fit``.
-
-    Differs from the paper: tensors are projected one by one and scaled to length 1, with their lengths beside them (there one
-    projection of the whole update); 800 updates by default, each under one draw of the defences that serves in every pass over
-    them; 512 hidden units and 1,000 steps of 64, where the released LeNet runs have 3,000 units and 200 epochs of 256.
-
-    Batches need many simulated updates and many auxiliary images. On two synthetic pictures in an update (12 x 12, sigmoid
-    network, n = 48, one seed, 95 % interval of the gain over the mean image): 480 updates of 240 images 0.6 +- 0.6 dB, 480 of
-    1000 images 0.9 +- 0.6 dB, 1920 of 1000 images, trained twice as long, 1.9 +- 0.5 dB. Larger batches were not measured. Nothing
-    is claimed of batches with the default settings: read the diagnostics.
-
-    No defence names it as its adaptive attack: every audited pipeline and round would cost ``updates`` simulated client steps and
-    ``iterations`` steps of training (1,800 by default; 12,600 for six defences beside none, in one round). It
-    runs where the configuration asks for it.
     """
 
     observes: ClassVar[type] = Probe
@@ -100,27 +92,15 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"updates": 32, "size": 32, "hidden": 32, "iterations": 20}
 
-    updates: int = 800
-    size: int = 512
-    hidden: int = 512
-    iterations: int = 1000
-    learning_rate: float = 1e-3
+    updates: int = examples_field(800, FEWEST)
+    size: int = width_field(512)
+    hidden: int = width_field(512)
+    iterations: int = steps_field(1000)
+    learning_rate: float = scale_field(1e-3)
     learned: LearnedInverse | None = field(default=None, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        require_whole(self, "updates", FEWEST, MOST_EXAMPLES)
-        for name in ("size", "hidden"):
-            require_whole(self, name, 1, MOST_WIDTH)
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_scale(self, "learning_rate")
-
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Makes updates and trains the network.
-
-        Raises:
-            AttackError: With fewer than 16 auxiliary examples, or fewer held out than images in an update; where clients send no
-                one-step updates; or when the training diverges.
-        """
+        """Makes updates and trains the network."""
         images = knowledge.auxiliary.images.cpu()
         kept, held = split_rows(knowledge, generator)
         count = self.updates // HOLDOUT
@@ -153,50 +133,32 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         )  # fmt: skip
         return network
 
-    def attack_many(
-        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """Reads the images of each update; nothing is random after ``fit``. Classes are not guessed: -1.
-
-        Raises:
-            AttackError: Before ``fit``.
-        """
-        if self.learned is None:
-            raise AttackError(f"{self} must learn from auxiliary data: call fit first")
-        return [
-            self._attack(self.learned, observation) for observation, _ in zip(observations, generators, strict=True)
-        ]
-
-    def _attack(self, learned: LearnedInverse, observation: ClientUpdate) -> Reconstruction:
+    def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
+        """Reads the images; nothing is random after ``fit``. Classes are not guessed: -1."""
+        assert self.learned is not None
+        observation.require_one_step()
         shape = (observation.num_examples, *observation.input_shape)
-        unlabelled = torch.full((observation.num_examples,), -1)
-        try:
-            observation.require_one_step()
-            if shape != learned.shape:
-                raise AttackError(
-                    f"the update is of images {shape}, it was fitted to updates of images {learned.shape}"
-                )
-            sketch = learned.sketch(observation.update)
-        except AttackError as error:
-            return Reconstruction(torch.full(shape, 0.5), unlabelled, failure=str(error))
+        if shape != self.learned.shape:
+            raise AttackError(
+                f"the update is of images {shape}, it was fitted to updates of images {self.learned.shape}"
+            )
+        sketch = self.learned.sketch(observation.update)
         with torch.no_grad():
-            return Reconstruction(learned.network(sketch[None])[0], unlabelled, dict(learned.diagnostics))
+            images = self.learned.network(sketch[None])[0]
+        return Reconstruction(images, torch.full((len(images),), -1), dict(self.learned.diagnostics))
+
+    def failed(self, observation: ClientUpdate, reason: str) -> Reconstruction:
+        """Uniform grey."""
+        return Reconstruction.grey(observation.num_examples, observation.input_shape, reason)
 
 
 def matched(guess: Tensor, truth: Tensor) -> Tensor:
-    """The true images in the order that is nearest to the guessed ones, for each batch by itself.
-
-    Args:
-        guess: (M, B, C, H, W).
-        truth: (M, B, C, H, W).
-    """
+    """The true images (M, B, C, H, W) in the order that is nearest to the guessed ones, for each batch by itself."""
     if truth.shape[1] == 1:
         return truth
-    from scipy.optimize import linear_sum_assignment
-
     with torch.no_grad():
-        costs = torch.cdist(guess.flatten(2), truth.flatten(2)).square().cpu()
-    return torch.stack([one[linear_sum_assignment(cost.numpy())[1]] for cost, one in zip(costs, truth, strict=True)])
+        order = assigned(torch.cdist(guess.flatten(2), truth.flatten(2)).square())
+    return torch.stack([one[rows] for one, rows in zip(truth, order, strict=True)])
 
 
 def _pairs(sketch: UpdateSketch, made: Iterable[tuple[Tensor, Update]], images: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,12 +176,8 @@ def _judged(
     silent, _ = _pairs(sketch, [(rows, noise_like(update, generator)) for rows, update in tests], held)
     with torch.no_grad():
         guesses = {"": network(sketches), "_mean_image": mean.expand_as(truths), "_noise": network(silent)}
-    return {f"holdout_psnr{name}": _mean_psnr(guess, matched(guess, truths)) for name, guess in guesses.items()}
-
-
-def _mean_psnr(guess: Tensor, truth: Tensor) -> float:
-    # Equal images have infinite PSNR, which no report can average; 100 dB is beyond any picture.
-    return float(psnr(guess.flatten(0, 1), truth.flatten(0, 1)).clamp(max=100).mean())
+    pairs = {name: (guess.flatten(0, 1), matched(guess, truths).flatten(0, 1)) for name, guess in guesses.items()}
+    return {f"holdout_psnr{name}": mean_psnr(*pair) for name, pair in pairs.items()}
 
 
 def noise_like(update: Update, generator: torch.Generator) -> Update:

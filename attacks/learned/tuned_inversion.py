@@ -20,7 +20,7 @@ from attacks.learned.learning_to_invert import matched
 from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.queries.training import split_rows
 from defenses.base import Update
-from defenses.checks import MOST_EXAMPLES, MOST_STARTS, require_whole
+from defenses.checks import examples_field, starts_field
 
 SHORT = 4
 """Settings are first tried with so many times fewer iterations; one in so many of them, and the defaults, again with all."""
@@ -50,9 +50,8 @@ class TunedInversion(InvertingGradients):
     """``InvertingGradients`` with the prior's weight, step size, sign and cost that worked best on the server's own images.
 
     The right weight of the prior differs by orders of magnitude between networks and kinds of images, and the objective cannot
-    choose it, being another one for every weight. A server that has images like the clients' can: it makes updates of them with the
-    clients' own code at the attacked global model, defences included, attacks these, and keeps the settings under which its own
-    images come out best. Nothing of a client's update enters the choice.
+    choose it. The server makes updates of its own images with the clients' own code at the attacked global model, defences
+    included, attacks these, and keeps the settings under which its own images come out best. Nothing of a client's update enters.
 
     Tried are the defaults and ``tune - 1`` draws: ``total_variation`` log-uniform from 1e-4 to 10, ``learning_rate`` log-uniform
     from 0.02 to 0.3, ``prior_decay``, ``signed`` and ``cost`` (of those that ignore the scale) at random; each
@@ -65,7 +64,6 @@ class TunedInversion(InvertingGradients):
     Attributes:
         tune: Settings that are tried.
         updates: Simulated updates that each is tried on.
-        learned: Set by ``fit``.
     """
 
     observes: ClassVar[type] = Probe
@@ -80,14 +78,9 @@ class TunedInversion(InvertingGradients):
     )
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 8, "tune": 2, "updates": 1}
 
-    tune: int = 20
-    updates: int = 4
+    tune: int = starts_field(20, 2)
+    updates: int = examples_field(4)
     learned: Trials | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "tune", 2, MOST_STARTS)
-        require_whole(self, "updates", 1, MOST_EXAMPLES)
 
     @property
     def _training_iterations(self) -> int:
@@ -102,11 +95,7 @@ class TunedInversion(InvertingGradients):
         return {**own, "training_iterations": self._training_iterations, "selection": f"{own['selection']}; {chosen}"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Makes updates and draws settings; they are tried when the global model is seen.
-
-        Raises:
-            AttackError: With fewer than 16 auxiliary examples, or where clients send no one-step updates.
-        """
+        """Makes updates and draws settings; they are tried when the global model is seen."""
         rows = torch.cat(split_rows(knowledge, generator))
         made = list(made_by(knowledge, rows, self.updates, generator))
         images, targets = knowledge.auxiliary.images.cpu()[rows], knowledge.auxiliary.targets.cpu()[rows]
@@ -133,13 +122,9 @@ class TunedInversion(InvertingGradients):
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        """Chooses the settings, then attacks all observations with them.
-
-        Raises:
-            AttackError: Before ``fit``; or when the updates are of other numbers of images than those that it was fitted to.
-        """
-        if self.learned is None:
-            raise AttackError(f"{self} must make updates of auxiliary data: call fit first")
+        """Chooses the settings, then attacks all observations with them."""
+        self.check_fitted()
+        assert self.learned is not None
         if not observations:
             return []
         best, told = self._chosen(self.learned, observations[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -66,14 +66,9 @@ class Membership:
     failure: str = ""
 
     def scores(self, images: Tensor, classes: Tensor) -> Tensor:
-        """How likely each record was trained on: higher is likelier.
+        """How likely each record was trained on, (N,) float64 on the CPU: higher is likelier.
 
-        Args:
-            images: (N, C, H, W), normalised, as the model sees test images (protected where the defence asks for it).
-            classes: (N,) int64, their true classes.
-
-        Returns:
-            (N,) float64 on the CPU.
+        Of normalised images (N, C, H, W), as the model sees test images (protected if the defence asks for it), and their classes.
 
         Raises:
             AttackError: When the attack failed: equal scores for all would read as privacy.
@@ -102,11 +97,7 @@ class Membership:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], model: nn.Module) -> Self:
-        """Inverts ``to_tensors``.
-
-        Args:
-            tensors: What ``to_tensors`` gave.
-            model: Of the same architecture; copied, not changed.
+        """Inverts ``to_tensors``, for a model of the same architecture, which is copied.
 
         Raises:
             AttackError: When names, shapes or values do not fit.
@@ -132,8 +123,7 @@ class Membership:
 class LossThreshold(Attack[ClientUpdate, Membership]):
     """Members have a low loss: the score of a record is its negative cross-entropy under the client's own model.
 
-    Source: Yeom, Giacomelli, Fredrikson, Jha, "Privacy Risk in Machine Learning: Analyzing the Connection to Overfitting", CSF
-    2018, Adversary 2. Theirs answers yes below a given loss; we leave the threshold open, so that a ROC curve covers them all.
+    The paper's adversary answers yes below a given loss; here the threshold is open, so that a ROC curve covers them all.
     """
 
     observes: ClassVar[type] = TrainingUpdate
@@ -141,17 +131,13 @@ class LossThreshold(Attack[ClientUpdate, Membership]):
     source: ClassVar[str] = "Yeom et al. 2018, Adversary 2"
     threat: ClassVar[str] = "global model and one update; true classes of the records in question; no auxiliary data"
 
-    def attack_many(
-        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
-    ) -> list[Membership]:
-        """One test per observation; nothing is random."""
-        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
+    def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
+        """The test by the client's own model; nothing is random."""
+        return Membership(local_model(observation))
 
-    def _attack(self, observation: ClientUpdate) -> Membership:
-        try:
-            return Membership(local_model(observation))
-        except AttackError as error:
-            return Membership(None, failure=str(error))
+    def failed(self, observation: ClientUpdate, reason: str) -> Membership:
+        """A test that scores no record."""
+        return Membership(None, failure=reason)
 
 
 def predict(model: nn.Module, images: Tensor) -> Tensor:
@@ -188,11 +174,7 @@ def membership_features(logits: Tensor, classes: Tensor) -> Tensor:
 
 
 def _rebuild(module: Module, values: Mapping[str, Tensor]) -> Module:
-    """``overwrite`` with values that must name everything.
-
-    Raises:
-        AttackError: When names, shapes or values do not fit.
-    """
+    """``overwrite`` with values that must name everything."""
     if different := sorted(set(shared_tensors(module)) ^ set(values)):
         raise AttackError(f"missing or unknown names: {different[:3]} ({len(different)})")
     return overwrite(module, values)

@@ -18,14 +18,13 @@ from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
 from defenses.base import Batch
 from defenses.checks import (
     MOST_EXAMPLES,
-    MOST_STARTS,
-    MOST_STEPS,
-    MOST_WIDTH,
     is_whole,
     require,
-    require_scale,
-    require_share,
-    require_whole,
+    scale_field,
+    share_field,
+    starts_field,
+    steps_field,
+    width_field,
 )
 
 FEWEST_EXAMPLES = 4
@@ -39,6 +38,10 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     Each shadow model is trained, as a client would and under the same defences, on a random half of the auxiliary data; the rest
     are its non-members. One small network learns from the answers of all of them to tell the two apart (``membership_features``).
 
+    Differs from the paper: one attack network for all classes, which gets the class, because a client's auxiliary data has few
+    records per class; the three largest probabilities, as logarithms, and the logit-scaled confidence in the true class (Carlini et
+    al. 2022, section VI-A) in place of all probabilities. Shadow models start from fresh weights.
+
     Attributes:
         num_shadows: Shadow models.
         num_members: Examples that each is trained on, and as many non-members; 0: half of the auxiliary data. The attack is best
@@ -50,12 +53,6 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
         network: Learned by ``fit``.
         shadow_auc: Area on the last shadow model of a network that learned from the others only; None with a single shadow model.
             Set by ``fit``; at 0.5 there was nothing to learn.
-
-    Source: Shokri, Stronati, Song, Shmatikov, "Membership Inference Attacks Against Machine Learning Models", S&P 2017, section V.
-    They train one attack network per class; ours is one for all that is told the class, because a client's auxiliary data has few
-    records per class. Its inputs are the three largest probabilities, as logarithms, where theirs are all of them, and besides
-    the logit-scaled confidence in the true class (Carlini et al. 2022, section VI-A). Shadow models start from fresh weights,
-    not from the observed global model.
     """
 
     observes: ClassVar[type] = TrainingUpdate
@@ -68,31 +65,23 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 2, "iterations": 40}
 
-    num_shadows: int = 4
+    num_shadows: int = starts_field(4)
     num_members: int = 0
-    hidden: int = 16
-    iterations: int = 300
-    learning_rate: float = 0.01
-    weight_decay: float = 0.001
+    hidden: int = width_field(16)
+    iterations: int = steps_field(300)
+    learning_rate: float = scale_field(0.01, most=1)
+    weight_decay: float = share_field(0.001)
     network: MembershipNetwork | None = field(default=None, repr=False, compare=False)
     shadow_auc: float | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_whole(self, "num_shadows", 1, MOST_STARTS)
-        require_whole(self, "hidden", 1, MOST_WIDTH)
-        require_whole(self, "iterations", 1, MOST_STEPS)
+        super().__post_init__()
         least = FEWEST_EXAMPLES // 2
         enough = is_whole(self.num_members) and (self.num_members == 0 or least <= self.num_members <= MOST_EXAMPLES)
         require(enough, self, "num_members", f"0, or a whole number from {least} to {MOST_EXAMPLES}")
-        require_scale(self, "learning_rate", most=1)
-        require_share(self, "weight_decay")
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the shadow models and, on what they say, the attack network.
-
-        Raises:
-            AttackError: When the auxiliary examples are too few.
-        """
+        """Trains the shadow models and, on what they say, the attack network."""
         total, members = len(knowledge.auxiliary), self.num_members or len(knowledge.auxiliary) // 2
         if total < max(2 * members, FEWEST_EXAMPLES):
             raise AttackError(f"{self} needs {max(2 * members, FEWEST_EXAMPLES)} auxiliary examples and has {total}")
@@ -107,24 +96,19 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
             held_out = _area(scores[:members], scores[members:])
         return replace(self, network=self._train(features, generator), shadow_auc=held_out)
 
-    def attack_many(
-        self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
-    ) -> list[Membership]:
-        """One test per observation; nothing is random after ``fit``.
-
-        Raises:
-            AttackError: Before ``fit``.
-        """
+    def check_fitted(self) -> None:
+        """Raises ``AttackError`` before ``fit``."""
         if self.network is None:
             raise AttackError(f"{self} must be fitted first, which needs auxiliary data")
-        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
 
-    def _attack(self, observation: ClientUpdate) -> Membership:
+    def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
+        """The test by the client's own model and the network; nothing is random after ``fit``."""
         diagnostics = {} if self.shadow_auc is None else {"shadow-auc": self.shadow_auc}
-        try:
-            return Membership(local_model(observation), self.network, diagnostics)
-        except AttackError as error:
-            return Membership(None, failure=str(error))
+        return Membership(local_model(observation), self.network, diagnostics)
+
+    def failed(self, observation: ClientUpdate, reason: str) -> Membership:
+        """A test that scores no record."""
+        return Membership(None, failure=reason)
 
     def _train(self, shadows: Sequence[Tensor], generator: torch.Generator) -> MembershipNetwork:
         """A network trained on the features of some shadow models, each (2 M, F), members first."""

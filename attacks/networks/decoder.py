@@ -96,8 +96,7 @@ class DecoderNetwork(nn.Module):
 
     Two ways of reading. At *slots*, token i gets a learned embedding of position i and becomes patch i: the decoder of the
     paper. As a *set*, tokens get no position; N learned queries, one for each patch, are put in front of them (the mask tokens of
-    a masked autoencoder), and only these become patches, so that what a token holds can move to where it belongs. The guess
-    then is the same whatever the order of the tokens.
+    a masked autoencoder), and only these become patches. The guess then is the same whatever the order of the tokens.
 
     Args:
         sample: (n, N, D) inputs, for sizes and statistics.

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class ImageGenerator(nn.Module):
-    """A class-conditional DCGAN generator: noise and a class -> an image in [0, 1].
+    """A class-conditional DCGAN generator: ``latent`` numbers of noise and a class -> an image (C, H, W) in [0, 1].
 
     A linear layer makes ``2 * width`` maps of a quarter of the image's side; two transposed convolutions (4x4, stride 2) double it
     twice; BatchNorm and ReLU in between, a sigmoid at the end. Weights are N(0, 0.02), as in the paper. Sides that are no multiple
@@ -17,13 +17,6 @@ class ImageGenerator(nn.Module):
     Source: Radford, Metz, Chintala, "Unsupervised Representation Learning with Deep Convolutional GANs", 2016, section 3. Differs:
     the class, one-hot, is appended to the noise (Mirza and Osindero 2014), and a sigmoid ends the network, since images are in
     [0, 1], not [-1, 1].
-
-    Args:
-        latent: Numbers of noise per image.
-        num_classes: K.
-        image_shape: (C, H, W).
-        width: Channels before the last layer.
-        generator: Draws the weights; nothing else does.
     """
 
     def __init__(

@@ -13,16 +13,11 @@ MULTIPLE = 4
 
 
 class UNet(nn.Module):
-    """Convolutions at full, half and quarter resolution, with skip connections.
+    """Convolutions at full, half and quarter resolution, with skip connections: (B, in_channels, H, W) -> (B, out_channels, H, W).
 
     What it learned is added to the first ``out_channels`` of its input (a residual output): before training it is the
-    identity. Full resolution has one convolution each way, since these cost most.
-
-    Args:
-        in_channels: Channels that are read, at least ``out_channels``.
-        out_channels: C of the image.
-        width: Channels at full resolution; doubled at each halving.
-        generator: CPU generator of the initial weights: He et al. 2015, and zero for the last layer.
+    identity. Full resolution has one convolution each way, since these cost most; channels double at each halving. Initial weights
+    are those of He et al. 2015, and zero for the last layer.
 
     Source: Ronneberger, Fischer, Brox, "U-Net", 2015, reduced to three resolutions, with group normalisation.
     """

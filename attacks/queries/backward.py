@@ -17,7 +17,7 @@ from attacks.normalisation import channel_statistics
 from attacks.queries.base import Query, QueryAttack
 from attacks.queries.inversion import Inversion, answers, faint_noise
 from attacks.smashed.feature_inversion import without_noise
-from defenses.checks import MOST_STEPS, require, require_scale, require_whole
+from defenses.checks import choice_field, scale_field, steps_field
 
 IGNORED, INCLUDED = PLUG_INS = ("ignored", "included")
 
@@ -31,13 +31,11 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
     x is normalised, as the client half sees it, and starts as faint noise around 0; TV is the sum of the mean squared differences
     of neighbours across and down. f is the client half alone where the plug-in is "ignored", as the paper attacks its own defence.
     Where it is "included", features pass through the clients' defences too, noise left out, with what they have learned: the
-    adaptive attack. Input defences are not undone.
-
-    The objective has no scale of its own: the weight of TV has to follow the depth of the cut. He et al. give 0 behind the first
-    convolution, 10 behind the second block and 1000 behind the third; try a grid.
+    adaptive attack. Input defences are not undone. The weight of TV has to follow the depth of the cut: He et al. give 0 behind the
+    first convolution, 10 behind the second block and 1000 behind the third.
 
     Diagnostics: ``feature_loss`` (the first term) and ``relative_loss`` (over the variance of the features; 1 is what a constant
-    would reach), means over images. Classes are those that the server half answers with, which its owner knows anyway.
+    would reach), means over images. Classes are those that the server half answers with.
 
     Attributes:
         plug_in: "ignored" or "included".
@@ -58,18 +56,11 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
-    plug_in: str = INCLUDED
-    iterations: int = 5000
-    learning_rate: float = 0.01
-    total_variation: float = 10.0
-    energy: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(self.plug_in in PLUG_INS, self, "plug_in", " | ".join(PLUG_INS))
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_scale(self, "learning_rate")
-        for name in ("total_variation", "energy"):
-            require_scale(self, name, zero=True)
+    plug_in: str = choice_field(INCLUDED, PLUG_INS)
+    iterations: int = steps_field(5000)
+    learning_rate: float = scale_field(0.01)
+    total_variation: float = scale_field(10.0, zero=True)
+    energy: float = scale_field(0.0, zero=True)
 
     @property
     def knows_defenses(self) -> bool:
@@ -77,11 +68,7 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
         return self.plug_in == INCLUDED
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
-        """Inverts the features; random is where it starts.
-
-        Raises:
-            AttackError: When they do not fit the client half, or an image's objective was never finite.
-        """
+        """Inverts the features; random is where it starts."""
         target, noiseless = observation.features.detach(), without_noise(observation.pipeline)
 
         def send(inputs: Tensor) -> Tensor:

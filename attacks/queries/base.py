@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 
 from attacks.base import Attack
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError
 from attacks.query_sender import QuerySender
 from defenses.pipeline import Pipeline
 
@@ -58,28 +56,11 @@ class QueryAttack(Attack[Query, Guess], Generic[Guess]):
 
     observes: ClassVar[type] = Query
 
-    def attack_one(self, observation: Query, generator: torch.Generator) -> Guess:
-        """Attacks one observation.
-
-        Raises:
-            AttackError: When it cannot be attacked; ``attack_many`` turns this into a failed guess.
-        """
-        raise NotImplementedError
-
     def failed(self, observation: Query, reason: str) -> Guess:
-        """The guess of an attack that failed: uniform grey. An attack that guesses something else overrides this."""
-        images = torch.full((len(observation.features), *observation.input_shape), 0.5)
-        unknown = torch.full((len(images),), -1)
-        return Reconstruction(images, unknown, failure=reason)  # type: ignore[return-value]
-
-    def attack_many(self, observations: Sequence[Query], generators: Sequence[torch.Generator]) -> list[Guess]:
-        """Attacks independent observations, one generator each."""
-        return [self._attempt(*one) for one in zip(observations, generators, strict=True)]
+        """Uniform grey. An attack that guesses something else overrides this."""
+        return Reconstruction.grey(len(observation.features), observation.input_shape, reason)  # type: ignore[return-value]
 
     def _attempt(self, observation: Query, generator: torch.Generator) -> Guess:
-        try:
-            if not all(torch.isfinite(sent).all() for sent in (observation.features, observation.latent)):
-                raise AttackError("the query holds NaN or infinite values")
-            return self.attack_one(observation, generator)
-        except AttackError as error:
-            return self.failed(observation, str(error))
+        if not all(torch.isfinite(sent).all() for sent in (observation.features, observation.latent)):
+            return self.failed(observation, "the query holds NaN or infinite values")
+        return super()._attempt(observation, generator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import torch
@@ -13,20 +13,17 @@ from torch.nn import functional as F
 
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.image_measures import psnr
-from attacks.queries.base import Query, QueryAttack
-from attacks.queries.training import RETRAINED, Learned, Lesson, Subject, learned_by
-from defenses.checks import MOST_WIDTH, require_whole
+from attacks.image_measures import mean_psnr
+from attacks.queries.base import Query
+from attacks.queries.inversion import answers
+from attacks.queries.training import RETRAINED, TRAININGS, Learned, LearnedQueryAttack
+from defenses.checks import choice_field, examples_field, scale_field, steps_field, width_field
 
 
 class MapDecoder(nn.Module):
     """Features (B, Z, H', W') -> images (B, C, H, W) in [0, 1]: channels are standardised, then convolutions and doublings.
 
-    Args:
-        sample: Features (B, Z, H', W') that say how each channel is distributed.
-        image_shape: (C, H, W), H at least H' and W at least W'.
-        width: Channels of every hidden layer.
-        generator: CPU generator of the initial weights: He et al. 2015, and biases 0.
+    ``sample`` says how each channel is distributed. Initial weights are those of He et al. 2015, biases 0.
     """
 
     mean: Tensor
@@ -66,23 +63,18 @@ def _block(into: int, out: int) -> nn.Sequential:
 
 
 @dataclass(frozen=True, repr=False)
-class InverseNetwork(QueryAttack[Reconstruction]):
+class InverseNetwork(LearnedQueryAttack[Reconstruction]):
     """A convolutional decoder trained on (features, clean image) pairs of auxiliary images, by squared error.
 
     "retrained" learns from features that the clients' own algorithm has protected, drawn afresh at every step: it undoes the
     defence, as far as that can be done, along with the client half, and input defences too. "static" learns from unprotected ones.
 
-    One auxiliary image in eight is held out. Diagnostics: ``holdout_psnr``, the mean in dB over these, from features of the kind
-    that it was trained on, and ``holdout_psnr_mean_image``, that of guessing the mean of the other seven for each. Where the first
-    is not above the second, the network learned nothing and is no evidence about the defence.
+    Diagnostics: ``holdout_psnr``, the mean in dB over held-out images, from features of the kind that it was trained on, and
+    ``holdout_psnr_mean_image``, that of guessing the mean of the others for each. Where the first is not above the second, the
+    network is no evidence about the defence.
 
     Attributes:
-        training: "static" or "retrained".
-        iterations: Steps of Adam; the learning rate falls to zero along a half cosine.
-        width: Channels of the network.
-        batch_size: Auxiliary images per step; also the group that a defence mixes.
-        learning_rate: The largest.
-        learned: Set by ``fit``.
+        width: Channels of the network. The rest as in ``LearnedQueryAttack``.
     """
 
     source: ClassVar[str] = (
@@ -92,65 +84,36 @@ class InverseNetwork(QueryAttack[Reconstruction]):
         "features of queries; the client half as a black box; the defences' algorithm and what they have learned; auxiliary images "
         "like the clients'"
     )
-    needs_auxiliary: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 8, "batch_size": 8}
 
-    training: str = RETRAINED
-    iterations: int = 1000
-    width: int = 32
-    batch_size: int = 16
-    learning_rate: float = 2e-3
+    training: str = choice_field(RETRAINED, TRAININGS)
+    iterations: int = steps_field(1000)
+    width: int = width_field(32)
+    batch_size: int = examples_field(16)
+    learning_rate: float = scale_field(2e-3)
     learned: Learned | None = field(default=None, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        self.lesson.check(smallest_batch=1)
-        require_whole(self, "width", 1, MOST_WIDTH)
-
-    @property
-    def lesson(self) -> Lesson:
-        """How it is trained."""
-        return Lesson(self.training, self.iterations, self.batch_size, self.learning_rate)
-
-    @property
-    def knows_defenses(self) -> bool:
-        """Only where it is retrained."""
-        return self.training == RETRAINED
-
-    def aware(self) -> Self:
-        """Retrained, with the same effort."""
-        return replace(self, training=RETRAINED, learned=None)
-
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network.
-
-        Raises:
-            AttackError: With fewer than 16 auxiliary images, where clients send no features, or when the training diverges.
-        """
+        """Trains the network."""
         images = knowledge.auxiliary.images
 
         def build(sample: Tensor) -> nn.Module:
             return MapDecoder(sample, tuple(images.shape[1:]), self.width, generator)
 
-        subject = Subject(images, build, sample=self.batch_size, loss=F.mse_loss, judge=_judged)
-        return replace(self, learned=self.lesson.teach(subject, knowledge, generator))
+        return self.taught(
+            knowledge, generator, truth=images, build=build, sample=self.batch_size, loss=F.mse_loss, judge=_judged
+        )
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
-        """Decodes the images of a query; nothing is random. Classes are those that the server half answers with.
-
-        Raises:
-            AttackError: Before ``fit``, or when the features have another shape than those of the auxiliary images.
-        """
-        learned = learned_by(self, self.learned)
-        images = learned(observation.features)
-        with torch.no_grad():
-            answers = observation.server_model(observation.features).argmax(1)
-        return Reconstruction(images, answers.cpu(), dict(learned.diagnostics))
+        """Decodes the images of a query; nothing is random. Classes are those that the server half answers with."""
+        assert self.learned is not None
+        images = self.learned(observation.features)
+        return Reconstruction(images, answers(observation), dict(self.learned.diagnostics))
 
 
 def _judged(guess: Tensor, truth: Tensor, learned_from: Tensor) -> dict[str, float]:
     """PSNR on what was held out, and that of guessing the mean of the others."""
     return {
-        "holdout_psnr": float(psnr(guess, truth).mean()),
-        "holdout_psnr_mean_image": float(psnr(learned_from.mean(0).expand_as(truth), truth).mean()),
+        "holdout_psnr": mean_psnr(guess, truth),
+        "holdout_psnr_mean_image": mean_psnr(learned_from.mean(0).expand_as(truth), truth),
     }

@@ -59,16 +59,10 @@ class Inversion:
         return self.errors(images) / self.scale + self.prior(images)
 
     def search(self, start: Tensor, iterations: int, rule: StepRule, spread: Tensor) -> tuple[Tensor, dict[str, float]]:
-        """The images of the lowest objective, and how close they come.
+        """The images (B, C, H, W) of the lowest objective, and how close they come.
 
-        Args:
-            start: (B, C, H, W).
-            iterations: Steps.
-            rule: What a step is.
-            spread: Variance of what was sent, a number or (B,): the error that a constant would reach.
-
-        Returns:
-            (B, C, H, W), and means over images: "feature_loss", the error, and "relative_loss", the same over ``spread``.
+        The numbers are means over images: "feature_loss", the error, and "relative_loss", the same over ``spread``, the variance
+        of what was sent, which is the error that a constant would reach.
 
         Raises:
             AttackError: See ``errors``; when an objective was never finite.

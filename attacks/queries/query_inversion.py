@@ -17,7 +17,7 @@ from attacks.queries.base import Query, QueryAttack
 from attacks.queries.inversion import Inversion, answers, smooth_noise
 from attacks.query_sender import QuerySender
 from attacks.smashed.feature_inversion import without_noise
-from defenses.checks import MOST_STEPS, require_scale, require_whole
+from defenses.checks import scale_field, steps_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,22 +26,19 @@ class QueryInversion(QueryAttack[Reconstruction]):
 
         argmin_x  |P(F(x)) - z|^2 / (numel(z) Var(z)) + total_variation * TV(x)
 
-    F is the client half, P the clients' defences of features with what they have learned, noise left out: the attack goes through
-    a plug-in that both sides know. Input defences are not undone: the images are guessed as they entered the client half.
+    F is the client half, in eval mode, P the clients' defences of features with what they have learned, noise left out. Input
+    defences are not undone: the images are guessed as they entered the client half. They start as smooth noise around grey and are
+    kept in [0, 1]; of each, the iterate with the lowest objective is the guess. He et al. start from a constant image, and minimise
+    the squared error without its variance, so that their weight of the prior depends on the layer.
 
     Diagnostics: ``feature_loss`` (mean squared error of what travels) and ``relative_loss`` (over its variance; 1 is what a
-    constant would reach). Where the second is far from 0 the inversion itself failed.
-
-    Classes are those that the server half answers with, which its owner knows anyway.
+    constant would reach). Where the second is far from 0 the inversion itself failed. Classes are those that the server half
+    answers with.
 
     Attributes:
         iterations: Steps of Adam (AMSGrad).
         learning_rate: Of images in [0, 1], falling to zero along a half cosine.
         total_variation: Weight of the image prior.
-
-    Images start as smooth noise around grey and are kept in [0, 1] at every step; of each, the iterate with the lowest objective is
-    the guess. The client half is in eval mode. He et al. start from a constant image, and minimise the squared error
-    without its variance, so that their weight of the prior depends on the layer.
     """
 
     source: ClassVar[str] = (
@@ -52,21 +49,12 @@ class QueryInversion(QueryAttack[Reconstruction]):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
-    iterations: int = 300
-    learning_rate: float = 0.1
-    total_variation: float = 0.01
-
-    def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_scale(self, "learning_rate")
-        require_scale(self, "total_variation", zero=True)
+    iterations: int = steps_field(300)
+    learning_rate: float = scale_field(0.1)
+    total_variation: float = scale_field(0.01, zero=True)
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
-        """Inverts what travelled; random is where it starts.
-
-        Raises:
-            AttackError: When it does not fit the client half, or an image's objective was never finite.
-        """
+        """Inverts what travelled; random is where it starts."""
         latent = observation.latent
         spread = latent.var(correction=0).clamp_min(1e-12)
         noiseless = without_noise(observation.pipeline)

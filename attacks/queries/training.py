@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from attacks.base import Knowledge
 from attacks.observations import AttackError
+from attacks.queries.base import Guess, QueryAttack
 from attacks.query_sender import QuerySender, key_of
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import DefenseError
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, require, require_scale, require_whole
 
 MIN_EXAMPLES = 2 * HOLDOUT
 STATIC, RETRAINED = "static", "retrained"
@@ -52,84 +53,70 @@ class Learned:
             return in_batches(lambda rows: self.network(known[rows]), torch.arange(len(known)))
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What a network is to learn of an image from its features.
+class LearnedQueryAttack(QueryAttack[Guess]):
+    """Base of attacks that train a network on features of auxiliary images; one in eight is held out to judge it by.
 
     Attributes:
-        truth: (N, ...), of each auxiliary example.
-        build: Some of the features (B, C', H', W') -> a new network for such, in train mode.
-        sample: How many features ``build`` is shown.
-        loss: What the network tells of a batch, and the truth of it -> the mean loss.
-        judge: What it tells of the examples that were held out, their truth, and that of those it learned from -> scores.
-    """
-
-    truth: Tensor
-    build: Callable[[Tensor], nn.Module]
-    sample: int
-    loss: Callable[[Tensor, Tensor], Tensor]
-    judge: Callable[[Tensor, Tensor, Tensor], dict[str, float]]
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """How an attack's network is trained.
-
-    Attributes:
-        training: One of ``TRAININGS``.
-        iterations: Steps of Adam.
-        batch_size: Auxiliary examples of a step.
+        training: "static" or "retrained".
+        iterations: Steps of Adam; the learning rate falls to zero along a half cosine.
+        batch_size: Auxiliary images per step; also the group that a defence mixes.
         learning_rate: The largest.
     """
 
+    needs_auxiliary: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     training: str
     iterations: int
     batch_size: int
     learning_rate: float
 
-    def check(self, smallest_batch: int) -> None:
-        """Refuses what cannot be trained by, by name.
+    @property
+    def knows_defenses(self) -> bool:
+        """Only where it is retrained: the static adversary is one and the same for all pipelines."""
+        return self.training == RETRAINED
 
-        Raises:
-            ValueError: With the range.
-        """
-        require(self.training in TRAININGS, self, "training", " | ".join(TRAININGS))
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "batch_size", smallest_batch, MOST_EXAMPLES)
-        require_scale(self, "learning_rate")
+    def aware(self) -> Self:
+        """Retrained, with the same effort."""
+        return replace(self, training=RETRAINED, learned=None)  # type: ignore[type-var]
 
-    def teach(self, subject: Subject, knowledge: Knowledge, generator: torch.Generator) -> Learned:
-        """Trains a new network on all auxiliary examples but one in eight, which are held out to judge it by.
+    def taught(
+        self,
+        knowledge: Knowledge,
+        generator: torch.Generator,
+        *,
+        truth: Tensor,
+        build: Callable[[Tensor], nn.Module],
+        sample: int,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        judge: Callable[[Tensor, Tensor, Tensor], dict[str, float]],
+    ) -> Self:
+        """The attack with a new network.
+
+        Args:
+            knowledge: Holds the auxiliary examples and the client half.
+            generator: Of all draws.
+            truth: (N, ...), what is to be told of each auxiliary example.
+            build: Some of the features (B, C', H', W') -> a new network for such, in train mode.
+            sample: How many features ``build`` is shown.
+            loss: What the network tells of a batch, and the truth of it -> the mean loss.
+            judge: What it tells of the examples that were held out, their truth, and that of those it learned from -> scores.
 
         Raises:
             AttackError: With fewer than 16 auxiliary examples, where clients send no features, or when the training diverges.
         """
         sender = query_sender_of(knowledge)
         kept, held = split_rows(knowledge, generator)
-        images, truth = knowledge.auxiliary.images, subject.truth
-
-        features = features_by_row(sender, self.training, images, generator)
-        sample = features(kept[: subject.sample])
-        network = subject.build(sample).to(sample.device)
+        features = features_by_row(sender, self.training, knowledge.auxiliary.images, generator)
+        shown = features(kept[:sample])
+        network = build(shown).to(shown.device)
         train_network(
-            network, lambda rows: subject.loss(network(features(rows)), truth[rows].to(sample.device)), kept, generator,
+            network, lambda rows: loss(network(features(rows)), truth[rows].to(shown.device)), kept, generator,
             iterations=self.iterations, batch_size=self.batch_size, learning_rate=self.learning_rate,
         )  # fmt: skip
         with torch.no_grad():
-            told = in_batches(lambda rows: network(features(rows)).cpu(), held)
-        scores = subject.judge(told, truth[held].cpu(), truth[kept].cpu())
-        return Learned(network.cpu(), tuple(sample.shape[1:]), scores)
-
-
-def learned_by(attack: object, learned: Learned | None) -> Learned:
-    """What an attack has learned.
-
-    Raises:
-        AttackError: When that is nothing yet.
-    """
-    if learned is None:
-        raise AttackError(f"{attack} must learn from auxiliary data: call fit first")
-    return learned
+            found = in_batches(lambda rows: network(features(rows)).cpu(), held)
+        scores = judge(found, truth[held].cpu(), truth[kept].cpu())
+        return replace(self, learned=Learned(network.cpu(), tuple(shown.shape[1:]), scores))  # type: ignore[type-var]
 
 
 def query_sender_of(knowledge: Knowledge) -> QuerySender:
@@ -159,11 +146,7 @@ def split_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Tensor
 def features_of(sender: QuerySender, training: str, images: Tensor, generator: torch.Generator) -> Tensor:
     """Features (B, ...) of clean images (B, C, H, W) in [0, 1], on the client half's device; without gradient.
 
-    Args:
-        sender: The clients' sending side.
-        training: One of ``TRAININGS``; "retrained" draws every defence afresh.
-        images: At most a batch, which a defence may mix.
-        generator: Of the defences.
+    "retrained" draws every defence afresh; a defence may mix the images.
 
     Raises:
         AttackError: When the defences refuse such images.

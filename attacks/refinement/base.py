@@ -26,12 +26,7 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
 
     Written behind another attack, as in ``InvertingGradients() | LearnedRestorer()``. A subclass implements ``refine``; one that
     gains from many guesses at once overrides ``refine_begun``.
-
-    Attributes:
-        learned: What ``fit`` learned; None before. Of no use to attacks that do not learn.
     """
-
-    learned: Any = None
 
     def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
         """Improves one guess that did not fail; keeps its diagnostics and adds its own.
@@ -40,15 +35,6 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
             AttackError: When this guess cannot be refined.
         """
         raise NotImplementedError
-
-    def check_fitted(self) -> None:
-        """Whether it may be used yet.
-
-        Raises:
-            AttackError: Before ``fit``, where that is needed.
-        """
-        if self.needs_auxiliary and self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
 
     def refine_many(
         self,
@@ -68,9 +54,9 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
 
     def refine_begun(self, begun: Sequence[Begun]) -> list[Reconstruction]:
         """Improves guesses that did not fail, by default each with ``refine``; one that cannot be refined becomes ``failed``."""
-        return [self._attempt(one) for one in begun]
+        return [self._refined(one) for one in begun]
 
-    def _attempt(self, begun: Begun) -> Reconstruction:
+    def _refined(self, begun: Begun) -> Reconstruction:
         try:
             return self.refine(*begun)
         except AttackError as error:
@@ -79,11 +65,7 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        """Refuses: there is nothing to refine yet.
-
-        Raises:
-            AttackError: Always.
-        """
+        """Refuses: there is nothing to refine yet."""
         raise AttackError(
             f"{self} refines the guess of another attack; write it behind one: InvertingGradients() | {self}"
         )

@@ -2,70 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.base import Knowledge
-from attacks.guesses import Reconstruction
+from attacks.image_measures import mean_psnr
 from attacks.networks.unet import UNet
-from attacks.observations import AttackError, ClientUpdate
-from attacks.refinement.base import Refinement
-from attacks.refinement.restoration import kept_and_held, mean_psnr, train_on_pairs
+from attacks.refinement.restoration import LearnedMap, NetworkRefinement, kept_and_held, mapped, select
 from defenses.base import Batch
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require_scale, require_whole
+from defenses.checks import examples_field, scale_field, steps_field, width_field
 
 GRAINS = (1, 2, 4)
 """Sizes of a grain of noise in pixels. Total variation leaves blotches of several pixels in a guess, not white noise."""
 
 
-@dataclass(frozen=True)
-class Denoiser:
-    """What ``LearnedDenoiser.fit`` learned.
-
-    Attributes:
-        network: Images (B, C, H, W) in [0, 1] -> cleaner ones; in eval mode.
-        shape: (C, H, W) of the images that it was trained on.
-        diagnostics: See ``LearnedDenoiser``.
-    """
-
-    network: nn.Module
-    shape: tuple[int, ...]
-    diagnostics: dict[str, float]
-
-
 @dataclass(frozen=True, repr=False)
-class LearnedDenoiser(Refinement):
+class LearnedDenoiser(NetworkRefinement):
     """A U-Net trained to remove noise from auxiliary images, applied to the images that an inversion recovered.
 
     It learns the mean of the clean image x given y = clip(x + s n, 0, 1), by squared error: n normal, of grains of 1, 2 or 4 pixels
-    and unit variance; s drawn for each image from [0, ``strongest``]. It is not told s: nobody knows how wrong a guess is. No
-    update is simulated for it: guesses of the inversion before it would be nearer to what it meets, but cost as many inversions
-    as training images, for every pipeline and round. So it goes by no defence, and one network serves all pipelines and rounds.
-
-    A guess that is already close loses by it, as it must guess the noise level itself. On digits (12 x 12, sigmoid network,
-    inversions of 100 iterations under three strengths of noise, n = 8, one seed) 10.3, 16.5 and 22.3 dB became 14.1, 18.4 and
-    22.4 dB; those of 150 iterations under the least noise lost 4.1 dB (n = 24).
+    and unit variance; s drawn for each image from [0, ``strongest``] and unknown to it. No update is simulated for it: so it goes
+    by no defence, and one network serves all pipelines and rounds. A guess that is already close loses by it, as it must guess the
+    noise level itself.
 
     A network that knows images can paint one from nothing (``learns_prior``). An audit therefore runs the whole chain a second
-    time, on updates of noise, and scores that guess beside it: see ``simulations.report.studies.baselines``. That runs the
-    inversion before it twice.
+    time, on updates of noise, and scores that guess beside it: see ``simulations.report.studies.baselines``.
 
     One auxiliary example in eight is held out. Diagnostics, means in dB over them: ``holdout_psnr`` of images denoised from s =
     ``strongest`` / 2, beside ``holdout_psnr_noisy`` before that; and ``holdout_psnr_noise``, of what it paints from pure noise,
     beside ``holdout_psnr_mean_image`` of the mean of the other images.
 
     Attributes:
-        iterations: Steps of Adam; the learning rate warms up and falls to zero.
-        width: Channels of the U-Net at full resolution, at least 1.
-        batch_size: Auxiliary images per step, at most all of them.
-        learning_rate: The largest.
         strongest: Largest standard deviation of the noise in training, in units of images in [0, 1].
-        learned: Set by ``fit``.
     """
 
     source: ClassVar[str] = (
@@ -74,24 +46,14 @@ class LearnedDenoiser(Refinement):
         "(U-Net); differs: applied once, behind the inversion, to grains of several sizes"
     )
     threat: ClassVar[str] = "a guess of the images; auxiliary images like the clients'"
-    needs_auxiliary: ClassVar[bool] = True
     learns_prior: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "width": 4, "batch_size": 8}
 
-    iterations: int = 400
-    width: int = 12
-    batch_size: int = 32
-    learning_rate: float = 4e-3
-    strongest: float = 0.5
-    learned: Denoiser | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "width", 1, MOST_WIDTH)
-        require_whole(self, "batch_size", 1, MOST_EXAMPLES)
-        require_scale(self, "learning_rate", most=1)
-        require_scale(self, "strongest", most=2)
+    iterations: int = steps_field(400)
+    width: int = width_field(12)
+    batch_size: int = examples_field(32)
+    learning_rate: float = scale_field(4e-3, most=1)
+    strongest: float = scale_field(0.5, most=2)
+    learned: LearnedMap | None = field(default=None, repr=False, compare=False)
 
     @property
     def learns_from_defenses(self) -> bool:
@@ -99,57 +61,31 @@ class LearnedDenoiser(Refinement):
         return False
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network; deterministic given the generator.
-
-        Raises:
-            AttackError: With fewer than 16 auxiliary examples.
-        """
-        kept, held = kept_and_held(knowledge.auxiliary, generator, str(self))
+        """Trains the network; deterministic given the generator."""
+        auxiliary = knowledge.auxiliary
+        kept, held = (select(auxiliary, rows) for rows in kept_and_held(len(auxiliary), generator))
         channels, shape = kept.images.shape[1], tuple(kept.images.shape[1:])
         network = UNet(channels, channels, self.width, generator).to(kept.images)
 
         def spoil(examples: Batch) -> Tensor:
             return noisy(examples.images, self.strongest * torch.rand(len(examples), generator=generator), generator)
 
-        train_on_pairs(
-            network, kept, spoil, generator,
-            iterations=self.iterations, batch_size=self.batch_size, learning_rate=self.learning_rate,
-        )  # fmt: skip
+        self.train(network, kept, spoil, generator)
         scores = self._judged(network, kept.images, held.images, generator)
-        return replace(self, learned=Denoiser(network.cpu(), shape, scores))
+        return replace(self, learned=LearnedMap(network.cpu(), shape, scores))
 
     def _judged(self, network: nn.Module, kept: Tensor, held: Tensor, generator: torch.Generator) -> dict[str, float]:
         spoiled = noisy(held, torch.full((len(held),), self.strongest / 2), generator)
         nothing = torch.rand(held.shape, generator=generator).to(held)
         guesses = {
-            "": denoised(network, spoiled), "_noisy": spoiled, "_noise": denoised(network, nothing),
+            "": mapped(network, spoiled), "_noisy": spoiled, "_noise": mapped(network, nothing),
             "_mean_image": kept.mean(0).expand_as(held),
         }  # fmt: skip
         return {f"holdout_psnr{name}": mean_psnr(guess, held) for name, guess in guesses.items()}
 
-    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
-        """Denoises every image.
-
-        Raises:
-            AttackError: When images have another shape than the auxiliary ones.
-        """
-        assert self.learned is not None
-        shape = tuple(guess.images.shape[1:])
-        if shape != self.learned.shape:
-            raise AttackError(f"images have shape {shape}, auxiliary ones {self.learned.shape}")
-        weight = next(self.learned.network.parameters())
-        images = denoised(self.learned.network, guess.images.to(weight)).to(guess.images)
-        return replace(guess, images=images, diagnostics=guess.diagnostics | self.learned.diagnostics)
-
 
 def noisy(images: Tensor, std: Tensor, generator: torch.Generator) -> Tensor:
-    """Images (B, C, H, W) under normal noise of a random grain each, clipped to [0, 1].
-
-    Args:
-        images: In [0, 1].
-        std: (B,), standard deviation of the noise of each image before clipping.
-        generator: CPU generator of the noise.
-    """
+    """Images (B, C, H, W) under normal noise of a random grain each and of standard deviations (B,), clipped to [0, 1]."""
     grains = torch.randint(len(GRAINS), (len(images),), generator=generator).tolist()
     noise = torch.stack([_grained(images.shape[1:], GRAINS[at], generator) for at in grains])
     return (images + (std.view(-1, 1, 1, 1) * noise).to(images)).clamp(0, 1)
@@ -161,10 +97,3 @@ def _grained(shape: torch.Size, grain: int, generator: torch.Generator) -> Tenso
     coarse = torch.randn(1, channels, height // grain + 2, width // grain + 2, generator=generator)
     top, left = torch.randint(grain, (2,), generator=generator).tolist()
     return F.interpolate(coarse, scale_factor=float(grain))[0, :, top : top + height, left : left + width]
-
-
-def denoised(network: nn.Module, images: Tensor) -> Tensor:
-    """The network's guess (B, C, H, W), in [0, 1]."""
-    with torch.no_grad():
-        cleaned: Tensor = network(images.clamp(0, 1))
-    return cleaned.clamp(0, 1)

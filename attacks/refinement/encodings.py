@@ -14,7 +14,7 @@ from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from defenses.base import Batch
-from defenses.checks import MOST_EXAMPLES, require_scale, require_whole
+from defenses.checks import examples_field, scale_field
 from defenses.images.instahide import InstaHide
 
 
@@ -33,7 +33,8 @@ class EncodingInversion(Refinement):
 
     An encoding is s * sum_j w_j x_j with pixels in [-1, 1] and secret signs s, so that |encoding| = |sum_j w_j x_j| has no
     secret sign left. The originals are then guessed from absolute values by linear regression, which is learned on auxiliary
-    images that the server encodes itself, with the public number of images and law of weights.
+    images that the server encodes itself, with the public number of images and law of weights. The paper's attack clusters many
+    encodings of the same images and solves for these; this one uses a single encoding, and is far weaker.
 
     Attributes:
         components: Principal components of the absolute values that the regression sees.
@@ -41,9 +42,6 @@ class EncodingInversion(Refinement):
         repeats: Encodings per auxiliary image.
         batch_size: Auxiliary images that are mixed with each other.
         max_auxiliary: Auxiliary images that are used.
-
-    Source: Carlini et al., "Is Private Learning Possible with Instance Encoding?", 2021, section 4 (taking absolute values). Their
-    attack clusters many encodings of the same images and solves for these; this one uses a single encoding, and is far weaker.
     """
 
     source: ClassVar[str] = "Carlini 2021, section 4: absolute values; then ridge regression, our own"
@@ -53,25 +51,16 @@ class EncodingInversion(Refinement):
     needs_auxiliary: ClassVar[bool] = True
     quick: ClassVar[Mapping[str, Any]] = {"repeats": 1, "batch_size": 8}
 
-    components: int = 128
-    ridge: float = 0.1
-    repeats: int = 4
-    batch_size: int = 32
-    max_auxiliary: int = 2000
+    components: int = examples_field(128)
+    ridge: float = scale_field(0.1)
+    repeats: int = examples_field(4)
+    batch_size: int = examples_field(32, 2)
+    max_auxiliary: int = examples_field(2000, 2)
     learned: tuple[_Map, ...] | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        for name, least in (("components", 1), ("repeats", 1), ("batch_size", 2), ("max_auxiliary", 2)):
-            require_whole(self, name, least, MOST_EXAMPLES)
-        require_scale(self, "ridge")
 
     @torch.no_grad()
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> EncodingInversion:
-        """Learns the regression for the pipeline's first InstaHide; without one, that there is nothing to undo.
-
-        Raises:
-            AttackError: With fewer than two auxiliary images.
-        """
+        """Learns the regression for the pipeline's first InstaHide; without one, that there is nothing to undo."""
         defense = next((d for d in knowledge.pipeline.defenses if isinstance(d, InstaHide)), None)
         if defense is None:
             return replace(self, learned=())
@@ -103,9 +92,6 @@ class EncodingInversion(Refinement):
         """Regresses every image; nothing is random.
 
         Diagnostics gain "instahide": whether there was one to undo.
-
-        Raises:
-            AttackError: When images have another number of values than the auxiliary ones.
         """
         learned = self.learned or ()
         notes = guess.diagnostics | {"instahide": float(len(learned))}

@@ -8,6 +8,8 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
+from attacks.assignment import assigned
+
 Seams = tuple[tuple[Tensor, Tensor, Tensor], list[tuple[int, Tensor, Tensor, bool]]]
 FEW = 4
 """Windows of at most so many blocks are solved by trying every order."""
@@ -157,10 +159,7 @@ class _Puzzle:
         swapped = torch.arange(k)
         p, q = divmod(int(self._swap_gains(around, current, inner).argmin()), k)
         swapped[p], swapped[q] = q, p
-        from scipy.optimize import linear_sum_assignment
-
-        assigned = torch.from_numpy(linear_sum_assignment(around.numpy())[1])
-        return torch.stack([torch.arange(k), swapped, assigned])
+        return torch.stack([torch.arange(k), swapped, assigned(around)])
 
     def _swap_gains(self, around: Tensor, current: Tensor, inner: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """What every swap of two blocks adds to the cost, (k, k); ``around``: cost of each block at each position now."""

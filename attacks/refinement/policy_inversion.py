@@ -16,7 +16,7 @@ from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from attacks.refinement.transform_inverses import changes_nothing, has_direction, invert_transform
-from defenses.checks import MOST_EXAMPLES, require, require_scale, require_whole
+from defenses.checks import choice_field, examples_field, scale_field
 from defenses.images.ats import ATS, parse_policies
 from defenses.images.transforms import LIBRARY, apply_transform
 
@@ -86,7 +86,8 @@ class PolicyInversion(Refinement):
         x^_T = T^-(x~) + E[x - T^-(T(x)) | T(x) = x~]
 
     The expectation is that of the joint Gaussian with the covariances of the auxiliary images. Where T loses nothing the error is
-    zero; pixels that T pushed out of the frame get their mean given those that are seen.
+    zero; pixels that T pushed out of the frame get their mean given those that are seen. Balunovic et al. 2022 attack ATS early in
+    training instead.
 
     Attributes:
         prior: The density of transformed images: "gaussian", one probabilistic PCA, or "classes", a mixture of one per class.
@@ -94,9 +95,6 @@ class PolicyInversion(Refinement):
         noise: Standard deviation that recovered pixels are assumed to be wrong by, in [0, 1] pixels.
         consistency: Weight of the last term; 0 leaves it out.
         max_auxiliary: Auxiliary images that are used.
-
-    Source: adaptive attack on Gao et al. 2021 (ATS); the conditional mean is that of Tipping and Bishop, "Probabilistic Principal
-    Component Analysis", 1999. Our own; Balunovic et al. 2022 attack ATS early in training instead.
     """
 
     source: ClassVar[str] = "our adaptive attack on ATS; density: Tipping and Bishop 1999, Eq. 4-9"
@@ -104,26 +102,15 @@ class PolicyInversion(Refinement):
     threat: ClassVar[str] = "recovered images, the ATS policies (never the draws), auxiliary images like the clients'"
     needs_auxiliary: ClassVar[bool] = True
 
-    prior: str = "gaussian"
-    components: int = 64
-    noise: float = 0.05
-    consistency: float = 1.0
-    max_auxiliary: int = 1000
+    prior: str = choice_field("gaussian", PRIORS)
+    components: int = examples_field(64)
+    noise: float = scale_field(0.05, most=1)
+    consistency: float = scale_field(1.0, zero=True)
+    max_auxiliary: int = examples_field(1000, 2)
     learned: tuple[_Undo, ...] | None = field(default=None, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        require(self.prior in PRIORS, self, "prior", " | ".join(PRIORS))
-        require_whole(self, "components", 1, MOST_EXAMPLES)
-        require_whole(self, "max_auxiliary", 2, MOST_EXAMPLES)
-        require_scale(self, "noise", most=1)
-        require_scale(self, "consistency", zero=True)
-
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> PolicyInversion:
-        """Learns what each draw of the pipeline's first ATS does to auxiliary images; without ATS, that there is nothing to undo.
-
-        Raises:
-            AttackError: With fewer than two auxiliary images, or more than ``MOST_DRAWS`` different draws.
-        """
+        """Learns what each draw of the pipeline's first ATS does to auxiliary images; without ATS there is nothing to undo."""
         defense = next((d for d in knowledge.pipeline.defenses if isinstance(d, ATS)), None)
         if defense is None:
             return replace(self, learned=())
@@ -160,9 +147,6 @@ class PolicyInversion(Refinement):
 
         Diagnostics gain "ats-draws" (how many there may be; 0 without ATS), "ats-policy" (number of the chosen policy, from 0; the
         mean over the images) and "ats-margin" (log score above that of the second draw, mean; infinite if there is one draw).
-
-        Raises:
-            AttackError: When images have another number of values than the auxiliary ones.
         """
         learned = self.learned or ()
         notes = guess.diagnostics | {"ats-draws": float(len(learned))}

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.image_measures import psnr
+from attacks.image_measures import mean_psnr
 from attacks.networks.unet import UNet
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from defenses.base import Batch, InputDefense
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require_scale, require_share, require_whole
+from defenses.checks import examples_field, scale_field, share_field, steps_field, width_field
 from defenses.pipeline import Pipeline
 
 HOLDOUT = 8
@@ -24,13 +24,13 @@ HOLDOUT = 8
 
 
 @dataclass(frozen=True)
-class Restorer:
-    """What ``LearnedRestorer.fit`` learned.
+class LearnedMap:
+    """What a ``NetworkRefinement`` learned.
 
     Attributes:
-        network: Maps ``network_input`` to clean images, in eval mode; None when the clients protect no images.
+        network: Images (B, C, H, W) in [0, 1] -> clean ones, in eval mode; None when there is nothing to undo.
         shape: (C, H, W) of the images that it was trained on.
-        diagnostics: ``holdout_psnr`` and ``holdout_psnr_unrestored``, means in dB; see ``LearnedRestorer``.
+        diagnostics: Means over held-out images, in dB.
     """
 
     network: nn.Module | None
@@ -38,29 +38,84 @@ class Restorer:
     diagnostics: dict[str, float]
 
 
-@dataclass(frozen=True, repr=False)
-class LearnedRestorer(Refinement):
-    """A U-Net trained on (protected, clean) pairs of auxiliary images, applied to the images that an inversion recovered.
-
-    The clients' input defences are run on auxiliary images with fresh randomness at every step, and the network learns
-    the mean of the clean image given the protected one (squared error). It works for every input defence, since it needs
-    nothing but to run it; no secret of a client enters. Its input is x and |2x - 1|: the second undoes random sign flips
-    (InstaHide) and costs the others little. Inversions are imperfect, so Gaussian noise is added to the inputs in training,
-    of a standard deviation that is drawn for each image from [0, ``input_noise``].
-
-    One auxiliary example in eight is held out. The diagnostics of every guess say how well it is restored from an *exact*
-    protected image: ``holdout_psnr``, beside ``holdout_psnr_unrestored`` of the protected image itself. Where the first is not
-    above the second, the restorer learned nothing and is no evidence about the defence.
+class NetworkRefinement(Refinement):
+    """Base of refinements by a U-Net that was trained on spoiled and clean auxiliary images.
 
     Attributes:
         iterations: Steps of Adam; the learning rate warms up and falls to zero.
         width: Channels of the U-Net at full resolution, at least 1.
         batch_size: Auxiliary images per step, at most all of them; also the group that a defence mixes examples of.
         learning_rate: The largest.
-        input_noise: Largest standard deviation of the noise added in training, in units of images in [0, 1].
-        learned: Set by ``fit``.
+    """
 
-    The attack that a server would run in practice; the papers' own (shredder, jigsaw) solve each image without learning.
+    needs_auxiliary: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "width": 4, "batch_size": 8}
+    iterations: int
+    width: int
+    batch_size: int
+    learning_rate: float
+
+    def train(
+        self, network: nn.Module, clean: Batch, spoil: Callable[[Batch], Tensor], generator: torch.Generator
+    ) -> nn.Module:
+        """Adam on the squared error of what ``network`` makes of spoiled images, under fresh draws at every step."""
+        optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)
+        # The rate rises for a fifth of the way, which must be longer than one step.
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, self.learning_rate, max(self.iterations, 6), pct_start=0.2
+        )
+        for _ in range(self.iterations):
+            examples = select(clean, torch.randperm(len(clean), generator=generator)[: self.batch_size])
+            loss = (network(spoil(examples)) - examples.images).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        return network.eval()
+
+    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        """Maps every image; where there is nothing to undo they stay as they are, with ``nothing_to_undo`` = 1."""
+        network, shape = self.learned.network, tuple(guess.images.shape[1:])
+        if network is None:
+            return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
+        if shape != self.learned.shape:
+            raise AttackError(f"images have shape {shape}, auxiliary ones {self.learned.shape}")
+        images = mapped(network, guess.images.to(next(network.parameters()))).to(guess.images)
+        return replace(guess, images=images, diagnostics=guess.diagnostics | self.learned.diagnostics)
+
+
+def mapped(network: nn.Module, images: Tensor) -> Tensor:
+    """What a network makes of images (B, C, H, W) in [0, 1]: as many, in [0, 1]."""
+    with torch.no_grad():
+        clean: Tensor = network(images.clamp(0, 1))
+    return clean.clamp(0, 1)
+
+
+class WithoutSigns(nn.Module):
+    """Images (B, C, H, W) in [0, 1] with |2x - 1|, which sign flips leave as it is, as C more channels."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """See the class."""
+        return torch.cat([images, (2 * images - 1).abs()], 1)
+
+
+@dataclass(frozen=True, repr=False)
+class LearnedRestorer(NetworkRefinement):
+    """A U-Net trained on (protected, clean) pairs of auxiliary images, applied to the images that an inversion recovered.
+
+    The clients' input defences are run on auxiliary images with fresh randomness at every step, and the network learns
+    the mean of the clean image given the protected one (squared error). It works for every input defence, since it needs
+    nothing but to run it. Its input is x and |2x - 1|: the second undoes random sign flips (InstaHide) and costs the others little.
+    Inversions are imperfect, so Gaussian noise is added to the inputs in training, of a standard deviation that is drawn for each
+    image from [0, ``input_noise``].
+
+    One auxiliary example in eight is held out. The diagnostics of every guess say how well it is restored from an *exact*
+    protected image: ``holdout_psnr``, beside ``holdout_psnr_unrestored`` of the protected image itself. Where the first is not
+    above the second, the restorer is no evidence about the defence.
+
+    Attributes:
+        input_noise: Largest standard deviation of the noise added in training, in units of images in [0, 1].
     """
 
     source: ClassVar[str] = (
@@ -69,122 +124,50 @@ class LearnedRestorer(Refinement):
     threat: ClassVar[str] = (
         "a guess of the protected images; the defences' algorithm; auxiliary images like the clients'"
     )
-    needs_auxiliary: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "width": 4, "batch_size": 8}
 
-    iterations: int = 200
-    width: int = 12
-    batch_size: int = 32
-    learning_rate: float = 4e-3
-    input_noise: float = 0.05
-    learned: Restorer | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "width", 1, MOST_WIDTH)
-        require_whole(self, "batch_size", 1, MOST_EXAMPLES)
-        require_scale(self, "learning_rate", most=1)
-        require_share(self, "input_noise")
+    iterations: int = steps_field(200)
+    width: int = width_field(12)
+    batch_size: int = examples_field(32)
+    learning_rate: float = scale_field(4e-3, most=1)
+    input_noise: float = share_field(0.05)
+    learned: LearnedMap | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network; deterministic given the generator.
-
-        Raises:
-            AttackError: With fewer than 16 auxiliary examples.
-        """
+        """Trains the network; deterministic given the generator."""
         batch, shape = knowledge.auxiliary, tuple(knowledge.auxiliary.images.shape[1:])
         if not any(isinstance(defense, InputDefense) for defense in knowledge.pipeline.defenses):
-            return replace(self, learned=Restorer(None, shape, {}))
-        kept, held = kept_and_held(batch, generator, str(self))
+            return replace(self, learned=LearnedMap(None, shape, {}))
+        kept, held = (select(batch, rows) for rows in kept_and_held(len(batch), generator))
         network = self._train(kept, knowledge.pipeline, generator)
         protected = protect_afresh(knowledge.pipeline, held, generator).images
         scores = {
-            "holdout_psnr": mean_psnr(restore(network, protected), held.images),
+            "holdout_psnr": mean_psnr(mapped(network, protected), held.images),
             "holdout_psnr_unrestored": mean_psnr(protected, held.images),
         }
-        return replace(self, learned=Restorer(network.cpu(), shape, scores))
+        return replace(self, learned=LearnedMap(network.cpu(), shape, scores))
 
     def _train(self, clean: Batch, pipeline: Pipeline, generator: torch.Generator) -> nn.Module:
         def protected(examples: Batch) -> Tensor:
             images = protect_afresh(pipeline, examples, generator).images
             std = self.input_noise * torch.rand(len(examples), 1, 1, 1, generator=generator)
             noisy = images + (std * torch.randn(images.shape, generator=generator)).to(images)
-            return network_input(noisy.clamp(0, 1))
+            return noisy.clamp(0, 1)
 
         channels = clean.images.shape[1]
         network = UNet(2 * channels, channels, self.width, generator).to(clean.images)
-        return train_on_pairs(
-            network, clean, protected, generator,
-            iterations=self.iterations, batch_size=self.batch_size, learning_rate=self.learning_rate,
-        )  # fmt: skip
-
-    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
-        """Restores every image. Where the clients protect none they stay as they are, with ``nothing_to_undo`` = 1.
-
-        Raises:
-            AttackError: When images have another shape than the auxiliary ones.
-        """
-        assert self.learned is not None
-        network, shape = self.learned.network, tuple(guess.images.shape[1:])
-        if network is None:
-            return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
-        if shape != self.learned.shape:
-            raise AttackError(f"images have shape {shape}, auxiliary ones {self.learned.shape}")
-        weight = next(network.parameters())
-        images = restore(network, guess.images.to(weight)).to(guess.images)
-        return replace(guess, images=images, diagnostics=guess.diagnostics | self.learned.diagnostics)
+        return self.train(nn.Sequential(WithoutSigns(), network), clean, protected, generator)
 
 
-def train_on_pairs(
-    network: nn.Module, clean: Batch, spoil: Callable[[Batch], Tensor], generator: torch.Generator, *, iterations: int,
-    batch_size: int, learning_rate: float,
-) -> nn.Module:  # fmt: skip
-    """Adam on the squared error between what a network makes of spoiled images and the clean ones.
-
-    Args:
-        network: What ``spoil`` returns -> images (B, C, H, W) in [0, 1].
-        clean: The examples.
-        spoil: Clean examples -> the network's input, under fresh draws at every step.
-        generator: Of the choice of examples.
-        iterations: Steps.
-        batch_size: Examples per step, at most all of them.
-        learning_rate: The largest; it warms up and falls to zero.
-
-    Returns:
-        The network, in eval mode.
-    """
-    optimizer = torch.optim.Adam(network.parameters(), learning_rate)
-    # The rate rises for a fifth of the way, which must be longer than one step.
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, max(iterations, 6), pct_start=0.2)
-    for _ in range(iterations):
-        examples = select(clean, torch.randperm(len(clean), generator=generator)[:batch_size])
-        loss = (network(spoil(examples)) - examples.images).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    return network.eval()
-
-
-def kept_and_held(auxiliary: Batch, generator: torch.Generator, learner: str) -> tuple[Batch, Batch]:
-    """Auxiliary examples to learn from, and one in ``HOLDOUT`` to judge by.
+def kept_and_held(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows of auxiliary examples to learn from, and one in ``HOLDOUT`` to judge by.
 
     Raises:
         AttackError: With fewer than 16 examples.
     """
-    if len(auxiliary) < 2 * HOLDOUT:
-        raise AttackError(
-            f"{learner} learns from {2 * HOLDOUT} auxiliary examples or more, and there are {len(auxiliary)}"
-        )
-    order = torch.randperm(len(auxiliary), generator=generator)
-    kept, held = order.tensor_split([len(auxiliary) - len(auxiliary) // HOLDOUT])
-    return select(auxiliary, kept), select(auxiliary, held)
-
-
-def network_input(images: Tensor) -> Tensor:
-    """Images (B, C, H, W) in [0, 1] with |2x - 1|, which sign flips leave as it is, as C more channels."""
-    return torch.cat([images, (2 * images - 1).abs()], 1)
+    if count < 2 * HOLDOUT:
+        raise AttackError(f"learning takes {2 * HOLDOUT} auxiliary examples or more, there are {count}")
+    order = torch.randperm(count, generator=generator)
+    return order[: count - count // HOLDOUT], order[count - count // HOLDOUT :]
 
 
 def protect_afresh(pipeline: Pipeline, clean: Batch, generator: torch.Generator) -> Batch:
@@ -193,20 +176,7 @@ def protect_afresh(pipeline: Pipeline, clean: Batch, generator: torch.Generator)
     return pipeline.protect_batch(pipeline.protect_once(clean, key), key)
 
 
-def restore(network: nn.Module, protected: Tensor) -> Tensor:
-    """The network's guess (B, C, H, W), in [0, 1]."""
-    with torch.no_grad():
-        restored: Tensor = network(network_input(protected.clamp(0, 1)))
-    return restored.clamp(0, 1)
-
-
 def select(batch: Batch, rows: Tensor) -> Batch:
     """Some examples."""
     rows = rows.to(batch.images.device)
     return Batch(batch.images[rows], batch.targets[rows])
-
-
-def mean_psnr(guess: Tensor, truth: Tensor) -> float:
-    """In dB, over images."""
-    # Equal images have infinite PSNR, which no report can average; 100 dB is beyond any picture.
-    return float(psnr(guess, truth).clamp(max=100).mean())

@@ -13,7 +13,7 @@ from torch import Tensor
 from attacks.image_measures import total_variation
 from attacks.refinement.jigsaw import place_blocks
 from attacks.refinement.unshuffle import Piece, Unshuffle, Windows
-from defenses.checks import MOST_STEPS, require_scale, require_whole
+from defenses.checks import scale_field, steps_field
 from defenses.images.visual_mixer_windows import Level
 
 
@@ -23,29 +23,21 @@ class Shredder(Unshuffle):
 
     One step proposes a swap in every fourth window (no two of them touch, so that their costs do not interact) of every image and
     channel at once. A swap that adds d to the total variation is kept with probability exp(-d / T); T falls linearly to 0. Every
-    window keeps its values. An image that ends with more total variation than it came with is given back as it came.
+    window keeps its values. An image that ends with more total variation than it came with is given back as it came. Images of
+    least variation are flatter than the truth: expect edges and lines of pictures to come out as blobs. Li et al. name no
+    algorithm; annealing is our choice.
 
     Attributes:
-        window: Side of the windows in pixels; 0: from the pipeline.
-        partition: "inferred", or "told": an upper bound that is told the true windows.
         sweeps: Proposals per window.
         temperature: The first T, in units of images in [0, 1].
-
-    Source: the "image shredder" that Li et al. (NDSS 2024) defend against, without an algorithm; annealing is our choice. Images of
-    least variation are flatter than the truth: expect edges and lines of pictures to come out as blobs.
     """
 
     source: ClassVar[str] = "the image shredder of Li et al., VisualMixer, NDSS 2024, Sec. V; annealed total variation"
     effort: ClassVar[Mapping[str, str]] = {"sweeps": "iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"sweeps": 5}
 
-    sweeps: int = 1000
-    temperature: float = 0.2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "sweeps", 1, MOST_STEPS)
-        require_scale(self, "temperature", zero=True)
+    sweeps: int = steps_field(1000)
+    temperature: float = scale_field(0.2, zero=True)
 
     def card(self) -> dict[str, int | str]:
         """Proposals for each window."""
@@ -78,26 +70,18 @@ class Jigsaw(Unshuffle):
     """Puts the blocks of every window where their edges fit their neighbours best; see ``place_blocks``.
 
     Its unit is what the clients' defence moved: the blocks of ``BlockShuffle``, or single pixels of ``VisualMixer``, where
-    edges say little (use ``Shredder``). With ``window`` alone, without a pipeline that shuffles, pixels.
+    edges say little (use ``Shredder``). With ``window`` alone, without a pipeline that shuffles, pixels. Compatibility is the
+    paper's; placement by optimal assignment is ours, since windows confine every piece.
 
     Attributes:
-        window: Side of the windows in pixels; 0: from the pipeline.
-        partition: "inferred", or "told": an upper bound that is told the true windows.
         sweeps: Most visits of each window.
-
-    Source: Pomeranz, Shemesh, Ben-Shahar, "A fully automated greedy square jigsaw puzzle solver", CVPR 2011, Eq. 3
-    (prediction-based compatibility); placement by optimal assignment is ours, since windows confine every piece.
     """
 
     source: ClassVar[str] = "Pomeranz et al., greedy square jigsaw puzzle solver, CVPR 2011, Eq. 3"
     effort: ClassVar[Mapping[str, str]] = {"sweeps": "iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"sweeps": 5}
 
-    sweeps: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "sweeps", 1, MOST_STEPS)
+    sweeps: int = steps_field(10)
 
     def card(self) -> dict[str, int | str]:
         """Visits of each window."""
@@ -121,13 +105,7 @@ class Jigsaw(Unshuffle):
 
 
 class _Group(NamedTuple):
-    """M windows of which no two touch.
-
-    Attributes:
-        pixels: (M, n), counted through all planes; only the first of each row count.
-        held: (M,), how many.
-        draws: (M,), which of a sweep's draws are theirs.
-    """
+    """M windows of which no two touch: pixels (M, n) counted through all planes, how many of them are held (M,), draws (M,)."""
 
     pixels: Tensor
     held: Tensor
@@ -193,14 +171,7 @@ def _members(levels: list[Level], image: int, height: int, width: int) -> list[T
 
 
 def _swap_groups(pieces: Sequence[Windows], copies: int, height: int, width: int) -> tuple[list[_Group], list[int]]:
-    """The windows of all planes in groups in which no two touch, and how many windows each piece has.
-
-    Args:
-        pieces: Windows of the images of each piece, whose planes lie one after the other.
-        copies: Planes per image.
-        height: H in pixels.
-        width: W in pixels.
-    """
+    """The windows of all planes, ``copies`` an image, in groups in which no two touch, and how many windows each piece has."""
     groups: dict[tuple[int, int, int], list[tuple[Tensor, int]]] = defaultdict(list)
     counts, number, start = [], 0, 0
     for windows in pieces:

@@ -31,16 +31,11 @@ def changes_nothing(index: int, channels: int) -> bool:
 
 
 def invert_transform(images: Tensor, index: int, sign: int) -> Tensor:
-    """Undoes transform ``index`` as far as a formula can; pixels that it pushed out of the frame stay black or grey.
+    """Undoes transform ``index`` (0 to 49), applied with this sign, as far as a formula can: (B, C, H, W) in [0, 1].
 
-    Shear, shift and rotation go the other way. Invert is its own inverse. Blends are divided by their factor, which is exact where
-    nothing was clipped (contrast: where the mean survived). Equalize, autocontrast, posterize and solarize are not one to one and
-    are left as they are.
-
-    Args:
-        images: (B, C, H, W) in [0, 1], results of the transform.
-        index: 0 to 49.
-        sign: 1 or -1, as it was applied.
+    Shear, shift and rotation go the other way; pixels that they pushed out of the frame stay black or grey. Invert is its own
+    inverse. Blends are divided by their factor, which is exact where nothing was clipped (contrast: where the mean survived).
+    Equalize, autocontrast, posterize and solarize are not one to one and are left as they are.
     """
     name, level, _ = LIBRARY[index]
     size = magnitude(name, level)

@@ -17,7 +17,7 @@ from attacks.refinement.base import Begun, Refinement
 from attacks.refinement.restoration import protect_afresh
 from attacks.refinement.window_inference import WindowInference, learn_windows
 from defenses.base import Batch
-from defenses.checks import MOST_SIDE, require, require_whole
+from defenses.checks import MOST_SIDE, choice_field, whole_field
 from defenses.images.block_shuffle import BlockShuffle
 from defenses.images.vfe import window_fill, window_sum
 from defenses.images.visual_mixer import VisualMixer, shuffle_windows
@@ -70,19 +70,22 @@ class Unshuffle(Refinement):
     With ``window`` = 0, the windows of ``BlockShuffle`` are known. Those of ``VisualMixer`` depend on the original image, which the
     algorithm run on the guess would not see: shuffling makes small windows look rough and large ones flat. They are inferred; see
     ``window_inference``. The diagnostic ``windows_expected`` is the share of pixels whose window is expected to be found.
+
+    Attributes:
+        window: Side of the windows in pixels; 0: from the pipeline.
+        partition: "inferred", or "told": an upper bound that gets the true windows.
     """
 
     threat: ClassVar[str] = (
         "a guess of the protected images and the defence's algorithm; auxiliary images, from which it learns to tell how large "
         "the windows of VisualMixer are"
     )
-    window: int = 0
-    partition: str = "inferred"
+    window: int = whole_field(0, 0, MOST_SIDE, "; 0: from the pipeline")
+    partition: str = choice_field("inferred", PARTITIONS)
     learned: Learned | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_whole(self, "window", 0, MOST_SIDE, "; 0: from the pipeline")
-        require(self.partition in PARTITIONS, self, "partition", ", ".join(PARTITIONS))
+        super().__post_init__()
         if self.window and self.reveals_windows:
             raise ValueError(f"{self}: window is given and the windows are told; allowed: one of the two")
 
@@ -102,11 +105,7 @@ class Unshuffle(Refinement):
         return "told the true windows" if self.reveals_windows else ""
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keeps the first shuffle of the clients' pipeline, if there is one, and learns to find its windows.
-
-        Raises:
-            AttackError: Without auxiliary images, where windows must be inferred.
-        """
+        """Keeps the first shuffle of the clients' pipeline, if there is one, and learns to find its windows."""
         defenses = knowledge.pipeline.defenses
         at = next((i for i, d in enumerate(defenses) if isinstance(d, VisualMixer | BlockShuffle)), None)
         if at is None:
@@ -208,10 +207,6 @@ class WindowMean(Unshuffle):
     """Replaces every window by its mean, channel by channel: what shuffling never hides.
 
     It undoes nothing: it says what a picture of this resolution gives away, and an attack on the order inside windows must beat it.
-
-    Attributes:
-        window: Side of the windows in pixels; 0: from the pipeline.
-        partition: "inferred", or "told": an upper bound that is told the true windows.
     """
 
     source: ClassVar[str] = "VisualMixer (NDSS 2024), Algorithm 1, keeps the values of every window; ours"

@@ -1,9 +1,8 @@
 """Which windows VisualMixer shuffled an image in, told from the shuffled image: the partition is an unknown like the pixels.
 
-Shuffling whitens an image below the size of its windows and leaves it alone above: the means of the parts of a shuffled window
-differ no more than chance makes them, and do not agree across colour channels; those of an image that was not shuffled at that
-scale do both. So every region that Algorithm 1 may have cut is judged by how much the means of its parts vary at each scale, and
-how far channels agree in that. The server learns the judgement on auxiliary images that it mixes itself.
+The means of the parts of a shuffled window differ no more than chance makes them, and do not agree across colour channels; those
+of an image that was not shuffled at that scale do both. So every region that Algorithm 1 may have cut is judged by how much the
+means of its parts vary at each scale, and how far channels agree in that, as learned on auxiliary images.
 """
 
 from __future__ import annotations
@@ -55,13 +54,9 @@ class WindowInference:
 
     def __call__(self, images: Tensor) -> tuple[list[Level], Tensor]:
         """The partition of which most pixels are expected to have the right window size, of all that Algorithm 1 can draw and of
-        one size everywhere.
+        one size everywhere; and of each image the expected share of pixels that are right, (B,).
 
-        Args:
-            images: (B, C, H, W) in [0, 1], shuffled, exact or as an inversion guessed them.
-
-        Returns:
-            The windows, and for each image the expected share of pixels whose window size is right, (B,).
+        Of images (B, C, H, W) in [0, 1], shuffled, exact or as an inversion guessed them.
         """
         height, width = self.shape
         if not self.judges:
@@ -74,13 +69,9 @@ class WindowInference:
 
 
 def learn_windows(sizes: list[int], images: Tensor, mix: Mix, generator: torch.Generator) -> WindowInference:
-    """Learns to find the windows of images like these.
+    """Learns to find the windows of images like these (N, C, H, W), of random ones where there are many.
 
-    Args:
-        sizes: As ``VisualMixer.sizes`` gives them.
-        images: (N, C, H, W), auxiliary, in [0, 1]; random ones of them where there are many.
-        mix: The client's algorithm, with randomness of the attacker's own.
-        generator: CPU generator of all draws.
+    ``sizes`` are as ``VisualMixer.sizes`` gives them; ``mix`` is the client's algorithm, with randomness of the attacker's own.
     """
     shape = (images.shape[-2], images.shape[-1])
     if len(sizes) < 3:  # one size everywhere: nothing to find

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from attacks.base import Attack, Knowledge
-from attacks.guesses import Cells, Labels, Reconstruction
+from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
 from attacks.sender import EdgeHalf, Sender
 from defenses.base import Update
 from defenses.pipeline import Pipeline
 
-Guess = TypeVar("Guess", Reconstruction, Labels, Cells)
+Guess = TypeVar("Guess")
 
 BEYOND_RUN = "more transmissions than the run makes"
 """Why an attack that is sent images as often as it wishes is an upper bound."""
@@ -91,8 +90,9 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
         return self.transmissions
 
     def limited_to(self, transmissions: int) -> Self:
-        """The attack to fit where there are only so many transmissions, at least 1; one that uses many overrides this."""
-        return self
+        """The attack to fit where there are only so many transmissions, at least 1."""
+        own = min(self.transmissions, transmissions)
+        return self if own == self.transmissions else replace(self, transmissions=own)  # type: ignore[type-var]
 
     @property
     def beyond_run(self) -> bool:
@@ -115,31 +115,14 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
         """Whether it attacks the update of a trained client half as well."""
         return False
 
-    def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Guess:
-        """Attacks one observation.
-
-        Raises:
-            AttackError: When it cannot be attacked; ``attack_many`` turns this into a failed guess.
-        """
-        raise NotImplementedError
-
     def failed(self, observation: SmashedData, reason: str) -> Guess:
-        """The guess of an attack that failed: uniform grey. An attack on labels overrides this."""
-        images = torch.full((observation.num_targets, *observation.input_shape), 0.5)
-        unknown = torch.full((observation.num_targets,), -1)
-        return Reconstruction(images, unknown, failure=reason)  # type: ignore[return-value]
-
-    def attack_many(self, observations: Sequence[SmashedData], generators: Sequence[torch.Generator]) -> list[Guess]:
-        """Attacks independent observations, one generator each."""
-        return [self._attempt(*one) for one in zip(observations, generators, strict=True)]
+        """Uniform grey. An attack on labels overrides this."""
+        return Reconstruction.grey(observation.num_targets, observation.input_shape, reason)  # type: ignore[return-value]
 
     def _attempt(self, observation: SmashedData, generator: torch.Generator) -> Guess:
-        try:
-            if not len(observation.features):
-                raise AttackError("there are no transmissions to attack")
-            return self.attack_one(observation, generator)
-        except AttackError as error:
-            return self.failed(observation, str(error))
+        if not len(observation.features):
+            return self.failed(observation, "there are no transmissions to attack")
+        return super()._attempt(observation, generator)
 
 
 def sender_of(knowledge: Knowledge) -> Sender:
@@ -149,5 +132,5 @@ def sender_of(knowledge: Knowledge) -> Sender:
         AttackError: Outside of split learning.
     """
     if knowledge.sender is None:
-        raise AttackError("there is no client half to attack: this is for split learning")
+        raise AttackError("there is no client half to attack: this is for split learning only")
     return knowledge.sender

@@ -12,15 +12,14 @@ from torch import Tensor, nn
 
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.image_measures import psnr
+from attacks.image_measures import mean_psnr
 from attacks.networks.decoder import DecoderNetwork, Layout
 from attacks.observations import AttackError
-from attacks.refinement.restoration import HOLDOUT
+from attacks.refinement.restoration import kept_and_held
 from attacks.sender import Sender
-from attacks.smashed.base import SmashedAttack, SmashedData
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require, require_scale, require_whole
+from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
+from defenses.checks import examples_field, require, scale_field, steps_field, width_field
 
-MIN_EXAMPLES = 2 * HOLDOUT
 WARM_UP = 40
 """Steps over which the learning rate rises, as in the paper."""
 GROUPS_AT_ONCE = 8
@@ -56,32 +55,28 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
     A subclass says how several transmissions become one input (``pool_of``) and which network is trained how (``train``). One
     auxiliary image in eight is held out of the training; the diagnostics of every guess are ``holdout_psnr``, the mean in dB
     over these, and ``holdout_psnr_mean_image``, that of guessing the mean of the other seven for each. Where the first is not
-    above the second, the network learned nothing and is no evidence about the defence.
+    above the second, the network is no evidence about the defence.
 
     Attributes:
         iterations: Steps of the optimizer.
         width: Of the network.
-        batch_size: Auxiliary images per step, even; also the group that a defence mixes.
+        batch_size: Auxiliary images per step, and per transmission, even; also the group that a defence mixes.
         learning_rate: The largest.
-        learned: Set by ``fit``.
     """
 
     needs_auxiliary: ClassVar[bool] = True
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 16, "batch_size": 8}
 
-    iterations: int = 600
-    width: int = 64
-    batch_size: int = 32
-    learning_rate: float = 1e-3
+    iterations: int = steps_field(600)
+    width: int = width_field(64)
+    batch_size: int = examples_field(32, 2)
+    learning_rate: float = scale_field(1e-3)
     learned: LearnedDecoder | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "width", 1, MOST_WIDTH)
-        require_whole(self, "batch_size", 2, MOST_EXAMPLES)
+        super().__post_init__()
         require(self.batch_size % 2 == 0, self, "batch_size", "an even number")
-        require_scale(self, "learning_rate")
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
         """How the ``transmissions`` of the same images become one input; by default the first transmission alone."""
@@ -102,11 +97,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         raise NotImplementedError
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network.
-
-        Raises:
-            AttackError: When there are fewer than 16 auxiliary images, or no client half to send them with.
-        """
+        """Trains the network."""
         sender, kept, held = split_auxiliary(knowledge, generator)
         pool = self.pool_of(sender, kept, generator)
         draw = self.draws(sender, kept, pool, generator)
@@ -121,14 +112,8 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         return replace(self, learned=LearnedDecoder(network.cpu(), pool, tuple(sent.shape[2:]), scores))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Decodes the target images.
-
-        Raises:
-            AttackError: Before ``fit``; with fewer transmissions than it was fitted for; when tokens have another shape than those
-                of the auxiliary images, or are not finite.
-        """
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        """Decodes the target images."""
+        assert self.learned is not None
         if len(observation.features) < self.transmissions:
             there = len(observation.features)
             raise AttackError(
@@ -164,18 +149,12 @@ def split_auxiliary(knowledge: Knowledge, generator: torch.Generator) -> tuple[S
     Raises:
         AttackError: See ``DecoderAttack.fit``.
     """
-    images = knowledge.auxiliary.images
-    if knowledge.sender is None:
-        raise AttackError("a decoder of smashed data needs a client half to send auxiliary images: split learning only")
-    if len(images) < MIN_EXAMPLES:
-        raise AttackError(f"a decoder needs {MIN_EXAMPLES} auxiliary images or more, there are {len(images)}")
-    edge = knowledge.sender.edge
+    sender, images = sender_of(knowledge), knowledge.auxiliary.images
     # A client half that only cuts images has no weights.
-    weight = next(edge.parameters(), None) if isinstance(edge, nn.Module) else None
-    order = torch.randperm(len(images), generator=generator)
-    shuffled = images[order.to(images.device)].detach().float().to("cpu" if weight is None else weight.device)
-    kept, held = shuffled.tensor_split([len(images) - len(images) // HOLDOUT])
-    return knowledge.sender, kept, held
+    weight = next(sender.edge.parameters(), None) if isinstance(sender.edge, nn.Module) else None
+    device = "cpu" if weight is None else weight.device
+    kept, held = (images[rows.to(images.device)] for rows in kept_and_held(len(images), generator))
+    return sender, kept.detach().float().to(device), held.detach().float().to(device)
 
 
 def send(sender: Sender, images: Tensor, generator: torch.Generator) -> Tensor:
@@ -194,17 +173,10 @@ def tells_slots(sender: Sender, images: Tensor, generator: torch.Generator) -> b
 def independent_transmissions(
     sender: Sender, images: Tensor, transmissions: int, batch_size: int, generator: torch.Generator
 ) -> Tensor:
-    """Sends images several times, each time beside other images: (R, n, N, D).
+    """Sends images (n, C, H, W), 2 or more, several times, each time beside other images: (R, n, N, D).
 
     Half a batch stays together in every transmission, as the targets of an observation do; the other half is another such group,
     drawn anew. Each group thereby is the rest of the other's batch, and nothing that was sent is thrown away.
-
-    Args:
-        sender: Sends a batch, all defences drawn afresh.
-        images: (n, C, H, W), 2 or more.
-        transmissions: R.
-        batch_size: Of a transmission, at most.
-        generator: Draws who is sent with whom, and defences.
     """
     half = min(batch_size // 2, len(images) // 2)
     groups = torch.arange(len(images), device=images.device).tensor_split(-(-len(images) // half))
@@ -273,8 +245,3 @@ def train_decoder(
         optimizer.step()
         schedule.step()
     return network
-
-
-def mean_psnr(guess: Tensor, truth: Tensor) -> float:
-    """Over the images, in dB; at most 100 each, since no report can average infinity."""
-    return float(psnr(guess, truth).clamp(max=100).mean())

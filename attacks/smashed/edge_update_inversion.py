@@ -19,7 +19,7 @@ from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData, sender_of
 from attacks.smashed.feature_inversion import AssumedSender
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
 from defenses.base import Update
-from defenses.checks import MOST_STEPS, require_scale, require_whole
+from defenses.checks import scale_field, steps_field
 from defenses.pipeline import Pipeline
 
 
@@ -47,7 +47,6 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
         iterations: Steps of Adam.
         learning_rate: Of images in [0, 1].
         feature_weight: Weight of the smashed data.
-        learned: Set by ``fit``: the clients' defences.
     """
 
     source: ClassVar[str] = (
@@ -61,15 +60,10 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
-    iterations: int = 200
-    learning_rate: float = 0.1
-    feature_weight: float = 1.0
+    iterations: int = steps_field(200)
+    learning_rate: float = scale_field(0.1)
+    feature_weight: float = scale_field(1.0, zero=True)
     learned: Pipeline | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_scale(self, "learning_rate")
-        require_scale(self, "feature_weight", zero=True)
 
     @property
     def needs_step(self) -> bool:
@@ -81,21 +75,12 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
         return super().card() | {"iterations": f"at most {self.iterations}"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keeps the defences' algorithm.
-
-        Raises:
-            AttackError: Outside of split learning.
-        """
+        """Keeps the defences' algorithm."""
         return replace(self, learned=sender_of(knowledge).pipeline)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Inverts the first transmission with its step.
-
-        Raises:
-            AttackError: Before ``fit``; without a step; when update, gradient and features do not fit the client half.
-        """
-        if self.learned is None:
-            raise AttackError(f"{self} must know the defences: call fit first")
+        """Inverts the first transmission with its step."""
+        assert self.learned is not None
         if observation.step is None:
             raise AttackError("the client half is not trained: there is no update to attack")
         step, features = observation.step, observation.features[0]

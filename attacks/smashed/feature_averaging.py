@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import Draw, Pool, from_store, mean_of_transmissions, pooled_transmissions
 from attacks.smashed.tokens.decoder import TokenDecoder
-from defenses.checks import MOST_EXAMPLES, require_whole
+from defenses.checks import examples_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,16 +23,9 @@ class FeatureAveraging(TokenDecoder):
     the training, so that the decoder knows that noise. Means of shuffled tokens are all alike; that is not what it is for.
 
     Attributes:
-        iterations: Steps of AdamW.
-        width: Length of a token inside the decoder.
-        depth: Transformer blocks.
-        heads: Attention heads, which divide ``width``.
-        batch_size: Auxiliary images per step and per transmission, even.
-        learning_rate: The largest.
         transmissions: R at most; it gets as many as the run makes, and learns from as many.
-        beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
         num_images: Most auxiliary images to send R times each for the training.
-        learned: Set by ``fit``.
+        beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
     """
 
     source: ClassVar[str] = (
@@ -45,18 +38,9 @@ class FeatureAveraging(TokenDecoder):
     quick: ClassVar[Mapping[str, Any]] = {**TokenDecoder.quick, "transmissions": 3, "num_images": 32}
 
     iterations: int = 400
-    transmissions: int = 60
-    num_images: int = 1000
+    transmissions: int = examples_field(60)
+    num_images: int = examples_field(1000, 2)
     beyond_run: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "transmissions", 1, MOST_EXAMPLES)
-        require_whole(self, "num_images", 2, MOST_EXAMPLES)
-
-    def limited_to(self, transmissions: int) -> Self:
-        """With so many transmissions at most."""
-        return replace(self, transmissions=min(self.transmissions, transmissions))
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
         """The mean."""

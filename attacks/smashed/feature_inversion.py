@@ -20,7 +20,7 @@ from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
 from attacks.smashed.tokens.positions import TokenReader
 from attacks.smashed.tokens.training import train_reader
 from defenses.base import DefenseError
-from defenses.checks import MOST_STEPS, require, require_scale, require_whole
+from defenses.checks import choice_field, scale_field, steps_field
 from defenses.pipeline import Pipeline
 
 PERMUTATIONS = ("fixed", "resampled", "jigsaw", "oracle")
@@ -89,7 +89,9 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
 
     F follows the defences' algorithm; what it cannot know is the order of the tokens, which ``permutation`` assumes. Against
     shuffling nothing but "oracle" is right, and the client's blocks, where tokens of one row see each other, are inverted in
-    that order too: a wrong one gives the right patches in wrong positions wherever it stays within the image.
+    that order too: a wrong one gives the right patches in wrong positions wherever it stays within the image. Images start grey and
+    are kept in [0, 1]; the client half is in eval mode. (The reference code runs it in train mode, picks images by their true error
+    and rescales them to [0, 1].)
 
     Diagnostics: ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (over their variance; 1 is what a
     constant would reach). Where the second is far from 0 the inversion itself failed. With "jigsaw" also those of the reader.
@@ -104,10 +106,6 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         learning_rate: Of images in [0, 1], falling to zero along a half cosine; 0.001 in the paper.
         total_variation: Weight of the image prior; the paper has none.
         reader_iterations: Training steps for "jigsaw".
-        learned: Set by ``fit``.
-
-    Images start grey and are kept in [0, 1] at every step; the client half is in eval mode. The reference code runs it in train
-    mode, picks images by their true error and rescales them to [0, 1].
     """
 
     source: ClassVar[str] = (
@@ -119,19 +117,12 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "reader_iterations": 12}
 
-    permutation: str = "fixed"
-    iterations: int = 200
-    learning_rate: float = 0.1
-    total_variation: float = 0.0
-    reader_iterations: int = 500
+    permutation: str = choice_field("fixed", PERMUTATIONS)
+    iterations: int = steps_field(200)
+    learning_rate: float = scale_field(0.1)
+    total_variation: float = scale_field(0.0, zero=True)
+    reader_iterations: int = steps_field(500)
     learned: Prepared | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require(self.permutation in PERMUTATIONS, self, "permutation", " | ".join(PERMUTATIONS))
-        for name in ("iterations", "reader_iterations"):
-            require_whole(self, name, 1, MOST_STEPS)
-        require_scale(self, "learning_rate")
-        require_scale(self, "total_variation", zero=True)
 
     @property
     def needs_auxiliary(self) -> bool:  # type: ignore[override]
@@ -149,11 +140,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         return found if self.needs_auxiliary else {key: found[key] for key in found if key != "training_iterations"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keeps the defences' algorithm; trains the network that "jigsaw" needs.
-
-        Raises:
-            AttackError: Outside of split learning; with too few auxiliary images for "jigsaw".
-        """
+        """Keeps the defences' algorithm; trains the network that "jigsaw" needs."""
         sender = sender_of(knowledge)
         reader = None
         if self.permutation == "jigsaw":
@@ -161,13 +148,8 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         return replace(self, learned=Prepared(knowledge.pipeline, reader))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Inverts the first transmission.
-
-        Raises:
-            AttackError: Before ``fit``; for "oracle" without the true order; when the features do not fit the client half.
-        """
-        if self.learned is None:
-            raise AttackError(f"{self} must know the defences: call fit first")
+        """Inverts the first transmission."""
+        assert self.learned is not None
         features = observation.features[0]
         if not torch.isfinite(features).all():
             raise AttackError("the smashed data hold NaN or infinite values")

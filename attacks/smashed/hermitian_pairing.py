@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from attacks.assignment import assigned
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError
 from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
 from attacks.smashed.feature_inversion import FeatureInversion
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
 from attacks.smashed.tokens.positions import TokenReader, place
 from attacks.smashed.tokens.training import train_reader
-from defenses.checks import MOST_STEPS, require_whole
+from defenses.checks import steps_field
 from defenses.smashed.spectral_shuffle import SpectralShuffle, from_spectrum, mirror, patch_side, to_planes, to_tokens
 
 
@@ -52,9 +52,7 @@ def pairing_costs(tokens: Tensor, patch: int) -> Tensor:
 def pair_slots(costs: Tensor, self_paired: int) -> list[tuple[int, int]]:
     """Pairs the slots of one image greedily, cheapest first: (N, N) symmetric costs -> pairs (s, t), s <= t.
 
-    Args:
-        costs: See ``pairing_costs``.
-        self_paired: How many slots are their own mirror image: N mod 2, the middle of an odd grid.
+    ``self_paired`` slots are their own mirror image: N mod 2, the middle of an odd grid.
     """
     num_tokens = len(costs)
     pairs: list[tuple[int, int]] = []
@@ -71,17 +69,10 @@ def pair_slots(costs: Tensor, self_paired: int) -> list[tuple[int, int]]:
 
 
 def place_pairs(scores: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
-    """The best positions of one image's slots when paired slots must get positions that mirror each other.
+    """The best positions (N,) of one image's slots when paired slots must get positions that mirror each other, n and N - 1 - n.
 
-    Args:
-        scores: (N, N), log-probability of each position for each slot. Position n mirrors N - 1 - n.
-        pairs: Every slot in exactly one pair.
-
-    Returns:
-        (N,) int64 position of each slot, a bijection.
+    ``scores`` (N, N) are log-probabilities of each position for each slot; every slot is in exactly one pair.
     """
-    from scipy.optimize import linear_sum_assignment
-
     num_tokens = len(scores)
     positions = torch.empty(num_tokens, dtype=torch.int64)
     for alone in (True, False):
@@ -93,8 +84,7 @@ def place_pairs(scores: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
         slots = torch.tensor(group)
         straight = scores[slots[:, 0]][:, first] + scores[slots[:, 1]][:, num_tokens - 1 - first]
         turned = scores[slots[:, 1]][:, first] + scores[slots[:, 0]][:, num_tokens - 1 - first]
-        chosen, where = linear_sum_assignment(-torch.maximum(straight, turned).double().cpu().numpy())
-        for pair, column in zip(chosen, where, strict=True):
+        for pair, column in enumerate(assigned(-torch.maximum(straight, turned)).tolist()):
             low, high = slots[pair].tolist()
             if turned[pair, column] > straight[pair, column]:
                 low, high = high, low
@@ -109,20 +99,16 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     1. The spectrum of a real image satisfies X(-f) = conj X(f), so the patch at row a and column b of a g x g grid is that at
        g - 1 - a, g - 1 - b mirrored and conjugated, wherever the shuffle puts the two (``pairing_costs``).
     2. A network that reads the patches of auxiliary images gives every slot log-probabilities of positions
-       (``tokens.positions``); energy, which falls with frequency, is what it learns first. Pairs of slots are assigned to
-       pairs of mirrored positions, each in its better orientation (``place_pairs``).
+       (``tokens.positions``). Pairs of slots are assigned to pairs of mirrored positions, each in its better orientation.
     3. The inverse transform gives tokens, and least squares gives the pixels whose embedding they are.
 
     Diagnostics: ``pairing_cost``, the mean cost of the chosen pairs, 0 for exact mirror images and about 1 for unrelated patches;
-    ``position_accuracy``, of the network alone on held-out auxiliary images.
-
-    Where the clients send no spectra there is no symmetry to use: the smashed data are then inverted as they are
-    (``FeatureInversion``), with the diagnostic ``nothing_to_undo``. This is its positive control on the undefended run.
+    ``position_accuracy``, of the network alone on held-out auxiliary images. Where the clients send no spectra the smashed data are
+    inverted as they are (``FeatureInversion``), with the diagnostic ``nothing_to_undo``: its positive control.
 
     Attributes:
         iterations: Training steps of the network.
-        learned: Set by ``fit``.
-        plain: Set by ``fit`` where there is nothing to undo.
+        learned: Set by ``fit``: the network, or the inversion where there is nothing to undo.
     """
 
     source: ClassVar[str] = (
@@ -135,38 +121,25 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
-    iterations: int = 500
-    learned: TokenReader | None = field(default=None, repr=False, compare=False)
-    plain: FeatureInversion | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
+    iterations: int = steps_field(500)
+    learned: TokenReader | FeatureInversion | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network.
-
-        Raises:
-            AttackError: With too few auxiliary images.
-        """
+        """Trains the network."""
         sender = sender_of(knowledge)
         if not any(isinstance(stage, SpectralShuffle) for stage in knowledge.pipeline.defenses):
-            return replace(self, plain=FeatureInversion().fit(knowledge, generator))
+            return replace(self, learned=FeatureInversion().fit(knowledge, generator))
         reader = train_reader(
             sender, knowledge.auxiliary.images, generator, iterations=self.iterations, shows_patches=False
         )
         return replace(self, learned=reader)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Undoes the first transmission.
-
-        Raises:
-            AttackError: Before ``fit``; when the embedding is not affine.
-        """
-        if self.plain is not None:
-            guess = self.plain.attack_one(observation, generator)
+        """Undoes the first transmission."""
+        assert self.learned is not None
+        if isinstance(self.learned, FeatureInversion):
+            guess = self.learned.attack_one(observation, generator)
             return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
         self.learned.check(observation.features)
         received = observation.features[0][: observation.num_targets]
         patch = patch_side(received.shape[2] // 2)

@@ -12,14 +12,9 @@ from attacks.smashed.tokens.positions import from_patches
 
 
 def patch_embedding(edge: EdgeHalf, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
-    """The client half's embedding as an affine map of a normalised patch: token = patch @ weight + offset.
+    """The client half's embedding as an affine map of a normalised patch: token = patch @ weight (P, D) + offset (D,).
 
-    Args:
-        edge: The client half.
-        shape: (C, H, W) of one image.
-
-    Returns:
-        Weight (P, D) for patches in the order of ``to_patches``, and offset (D,).
+    Patches are in the order of ``to_patches``, of images of shape (C, H, W).
 
     Raises:
         AttackError: When tokens are not an affine function of one patch each, the same for all.

@@ -13,7 +13,7 @@ from attacks.networks.decoder import Layout, Standardise, redraw
 from attacks.networks.unet import UNet
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import DecoderAttack, Draw
-from defenses.checks import require_scale
+from defenses.checks import scale_field
 
 
 class TokenMap(nn.Module):
@@ -78,17 +78,14 @@ class Pix2Pix(DecoderAttack):
 
     The generator minimises ``l1_weight`` times the absolute error plus the cost of being found out; the discriminator sees the
     smashed data beside the image. Tokens are spread over their patches by a transposed convolution. Every batch is sent afresh.
-    A GAN prefers likely pictures to the mean of all that are possible: sharper and, by PSNR, worse.
+    A GAN prefers likely pictures to the mean of all that are possible: sharper and, by PSNR, worse. Differs from the paper's
+    U-Net-256 in size: two halvings, group normalisation, no dropout.
 
     Attributes:
         iterations: Steps of both networks.
         width: Channels of both at full resolution.
-        batch_size: Auxiliary images per step, even; also the group that a defence mixes.
         learning_rate: Of Adam, with betas (0.5, 0.999).
         l1_weight: Of the absolute error, images in [-1, 1], against the adversarial loss.
-        learned: Set by ``fit``.
-
-    Differs from the paper's U-Net-256 in size: two halvings, group normalisation, no dropout.
     """
 
     source: ClassVar[str] = (
@@ -102,11 +99,7 @@ class Pix2Pix(DecoderAttack):
     iterations: int = 200
     width: int = 12
     learning_rate: float = 2e-4
-    l1_weight: float = 100.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_scale(self, "l1_weight", zero=True)
+    l1_weight: float = scale_field(100.0, zero=True)
 
     def train(self, sender: Sender, draw: Draw, layout: Layout, generator: torch.Generator) -> nn.Module:
         """Trains both networks and keeps the generator."""

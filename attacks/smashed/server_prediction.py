@@ -26,11 +26,7 @@ class ServerPrediction(SmashedAttack[Labels]):
     needs_classes: ClassVar[bool] = True
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Labels:
-        """Predicts the targets of the first transmission.
-
-        Raises:
-            AttackError: When the tokens do not fit the server half; when the logits are not finite.
-        """
+        """Predicts the targets of the first transmission."""
         try:
             with torch.no_grad():
                 logits = observation.server(observation.features[0])[: observation.num_targets]

@@ -13,13 +13,10 @@ from attacks.base import Knowledge
 from attacks.guesses import Cells
 from attacks.normalisation import normalise
 from attacks.observations import AttackError
+from attacks.refinement.restoration import kept_and_held
 from attacks.sender import Sender
-from attacks.smashed.base import SmashedAttack, SmashedData
+from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
 
-MIN_ROWS = 16
-"""Auxiliary rows below which nothing is learned."""
-HOLDOUT = 8
-"""One auxiliary row in so many is kept to judge what was learned."""
 CHUNK = 65536
 """Rows that are looked up at once."""
 
@@ -42,13 +39,9 @@ class Dictionary:
 
     @classmethod
     def of(cls, rows: Tensor, table: Sequence[Tensor]) -> Dictionary:
-        """That of a table of embeddings, which the server knows whole, with the shares that auxiliary rows show.
+        """That of a whole table, of each column (K, D) embeddings, with the shares that auxiliary rows (n, F) show.
 
         All K categories of a column that no row shows together count as one row: p = (count + 1 / K) / (n + 1).
-
-        Args:
-            rows: (n, F) int64.
-            table: Of each column (K, D), what the client half makes of its categories 0 to K - 1.
         """
         prior = [
             (torch.bincount(rows[:, at].cpu(), minlength=len(own)).to(own) + 1 / len(own)) / (len(rows) + 1)
@@ -93,16 +86,11 @@ def auxiliary_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Se
     Raises:
         AttackError: Outside of split learning; of images; with fewer than 16 rows.
     """
-    if knowledge.sender is None:
-        raise AttackError("embeddings of rows are what a client half sends: split learning only")
-    rows = knowledge.auxiliary.images
+    sender, rows = sender_of(knowledge), knowledge.auxiliary.images
     if rows.shape[1] != 1 or rows.shape[3] != 1:
         raise AttackError(f"auxiliary examples are images {tuple(rows.shape[1:])}; this attack reads rows of a table")
-    if len(rows) < MIN_ROWS:
-        raise AttackError(f"rows are read with {MIN_ROWS} auxiliary rows or more, there are {len(rows)}")
-    shuffled = rows[torch.randperm(len(rows), generator=generator).to(rows.device)]
-    kept, held = shuffled.tensor_split([len(rows) - len(rows) // HOLDOUT])
-    return knowledge.sender, kept, held
+    kept, held = (rows[chosen.to(rows.device)] for chosen in kept_and_held(len(rows), generator))
+    return sender, kept, held
 
 
 @torch.no_grad()

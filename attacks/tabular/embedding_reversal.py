@@ -23,7 +23,7 @@ from attacks.tabular.base import (
     embeddings_of,
     table_of,
 )
-from defenses.checks import MOST_DEPTH, MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require, require_scale, require_whole
+from defenses.checks import MOST_DEPTH, examples_field, require, scale_field, steps_field, whole_field, width_field
 
 
 class ReversalNetwork(nn.Module):
@@ -51,9 +51,8 @@ class EmbeddingReversal(TableAttack):
     The paper scores it by the squared error of the embeddings ("MSE" of its Table III). A smaller error than that of the mean
     embedding needs only that m_vec says something of the row; which category it was is the nearest embedding of the field. The
     server holds more than m_vec: here it computes m_vec itself of embeddings that it received (``FieldReading`` reads those). The
-    network is for the server half of the attacked round, and is trained anew in each.
-
-    The paper trains on the clients' own training rows; run it so with ``auxiliary-data = "private"``.
+    network is for the server half of the attacked round, and is trained anew in each. The paper trains on the clients' own training
+    rows; run it so with ``auxiliary-data = "private"``.
 
     Attributes:
         iterations: Steps of Adam.
@@ -71,27 +70,19 @@ class EmbeddingReversal(TableAttack):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 5, "width": 8, "batch_size": 8}
 
-    iterations: int = 400
-    width: int = 16
-    heads: int = 4
-    batch_size: int = 128
-    learning_rate: float = 3e-3
+    iterations: int = steps_field(400)
+    width: int = width_field(16)
+    heads: int = whole_field(4, 1, MOST_DEPTH)
+    batch_size: int = examples_field(128, 2)
+    learning_rate: float = scale_field(3e-3, most=1)
     learned: tuple[Sender, Dictionary, Tensor, Tensor, int] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "width", 1, MOST_WIDTH)
-        require_whole(self, "heads", 1, MOST_DEPTH)
-        require_whole(self, "batch_size", 2, MOST_EXAMPLES)
+        super().__post_init__()
         require(self.width % self.heads == 0, self, "width", f"a multiple of heads = {self.heads}")
-        require_scale(self, "learning_rate", most=1)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keeps auxiliary rows and what the client half makes of them.
-
-        Raises:
-            AttackError: Outside of split learning; of images; with fewer than 16 auxiliary rows.
-        """
+        """Keeps auxiliary rows and what the client half makes of them."""
         sender, kept, held = auxiliary_rows(knowledge, generator)
         dictionary = Dictionary.of(categories_of(kept), table_of(sender)).seen(len(kept))
         return replace(
@@ -100,6 +91,7 @@ class EmbeddingReversal(TableAttack):
 
     def attack_many(self, observations: Sequence[SmashedData], generators: Sequence[torch.Generator]) -> list[Cells]:
         """Trains one network for the server half that all observations share; each guess then depends on its own alone."""
+        self.check_fitted()
         trained: dict[int, _Reverser] = {}
         guesses = []
         for one in observations:
@@ -112,8 +104,7 @@ class EmbeddingReversal(TableAttack):
         return guesses
 
     def _train(self, server: nn.Module) -> _Reverser:
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        assert self.learned is not None
         factors_of = getattr(server, "vector_factors", None)
         if factors_of is None:
             raise AttackError(f"{self} reverses the vector-wise factors of DIFM; {type(server).__name__} has none")

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from attacks.assignment import assigned
 from attacks.base import Knowledge
 from attacks.guesses import Cells
-from attacks.observations import AttackError
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData
 from attacks.tabular.base import (
@@ -23,11 +23,12 @@ from attacks.tabular.base import (
     embeddings_of,
     table_of,
 )
-from attacks.tabular.matching import closest, matched_mean
-from defenses.checks import MOST_EXAMPLES, require, require_whole
+from defenses.checks import examples_field, flag_field
 
 SMALLEST_VARIANCE = 1e-8
 """Of the noise, over the mean square of an embedding: without noise the nearest category has all of the probability."""
+ROUNDS = 10
+"""Of matching all transmissions to their mean, at most; more than four are rare."""
 PASSES = 4
 """Of matching shuffled transmissions to the row that was read, and reading their mean again, at most."""
 
@@ -86,14 +87,9 @@ class FieldReader:
 
     def _slots(self, fit: Tensor) -> Tensor:
         """The slot of every column (B, F): its own, or the assignment of the largest probability."""
-        from scipy.optimize import linear_sum_assignment
-
         if self.in_slots:
             return torch.arange(self.fields, device=fit.device).expand(len(fit), -1)
-        scores = fit.transpose(1, 2).cpu().double().numpy()
-        return torch.stack([torch.from_numpy(linear_sum_assignment(one, maximize=True)[1]) for one in scores]).to(
-            fit.device
-        )
+        return assigned(-fit.transpose(1, 2)).to(fit.device)
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,22 +103,18 @@ class FieldReading(TableAttack):
         score(s, f) = log sum_c p_c exp(-|t_s - v_c|^2 / 2 sigma^2),
 
     slots are assigned to fields so that the sum of the scores is largest, and each field's guess is its slot's most probable
-    category. The variance sigma^2 is that of the attacker's own rows sent through the clients' defences, whatever these are; it
-    knows the order of those, never that of a client. The server knows the whole table of embeddings: a category that no auxiliary
-    row shows is guessed where its embedding fits.
+    category. The variance sigma^2 is that of the attacker's own rows sent through the clients' defences. The server knows the whole
+    table of embeddings: a category that no auxiliary row shows is guessed where its embedding fits.
 
-    Where the defences leave embeddings in their slots no field has to be found, and the transmissions that there are are averaged.
-    Shuffled transmissions are matched with each other, token by token, averaged, read, matched with the row that was read, and so
-    on. Under much noise tokens are matched wrongly, and several transmissions read worse than one: which of both it does is chosen
-    on auxiliary rows that were held out, never by the truth.
-
-    A client half that sends more than the embeddings (``difm-factors``) is read by its embeddings, which come in order.
+    Where the defences leave embeddings in their slots the transmissions that there are are averaged. Shuffled transmissions are
+    matched with each other, token by token, averaged, read, matched with the row that was read, and so on. Under much noise several
+    transmissions read worse than one: which of both it does is chosen on auxiliary rows that were held out. A client half that
+    sends more than the embeddings (``difm-factors``) is read by its embeddings, which come in order.
 
     Attributes:
         transmissions: Transmissions that are averaged at most.
         beyond_run: Clients send a row as often as that, however often the run does: an upper bound.
         batch_size: Auxiliary rows that are sent together.
-        learned: Set by ``fit``.
     """
 
     source: ClassVar[str] = (
@@ -131,26 +123,13 @@ class FieldReading(TableAttack):
     threat: ClassVar[str] = "smashed data; the client half's public weights; the defences' algorithm; auxiliary rows"
     quick: ClassVar[Mapping[str, Any]] = {"batch_size": 8}
 
-    transmissions: int = 8
-    beyond_run: bool = False
-    batch_size: int = 64
+    transmissions: int = examples_field(8)
+    beyond_run: bool = flag_field(False)
+    batch_size: int = examples_field(64, 2)
     learned: FieldReader | None = field(default=None, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        require_whole(self, "transmissions", 1, MOST_EXAMPLES)
-        require_whole(self, "batch_size", 2, MOST_EXAMPLES)
-        require(isinstance(self.beyond_run, bool), self, "beyond_run", "True or False")
-
-    def limited_to(self, transmissions: int) -> Self:
-        """The same attack on so many."""
-        return replace(self, transmissions=min(self.transmissions, transmissions))
-
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Learns the dictionary and the noise.
-
-        Raises:
-            AttackError: Outside of split learning; of images; with fewer than 16 auxiliary rows.
-        """
+        """Learns the dictionary and the noise."""
         sender, kept, held = auxiliary_rows(knowledge, generator)
         dictionary = Dictionary.of(categories_of(kept), table_of(sender))
         errors = []
@@ -172,18 +151,34 @@ class FieldReading(TableAttack):
         return replace(self, learned=replace(reader, together=-together, diagnostics=told))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Cells:
-        """Reads the target rows.
-
-        Raises:
-            AttackError: Before ``fit``; when embeddings have another shape than those of auxiliary rows, or are not finite.
-        """
+        """Reads the target rows."""
         reader = self.learned
-        if reader is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        assert reader is not None
         features = observation.features[:, : observation.num_targets].detach().float()
         check_features(features, reader.fields, observation.edge.token_length)
         guess, embeddings = reader.read_all(observation.edge.embeddings_in(features))
         return Cells(guess.cpu(), embeddings.cpu(), dict(reader.diagnostics))
+
+
+def closest(wanted: Tensor, tokens: Tensor) -> Tensor:
+    """Tokens (B, N, D) in the order that fits wanted (B, N, D) best: one assignment a row of the smallest squared distance."""
+    slots = assigned(torch.cdist(wanted, tokens).square()).to(tokens.device)
+    return tokens.gather(1, slots.unsqueeze(2).expand(-1, -1, tokens.shape[2]))
+
+
+def matched_mean(sent: Tensor) -> Tensor:
+    """The mean of transmissions (T, B, N, D), each token with the one that fits it in every other: (B, N, D), in any order.
+
+    As k-means, with one token of each transmission in every cluster: it starts at the first transmission, and each round matches
+    all to the mean of the round before.
+    """
+    mean = sent[0]
+    for _ in range(ROUNDS):
+        better = torch.stack([closest(mean, one) for one in sent]).mean(0)
+        if torch.equal(better, mean):
+            break
+        mean = better
+    return mean
 
 
 def _right(reader: FieldReader, sent: Tensor, truth: Tensor) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from attacks.base import Attack
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, TrainingUpdate
-from defenses.base import Batch
+
+NOT_FINITE = "the uploaded images are not finite"
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,28 @@ class UploadedCollection:
     targets: Tensor
     passes: int
 
-    def first_pass(self) -> Batch:
-        """What the first pass brought."""
+    def first_pass(self) -> Reconstruction:
+        """The guess that takes the images of the first pass as they came.
+
+        Raises:
+            AttackError: When an upload is not finite.
+        """
+        if not torch.isfinite(self.images).all():
+            raise AttackError(NOT_FINITE)
         count = len(self.images) // self.passes
-        return Batch(self.images[:count], self.targets[:count])
+        return Reconstruction(self.images[:count].float().clamp(0, 1), self.targets[:count].argmax(1))
+
+
+class CollectionAttack(Attack[UploadedCollection, Reconstruction]):
+    """Base of attacks on all uploads of a client: as many guesses as the client has images."""
+
+    observes: ClassVar[type] = UploadedCollection
+
+    def failed(self, observation: UploadedCollection, reason: str) -> Reconstruction:
+        """Grey images with the labels of the first pass."""
+        labels = observation.targets[: len(observation.targets) // observation.passes].argmax(1)
+        grey = torch.full((len(labels), *observation.images.shape[1:]), 0.5)
+        return Reconstruction(grey, labels, failure=reason)
 
 
 class TrainedModel(TrainingUpdate):
@@ -56,11 +75,9 @@ class TrainedModel(TrainingUpdate):
 
 @dataclass(frozen=True, repr=False)
 class AsUploaded(Attack[UploadedImages, Reconstruction]):
-    """Takes the images as they were uploaded: what a defence of images hides from who merely looks.
+    """Takes the images as they were uploaded: what a defence of images hides from a server that merely looks.
 
     Refinements go on from it, without any inversion before them: ``AsUploaded() | LearnedRestorer()``.
-
-    Source: VisualMixer (Li et al., NDSS 2024), section III-A: the server holds the obfuscated images.
     """
 
     observes: ClassVar[type] = UploadedImages
@@ -69,15 +86,12 @@ class AsUploaded(Attack[UploadedImages, Reconstruction]):
     threat: ClassVar[str] = "the uploaded images; no auxiliary data"
     quick: ClassVar[Mapping[str, Any]] = {}
 
-    def attack_many(
-        self, observations: Sequence[UploadedImages], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """One guess for each upload; nothing is random."""
-        return [self._attack(observation) for observation, _ in zip(observations, generators, strict=True)]
+    def attack_one(self, observation: UploadedImages, generator: torch.Generator) -> Reconstruction:
+        """The images; nothing is random."""
+        if not torch.isfinite(observation.images).all():
+            raise AttackError(NOT_FINITE)
+        return Reconstruction(observation.images.float().clamp(0, 1), observation.labels)
 
-    def _attack(self, observation: UploadedImages) -> Reconstruction:
-        images = observation.images.float()
-        guess = Reconstruction(images.clamp(0, 1), observation.labels)
-        if torch.isfinite(images).all():
-            return guess
-        return guess.failed(AttackError("the uploaded images are not finite"))
+    def failed(self, observation: UploadedImages, reason: str) -> Reconstruction:
+        """Grey images with the labels that came."""
+        return Reconstruction(torch.full_like(observation.images.float(), 0.5), observation.labels, failure=reason)

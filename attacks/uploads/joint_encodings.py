@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.base import OWN_OBJECTIVE, Attack, Knowledge
+from attacks.base import OWN_OBJECTIVE, Knowledge
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
-from attacks.uploads.base import UploadedCollection
+from attacks.uploads.base import CollectionAttack, UploadedCollection
 from attacks.uploads.magnitude_system import MagnitudeSystem, signs_of
-from defenses.checks import MOST_STARTS, MOST_STEPS, require_whole
+from defenses.checks import starts_field, steps_field
 from defenses.images.instahide import InstaHide
 
 FIRST_PRIOR, LAST_PRIOR, SHRINK = 10.0, 1e-4, 0.85
@@ -34,7 +34,7 @@ class _Known(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class JointEncodingInversion(Attack[UploadedCollection, Reconstruction]):
+class JointEncodingInversion(CollectionAttack):
     """Recovers a client's images from all that it uploaded under InstaHide, where each image was encoded several times.
 
     Encoding m is s_m * sum_j w_mj x_j with pixels in [-1, 1] and secret signs s_m, so that
@@ -49,24 +49,19 @@ class JointEncodingInversion(Attack[UploadedCollection, Reconstruction]):
     3. images: least squares on the signed encodings, with the class means as a prior that fades;
     4. now and then, a search for signs of a lower objective, pixel by pixel (``MagnitudeSystem.searched``).
 
-    The number of images of a class is the mean over the passes of what their labels add up to. Of several starts the one with the
-    lowest error in explaining the encodings is returned. Which image a client calls the first of a mixture nobody can tell, so that
-    guesses are a set, in ascending order of class.
+    Of several starts the one with the lowest error in explaining the encodings is returned. Guesses are a set, in ascending order
+    of class. Where the pipeline has no InstaHide they are the first upload of each image.
 
-    Where the pipeline has no InstaHide there is nothing to undo: the guesses are the first upload of each image.
+    Differs from the paper in how images and encodings find each other: they train a network on pairs and cluster; here labels say
+    the classes, and alternating minimisation does the rest. This is the "inside-dataset" variant, in which no public image is mixed
+    in.
 
     Attributes:
         iterations: Rounds of the four steps from each start.
         restarts: Starts.
         weight_steps: Accelerated gradient steps on the weights in a round.
-
-    Source: Carlini, Deng, Garg, Jha, Mahloujifar, Mahmoody, Song, Thakurta, Tramer, "Is Private Learning Possible with Instance
-    Encoding?", IEEE S&P 2021, section 4: absolute values, who shares an image, and the linear system in absolute values. It
-    differs in how images and encodings find each other: they train a network on pairs and cluster; here labels say the classes, and
-    alternating minimisation does the rest. This is the "inside-dataset" variant, in which no public image is mixed in.
     """
 
-    observes: ClassVar[type] = UploadedCollection
     source: ClassVar[str] = (
         "Carlini et al., Is Private Learning Possible with Instance Encoding?, IEEE S&P 2021, section 4"
     )
@@ -78,21 +73,13 @@ class JointEncodingInversion(Attack[UploadedCollection, Reconstruction]):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 6, "restarts": 1}
 
-    iterations: int = 150
-    restarts: int = 2
-    weight_steps: int = 15
+    iterations: int = steps_field(150)
+    restarts: int = starts_field(2)
+    weight_steps: int = steps_field(15)
     learned: tuple[_Known, ...] | None = field(default=None, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        for name, most in (("iterations", MOST_STEPS), ("restarts", MOST_STARTS), ("weight_steps", MOST_STEPS)):
-            require_whole(self, name, 1, most)
-
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> JointEncodingInversion:
-        """Keeps the server's own images by class; without InstaHide in the pipeline, that there is nothing to undo.
-
-        Raises:
-            AttackError: Without auxiliary images.
-        """
+        """Keeps the server's own images by class; without InstaHide in the pipeline, that there is nothing to undo."""
         if not any(isinstance(one, InstaHide) for one in knowledge.pipeline.defenses):
             return replace(self, learned=())
         own = knowledge.auxiliary
@@ -106,27 +93,12 @@ class JointEncodingInversion(Attack[UploadedCollection, Reconstruction]):
         return replace(self, learned=(_Known(values, classes, means),))
 
     @torch.no_grad()
-    def attack_many(
-        self, observations: Sequence[UploadedCollection], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """As many guesses as the client has images, for each observation."""
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
-        return [self._attempt(*one) for one in zip(observations, generators, strict=True)]
-
-    def _attempt(self, seen: UploadedCollection, generator: torch.Generator) -> Reconstruction:
-        first = seen.first_pass()
-        plain = Reconstruction(first.images.float().clamp(0, 1), first.targets.argmax(1))
-        try:
-            if not torch.isfinite(seen.images).all():
-                raise AttackError("the uploaded images are not finite")
-            return self._guess(seen, self.learned[0], plain, generator) if self.learned else plain
-        except AttackError as error:
-            return plain.failed(error)
-
-    def _guess(
-        self, seen: UploadedCollection, known: _Known, plain: Reconstruction, generator: torch.Generator
-    ) -> Reconstruction:
+    def attack_one(self, observation: UploadedCollection, generator: torch.Generator) -> Reconstruction:
+        """Solves all encodings together; without InstaHide the first upload of each image."""
+        seen, plain = observation, observation.first_pass()
+        if not self.learned:
+            return plain
+        known = self.learned[0]
         if seen.passes < 2:
             raise AttackError("each image was uploaded in one encoding; their signs need several to be found")
         if seen.images[0].numel() != known.values.shape[1]:

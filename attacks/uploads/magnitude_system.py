@@ -18,14 +18,8 @@ START_STD = 0.5
 class MagnitudeSystem:
     """Absolute values A (M, D) of mixtures of N images X (N, D) in [-1, 1] by weights W (M, N).
 
-    A row of W is not negative, and its entries at images of class c add up to the known share of c.
-
-    Args:
-        magnitudes: A, float64.
-        shares: (M, K), float64.
-        classes: (N,) int64.
-        prior: (N, D), what the images look like on average.
-        image_shape: (C, H, W), with C * H * W = D.
+    A row of W is not negative, and its entries at images of class c (``classes`` (N,)) add up to the known share of c (``shares``
+    (M, K)). ``prior`` (N, D) is what the images look like on average; C * H * W = D.
     """
 
     def __init__(

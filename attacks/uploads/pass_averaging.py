@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -10,25 +10,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.base import Attack, Knowledge
+from attacks.assignment import assigned
+from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError
-from attacks.uploads.base import UploadedCollection
+from attacks.uploads.base import CollectionAttack, UploadedCollection
 from defenses.images.visual_mixer import VisualMixer
 
 
 @dataclass(frozen=True, repr=False)
-class PassAveraging(Attack[UploadedCollection, Reconstruction]):
+class PassAveraging(CollectionAttack):
     """The mean of what is seen of an image over the passes of an upload.
 
     A shuffle keeps the values of each window, so that the mean over the blocks of the largest windows' size is the same in all
-    passes: by it the uploads of one image find each other, exactly, whatever order they came in.
-
-    What averaging gives: with all orders of a window of n values (variance s^2) equally likely, the mean over m shuffles has the
-    window's mean as its expectation in every pixel and the variance s^2 / m around it. It tends to the picture of window means,
-    which one upload gives at once to who knows the windows (``WindowMean``), and which has no position inside a window. The
-    sorted values of a window are the same in all passes, and all that any number of them tells about it: order statistics gain
-    nothing by a second pass. Many passes tell one thing more, which this picture shows: where the windows are.
+    passes: by it the uploads of one image find each other, exactly, whatever order they came in. The mean over m shuffles of a
+    window of variance s^2 has the window's mean as its expectation in every pixel and the variance s^2 / m around it: it tends to
+    the picture of window means, which one upload gives at once to who knows the windows (``WindowMean``). Many passes tell one
+    thing more, which this picture shows: where the windows are.
 
     Without VisualMixer in the pipeline the guesses are the first pass.
 
@@ -36,7 +33,6 @@ class PassAveraging(Attack[UploadedCollection, Reconstruction]):
         learned: The pipeline's VisualMixer, or none of it; from ``fit``.
     """
 
-    observes: ClassVar[type] = UploadedCollection
     source: ClassVar[str] = "folklore: averaging out independent draws"
     threat: ClassVar[str] = "all uploads of a client, VisualMixer's settings (never its draws); no auxiliary data"
     quick: ClassVar[Mapping[str, Any]] = {}
@@ -48,28 +44,18 @@ class PassAveraging(Attack[UploadedCollection, Reconstruction]):
         found = [one for one in knowledge.pipeline.defenses if isinstance(one, VisualMixer)]
         return replace(self, learned=tuple(found[:1]))
 
-    def attack_many(
-        self, observations: Sequence[UploadedCollection], generators: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """As many guesses as the client has images, for each observation; nothing is random."""
-        return [self._attack(seen) for seen, _ in zip(observations, generators, strict=True)]
-
-    def _attack(self, seen: UploadedCollection) -> Reconstruction:
-        first = seen.first_pass()
-        guess = Reconstruction(first.images.float().clamp(0, 1), first.targets.argmax(1))
-        if not torch.isfinite(seen.images).all():
-            return guess.failed(AttackError("the uploaded images are not finite"))
+    def attack_one(self, observation: UploadedCollection, generator: torch.Generator) -> Reconstruction:
+        """The means; nothing is random."""
+        guess = observation.first_pass()
         if not self.learned:
             return guess
         # The first are regions, which are cut at least once, unless there is one size.
-        block = self.learned[0].sizes(*seen.images.shape[-2:])[:2][-1]
-        passes = [images.float() for images in torch.split(seen.images, len(first))]
-        told = [_block_means(images, block) for images in passes]
-        from scipy.optimize import linear_sum_assignment
-
-        rows = [linear_sum_assignment(torch.cdist(told[0], one).numpy())[1] for one in told]
+        block = self.learned[0].sizes(*observation.images.shape[-2:])[:2][-1]
+        passes = [images.float() for images in torch.split(observation.images, len(guess.labels))]
+        means = [_block_means(images, block) for images in passes]
+        rows = [assigned(torch.cdist(means[0], one)) for one in means]
         mean = torch.stack([images[at] for images, at in zip(passes, rows, strict=True)]).mean(0)
-        return replace(guess, images=mean.clamp(0, 1), diagnostics={"passes": float(seen.passes)})
+        return replace(guess, images=mean.clamp(0, 1), diagnostics={"passes": float(observation.passes)})
 
 
 def _block_means(images: Tensor, block: int) -> Tensor:

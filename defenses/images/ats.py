@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, DefenseError, InputDefense
-from defenses.checks import is_whole, require
+from defenses.checks import flag_field, is_whole, require
 from defenses.functional import random_signs
 from defenses.images.transforms import LIBRARY, apply_transform
 
@@ -49,13 +49,9 @@ def parse_policies(text: str) -> tuple[Policy, ...]:
 def transform_images(
     images: Tensor, policies: tuple[Policy, ...], use_prob: bool, generator: torch.Generator
 ) -> Tensor:
-    """Applies to each image one policy, drawn uniformly, with a fresh sign for every step.
+    """Applies to each image (B, C, H, W) in [0, 1] one policy, drawn uniformly, with a fresh sign for every step.
 
-    Args:
-        images: (B, C, H, W) in [0, 1], C = 1 or 3.
-        policies: What to draw from.
-        use_prob: Apply each step with its library probability only.
-        generator: Every image takes the same number of draws, whatever its policy.
+    With ``use_prob`` each step has its library probability. Every image takes the same number of draws, whatever its policy.
     """
     count, longest = len(images), max(map(len, policies))
     choice = torch.randint(len(policies), (count,), generator=generator)
@@ -90,7 +86,7 @@ class ATS(InputDefense):
     """
 
     policies: str = "3-1-7+43-18-18"
-    use_prob: bool = False
+    use_prob: bool = flag_field(False)
     channels: int = 0
 
     always_shown: ClassVar[tuple[str, ...]] = ("policies",)
@@ -98,6 +94,7 @@ class ATS(InputDefense):
     source: ClassVar[str] = "Gao et al., Privacy-preserving Collaborative Learning with ATS, CVPR 2021, 4.4 and Table 5"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         form = f"policies such as '3-1-7+43-18-18', of indices 0 .. {len(LIBRARY) - 1}, no index in two policies"
         require(isinstance(self.policies, str), self, "policies", form)
         known = is_whole(self.channels) and self.channels in (0, 1, 3)
@@ -111,16 +108,12 @@ class ATS(InputDefense):
             parse_policies(self.policies)
         except ValueError as error:
             require(False, self, "policies", f"{form} ({error})")
-        require(isinstance(self.use_prob, bool), self, "use_prob", "True or False")
 
     @classmethod
     def read(cls, policies: str | Path, use_prob: bool = False, channels: int | None = None) -> Self:
         """ATS with the policies of a file, which are kept in place of its name: other machines do not have it.
 
-        Args:
-            policies: Path of a ``policies.json`` that ``fedveil search`` wrote; a relative one starts at the working directory.
-            use_prob: See the class.
-            channels: See the class; None: what the file says. Another number, or 0, is for a transfer to other images.
+        The file is a ``policies.json`` that ``fedveil search`` wrote. Without ``channels`` they are what it says.
 
         Raises:
             DefenseError: When the file cannot be read, is something else, or holds no policies.

@@ -1,8 +1,4 @@
-"""The block shuffle of VisualMixer's released code, which differs from its paper.
-
-Source: Released code of Li, Zhang, Ren, Li, Zhang, "You Can Use But Cannot Recognize: Preserving Visual Privacy in Deep Neural
-Networks" (NDSS 2024), data-set generator.
-"""
+"""The block shuffle of VisualMixer's released data-set generator, which differs from its paper."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import MOST_SIDE, is_whole, require, require_whole
+from defenses.checks import MOST_SIDE, is_whole, require, whole_field
 from defenses.images.visual_mixer import shuffle_windows
 
 
@@ -36,10 +32,10 @@ class BlockShuffle(InputDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "WindowMean", "Shredder", "Jigsaw")
 
     window: int = 8
-    blocks: int = 2
+    blocks: int = whole_field(2, 1, MOST_SIDE)
 
     def __post_init__(self) -> None:
-        require_whole(self, "blocks", 1, MOST_SIDE)
+        super().__post_init__()
         fits = is_whole(self.window) and 1 <= self.window <= MOST_SIDE and self.window % self.blocks == 0
         require(fits, self, "window", f"a positive multiple of blocks, {self.blocks}, at most {MOST_SIDE}")
 
@@ -49,23 +45,10 @@ class BlockShuffle(InputDefense):
 
 
 def block_shuffle(images: Tensor, window: int, n: int, generator: torch.Generator) -> Tensor:
-    """Permutes the n x n blocks of every window, channel by channel; pixels inside a block keep their places.
+    """Permutes the n x n blocks of every window of (B, C, H, W), channel by channel; pixels inside a block keep their places.
 
-    Args:
-        images: (B, C, H, W), any dtype.
-        window: Side of a window in pixels, a multiple of ``n``. Edge windows hold fewer blocks; a block cut by the edge
-            stays as it is.
-        n: Blocks per side of a window.
-        generator: CPU generator.
-
-    Returns:
-        (B, C, H, W), a new tensor.
-
-    Raises:
-        ValueError: When ``n`` does not divide ``window``.
+    Edge windows hold fewer blocks; a block cut by the edge stays as it is.
     """
-    if n < 1 or window < 1 or window % n:
-        raise ValueError(f"window is {window} and n is {n}; allowed: a positive window that n divides")
     side = window // n
     rows, columns = (length // side for length in images.shape[-2:])
     if rows * columns == 0:

@@ -10,15 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import MOST_SIDE, require_scale, require_whole
+from defenses.checks import MOST_SIDE, scale_field, whole_field
 
 
 def gaussian_blur(images: Tensor, std: float) -> Tensor:
-    """Convolves every channel with a Gaussian, cut at four standard deviations; pixels at the border are repeated.
+    """Convolves every channel of (B, C, H, W) with a Gaussian, cut at four standard deviations; border pixels are repeated.
 
-    Args:
-        images: (B, C, H, W), floating point.
-        std: Standard deviation in pixels; below 1/8 the cut kernel is a single pixel.
+    Below a standard deviation of 1/8 pixel the cut kernel is a single pixel.
     """
     if int(4 * std + 0.5) == 0:
         return images.clone()
@@ -61,7 +59,7 @@ class Blur(InputDefense):
         std: Standard deviation of the Gaussian in pixels; 0 changes nothing.
     """
 
-    std: float = 1.0
+    std: float = scale_field(1.0, zero=True, most=MOST_SIDE)
 
     always_shown: ClassVar[tuple[str, ...]] = ("std",)
     source: ClassVar[str] = "Baseline; Gonzalez and Woods, Digital Image Processing, 3.5"
@@ -69,10 +67,6 @@ class Blur(InputDefense):
     at_inference: ClassVar[bool] = True
     resamples: ClassVar[bool] = False
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "TokenDecoder")
-
-    def __post_init__(self) -> None:
-        # A Gaussian that is wider than the largest image leaves what its border is, and no more.
-        require_scale(self, "std", zero=True, most=MOST_SIDE)
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Blurs the images; deterministic, targets are unchanged."""
@@ -92,7 +86,7 @@ class Downsample(InputDefense):
         factor: 14 makes 16 x 16 of 224 x 224, as in the paper; 1 changes nothing.
     """
 
-    factor: int = 14
+    factor: int = whole_field(14, 1, MOST_SIDE)
 
     always_shown: ClassVar[tuple[str, ...]] = ("factor",)
     source: ClassVar[str] = (
@@ -101,9 +95,6 @@ class Downsample(InputDefense):
     at_inference: ClassVar[bool] = True
     resamples: ClassVar[bool] = False
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "TokenDecoder")
-
-    def __post_init__(self) -> None:
-        require_whole(self, "factor", 1, MOST_SIDE)
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Shrinks and enlarges the images; deterministic, targets are unchanged."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import is_number, require, require_whole
+from defenses.checks import is_number, require, whole_field
 from defenses.functional import random_signs
 
 MOST_MIXED = 32
@@ -35,13 +35,7 @@ def bounded_convex_weights(count: int, num_mixed: int, max_weight: float, genera
 
 
 def mix_batch(batch: Batch, weights: Tensor, partners: Tensor) -> Batch:
-    """Weighted means over each example's partners, of images and targets alike.
-
-    Args:
-        batch: B examples.
-        weights: (B, k), rows sum to 1.
-        partners: (B, k), int64; the examples that are mixed into each of the batch.
-    """
+    """Weighted means over each example's partners (B, k), of images and targets alike; weights are (B, k), rows sum to 1."""
     share = weights.to(batch.images)
     images = torch.einsum("bk,bkchw->bchw", share, batch.images[partners])
     targets = torch.einsum("bk,bkc->bc", weights.to(batch.targets), batch.targets[partners])
@@ -73,7 +67,7 @@ class InstaHide(InputDefense):
         max_weight: Largest weight of one image, the paper's c_1.
     """
 
-    num_mixed: int = 4
+    num_mixed: int = whole_field(4, 1, MOST_MIXED)
     max_weight: float = 0.65
 
     always_shown: ClassVar[tuple[str, ...]] = ("num_mixed",)
@@ -86,7 +80,7 @@ class InstaHide(InputDefense):
     )
 
     def __post_init__(self) -> None:
-        require_whole(self, "num_mixed", 1, MOST_MIXED)
+        super().__post_init__()
         allowed = is_number(self.max_weight) and 1 / self.num_mixed <= self.max_weight <= 1
         require(allowed, self, "max_weight", f"a number from 1/num_mixed = {1 / self.num_mixed:.4g} to 1")
 

@@ -1,10 +1,8 @@
 """The 50 image transforms of the ATS library, on float tensors, vectorised over the images that share one.
 
-The library is 25 two-step policies of AutoAugment, flattened, with weakened magnitudes; its reference implementation
-works on 8-bit images with Pillow. Here every function maps (B, C, H, W) in [0, 1] to the same. Continuous operations
-are not rounded to 256 grey levels, so that results differ from Pillow's by its rounding; operations that are made of
-grey levels (posterize, equalize) round their input to them. Single-channel images count as grey: ``color`` leaves them
-unchanged.
+The library is 25 two-step policies of AutoAugment, flattened, with weakened magnitudes; its reference works on 8-bit images with
+Pillow. Here every function maps (B, C, H, W) in [0, 1] to the same. Continuous operations are not rounded to 256 grey levels;
+posterize and equalize round their input to them. Single-channel images count as grey: ``color`` leaves them unchanged.
 """
 
 from __future__ import annotations
@@ -83,16 +81,9 @@ def magnitude(name: str, level: int) -> float:
 
 
 def apply_transform(images: Tensor, index: int, signs: Tensor) -> Tensor:
-    """Applies transform ``index`` of the library.
+    """Applies transform ``index`` of the library to images (B, C, H, W) in [0, 1], C = 1 (grey) or 3 (RGB).
 
-    Args:
-        images: (B, C, H, W) in [0, 1], C = 1 (grey) or 3 (RGB).
-        index: 0 to 49.
-        signs: (B,), 1 or -1: direction of shear, shift and blend; other operations ignore it (rotation is always
-            anticlockwise in the reference).
-
-    Returns:
-        Transformed images of the same shape in [0, 1].
+    Signs (B,), 1 or -1, are directions of shear, shift and blend (rotation is always anticlockwise in the reference).
 
     Raises:
         DefenseError: When images have neither one nor three channels.

@@ -1,11 +1,8 @@
 """Visual feature entropy (VFE): how much neighbouring pixels differ, and its exact law under pixel shuffling.
 
-Source: Li, Zhang, Ren, Li, Zhang, "You Can Use But Cannot Recognize: Preserving Visual Privacy in Deep Neural Networks"
-(NDSS 2024), equations 1-12.
-
-The paper's sums run over pixels whose right or lower neighbour does not exist, but its own count of WS * (WS - 1) pairs
-per direction says that only pairs inside the region are meant. That is what we compute; the released code pads with
-zeros instead, which adds the squares of the border pixels.
+Source: the VisualMixer paper (NDSS 2024), equations 1-12. Its sums run over pixels whose right or lower neighbour does not
+exist, but its own count of WS * (WS - 1) pairs per direction says that only pairs inside the region are meant. That is what we
+compute; the released code pads with zeros instead, which adds the squares of the border pixels.
 """
 
 from __future__ import annotations
@@ -23,12 +20,8 @@ def pair_count(height: int, width: int) -> int:
 def vfe_map(images: Tensor, window: int) -> Tensor:
     """VFE_R of every window, the sum of squared differences between neighbours inside it (equation 2).
 
-    Args:
-        images: (..., H, W), any range; low precision is widened to float32.
-        window: Side of a window in pixels; windows at the right and bottom edge may be smaller.
-
-    Returns:
-        (..., ceil(H / window), ceil(W / window)), in squared pixel units; 0 for a constant window or a single pixel.
+    (..., H, W) -> (..., ceil(H / window), ceil(W / window)), in squared pixel units; windows at the right and bottom edge may be
+    smaller. 0 for a constant window or a single pixel; low precision is widened to float32.
     """
     return window_vfe(*squared_differences(images), window)
 
@@ -71,21 +64,7 @@ def squared_differences(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def window_vfe(across: Tensor, down: Tensor, window: int) -> Tensor:
-    """Adds ``squared_differences`` up per window, without the pairs that cross a window's border.
-
-    Args:
-        across: (..., H, W - 1).
-        down: (..., H - 1, W).
-        window: Side of a window in pixels.
-
-    Returns:
-        (..., ceil(H / window), ceil(W / window)).
-
-    Raises:
-        ValueError: When ``window`` is below 1.
-    """
-    if window < 1:
-        raise ValueError(f"window is {window}; allowed: 1 or more pixels")
+    """Adds ``squared_differences`` up per window, without the pairs that cross a window's border; shapes as in ``vfe_map``."""
     inner_x, inner_y = (
         torch.arange(1, n + 1, device=across.device) % window != 0 for n in (across.shape[-1], down.shape[-2])
     )

@@ -1,8 +1,4 @@
-"""VisualMixer: shuffle pixels inside windows that are larger where the image has little structure.
-
-Source: Li, Zhang, Ren, Li, Zhang, "You Can Use But Cannot Recognize: Preserving Visual Privacy in Deep Neural Networks"
-(NDSS 2024), Algorithm 1.
-"""
+"""VisualMixer: shuffle pixels inside windows that are larger where the image has little structure."""
 
 from __future__ import annotations
 
@@ -15,7 +11,17 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import MOST_SIDE, is_number, is_whole, require, require_scale, require_whole
+from defenses.checks import (
+    MOST_SIDE,
+    checked_field,
+    choice_field,
+    flag_field,
+    is_number,
+    is_whole,
+    require,
+    scale_field,
+    whole_field,
+)
 from defenses.images.vfe import pair_count
 from defenses.images.visual_mixer_bounds import (
     ESTIMATORS,
@@ -40,6 +46,10 @@ from defenses.images.visual_mixer_windows import (
 CHANNELS = ("per-channel", "spatial")
 
 
+def _is_bound(value: object) -> bool:
+    return value == "auto" or (is_whole(value) and value <= MOST_SIDE)  # type: ignore[operator]
+
+
 @dataclass(frozen=True, repr=False)
 class VisualMixer(InputDefense):
     """Shuffles the pixels of every window; windows are larger where visual feature entropy (VFE) is low.
@@ -47,14 +57,16 @@ class VisualMixer(InputDefense):
     An image is cut into regions of a power of two at most ``window_upper``. A region whose VFE is at most the median is
     shuffled in windows of half its size; another is split into such windows, which are judged again, down to
     ``window_lower``. So no window is larger than half the first regions: on 32 pixels the defaults give windows of 4 (low
-    VFE) and 2 (high VFE), the bounds (2, 16) give 8, 4 and 2, and the bounds (4, 15) give 4 everywhere, as (4, 4) does by
-    name. Which bounds let VFE decide anything depends on the image's side: ``sizes`` tells. Each window keeps its values,
-    channel by channel; no key is kept, and test images must be shuffled as well.
+    VFE) and 2 (high VFE), the bounds (2, 16) give 8, 4 and 2, and the bounds (4, 15) give 4 everywhere. Which bounds let VFE decide
+    anything depends on the image's side: see ``sizes``. Each window keeps its values, channel by channel; no key is kept, and test
+    images must be shuffled as well.
+
+    The paper's text contradicts itself on which regions get larger windows; we follow Algorithm 1. It shuffles space
+    and then each channel, which has exactly the law of shuffling each channel alone, "per-channel".
 
     Attributes:
         window_lower: WS_l, 1 or more pixels.
-        window_upper: WS_u, at least ``window_lower``. "auto" is equation 17 for the last four settings; neither images nor their
-            size enter, so that whoever knows the settings knows the bound.
+        window_upper: WS_u, at least ``window_lower``. "auto" is equation 17 for the last four settings, which are public.
         density: How regions of different size are compared: "normalised" is VFE_R per neighbouring pair, "sum" is
             VFE_R, and "sigma" is VFE_R / sigma^2. With the last two nearly all parts of a region fall under the median.
         strict_lower: Round ``window_lower`` up to a power of two; the paper rounds down, and so breaks its own bound.
@@ -68,13 +80,9 @@ class VisualMixer(InputDefense):
         vfe_margin: How far that mean must lie over the target, in standard deviations of a single window's VFE.
         max_change: d, the tolerated change of a model's output in standard deviations of a weight, for "auto".
         confidence: alpha, the probability with which the change of a window of WS_u stays below d, for "auto".
-        estimator: How the change of a window of 3 is estimated, for "auto"; see
-            ``visual_mixer_bounds.within_probability``. It moves the bound by an order of magnitude.
+        estimator: How the change of a window of 3 is estimated, for "auto"; see ``visual_mixer_bounds.within_probability``.
         reshuffle: Shuffle an image anew at every use, and not once for all; see ``PassAveraging`` for what that gives away.
         strict_upper: For "auto", count (m + 1)^2 outputs of a window of 3 + 2m; the paper counts m^2, none of a window of 3.
-
-    The paper's text contradicts itself on which regions get larger windows; we follow Algorithm 1. It shuffles space
-    and then each channel, which has exactly the law of shuffling each channel alone, "per-channel".
     """
 
     always_shown: ClassVar[tuple[str, ...]] = ("window_lower", "window_upper")
@@ -89,24 +97,23 @@ class VisualMixer(InputDefense):
         "PassAveraging",
     )
 
-    window_lower: int = 2
-    window_upper: int | str = 15
-    density: str = "normalised"
-    strict_lower: bool = False
-    channels: str = "per-channel"
-    first_regions: str = "halved"
-    target_vfe: float = 0.0
-    vfe_margin: float = 0.0
-    max_change: float = 5.0
-    confidence: float = 0.5
-    estimator: str = "exact"
-    strict_upper: bool = False
-    reshuffle: bool = False
+    window_lower: int = whole_field(2, 1, MOST_SIDE)
+    window_upper: int | str = checked_field(15, _is_bound, f'a whole number up to {MOST_SIDE}, or "auto"')
+    density: str = choice_field("normalised", DENSITIES)
+    strict_lower: bool = flag_field(False)
+    channels: str = choice_field("per-channel", CHANNELS)
+    first_regions: str = choice_field("halved", FIRST_REGIONS)
+    target_vfe: float = scale_field(0.0, zero=True)
+    vfe_margin: float = scale_field(0.0, zero=True)
+    max_change: float = scale_field(5.0)
+    confidence: float = checked_field(0.5, lambda value: is_number(value) and 0 < value < 1, "a number in (0, 1)")
+    estimator: str = choice_field("exact", ESTIMATORS)
+    strict_upper: bool = flag_field(False)
+    reshuffle: bool = flag_field(False)
 
     def __post_init__(self) -> None:
-        require(isinstance(self.reshuffle, bool), self, "reshuffle", "True or False")
+        super().__post_init__()
         object.__setattr__(self, "resamples", self.reshuffle)  # of the class it says what the default does
-        self._check_settings()
         lower, upper = power_of_two(self.window_lower, up=self.strict_lower), self.upper
         least = max(self.window_lower, lower)
         given = "" if upper == self.window_upper else f" (it is {upper} here)"
@@ -118,23 +125,6 @@ class VisualMixer(InputDefense):
             reached = shuffled_vfe(most, self.vfe_margin)
             allowed = f"at most {reached:.4g}, which windows of {most} reach, the largest under a bound of {upper}"
             require(reached >= self.target_vfe, self, "target_vfe", allowed)
-
-    def _check_settings(self) -> None:
-        require_whole(self, "window_lower", 1, MOST_SIDE)
-        upper = self.window_upper
-        bound = upper == "auto" or (isinstance(upper, int) and is_whole(upper) and upper <= MOST_SIDE)
-        require(bound, self, "window_upper", f'a whole number up to {MOST_SIDE}, or "auto"')
-        require(isinstance(self.strict_lower, bool), self, "strict_lower", "True or False")
-        require(self.density in DENSITIES, self, "density", ", ".join(DENSITIES))
-        require(self.channels in CHANNELS, self, "channels", ", ".join(CHANNELS))
-        require(self.first_regions in FIRST_REGIONS, self, "first_regions", ", ".join(FIRST_REGIONS))
-        for name in ("target_vfe", "vfe_margin"):
-            require_scale(self, name, zero=True)
-        require_scale(self, "max_change")
-        inside = is_number(self.confidence) and 0 < self.confidence < 1
-        require(inside, self, "confidence", "a number in (0, 1)")
-        require(self.estimator in ESTIMATORS, self, "estimator", ", ".join(ESTIMATORS))
-        require(isinstance(self.strict_upper, bool), self, "strict_upper", "True or False")
 
     @property
     def upper(self) -> int:
@@ -214,17 +204,7 @@ class VisualMixer(InputDefense):
 def shuffle_windows(
     images: Tensor, levels: list[Level], generator: torch.Generator, channels: str = "per-channel"
 ) -> Tensor:
-    """Shuffles the pixels of every window uniformly at random; windows must not overlap.
-
-    Args:
-        images: (B, C, H, W), any dtype.
-        levels: Windows, as ``partition`` returns them.
-        generator: CPU generator.
-        channels: See ``VisualMixer``.
-
-    Returns:
-        (B, C, H, W), a new tensor.
-    """
+    """Shuffles the pixels of every window of (B, C, H, W) uniformly at random; windows must not overlap."""
     batch, depth, height, width = images.shape
     planes, area = depth if channels == "per-channel" else 1, height * width
     source = torch.arange(area).expand(batch, planes, -1).contiguous()
@@ -245,11 +225,7 @@ def _spans(length: int, window: int) -> list[tuple[int, int, int]]:
 
 
 def _tilings(height: int, width: int, window: int) -> Iterator[tuple[slice, slice, Tensor]]:
-    """The grid of windows as at most four blocks of equal rectangles: inside, right edge, bottom edge, corner.
-
-    Yields:
-        Rows and columns of the block in the grid, and the pixels of each of its windows: (windows, pixels), int64.
-    """
+    """The grid of windows as at most four blocks of equal rectangles: rows and columns of each, and its windows' pixels."""
     position = torch.arange(height * width).view(height, width)
     for (top, bottom, h), (left, right, w) in product(_spans(height, window), _spans(width, window)):
         tiles = position[top:bottom, left:right].unfold(0, h, h).unfold(1, w, w)

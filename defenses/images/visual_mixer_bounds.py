@@ -1,8 +1,6 @@
 """What VisualMixer's window bounds follow from: a wanted VFE, and a tolerated change of a model's output.
 
-Source: Li, Zhang, Ren, Li, Zhang, "You Can Use But Cannot Recognize: Preserving Visual Privacy in Deep Neural Networks"
-(NDSS 2024), sections IV-B and IV-C, equations 10-17. Computed offline, once per configuration: neither images nor their size
-enter, and nothing that is secret.
+Source: the paper's sections IV-B and IV-C, equations 10-17. Neither images nor their size enter, and nothing that is secret.
 """
 
 from __future__ import annotations
@@ -21,24 +19,16 @@ ESTIMATORS = ("exact", "sum", "perm", "pairs")
 
 
 def shuffled_vfe_variance(window: int, kurtosis: float | None = None) -> float:
-    """Exact variance of VFE_R / (2 sigma^2) over all permutations of a square window's pixels.
+    """Exact variance of VFE_R / (2 sigma^2) over all permutations of a square window's pixels; 0 for a single pixel.
 
     Divided by the number of pairs E, that quantity is Geary's C on the grid with n = WS^2 pixels, of known variance:
 
         Var = [(n-1)(n^2-3n+3-(n-1)b) E - (n-1)(n^2+3n-6-(n^2-n+2)b) D/4 + (n^2-3-(n-1)^2 b) E^2] / (n(n-2)(n-3))
 
-    where b is the kurtosis and D the sum of squared neighbour counts. For bell-shaped pixels it is near 2 WS (WS - 1),
-    half of the paper's chi-square value, because the pixels of a window are a fixed set.
-
-    Source: Cliff, Ord, "Spatial Processes: Models and Applications" (1981), randomisation moments of Geary's C.
-
-    Args:
-        window: WS in pixels, 1 or more.
-        kurtosis: Fourth central moment of the pixels over their squared variance, both with n; at least 1. Above what n
-            pixels can have, it counts as that. By default 3 (n - 1) / (n + 1), the mean over normal samples.
-
-    Returns:
-        The variance, dimensionless; 0 for a single pixel.
+    where b is the pixels' kurtosis, by default 3 (n - 1) / (n + 1), the mean over normal samples, and D the sum of squared
+    neighbour counts. For bell-shaped pixels it is near 2 WS (WS - 1), half of the paper's chi-square value, because the pixels of
+    a window are a fixed set. Source: Cliff, Ord, "Spatial Processes: Models and Applications" (1981), randomisation moments of
+    Geary's C.
     """
     if window == 1:
         return 0.0
@@ -61,17 +51,10 @@ def shuffled_vfe(window: int, margin: float = 0.0) -> float:
 
 
 def window_lower_bound(target: float, margin: float = 0.0) -> int:
-    """WS_l: the smallest window whose shuffled VFE reaches a target (section IV-B).
+    """WS_l: the smallest window whose shuffled VFE reaches a target V, of VFE / (2 sigma^2) (section IV-B); see ``shuffled_vfe``.
 
-    Args:
-        target: V, the wanted VFE / (2 sigma^2), 0 or more.
-        margin: Standard deviations of safety, 0 or more; see ``shuffled_vfe``. Without, ceil((1 + sqrt(1 + 2 V)) / 2).
-
-    Raises:
-        ValueError: When an argument is out of range.
+    Without a margin it is ceil((1 + sqrt(1 + 2 V)) / 2).
     """
-    if not (0 <= target < math.inf and 0 <= margin < math.inf):
-        raise ValueError(f"target {target}, margin {margin}; allowed: 0 or more, both finite")
     window = int((1 + math.sqrt(1 + 2 * target)) / 2)
     while shuffled_vfe(window, margin) < target:
         window += 1
@@ -79,21 +62,15 @@ def window_lower_bound(target: float, margin: float = 0.0) -> int:
 
 
 def window_upper_bound(within: float, confidence: float = 0.5, *, strict: bool = False) -> int:
-    """WS_u = 3 + 2 floor(m): the largest window whose output changes little with a wanted probability (equation 17).
+    """WS_u = 3 + 2 floor(m): the largest window whose output changes little with probability ``confidence`` (equation 17).
 
-    A window of 3 changes it little with probability alpha_0. The paper says that a window of 3 + 2m has m^2 outputs, hence
-    alpha = alpha_0^(m^2), so m = sqrt(log alpha / log alpha_0); but m = 0 has one output, not none.
-
-    Args:
-        within: alpha_0; see ``within_probability``.
-        confidence: alpha, the wanted probability, in (0, 1); the paper gives no value.
-        strict: Count (m + 1)^2 outputs.
+    A window of 3 changes it little with probability alpha_0 = ``within``. The paper says that a window of 3 + 2m has m^2 outputs,
+    hence alpha = alpha_0^(m^2), so m = sqrt(log alpha / log alpha_0); but m = 0 has one output, not none: with ``strict`` (m + 1)^2
+    count. The paper gives no alpha.
 
     Raises:
-        ValueError: When no window qualifies, or all do as far as a sample can tell, or ``confidence`` is out of range.
+        ValueError: When no window qualifies, or all do as far as a sample can tell.
     """
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence is {confidence}; allowed: above 0 and below 1")
     if within in (0.0, 1.0):
         known = "every" if within else "no"
         raise ValueError(f"{known} sampled kernel stays within max_change, so the bound is unknown; change max_change")
@@ -134,14 +111,7 @@ def within_probability(
 
     Equation 16 of the paper integrates w1 + w2 over a truncated density, which neither agrees with equation 15 nor is
     the law of ordered weights; it is not offered.
-
-    Raises:
-        ValueError: When ``estimator`` is unknown or ``num_samples`` is below 1.
     """
-    if estimator not in ESTIMATORS or num_samples < 1:
-        raise ValueError(
-            f"estimator {estimator!r}, num_samples {num_samples}; allowed: {', '.join(ESTIMATORS)}; 1 or more"
-        )
     within = 0
     for start in range(0, num_samples, 1000):  # 512 outputs per kernel: 2 MB at a time stay in the processor's cache.
         weights = torch.randn(min(1000, num_samples - start), 4, generator=generator)

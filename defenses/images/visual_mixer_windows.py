@@ -1,7 +1,4 @@
-"""Which windows VisualMixer shuffles an image in: larger ones where the image has little structure.
-
-Source: Li et al., VisualMixer (NDSS 2024), Algorithm 1, lines 3-21.
-"""
+"""Which windows VisualMixer shuffles an image in (Algorithm 1, lines 3-21): larger ones where it has little structure."""
 
 from __future__ import annotations
 
@@ -33,26 +30,14 @@ def power_of_two(value: int, up: bool = False) -> int:
     return 1 << ((value - 1).bit_length() if up else value.bit_length() - 1)
 
 
-def window_sizes(
-    height: int, width: int, lower: int, upper: int, strict_lower: bool = False, first_regions: str = "halved"
-) -> list[int]:
-    """Sides of the first regions and of the windows that they are halved to (Algorithm 1, lines 3-6, 11 and 16).
+def window_sizes(height: int, width: int, lower: int, upper: int, first_regions: str = "halved") -> list[int]:
+    """Sides of the first regions and of the windows that they are halved to (Algorithm 1, lines 3-6, 11 and 16), decreasing.
 
     The size of an image is its longer side. Where the paper would fall below its own lower bound, we stop at it: line 5
-    can undershoot (17 becomes 8 although 16 would do), and so can half of an image no larger than ``upper``.
-
-    Args:
-        height: H in pixels.
-        width: W in pixels.
-        lower: WS_l in pixels.
-        upper: WS_u in pixels.
-        strict_lower: Round ``lower`` up to a power of two, not down.
-        first_regions: See ``VisualMixer``.
-
-    Returns:
-        Decreasing sizes: regions first. One entry alone means that the regions themselves are shuffled whole.
+    can undershoot (17 becomes 8 although 16 would do), and so can half of an image no larger than ``upper``. One entry alone means
+    that the regions themselves are shuffled whole.
     """
-    smallest = power_of_two(lower, up=strict_lower)
+    smallest = power_of_two(lower)
     size = max(height, width)
     if size <= upper:  # One region, whose VFE is the median: it is shuffled at half its size and never split further.
         return [size] if size <= smallest else [size, max(-(-size // 2), smallest)]
@@ -66,11 +51,6 @@ def window_sizes(
 
 def region_density(images: Tensor, sizes: list[int], density: str) -> Iterator[Tensor]:
     """What Algorithm 1 compares with its median, mean over channels (equation 4), for regions of each size in turn.
-
-    Args:
-        images: (B, C, H, W).
-        sizes: Region sizes in pixels.
-        density: See ``VisualMixer``.
 
     Yields:
         (B, ceil(H / size), ceil(W / size)).
@@ -87,17 +67,9 @@ def region_density(images: Tensor, sizes: list[int], density: str) -> Iterator[T
 
 
 def partition(images: Tensor, sizes: list[int], density: str = "normalised") -> list[Level]:
-    """Which windows each image is shuffled in (Algorithm 1, lines 7-21); every pixel lies in exactly one.
+    """Which windows each image is shuffled in (Algorithm 1, lines 7-21), largest first; every pixel lies in exactly one.
 
     A window is at most one of ``sizes`` high and wide, and smaller at the right and bottom edge.
-
-    Args:
-        images: (B, C, H, W), any range.
-        sizes: See ``window_sizes``.
-        density: See ``VisualMixer``.
-
-    Returns:
-        One level per size, largest first, on the device of the images.
     """
     height, width = images.shape[-2:]
     pending = torch.ones(
@@ -124,25 +96,14 @@ def window_sides(levels: list[Level], height: int, width: int) -> Tensor:
 
 
 def levels_of(sides: Tensor) -> list[Level]:
-    """The windows that ``window_sides`` was taken of, without levels that no image uses.
-
-    Args:
-        sides: (B, H, W) int64; windows of each size lie on a grid that begins at the top left corner.
-    """
+    """The windows that ``window_sides`` (B, H, W) was taken of, without levels that no image uses."""
     return [(size, sides[:, ::size, ::size] == size) for size in sorted(set(sides.flatten().tolist()), reverse=True)]
 
 
 def mixing_windows(images: Tensor, levels: list[Level]) -> dict[int, int]:
-    """How many windows of each size change anything: those that hold two different values in some channel.
+    """Size -> how many windows of it change anything: those that hold two different values in some channel.
 
     A window of one colour is shuffled into itself, so it says nothing about what the defence did.
-
-    Args:
-        images: (B, C, H, W).
-        levels: As ``partition`` returns them.
-
-    Returns:
-        Size -> count over all images; sizes that cannot occur (a first region that is always cut) count 0.
     """
     return {size: int((active & (vfe_map(images, size) > 0).any(1)).sum()) for size, active in levels}
 
@@ -150,9 +111,7 @@ def mixing_windows(images: Tensor, levels: list[Level]) -> dict[int, int]:
 def total_vfe(images: Tensor, levels: list[Level]) -> float:
     """VFE / (2 sigma^2) of windows, mean over channels, added up over all windows of all images; see ``vfe_normalised``.
 
-    Args:
-        images: (B, C, H, W), before or after the shuffle, which keeps the sigma of every window.
-        levels: As ``partition`` returns them.
+    The shuffle keeps the sigma of every window.
     """
     return sum(
         float((vfe_normalised(images, size).mean(1) * active).sum(dtype=torch.float64)) for size, active in levels
@@ -162,14 +121,9 @@ def total_vfe(images: Tensor, levels: list[Level]) -> float:
 def log10_keys(images: Tensor, levels: list[Level], *, per_channel: bool = False) -> float:
     """Decimal logarithm of the number of orders that one shuffle of all windows can have, added up over images.
 
-    A window of n pixels has n! orders, and windows are shuffled independently: the product over them. The paper prints their sum,
-    which is the work of whoever can check each window alone. Windows of one colour, which no order changes, are not counted; of
-    equal pixels in others no account is taken, so that this is an upper bound.
-
-    Args:
-        images: (B, C, H, W).
-        levels: As ``partition`` returns them.
-        per_channel: Channels are shuffled apart: each in which something moves has orders of its own. Else all have one.
+    A window of n pixels has n! orders, and windows are shuffled independently: the product over them. (The paper prints their sum,
+    the work of an attacker that can check each window alone.) With ``per_channel`` channels are shuffled apart. Windows of one
+    colour, which no order changes, are not counted; of equal pixels in others no account is taken: this is an upper bound.
     """
     total, (height, width) = 0.0, images.shape[-2:]
     for size, active in levels:

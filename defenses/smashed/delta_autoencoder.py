@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, require, require_scale, require_whole
+from defenses.checks import examples_field, require, scale_field, steps_field, whole_field
 from defenses.fitting import SHAPE, FitContext, FittedDefense, features_by_row, in_eval_mode, placed
 from defenses.smashed.delta_masks import MODES, DeltaMasks
 
@@ -29,11 +29,8 @@ class DeltaAutoencoder(FittedDefense):
 
     Both halves of the network stay as they are. The client runs F and e, and e(F(x)) travels: ``channels >> depth`` maps for
     ``channels``. The server runs d and its half. No mask is made for the image that is sent, so that nothing depends on a label.
-
-    What it is worth against an adversary that is trained on d's output, or on the latent, is for such an attack to say: the paper
-    attacks with one that has seen unprotected features alone, and concedes this.
-
-    Stages behind act on the latent: ``DeltaAutoencoder() | FeatureNoise(std=0.1)`` adds noise to e(F(x)), which d decodes.
+    The paper attacks with an adversary that has seen unprotected features alone, and concedes this. Stages behind act on the
+    latent: ``DeltaAutoencoder() | FeatureNoise(std=0.1)`` adds noise to e(F(x)), which d decodes.
 
     Where the paper is silent: 3 x 3 convolutions with padding 1, mirrored by transposed ones, ReLU between, and at the end where no
     feature of the fit is negative (a cut behind a ReLU); squared error; Adam.
@@ -59,10 +56,10 @@ class DeltaAutoencoder(FittedDefense):
     iterations: int | None = None
     mode: str = "scalar"
     threshold: float | None = None
-    epochs: int = 120
-    learning_rate: float = 1e-3
-    stride: int = 1
-    batch_size: int = 32
+    epochs: int = steps_field(120, 0)
+    learning_rate: float = scale_field(1e-3)
+    stride: int = whole_field(1, 1, 2)
+    batch_size: int = examples_field(32)
 
     quick: ClassVar[Mapping[str, Any]] = {"epochs": 3}
     path_axis: ClassVar[str] = "epochs"
@@ -71,11 +68,9 @@ class DeltaAutoencoder(FittedDefense):
     source: ClassVar[str] = "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), Algorithms 1 and 2"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = isinstance(self.variant, str) and self.variant in VARIANTS
         require(known, self, "variant", ", ".join(VARIANTS))
-        for name, least, most in (("epochs", 0, MOST_STEPS), ("stride", 1, 2), ("batch_size", 1, MOST_EXAMPLES)):
-            require_whole(self, name, least, most)
-        require_scale(self, "learning_rate")
         _ = self.masks  # which checks the other fields
 
     @property
@@ -93,11 +88,7 @@ class DeltaAutoencoder(FittedDefense):
         return self.delta == "min"
 
     def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:
-        """Weights and biases of encoder and decoder, and whether the last layer is rectified.
-
-        Raises:
-            DefenseError: When the channels cannot be halved so often, or, with ``stride`` 2, the maps.
-        """
+        """Weights and biases of encoder and decoder, and whether the last layer is rectified."""
         depth = VARIANTS[self.variant]
         if channels % 2**depth:
             raise DefenseError(
@@ -130,11 +121,7 @@ class DeltaAutoencoder(FittedDefense):
         return sides
 
     def fit(self, context: FitContext, generator: torch.Generator) -> Self:
-        """Trains the autoencoder on masked copies of ``context.images``; see ``features_by_row`` for which features are kept.
-
-        Raises:
-            DefenseError: When the split cannot be restored, with the reason, or an adversary is missing.
-        """
+        """Trains the autoencoder on masked copies of ``context.images``; see ``features_by_row`` for which features are kept."""
         *_, last = self.training(context, generator)
         return last
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError
-from defenses.checks import MOST_STEPS, require, require_share, require_whole
+from defenses.checks import check_fields, choice_field, share_field, steps_field
 from defenses.fitting import FitContext
 from defenses.smashed.grad_cam import grad_cam, last_map_layer
 
@@ -37,18 +37,14 @@ class DeltaMasks:
         threshold: See ``is_hot``.
     """
 
-    delta: str
-    fill: str
-    iterations: int
-    mode: str
-    threshold: float
+    delta: str = choice_field("min", DELTAS)
+    fill: str = choice_field("blur", FILLS)
+    iterations: int = steps_field(2)
+    mode: str = choice_field("scalar", MODES)
+    threshold: float = share_field(MODES["scalar"])
 
     def __post_init__(self) -> None:
-        for name, allowed in (("delta", DELTAS), ("fill", FILLS), ("mode", tuple(MODES))):
-            value = getattr(self, name)
-            require(isinstance(value, str) and value in allowed, self, name, ", ".join(allowed))
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_share(self, "threshold")
+        check_fields(self)
 
     def apply(self, images: Tensor, context: FitContext) -> tuple[Tensor, Tensor]:
         """Masks images: (B, C, H, W), normalised -> the masked images and the mask (B, H, W), all pixels that were ever masked.

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from defenses.base import SmashedDefense
-from defenses.checks import is_number, require, require_multiplier, require_noise, require_scale
+from defenses.checks import (
+    LEAST_MULTIPLIER,
+    checked_field,
+    choice_field,
+    is_number,
+    noise_field,
+    scale_field,
+)
 from defenses.functional import gaussian_like
 from defenses.neighbours import REPLACE_ONE, SENSITIVITY, ZERO_OUT
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
@@ -28,7 +35,7 @@ class FeatureNoise(SmashedDefense):
         std: Standard deviation in the unit of the features. 0 changes nothing.
     """
 
-    std: float = 4.0
+    std: float = noise_field(4.0)
 
     always_shown: ClassVar[tuple[str, ...]] = ("std",)
     source: ClassVar[str] = (
@@ -39,9 +46,6 @@ class FeatureNoise(SmashedDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = (
         "FeatureAveraging", "FieldReading", "AttributeInference", "InverseNetwork",
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        require_noise(self, "std")
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
         """Adds the noise."""
@@ -58,34 +62,30 @@ class FeatureDP(SmashedDefense):
 
         h~ = h min(1, C / ||h||_2) + N(0, (z C)^2 I),    h: all numbers of one example
 
-    Whoever sees h~ learns about the example at most what (epsilon, delta)-differential privacy allows, with epsilon from
-    ``epsilon``. That covers one transmission of its features. Training sends an example once in every pass that reaches it, and
-    each is one release; audit batches are further ones (the row "epsilon-with-probes"), and a test image is released in every
-    evaluation.
+    What h~ reveals about the example is at most what (epsilon, delta)-differential privacy allows, with epsilon from ``epsilon``,
+    for one transmission of its features. Training sends an example once in every pass that reaches it, and each is one release;
+    audit batches are further ones (the row "epsilon-with-probes"), and a test image is released in every evaluation.
 
     It does not cover the labels; nor features that depend on several examples (a batch shuffle in front), which ``Pipeline``
     refuses; nor the update of a client half that is trained, which depends on the examples without any bound: such a run is
-    refused, unless ``noise_multiplier`` is 0 and nothing is claimed. A budget for it would need per-example gradients, clipped
-    and noised.
-
-    The noise is pseudo-random but not cryptographic (see ``generator_for``), and not exactly Gaussian: the bound holds up to both.
+    refused, unless ``noise_multiplier`` is 0 and nothing is claimed. The noise is pseudo-random but not cryptographic (see
+    ``generator_for``), and not exactly Gaussian: the bound holds up to both.
 
     Args:
         clip: C, in the unit of the features.
         noise_multiplier: z; 0 clips alone and has no finite epsilon.
         delta: In (0, 1).
         neighbours: What is hidden. "replace-one": which example was sent, against any other, so that features differ by up to
-            2 C. "zero-out": the example against features of zero, up to C. The default is the stronger claim and the one that
-            fits: the server sees that something was sent, and asks what. One example more or less is hidden by neither: the server
-            counts what it receives.
+            2 C. "zero-out": the example against features of zero, up to C. One example more or less is hidden by neither: the
+            server counts what it receives.
 
     The paper prints epsilon = 6.68 for its baseline "DP" but neither its clipping, its delta nor its neighbours.
     """
 
-    clip: float = 1.0
-    noise_multiplier: float = 1.0
-    delta: float = 1e-5
-    neighbours: str = REPLACE_ONE
+    clip: float = scale_field(1.0)
+    noise_multiplier: float = noise_field(1.0, LEAST_MULTIPLIER)
+    delta: float = checked_field(1e-5, lambda value: is_number(value) and 0 < value < 1, "a number in (0, 1)")
+    neighbours: str = choice_field(REPLACE_ONE, (REPLACE_ONE, ZERO_OUT))
 
     bounds_examples: ClassVar[bool] = True
     always_shown: ClassVar[tuple[str, ...]] = ("clip", "noise_multiplier")
@@ -98,23 +98,11 @@ class FeatureDP(SmashedDefense):
         "FeatureAveraging", "FieldReading", "AttributeInference", "InverseNetwork",
     )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        require_scale(self, "clip")
-        require_multiplier(self, "noise_multiplier")
-        require(is_number(self.delta) and 0 < self.delta < 1, self, "delta", "a number in (0, 1)")
-        known = self.neighbours in (REPLACE_ONE, ZERO_OUT)
-        require(known, self, "neighbours", f"{REPLACE_ONE!r} or {ZERO_OUT!r}")
-
     def epsilon(self, releases: int = 1) -> float:
         """The exact epsilon at ``delta`` of sending the features of one example ``releases`` times; inf without noise.
 
         Independent Gaussian noise on each makes them one release whose sensitivity is sqrt(releases) times as large.
-
-        Raises:
-            ValueError: When ``releases`` is negative.
         """
-        if releases < 0:
-            raise ValueError(f"releases is {releases}; allowed: 0 or more")
         if releases == 0:
             return 0.0
         if self.noise_multiplier == 0:

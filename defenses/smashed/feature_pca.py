@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import DefenseError
-from defenses.checks import MOST_EXAMPLES, require, require_whole
+from defenses.checks import examples_field, require
 from defenses.fitting import SHAPE, FitContext, FittedDefense, features_in_batches
 
 _COLUMNS = 1 << 16
@@ -33,7 +33,7 @@ class FeaturePCA(FittedDefense):
         components: k, at least 1 and at most the rank of the fit set.
     """
 
-    components: int = 5
+    components: int = examples_field(5)
 
     path_axis: ClassVar[str] = "components"
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("AttributeInference", "InverseNetwork")
@@ -42,20 +42,13 @@ class FeaturePCA(FittedDefense):
         "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), baseline PCA; Malekzadeh et al. 2017; Osia et al. 2020"
     )
 
-    def __post_init__(self) -> None:
-        require_whole(self, "components", 1, MOST_EXAMPLES)
-
     @property
     def least_images(self) -> int:
         """One more than components: centred, N images have N - 1 directions at most."""
         return self.components + 1
 
     def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:
-        """``mean`` (C, H, W) and ``basis`` (k, C, H, W), whose components are orthonormal; largest variance first.
-
-        Raises:
-            DefenseError: When there are fewer features than components.
-        """
+        """``mean`` (C, H, W) and ``basis`` (k, C, H, W), whose components are orthonormal; largest variance first."""
         if self.components > channels * height * width:
             raise DefenseError(
                 f"{self}: {channels} x {height} x {width} features have at most {channels * height * width} components"
@@ -69,11 +62,7 @@ class FeaturePCA(FittedDefense):
         return (self.components,)
 
     def fit(self, context: FitContext, generator: torch.Generator) -> Self:
-        """Components of the features of ``context.images``; draws nothing.
-
-        Raises:
-            DefenseError: When the features have fewer components than are asked for.
-        """
+        """Components of the features of ``context.images``; draws nothing."""
         features = torch.cat([batch.cpu() for batch in features_in_batches(context.client, context.images)])
         self.shapes(*features.shape[1:])
         mean, basis = principal_components(features.flatten(1), self.components)

@@ -15,18 +15,11 @@ import torch
 
 
 def gaussian_delta(sensitivity_over_std: float, epsilon: float) -> float:
-    """The smallest delta at which the mechanism is (epsilon, delta)-differentially private.
+    """The smallest delta at which the mechanism is (epsilon, delta)-differentially private, epsilon and r being 0 or more.
 
-    Args:
-        sensitivity_over_std: r, 0 or more. r independent releases count as one of sqrt(number) times the ratio.
-        epsilon: 0 or more.
-
-    Raises:
-        ValueError: When an argument is out of range.
+    r independent releases count as one of sqrt(number) times the ratio.
     """
     ratio = sensitivity_over_std
-    if not (ratio >= 0 and epsilon >= 0):
-        raise ValueError(f"sensitivity_over_std is {ratio}, epsilon is {epsilon}; allowed: 0 or more")
     if ratio == 0 or epsilon == math.inf:
         return 0.0
     if ratio == math.inf:
@@ -40,17 +33,10 @@ def gaussian_delta(sensitivity_over_std: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(sensitivity_over_std: float, delta: float) -> float:
-    """The smallest epsilon >= 0 at which the mechanism is (epsilon, delta)-differentially private.
+    """The smallest epsilon >= 0 at which the mechanism is (epsilon, delta)-differentially private, with delta in (0, 1).
 
-    Args:
-        sensitivity_over_std: As for ``gaussian_delta``; inf, no noise, has no finite epsilon.
-        delta: In (0, 1).
-
-    Raises:
-        ValueError: When an argument is out of range.
+    A ratio of inf, no noise, has no finite epsilon.
     """
-    if not 0 < delta < 1:
-        raise ValueError(f"delta is {delta}; allowed: a number in (0, 1)")
     ratio = sensitivity_over_std
     if gaussian_delta(ratio, 0.0) <= delta:
         return 0.0

@@ -17,21 +17,13 @@ LEAST_SIDE = 7
 
 
 def grad_cam(model: nn.Module, images: Tensor, layer: nn.Module, classes: Tensor | None = None) -> Tensor:
-    """Class activation maps of images, by the gradient of a class's logit with respect to the maps A of a layer.
+    """Class activation maps (B, H, W) in [0, 1], by the gradient of a class's logit with respect to the maps A of a layer.
 
         cam = relu(sum_c w_c A_c),    w_c = mean over positions of dy / dA_c;    v = (cam - min) / (max + 1e-7)
 
     with ``cam`` scaled bilinearly to the image before each image's least and largest value, min and max (after the subtraction),
-    are taken. A map that is the same everywhere becomes 0 everywhere.
-
-    Args:
-        model: Images -> logits (B, K), K at least 2. Modes, weights, statistics and gradients stay as they are.
-        images: (B, C, H, W), as ``model`` takes them.
-        layer: One of ``model``'s modules, which returns maps (B, C', H', W'); of several calls the last counts.
-        classes: (B,) int64; None takes the class that the model gives the largest logit.
-
-    Returns:
-        (B, H, W) in [0, 1], without a graph.
+    are taken. A map that is the same everywhere becomes 0 everywhere. The class is that of the largest logit unless ``classes``
+    (B,) says otherwise. Modes, weights, statistics and gradients of the model stay as they are.
 
     Raises:
         DefenseError: When the layer is not run or returns no maps, or the model no logits of several classes.
@@ -67,14 +59,9 @@ def last_map_layer(model: nn.Module, images: Tensor, client: nn.Module | None = 
     """The module that returns the deepest maps of 7 x 7 positions or more, or the deepest of the largest where none are so large.
 
     At 224 pixels that is the end of the last convolutional block, as in the paper: VGG's ``features``, ResNet's ``layer4``.
-    Smaller images would leave 3 x 3 positions or fewer there, which cannot tell one part of an image from another; then it is a
-    layer before them. Never is it one inside the client half, of which no adversary has an own: its features are the first maps
-    that count. An average pool's maps do not count. Where several modules return the same maps it is the outermost.
-
-    Args:
-        model: Images -> logits.
-        images: (B, C, H, W), of which the first is run.
-        client: The client half, one of ``model``'s modules; None where nothing is cut.
+    Smaller images would leave 3 x 3 positions or fewer there, which cannot tell one part of an image from another. Never is it one
+    inside the client half: its features are the first maps that count. An average pool's maps do not count. Where several modules
+    return the same maps it is the outermost.
 
     Raises:
         DefenseError: When no module returns such maps.

@@ -1,8 +1,4 @@
-"""Shuffling of a transformer's tokens, within one image and across a batch.
-
-Source: Yao, Xiang, Li, "Privacy-Preserving Split Learning via Patch Shuffling over Transformers" (ICDM 2022), Algorithms 1
-and 2. What the paper counts as its privacy is in ``shuffle_counts``.
-"""
+"""Shuffling of a transformer's tokens, within one image and across a batch; what hides is counted in ``shuffle_counts``."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import DefenseError, SmashedDefense
-from defenses.checks import require, require_share
+from defenses.checks import flag_field, share_field
 from defenses.smashed.shuffle_counts import order_counts
 
 
@@ -36,12 +32,11 @@ class PatchShuffle(SmashedDefense):
 
     It hides the order of the tokens, log2(N!) bits, and nothing else: the multiset of tokens is on the wire. A transformer
     without position embedding does not notice (so accuracy stays), and since blocks commute with permutations, shuffling
-    before or after the client's blocks has the same law. On a client half that is not trained, more transmissions of the same
-    image show the same multiset again and add nothing.
+    before or after the client's blocks has the same law. On a client half that is not trained, more transmissions add nothing.
 
-    The tokens of a table's row are the embeddings of its fields. With ``difm`` all that is sent is shuffled. Embeddings of
-    different fields hardly coincide, so that their multiset is the row (``FieldReading``). The paper shuffles the input of
-    DIFM's vector-wise branch alone (``difm-factors``): the prediction layer gets the embeddings in order, and so does an attacker.
+    The tokens of a table's row are the embeddings of its fields, of which those of different fields hardly coincide, so that their
+    multiset is the row (``FieldReading``). With ``difm`` all that is sent is shuffled. The paper shuffles the input of DIFM's
+    vector-wise branch alone (``difm-factors``): the prediction layer gets the embeddings in order, and so does an attacker.
 
     ``order`` gathers: slot i receives token order[i]. The paper's sigma(i) is where token i goes, the inverse permutation.
     """
@@ -80,8 +75,8 @@ class BatchShuffle(SmashedDefense):
             puts the native tokens into slots 0 to K - 1 of every image and so tells which ones they are.
     """
 
-    k: float = 0.4
-    final_shuffle: bool = True
+    k: float = share_field(0.4)
+    final_shuffle: bool = flag_field(True)
 
     always_shown: ClassVar[tuple[str, ...]] = ("k",)
     source: ClassVar[str] = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Algorithm 2"
@@ -96,21 +91,13 @@ class BatchShuffle(SmashedDefense):
         "FieldReading",
     )
 
-    def __post_init__(self) -> None:
-        require_share(self, "k")
-        require(isinstance(self.final_shuffle, bool), self, "final_shuffle", "True or False")
-
     def num_native(self, num_tokens: int) -> int:
         """K, how many of an image's N tokens are not exchanged."""
         # In floating point, 0.29 * 100 is a little less than 29.
         return math.floor(self.k * num_tokens + 1e-9)
 
     def check_batch(self, batch_size: int, num_tokens: int, dim: int) -> None:
-        """Whether there is someone to exchange with, something to exchange and something to keep, where ``k`` says so.
-
-        Raises:
-            DefenseError: When a single image, or ``k`` rounded to whole tokens, would make it another defence.
-        """
+        """Whether there is someone to exchange with, something to exchange and something to keep, where ``k`` says so."""
         self._check(batch_size, num_tokens)
 
     def _check(self, batch_size: int, num_tokens: int) -> None:
@@ -131,11 +118,7 @@ class BatchShuffle(SmashedDefense):
         return order_counts(num_tokens, self.num_native(num_tokens), batch_size)
 
     def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
-        """Native tokens, then pooled ones, then the final shuffle; see the base class.
-
-        Raises:
-            DefenseError: See ``check_batch``.
-        """
+        """Native tokens, then pooled ones, then the final shuffle; see the base class."""
         self._check(num_images, num_tokens)
         native = self.num_native(num_tokens)
         own = shuffled_within_images(num_images, num_tokens, generator)
@@ -147,10 +130,6 @@ class BatchShuffle(SmashedDefense):
         return mixed.flatten()[shuffled_within_images(num_images, num_tokens, generator)]
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Exchanges and shuffles tokens.
-
-        Raises:
-            DefenseError: See ``check_batch``.
-        """
+        """Exchanges and shuffles tokens."""
         num_images, num_tokens, _ = features.shape
         return gather_tokens(features, self.order(num_images, num_tokens, generator))

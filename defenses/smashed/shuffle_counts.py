@@ -15,23 +15,12 @@ import math
 
 
 def log10_orders(num_tokens: int, num_native: int, batch_size: int) -> float:
-    """log10 of equation 7.
-
-    Args:
-        num_tokens: N, 1 or more.
-        num_native: K, 0 to N; N is a shuffle within each image.
-        batch_size: B, 1 or more.
-
-    Raises:
-        ValueError: When an argument is out of range.
-    """
-    _check(num_tokens, num_native, batch_size)
+    """log10 of equation 7, for N >= 1 tokens of which K stay native (N: a shuffle within each image), and B >= 1 images."""
     return _log_orders(num_tokens, num_native, batch_size) / math.log(10)
 
 
 def log10_orders_containing_target(num_tokens: int, num_native: int, batch_size: int) -> float:
     """log10 of equation 8; arguments as for ``log10_orders``."""
-    _check(num_tokens, num_native, batch_size)
     return _log_orders(num_tokens, num_native, batch_size - 1) / math.log(10)
 
 
@@ -45,14 +34,6 @@ def _log_orders(num_tokens: int, num_native: int, batch_size: int) -> float:
     pooled = num_tokens - num_native
     kept = math.lgamma(num_tokens + 1) - math.lgamma(pooled + 1)  # log of C(N, K) K! = N! / N'!
     return batch_size * kept + math.lgamma(batch_size * pooled + 1)
-
-
-def _check(num_tokens: int, num_native: int, batch_size: int) -> None:
-    if not (num_tokens >= 1 and 0 <= num_native <= num_tokens and batch_size >= 1):
-        raise ValueError(
-            f"num_tokens {num_tokens}, num_native {num_native}, batch_size {batch_size}; "
-            "allowed: 1 or more, 0 to num_tokens, 1 or more"
-        )
 
 
 def order_counts(num_tokens: int, num_native: int, batch_size: int) -> dict[str, float]:

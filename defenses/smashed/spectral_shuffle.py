@@ -1,8 +1,4 @@
-"""Spectral shuffling (PS+): tokens are laid out as an image, which is sent as shuffled patches of its Fourier spectrum.
-
-Source: Yao, Xiang, Li, "Privacy-Preserving Split Learning via Patch Shuffling over Transformers" (ICDM 2022), section on
-spectral shuffling, figure 4; the layout is that of the released code.
-"""
+"""Spectral shuffling (PS+): tokens are laid out as an image, which is sent as shuffled patches of its Fourier spectrum."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import DefenseError, SmashedDefense
-from defenses.checks import require
+from defenses.checks import choice_field
 from defenses.smashed.patch_shuffle import gather_tokens, shuffled_within_images
 
 STAGES = ("post_embed", "pixel")
@@ -31,11 +27,10 @@ def patch_side(dim: int) -> int:
 
 
 def to_planes(tokens: Tensor, patch: int) -> Tensor:
-    """Lays tokens out as an image: (B, g * g, p * p * c) -> (B, c, g * p, g * p).
+    """Lays tokens of a square grid, row by row, out as an image: (B, g * g, p * p * c) -> (B, c, g * p, g * p).
 
-    Args:
-        tokens: In row-major order of a square grid; the index inside of a token is (row, column, plane).
-        patch: p, which must not be guessed from the length of spectral tokens: these have twice the planes.
+    The index inside of a token is (row, column, plane). p must not be guessed from the length of spectral tokens: these have twice
+    the planes.
     """
     batch, num_tokens, dim = tokens.shape
     grid, planes = math.isqrt(num_tokens), dim // patch**2
@@ -98,7 +93,7 @@ class SpectralShuffle(SmashedDefense):
     The released code takes the spectrum without gradients and so cannot train the embedding; here gradients pass.
     """
 
-    fft_stage: str = "post_embed"
+    fft_stage: str = choice_field("post_embed", STAGES)
 
     source: ClassVar[str] = (
         "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, figure 4 (PS+)"
@@ -109,20 +104,13 @@ class SpectralShuffle(SmashedDefense):
     at_inference: ClassVar[bool] = True
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("HermitianPairing", "AdaptiveDecoder")
 
-    def __post_init__(self) -> None:
-        require(self.fft_stage in STAGES, self, "fft_stage", ", ".join(STAGES))
-
     @property
     def raw_patches(self) -> bool:
         """Whether tokens are pixels, without a learned embedding."""
         return self.fft_stage == "pixel"
 
     def check_batch(self, batch_size: int, num_tokens: int, dim: int) -> None:
-        """Whether the tokens make a square image.
-
-        Raises:
-            DefenseError: When their number is not a square.
-        """
+        """Whether the tokens make a square image."""
         root = math.isqrt(num_tokens)
         if root**2 != num_tokens:
             raise DefenseError(
@@ -135,11 +123,7 @@ class SpectralShuffle(SmashedDefense):
         return shuffled_within_images(num_images, num_tokens, generator)
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Maps (B, N, D) tokens to their shuffled spectral patches (B, N, 2 * D).
-
-        Raises:
-            DefenseError: See ``check_batch``.
-        """
+        """Maps (B, N, D) tokens to their shuffled spectral patches (B, N, 2 * D)."""
         num_images, num_tokens, dim = features.shape
         self.check_batch(num_images, num_tokens, dim)
         patch = patch_side(dim)

@@ -1,8 +1,4 @@
-"""Adversarial training of the client half of a split model against a simulated attacker.
-
-Source: Eq. 9 of Yao et al. (ICDM 2022), after Xiao et al., "Adversarial Learning of Privacy-Preserving and Task-Oriented
-Representations" (AAAI 2020).
-"""
+"""Adversarial training of the client half of a split model against a simulated attacker."""
 
 from __future__ import annotations
 
@@ -15,23 +11,12 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from defenses.base import EdgeTrainingDefense
-from defenses.checks import MOST_DEPTH, MOST_WIDTH, is_whole, require, require_scale, require_whole
+from defenses.checks import MOST_DEPTH, is_whole, require, scale_field, whole_field, width_field
 from defenses.random_draws import spawned
 
 
 class PatchDecoder(nn.Module):
-    """G': a transformer from smashed data to the images' patches, (B, N, D) -> (B, N, V) in (0, 1).
-
-    Positions belong to slots: it knows where a token arrived, not where it came from.
-
-    Args:
-        num_tokens: N.
-        dim: D.
-        patch_values: V, numbers in a patch.
-        width: Length of a token inside.
-        depth: Blocks.
-        heads: Attention heads of a block.
-    """
+    """G': a transformer from smashed data to the images' patches, (B, N, D) -> (B, N, V) in (0, 1); positions belong to slots."""
 
     def __init__(self, num_tokens: int, dim: int, patch_values: int, *, width: int, depth: int, heads: int) -> None:
         super().__init__()
@@ -76,9 +61,9 @@ class AdversarialTraining(EdgeTrainingDefense):
     and G' takes one step with each step of the client half.
     """
 
-    weight: float = 1.0
-    width: int = 64
-    depth: int = 2
+    weight: float = scale_field(1.0, zero=True)
+    width: int = width_field(64)
+    depth: int = whole_field(2, 1, MOST_DEPTH)
     heads: int = 4
 
     always_shown: ClassVar[tuple[str, ...]] = ("weight",)
@@ -89,9 +74,7 @@ class AdversarialTraining(EdgeTrainingDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("TokenDecoder",)
 
     def __post_init__(self) -> None:
-        require_scale(self, "weight", zero=True)
-        require_whole(self, "width", 1, MOST_WIDTH)
-        require_whole(self, "depth", 1, MOST_DEPTH)
+        super().__post_init__()
         divides = is_whole(self.heads) and 1 <= self.heads <= MOST_DEPTH and self.width % self.heads == 0
         require(divides, self, "heads", f"a whole number from 1 to {MOST_DEPTH} that divides width = {self.width}")
 

@@ -1,8 +1,4 @@
-"""DP-SGD: per-example clipping and Gaussian noise, with an accountant that lives as long as the client.
-
-Opacus computes per-example gradients and the privacy bound. It is imported when training starts (four seconds), not
-before.
-"""
+"""DP-SGD by Opacus, which takes seconds to import; its accountant lives as long as the client."""
 
 from __future__ import annotations
 
@@ -18,7 +14,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from defenses.base import DefenseError, Loss, Training, TrainingDefense
-from defenses.checks import is_number, require, require_multiplier, require_scale
+from defenses.checks import (
+    LARGEST_NOISE,
+    LEAST_MULTIPLIER,
+    checked_field,
+    choice_field,
+    is_number,
+    require,
+    require_scale,
+    scale_field,
+)
 from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE, SENSITIVITY
 from defenses.random_draws import spawned
 from defenses.training.accounting import epsilon_spent, least_epsilon, noise_for_budget
@@ -35,14 +40,7 @@ _LEFT_BY_HOOKS = (
 
 @dataclass(frozen=True)
 class _Sampling:
-    """How an epoch is sampled.
-
-    Attributes:
-        steps: Of an epoch.
-        rate: Probability with which each example is in a step.
-        divisor: Of the noisy sum.
-        sensitivity: How far neighbours can move the sum, in clipping norms.
-    """
+    """How an epoch is sampled: steps, probability of an example in each, divisor of the sum, its sensitivity in clipping norms."""
 
     steps: int
     rate: float
@@ -73,30 +71,25 @@ class DPSGD(TrainingDefense):
     ``neighbours``:
 
     - "replace-one", the default: two data sets of n examples that differ in one. n is public, as clients of federated averaging
-      report it: q = 1 / (steps per epoch) and b = q n follow from it. One example in place of another moves the sum by up to 2 C,
-      which the accountant uses.
+      report it: q = 1 / (steps per epoch) and b = q n follow from it. One example in place of another moves the sum by up to 2 C.
     - "add-or-remove": one data set has an example more. Nothing that a client sends may then follow from n: q is ``sample_rate``,
       an epoch is 1 / q steps, b is the batch size of the plan, and the client reports b / q examples, whatever it has, and no
       times. An example moves the sum by up to C. Choose q near b / n, or steps are too long or too short.
 
-    The accountant takes a replacement under Poisson sampling as one example more or less at twice the norm. That is an upper bound:
-    at every order of ``ORDERS`` it is above the exact divergence of the two mixtures (a test integrates them).
-
-    One step on a few examples (a probe, see ``Training``) is accounted as a replacement with q = 1 under either of the two: which
-    examples are probed is drawn from all, and without one of them another takes its place.
+    The accountant takes a replacement under Poisson sampling as one example more or less at twice the norm: an upper bound, above
+    the exact divergence of the two mixtures at every order of ``ORDERS``. One step on a few examples (a probe, see ``Training``) is
+    accounted as a replacement with q = 1 under either: another example takes the place of one that was drawn.
 
     What a caller sees of the returned ``Training``:
 
     - ``model`` is the same object with the same parameter names. Hooks collect per-example gradients in train mode.
     - ``loader`` yields Poisson samples, which may be empty, (0, C, H, W). Such a step counts and adds noise: pass it to
       ``loss`` like any other, which returns a zero with a gradient and does not run the model.
-    - ``loss`` must be called, differentiated and stepped exactly once per batch, with ``zero_grad`` before
-      ``backward``.
-    - ``state`` is a copy of the given state and is updated within each step: ``state["accountant"]`` holds every step
-      of every round (JSON-serialisable; see ``epsilon_spent``), ``state["noise_multiplier"]`` the z that a target
-      epsilon needs. The latter is computed once, when the state has none, from this training's sample rate and
-      ``total_steps`` (or ``total_epochs``): hand in the real training first, and its state to probes, whose sample
-      rate differs.
+    - ``loss`` must be called, differentiated and stepped exactly once per batch, with ``zero_grad`` before ``backward``.
+    - ``state`` is a copy of the given state and is updated within each step: ``state["accountant"]`` holds every step of every
+      round (JSON-serialisable; see ``epsilon_spent``), ``state["noise_multiplier"]`` the z that a target epsilon needs, computed
+      once, from this training's sample rate and ``total_steps`` (or ``total_epochs``): hand in the real training first, and its
+      state to probes, whose sample rate differs.
 
     Randomness comes from generators that are named by the one passed in (see ``spawned``). Their streams are pseudo-random but not
     cryptographic, and floating-point noise is not exactly Gaussian: the bound holds up to both.
@@ -112,9 +105,9 @@ class DPSGD(TrainingDefense):
 
     target_epsilon: float | None = None
     noise_multiplier: float | None = None
-    target_delta: float = 1e-5
-    max_grad_norm: float = 1.0
-    neighbours: str = REPLACE_ONE
+    target_delta: float = checked_field(1e-5, lambda value: is_number(value) and 0 < value < 1, "a number in (0, 1)")
+    max_grad_norm: float = scale_field(1.0)
+    neighbours: str = choice_field(REPLACE_ONE, (REPLACE_ONE, ADD_OR_REMOVE))
     sample_rate: float | None = None
 
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LossThreshold", "ShadowModels")
@@ -126,27 +119,24 @@ class DPSGD(TrainingDefense):
     replaces_optimizer: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.noise_multiplier is None and self.target_epsilon is None:
             object.__setattr__(self, "target_epsilon", 8.0)
         if self.noise_multiplier is not None:
-            require_multiplier(self, "noise_multiplier")
+            require_scale(self, "noise_multiplier", zero=True, least=LEAST_MULTIPLIER, most=LARGEST_NOISE)
             require(self.target_epsilon is None, self, "target_epsilon", "None when noise_multiplier is given")
         else:
             budget = (
                 is_number(self.target_epsilon) and self.target_epsilon is not None and 0 < self.target_epsilon <= 1e6
             )
             require(budget, self, "target_epsilon", "a number above 0 and up to 1e6, or None with a noise_multiplier")
-        require(is_number(self.target_delta) and 0 < self.target_delta < 1, self, "target_delta", "a number in (0, 1)")
         if self.target_epsilon is not None:
             least = least_epsilon(self.target_delta)
             reachable = f"above {least:.4g}, which no noise goes below at target_delta = {self.target_delta:g}"
             require(self.target_epsilon > least, self, "target_epsilon", reachable)
-        require_scale(self, "max_grad_norm")
         self._check_neighbours()
 
     def _check_neighbours(self) -> None:
-        known = self.neighbours in (REPLACE_ONE, ADD_OR_REMOVE)
-        require(known, self, "neighbours", f"{REPLACE_ONE!r} or {ADD_OR_REMOVE!r}")
         rate = self.sample_rate
         if self.neighbours == REPLACE_ONE:
             allowed = f"None with neighbours={REPLACE_ONE!r}, where it follows from the number of examples"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from defenses.base import DefenseError, Training, TrainingDefense
-from defenses.checks import MOST_WIDTH, require_scale, require_whole
+from defenses.checks import scale_field, width_field
 from defenses.random_draws import spawned
 
 
@@ -20,14 +20,7 @@ class VariationalBottleneck(nn.Module):
 
         (mu, log sigma^2) = encoder(r),   b = mu + sigma * eps,   eps ~ N(0, I),   r' = decoder(b)
 
-    Without a source of noise b is mu: so it is in use, and in a copy that somebody else holds.
-
-    Args:
-        features: D.
-        size: k.
-
-    Attributes:
-        noise: Where eps is drawn from; None draws nothing.
+    Without a generator ``noise``, where eps is drawn from, b is mu: so it is in use, and in a copy that somebody else holds.
     """
 
     def __init__(self, features: int, size: int) -> None:
@@ -68,28 +61,16 @@ class Precode(TrainingDefense):
     Where the paper leaves open whether a model in use draws, ours does not.
     """
 
-    size: int = 256
-    beta: float = 1e-3
+    size: int = width_field(256)
+    beta: float = scale_field(1e-3, zero=True)
 
     source: ClassVar[str] = (
         "Scheliga, Maeder, Seeland, PRECODE: A Generic Model Extension to Prevent Deep Gradient Leakage, WACV 2022, section 4"
     )
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("BottleneckInversion",)
 
-    def __post_init__(self) -> None:
-        require_whole(self, "size", 1, MOST_WIDTH)
-        require_scale(self, "beta", zero=True)
-
     def extended(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
-        """The model with a bottleneck in front of its last ``nn.Linear``, in place; one that has it already stays as it is.
-
-        Args:
-            model: A classifier of images.
-            generator: For the first weights, as torch initialises linear layers; left as it is.
-
-        Raises:
-            DefenseError: When the model has no fully connected layer, or is nothing else.
-        """
+        """The model with a bottleneck in front of its last ``nn.Linear``, in place; one that has it already stays as it is."""
         if find_bottleneck(model):
             return model
         layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
@@ -104,11 +85,7 @@ class Precode(TrainingDefense):
         return model
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
-        """Draws in every forward pass, from a stream that the generator names, and adds the divergence.
-
-        Raises:
-            DefenseError: When the model was built without the bottleneck.
-        """
+        """Draws in every forward pass, from a stream that the generator names, and adds the divergence."""
         held = find_bottleneck(training.model)
         if held is None:
             raise DefenseError(f"{self}: the model has no variational bottleneck; build it with extended")

@@ -15,15 +15,9 @@ def recorded_steps(state: Mapping[str, Any]) -> list[tuple[float, float, int]]:
     """(noise over sensitivity, sample rate, number of steps) of each entry of ``state["accountant"]["steps"]``; none without one.
 
     Raises:
-        ValueError: When it holds something else, such as negative steps, which would give a part of the budget back; or a
-            "history", whose noise is over the clipping norm: read as over the sensitivity, it would tell half of the budget.
+        ValueError: When it holds something else, such as negative steps, which would give a part of the budget back.
     """
     accountant = state.get("accountant", {})
-    if isinstance(accountant, Mapping) and accountant.get("history"):
-        raise ValueError(
-            "the accountant holds a history, as versions before neighbours were named kept it; its budget is for others. Start the "
-            "run anew"
-        )
     steps = accountant.get("steps", []) if isinstance(accountant, Mapping) else accountant
     if not isinstance(steps, list | tuple):
         steps = [steps]

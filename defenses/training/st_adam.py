@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, overload
@@ -12,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from defenses.base import Training, TrainingDefense
-from defenses.checks import is_number, require, require_scale
+from defenses.checks import checked_field, flag_field, is_number, scale_field
 
 
 class STAdamOptimizer(Optimizer):
@@ -21,15 +20,8 @@ class STAdamOptimizer(Optimizer):
         m <- beta m + (1 - beta) g,   v <- gamma v + (1 - gamma) g^2,   w <- w - lr m / (sqrt(v) + eps)
 
     A step is (1 - beta^t) / sqrt(1 - gamma^t) times Adam's (for small eps): 3.16 times at t = 1, at most 6.57 times, at
-    t = 12, and equal in the limit. Early steps are larger, not more stable, than Adam's.
-
-    Args:
-        params: Parameters or parameter groups.
-        lr: Step size.
-        betas: (beta, gamma), each in [0, 1).
-        eps: Added to the root of the second moment.
-        weight_decay: Decoupled, w <- (1 - lr * weight_decay) w before the step. The paper says "we added weight decay"
-            and no more; 0 is our default.
+    t = 12, and equal in the limit. Weight decay is decoupled, w <- (1 - lr * weight_decay) w before the step. The paper says "we
+    added weight decay" and no more; 0 is our default.
     """
 
     def __init__(
@@ -41,8 +33,6 @@ class STAdamOptimizer(Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-        for group in self.param_groups:
-            _check_group(group)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -77,15 +67,8 @@ class STAdamOptimizer(Optimizer):
         parameter.addcdiv_(momentum, second_moment.sqrt().add_(group["eps"]), value=-group["lr"])
 
 
-def _check_group(group: dict[str, Any]) -> None:
-    allowed = {
-        "lr": is_number(group["lr"]) and 0 <= group["lr"] < math.inf,
-        "betas": all(is_number(beta) and 0 <= beta < 1 for beta in group["betas"]) and len(group["betas"]) == 2,
-        "eps": is_number(group["eps"]) and 0 <= group["eps"] < math.inf,
-        "weight_decay": is_number(group["weight_decay"]) and 0 <= group["weight_decay"] < math.inf,
-    }
-    if wrong := [name for name, holds in allowed.items() if not holds]:
-        raise ValueError(f"{wrong[0]} is {group[wrong[0]]!r}; allowed: finite numbers >= 0, betas in [0, 1)")
+def _is_decay(value: Any) -> bool:
+    return is_number(value) and 0 <= value < 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,24 +88,15 @@ class STAdam(TrainingDefense):
         bias_correction: Divide both moments by what they lack at the start: Adam, which the paper compares with.
     """
 
-    learning_rate: float = 1e-3
-    beta: float = 0.9
-    gamma: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    bias_correction: bool = False
+    learning_rate: float = scale_field(1e-3)
+    beta: float = checked_field(0.9, _is_decay, "a number in [0, 1)")
+    gamma: float = checked_field(0.999, _is_decay, "a number in [0, 1)")
+    epsilon: float = scale_field(1e-8)
+    weight_decay: float = scale_field(0.0, zero=True)
+    bias_correction: bool = flag_field(False)
 
     source: ClassVar[str] = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, IV-E"
     replaces_optimizer: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for name in ("learning_rate", "epsilon"):
-            require_scale(self, name)
-        for name in ("beta", "gamma"):
-            value = getattr(self, name)
-            require(is_number(value) and 0 <= value < 1, self, name, "a number in [0, 1)")
-        require_scale(self, "weight_decay", zero=True)
-        require(isinstance(self.bias_correction, bool), self, "bias_correction", "True or False")
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Replaces the optimizer by one over the same parameters in the same groups."""

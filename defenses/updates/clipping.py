@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from defenses.base import Update, UpdateDefense
-from defenses.checks import require_per, require_scale
+from defenses.checks import per_field, scale_field
 from defenses.functional import clip_factor, global_norm, map_update
 
 
@@ -31,17 +31,13 @@ class Clip(UpdateDefense):
         per: "update", or "step": the gradient of every step is clipped, that of a whole batch (of every example: ``DPSGD``).
     """
 
-    max_norm: float = 1.0
-    per: str = "update"
+    max_norm: float = scale_field(1.0, infinite=True)
+    per: str = per_field("update")
 
     always_shown: ClassVar[tuple[str, ...]] = ("max_norm", "per")
     source: ClassVar[str] = (
         "McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, Alg. 1"
     )
-
-    def __post_init__(self) -> None:
-        require_scale(self, "max_norm", infinite=True)
-        require_per(self)
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Clips the update; deterministic."""

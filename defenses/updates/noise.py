@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from defenses.base import Batch, InputDefense, Update, UpdateDefense
-from defenses.checks import require, require_noise, require_per
+from defenses.checks import flag_field, noise_field, per_field
 from defenses.functional import gaussian_like, laplace_like, map_update
 
 
@@ -24,8 +24,8 @@ class ImageNoise(InputDefense):
         clamp: Clamp to [0, 1], as saving an image does. Without it later stages see values outside of [0, 1].
     """
 
-    std: float = 50 / 255
-    clamp: bool = True
+    std: float = noise_field(50 / 255)
+    clamp: bool = flag_field(True)
 
     always_shown: ClassVar[tuple[str, ...]] = ("std",)
     source: ClassVar[str] = (
@@ -35,10 +35,6 @@ class ImageNoise(InputDefense):
     at_inference: ClassVar[bool] = True
     resamples: ClassVar[bool] = False
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer",)
-
-    def __post_init__(self) -> None:
-        require_noise(self, "std")
-        require(isinstance(self.clamp, bool), self, "clamp", "True or False")
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Adds the noise; targets are unchanged."""
@@ -60,16 +56,12 @@ class GaussianNoise(UpdateDefense):
             without noise.
     """
 
-    std: float = 1e-2
-    per: str = "step"
+    std: float = noise_field(1e-2)
+    per: str = per_field("step")
 
     always_shown: ClassVar[tuple[str, ...]] = ("std", "per")
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("NoiseModelInversion",)
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
-
-    def __post_init__(self) -> None:
-        require_noise(self, "std")
-        require_per(self)
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Adds the noise."""
@@ -86,16 +78,12 @@ class LaplaceNoise(UpdateDefense):
         per: "step" or "update"; as for ``GaussianNoise``.
     """
 
-    scale: float = 1e-2
-    per: str = "step"
+    scale: float = noise_field(1e-2)
+    per: str = per_field("step")
 
     always_shown: ClassVar[tuple[str, ...]] = ("scale", "per")
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("NoiseModelInversion",)
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
-
-    def __post_init__(self) -> None:
-        require_noise(self, "scale")
-        require_per(self)
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Adds the noise."""

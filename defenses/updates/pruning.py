@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Update, UpdateDefense
-from defenses.checks import require_per, require_share
+from defenses.checks import per_field, share_field
 from defenses.functional import map_update
 
 
@@ -40,16 +40,12 @@ class Pruning(UpdateDefense):
         per: "step": of the gradient of every step; "update": of what is sent. See ``UpdateDefense``.
     """
 
-    fraction: float = 0.7
-    per: str = "step"
+    fraction: float = share_field(0.7)
+    per: str = per_field("step")
 
     always_shown: ClassVar[tuple[str, ...]] = ("fraction", "per")
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("MaskedInversion",)
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.2; Gao et al., CVPR 2021, Table 3"
-
-    def __post_init__(self) -> None:
-        require_share(self, "fraction")
-        require_per(self)
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Prunes every tensor on its own; deterministic."""

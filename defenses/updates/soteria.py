@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError, Training, TrainingDefense
-from defenses.checks import require, require_share
+from defenses.checks import require, share_field
 
 FLOOR = 0.1
 """Added to |r_i|, as in the authors' code, so that an entry of a ReLU's zero has a score."""
@@ -36,16 +36,15 @@ class Soteria(TrainingDefense):
     Known break: all other layers are sent untouched, and a matching that leaves the defended layer's weights out does not see the
     defence (Balunovic et al., ICLR 2022, section 5): ``OmittedLayerInversion``.
 
-    A ReLU's zero has no gradient and the lowest score, 0; its column is zero without a defence. Where more than ``fraction``
-    of the entries are such zeros nothing else is pruned. From the authors' code it differs in taking |r_i| for r_i, and in
-    pruning an exact number of entries: their percentile prunes none where scores of 0 are more than it.
+    A ReLU's zero has the lowest score, 0; its column is zero without a defence. From the authors' code it differs in taking |r_i|
+    for r_i, and in pruning an exact number of entries: their percentile prunes none where scores of 0 are more than it.
 
     Args:
         fraction: Part of the representation's entries that is pruned, in [0, 1]; 0 changes nothing. The paper uses 0.8.
         layer: Name of the defended ``nn.Linear``; "" is the last one in order of definition.
     """
 
-    fraction: float = 0.8
+    fraction: float = share_field(0.8)
     layer: str = ""
 
     always_shown: ClassVar[tuple[str, ...]] = ("fraction",)
@@ -58,7 +57,7 @@ class Soteria(TrainingDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("OmittedLayerInversion",)
 
     def __post_init__(self) -> None:
-        require_share(self, "fraction")
+        super().__post_init__()
         named = isinstance(self.layer, str) and all(part.isidentifier() or part.isdigit() for part in self._parts)
         require(named, self, "layer", "3, head.fc or another name of an nn.Linear; '' for the last")
 
@@ -71,11 +70,7 @@ class Soteria(TrainingDefense):
         self.defended(model)
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
-        """Every loss has the pruned gradient; deterministic.
-
-        Raises:
-            DefenseError: When the model has no such layer.
-        """
+        """Every loss has the pruned gradient; deterministic."""
         layer, inner = self.defended(training.model)[1], training.loss
 
         def loss(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
@@ -108,11 +103,7 @@ class Soteria(TrainingDefense):
         return name, found[name]
 
     def kept(self, representation: Tensor, images: Tensor) -> Tensor:
-        """Which entries are not pruned: (D,) bool.
-
-        Args:
-            representation: (B, D), computed from ``images``.
-            images: (B, C, H, W), which ask for gradients.
+        """Which entries of a representation (B, D) of images (B, C, H, W), which ask for gradients, are not pruned: (D,) bool.
 
         Raises:
             DefenseError: When the layer does not get one vector for each image.

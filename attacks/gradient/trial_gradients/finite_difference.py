@@ -33,9 +33,7 @@ class DifferencedMatching:
     so that one evaluation takes two forward and backward passes, none of which is differentiated again. ReLUs and maxima keep the
     side of their kinks in the second pass (``kinks``); otherwise the difference would count kinks and be useless. The
     values of the objective are exact. On a GPU, convolutions in TensorFloat-32 are too coarse for this: see ``full_precision``.
-
-    Args:
-        exact: The objective. It must match the gradient itself, not that of an unrolled client.
+    It must match the gradient itself, not that of an unrolled client.
 
     Raises:
         AttackError: When the model has layers that ``TrialNetwork`` does not know.
@@ -127,14 +125,9 @@ def agrees(
     unknowns: Tensor,
     differenced: Callable[[GradientMatching], DifferencedMatching] = DifferencedMatching,
 ) -> bool:
-    """Whether ``DifferencedMatching`` may stand for ``exact``: same losses and, up to 1 - cosine = 1e-3, gradients.
+    """Whether ``DifferencedMatching`` may stand for ``exact``: same losses and, up to 1 - cosine = 1e-3, gradients at (T, D).
 
     False, too, where the model has layers or operations that cannot be differenced.
-
-    Args:
-        exact: An objective with as many trials as there are rows.
-        unknowns: (T, D).
-        differenced: Makes what is to stand for it.
 
     Raises:
         AttackError: When the objective has no gradient.

@@ -24,31 +24,16 @@ def simulated_update(
     weight_decay: float = 0.0,
     nesterov: bool = False,
 ) -> Update:
-    """The update w_T - w_0 of a client that trains on these images.
+    """The update w_T - w_0 of a client that trains on normalised images (n, C, H, W) with soft labels (n, K).
 
-    With batches B_1 .. B_T from the global weights w_0:
+    With batches B_1 .. B_T, indices in ``order``, from the global weights w_0 = ``parameters``:
 
         g_t = grad_w mean_{i in B_t} cross-entropy(model_w(x_i), y_i) at w_{t-1} + weight_decay * w_{t-1}
         v_t = momentum * v_{t-1} + g_t,  v_1 = g_1,  w_t = w_{t-1} - learning_rate * v_t
 
     and with Nesterov's momentum w_t = w_{t-1} - learning_rate * (g_t + momentum * v_t), which is ``torch.optim.SGD`` (no
-    dampening). Differentiable in images, labels and parameters, and free of side effects: ``torch.func.grad`` and ``vmap`` (over
-    images, labels, parameters) work on it. Memory grows with the number of steps.
-
-    Args:
-        model: From ``attacks.gradient.trial_gradients.matching.attackable``: BatchNorm that wrote to its buffers would not be pure.
-        parameters: Name -> weights that the client started from.
-        buffers: Name -> the model's buffers, which stay as they are.
-        images: (n, C, H, W), normalised.
-        soft_labels: (n, K), rows sum to 1.
-        order: One list of indices into ``images`` per step; see ``local_orders``.
-        learning_rate: Of the client.
-        momentum: Of the client.
-        weight_decay: L2 coefficient.
-        nesterov: Of the client.
-
-    Returns:
-        Parameter name -> (local - global).
+    dampening). Differentiable in images, labels and parameters, and free of side effects, for a model from ``attackable``:
+    ``torch.func.grad`` and ``vmap`` (over images, labels, parameters) work on it. Memory grows with the number of steps.
 
     Source: McMahan et al., "Communication-Efficient Learning", 2017, Algorithm 1 (ClientUpdate); used for attacks as in Dimitrov et
     al., "Data Leakage in Federated Averaging", 2022, section 4.
@@ -100,17 +85,7 @@ def local_orders(num_examples: int, batch_size: int, local_steps: int, generator
     The first epoch keeps the order 0, 1, 2 ...: dummy images can be exchanged, so that this loses nothing as long as their labels
     can be exchanged with them (with several fixed labels, their order is a guess too). Later epochs are drawn at random. The last
     batch of an epoch may be smaller, and the last epoch may be cut short.
-
-    Args:
-        num_examples: n.
-        batch_size: Examples per step; at most n of them are used.
-        local_steps: Steps of all epochs together.
-        generator: Draws one permutation per later epoch.
     """
-    if min(num_examples, batch_size) < 1 or local_steps < 0:
-        raise ValueError(
-            f"{num_examples} examples in batches of {batch_size} for {local_steps} steps: nothing to train on"
-        )
     steps: list[list[int]] = []
     epoch = list(range(num_examples))
     while len(steps) < local_steps:

@@ -81,7 +81,6 @@ class GradientMatching:
         L(x, y) = D(grad_w loss(model_w(x), y), g) + total_variation * TV(x) + P(x)
 
     with D a ``Cost``, loss the mean cross-entropy with soft labels, TV the mean over the dummy images, and P another prior, if any.
-
     The model's weights are shared by all trials; images, labels and observed gradients are batched (``torch.func.vmap``).
 
     Args:

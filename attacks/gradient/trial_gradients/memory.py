@@ -32,19 +32,12 @@ LARGE_IMAGE = 3 * 512 * 512
 
 
 def trial_bytes(model: nn.Module, input_shape: tuple[int, int, int], images: int) -> int:
-    """A rough count of the bytes that one trial (one start of one target) holds at once; right within a small factor.
+    """A rough count of the bytes that one trial of so many float32 images holds at once; right within a small factor.
 
         bytes = 4 * (10 * images * A + 8 * P)
 
-    where A is the number of values that the leaf modules of the model output for one image, and P that of its weights.
-
-    Args:
-        model: The attacked model; left as it is. One image passes through a copy of it; of a large image, only the shape.
-        input_shape: (C, H, W) of one image.
-        images: Dummy images of the trial.
-
-    Returns:
-        The estimate, for float32.
+    where A is the number of values that the leaf modules of the model output for one image, and P that of its weights. One image
+    passes through a copy of the model; of a large image, only the shape.
     """
     weights = sum(parameter.numel() for parameter in model.parameters())
     return FLOAT_BYTES * (ACTIVATION_COPIES * images * _activations(model, input_shape) + WEIGHT_COPIES * weights)

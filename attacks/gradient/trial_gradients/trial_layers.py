@@ -1,7 +1,4 @@
-"""A network in which every trial of a batch has its own weights, so that one pass gives all trials' gradients.
-
-``torch.func.vmap`` does the same for any model. Here a pass has the fused kernels of ordinary autograd, which vmap must take apart.
-"""
+"""A network in which every trial of a batch has its own weights: as ``torch.func.vmap``, with the fused kernels of autograd."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from torch import nn
 from attacks.networks.decoder import Layout
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import DecoderAttack, Draw, tells_slots, train_decoder
-from defenses.checks import MOST_DEPTH, require, require_whole
+from defenses.checks import MOST_DEPTH, require, whole_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,11 +20,8 @@ class TokenDecoder(DecoderAttack):
 
     Every batch is sent afresh by the clients' own algorithm, so that no shuffle is learned by heart, and input defences are
     undone as well as they can be. Where the defences leave tokens in their slots (the attacker sees that when it sends images of
-    its own) tokens are read at slots, as in the paper; where they shuffle, as a set (see ``DecoderNetwork``). Slots that mean
-    nothing are noise that drowns the rest: on 1050 digits behind one frozen block, after 600 steps, a prototype reached under
-    ``PatchShuffle`` a PSNR of 13.2 dB on other digits when read at slots, 15.5 dB as a set and 13.5 dB with both; without a
-    defence 30.5 dB at slots and 22.0 dB as a set; the mean image has 11.8 dB (patches of 7, one seed). Learning to predict the
-    position of each token besides, from orders of the attacker's own, gained nothing.
+    its own) tokens are read at slots, as in the paper; where they shuffle, as a set (see ``DecoderNetwork``): slots that mean
+    nothing are noise that drowns the rest.
 
     The paper's own decoder is a ViT-B/16 (768 wide, 12 blocks, 12 heads), trained on the private training set with a learning
     rate of 1.5e-5 (1.5e-4 in its code) over 50 epochs with batches of 50; the fields reach it. Here it gets public images alone.
@@ -34,9 +31,6 @@ class TokenDecoder(DecoderAttack):
         width: Length of a token inside the decoder.
         depth: Transformer blocks.
         heads: Attention heads, which divide ``width``.
-        batch_size: Auxiliary images per step, even; also the group that a defence mixes.
-        learning_rate: The largest.
-        learned: Set by ``fit``.
     """
 
     source: ClassVar[str] = (
@@ -46,13 +40,11 @@ class TokenDecoder(DecoderAttack):
         "smashed data; the client half as a black box; the defences' algorithm; auxiliary images like the clients'"
     )
 
-    depth: int = 3
-    heads: int = 4
+    depth: int = whole_field(3, 1, MOST_DEPTH)
+    heads: int = whole_field(4, 1, MOST_DEPTH)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("depth", "heads"):
-            require_whole(self, name, 1, MOST_DEPTH)
         require(self.width % self.heads == 0, self, "heads", f"a divisor of width = {self.width}")
 
     def train(self, sender: Sender, draw: Draw, layout: Layout, generator: torch.Generator) -> nn.Module:

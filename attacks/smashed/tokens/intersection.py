@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,19 +15,14 @@ from attacks.observations import AttackError
 from attacks.smashed.base import SmashedData
 from attacks.smashed.tokens.jigsaw import TokenReading
 from attacks.smashed.tokens.positions import Reading, infer_order, place, solve
-from defenses.checks import MOST_EXAMPLES, require_scale, require_whole
+from defenses.checks import examples_field, scale_field
 
 LEAST_KEPT = 0.05
 """Below this share of tokens that stay, what recurs cannot be told from what does not."""
 
 
 def leaders(points: Tensor, radius: float) -> Tensor:
-    """Indices of the points that lead a cluster, those with most neighbours first: every point is within the radius of one.
-
-    Args:
-        points: (M, P).
-        radius: Largest distance of a member from its leader.
-    """
+    """Indices of points (M, P) that lead a cluster, those with most neighbours first: every point is within the radius of one."""
     near = torch.cdist(points, points) <= radius
     # cdist's rounding can put a point at some distance from itself.
     near.fill_diagonal_(True)
@@ -50,23 +45,17 @@ def multiplicities(own: Tensor, pooled: Tensor, kept_share: float) -> Tensor:
     """How often an image holds each cluster, estimated without bias: (C,), in tokens.
 
     A transmission keeps a share k of the image's tokens in its row and fills the row from the pool of all, so that a cluster that
-    it holds m times is expected k m + (1 - k) q times, q being the mean over all images of the batch.
-
-    Args:
-        own: (C,), tokens of each cluster in the image's row, mean over transmissions.
-        pooled: (C,), q: tokens of each cluster per row, mean over transmissions and rows.
-        kept_share: k, above 0.
+    it holds m times is expected k m + (1 - k) q times. Here that is ``own`` (C,), the mean over transmissions, and q is ``pooled``
+    (C,), the mean over transmissions and rows.
     """
     return (own - (1 - kept_share) * pooled) / kept_share
 
 
 def most_recurrent(multiplicity: Tensor, count: int) -> tuple[Tensor, float]:
-    """The ``count`` most likely tokens as cluster numbers, repeated where a cluster is held several times.
+    """The ``count`` most likely tokens as cluster numbers, repeated where a cluster is held several times; and how far the last of
+    them scored above the next.
 
     The i-th copy of a cluster scores m - i + 1/2, which is positive where m rounds to i or more.
-
-    Returns:
-        (count,) cluster numbers, and by how much the last of them scored above the next.
     """
     copies = torch.arange(1, math.ceil(max(float(multiplicity.max()), 1.0)) + 2, device=multiplicity.device)
     scores = (multiplicity.unsqueeze(1) - copies + 0.5).flatten()
@@ -94,8 +83,8 @@ class TokenIntersection(TokenReading):
     the last token that was kept and the next, in tokens per image: near 0 where own and foreign ones cannot be told apart.
 
     Attributes:
-        transmissions: Of the same images, that it uses at most; it gets those that the run makes. With a single one nothing
-            recurs, and it takes an image's row for its own.
+        transmissions: Of the same images, at most; it gets those that the run makes. With a single one nothing recurs, and it
+            takes an image's row for its own.
         beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
         radius: Patches are the same within this root mean square difference of pixels, or three times the decoding error on
             held-out images if that is more.
@@ -106,25 +95,12 @@ class TokenIntersection(TokenReading):
     )
     quick: ClassVar[Mapping[str, Any]] = {**TokenReading.quick, "transmissions": 3}
 
-    transmissions: int = 30
-    radius: float = 0.02
+    transmissions: int = examples_field(30)
+    radius: float = scale_field(0.02, most=1)
     beyond_run: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "transmissions", 1, MOST_EXAMPLES)
-        require_scale(self, "radius", most=1)
-
-    def limited_to(self, transmissions: int) -> Self:
-        """With so many transmissions at most."""
-        return replace(self, transmissions=min(self.transmissions, transmissions))
-
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Intersects all transmissions.
-
-        Raises:
-            AttackError: Before ``fit``; where no tokens stay; for smashed data that do not fit the auxiliary ones.
-        """
+        """Intersects all transmissions."""
         reader = self.reader_for(observation)
         if reader.kept_share < LEAST_KEPT:
             raise AttackError("no tokens stay with their image, so that none recur")

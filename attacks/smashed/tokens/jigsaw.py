@@ -11,11 +11,10 @@ from torch import Tensor
 
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError
 from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
 from attacks.smashed.tokens.positions import TokenReader, from_patches
 from attacks.smashed.tokens.training import train_reader
-from defenses.checks import MOST_EXAMPLES, MOST_STEPS, MOST_WIDTH, require, require_whole
+from defenses.checks import examples_field, require, steps_field, width_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,23 +33,17 @@ class TokenReading(SmashedAttack[Reconstruction]):
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 16, "batch_size": 8}
 
-    iterations: int = 500
-    width: int = 64
-    batch_size: int = 32
+    iterations: int = steps_field(500)
+    width: int = width_field(64)
+    batch_size: int = examples_field(32, 2)
     learned: TokenReader | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_whole(self, "iterations", 1, MOST_STEPS)
-        require_whole(self, "width", 1, MOST_WIDTH)
+        super().__post_init__()
         require(self.width % 4 == 0, self, "width", "a multiple of 4")
-        require_whole(self, "batch_size", 2, MOST_EXAMPLES)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network; deterministic given the generator.
-
-        Raises:
-            AttackError: Outside of split learning; with too few auxiliary images.
-        """
+        """Trains the network; deterministic given the generator."""
         reader = train_reader(
             sender_of(knowledge),
             knowledge.auxiliary.images,
@@ -65,10 +58,9 @@ class TokenReading(SmashedAttack[Reconstruction]):
         """The network.
 
         Raises:
-            AttackError: Before ``fit``; for smashed data that it cannot read.
+            AttackError: For smashed data that it cannot read.
         """
-        if self.learned is None:
-            raise AttackError(f"{self} needs auxiliary data: call fit first")
+        assert self.learned is not None
         self.learned.check(observation.features)
         return self.learned
 
@@ -87,8 +79,7 @@ class TokenJigsaw(TokenReading):
     of every token what its patch looks like, where it was, and which tokens were its neighbours; ``positions.solve`` finds
     the most plausible whole. Where tokens stay in their image's row (``PatchShuffle``) every image is a puzzle of its own.
     Where they change rows (``BatchShuffle``) the batch is one puzzle of B images, and the row that a token was sent in says
-    which image is likely; no token is thrown away. Where held-out images
-    come out worse than the mean image, the guess is drawn to that.
+    which image is likely. Where held-out images come out worse than the mean image, the guess is drawn to that.
 
     Diagnostics: those of ``train_reader``, on held-out auxiliary images.
 
@@ -101,18 +92,10 @@ class TokenJigsaw(TokenReading):
         "Noroozi and Favaro 2016 (jigsaw), named but not described by Yao et al., ICDM 2022; Cho 2010 (mean field of a puzzle)"
     )
 
-    max_tokens: int = 1024
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole(self, "max_tokens", 1, MOST_EXAMPLES)
+    max_tokens: int = examples_field(1024)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Undoes the first transmission.
-
-        Raises:
-            AttackError: Before ``fit``; for smashed data that do not fit the auxiliary ones.
-        """
+        """Undoes the first transmission."""
         reader = self.reader_for(observation)
         rows = max(observation.num_targets, self.max_tokens // observation.features.shape[2])
         reading = reader(observation.features[0, :rows])

@@ -1,10 +1,8 @@
 """Reading received tokens: where in which image each came from, and what it shows; a jigsaw with learned scores.
 
 A small network gives every token a probability of each position, and every pair of tokens one of being neighbours. Mean-field
-iterations combine both into one position each (``solve``), as belief propagation does in solvers of square jigsaw puzzles.
-
-Source: Noroozi and Favaro 2016 (learning positions by solving jigsaws); Cho, Avidan, Freeman, "A Probabilistic Image Jigsaw
-Puzzle Solver", 2010 (message passing over patches and positions).
+iterations combine both into one position each (``solve``). Source: Noroozi and Favaro 2016 (learning positions); Cho, Avidan,
+Freeman, "A Probabilistic Image Jigsaw Puzzle Solver", 2010 (message passing over patches and positions).
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attacks.assignment import assigned
 from attacks.observations import AttackError
 
 HEADS = 4
@@ -39,16 +38,8 @@ def from_patches(patches: Tensor, patch_size: int, shape: tuple[int, ...]) -> Te
 
 
 def infer_order(scores: Tensor) -> Tensor:
-    """The bijection of slots to positions with the highest sum of scores: (G, M, M) -> (G, M) int64 on the CPU.
-
-    Args:
-        scores: Of slot s at position n; log-probabilities give the most probable order of independent slots.
-    """
-    # SciPy is slow to load, and most runs solve no puzzle.
-    from scipy.optimize import linear_sum_assignment
-
-    rows = [linear_sum_assignment(-group)[1] for group in scores.detach().double().cpu().numpy()]
-    return torch.stack([torch.from_numpy(row) for row in rows])
+    """The bijection of slots to positions with the highest sum of scores: (G, M, M) -> (G, M) int64 on the CPU."""
+    return assigned(-scores)
 
 
 def place(values: Tensor, order: Tensor) -> Tensor:
@@ -191,8 +182,7 @@ def solve(unary: Tensor, neighbours: Tensor, grid: tuple[int, int]) -> Tensor:
     with Q = exp(S) after five rounds of Sinkhorn, which make it nearly doubly stochastic; the temperature falls from 4 to 1.
 
     Args:
-        unary: (G, M, M), log-probability of each position for each token. M is a multiple of N: column i * N + n is position n of
-            image i.
+        unary: (G, M, M), log-probability of each position for each token; column i * N + n is position n of image i.
         neighbours: (G, 2, M, M), see ``Reading.neighbours``.
         grid: Rows and columns of the N positions.
 

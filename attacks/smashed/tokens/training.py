@@ -30,23 +30,15 @@ def train_reader(
     batch_size: int = 32,
     shows_patches: bool = True,
 ) -> TokenReader:
-    """Trains a reader on auxiliary images that are sent afresh at every step; deterministic given the generator.
+    """Trains a reader on 16 auxiliary images (M, C, H, W) in [0, 1] or more, sent afresh at every step; deterministic.
 
     The loss is the sum of the cross-entropies of positions and of neighbours and of the relative squared error of pixels.
-    Tokens count by the contrast of their patch, because flat ones are interchangeable.
+    Tokens count by the contrast of their patch, because flat ones are interchangeable; all the same without ``shows_patches``, as
+    for spectra, whose tokens do not stand for the patch at their position.
 
     One image in eight is held out, and the reader's diagnostics are of those: ``position_accuracy`` (tokens whose position
     is right, after the optimal assignment of positions alone; chance is 1 / N), ``order_accuracy`` (the same of image and
     position together, after ``solve``), ``patch_mse`` (of pixels) and ``trust`` (see ``TokenReader``).
-
-    Args:
-        sender: Draws the randomness of the defences afresh.
-        images: (M, C, H, W) in [0, 1], at least 16.
-        generator: Source of all randomness.
-        iterations: Steps of AdamW, with a learning rate that warms up and falls to zero.
-        width: Of the transformer; a multiple of 4.
-        batch_size: Images per step, at most all of them, and the batch that a defence shuffles over.
-        shows_patches: A token stands for the patch at its position; False for spectra, whose tokens all count the same.
 
     Raises:
         AttackError: With fewer than 16 images.

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from attacks import BottleneckInversion, InvertingGradients, Reconstruction, score
 from attacks.base import Attack
-from attacks.gradient.inversion_target import Victim, prepare
+from attacks.gradient.inversion_target import Victim
 from attacks.observations import ClientUpdate
 from defenses import Precode, Training
 from defenses.random_draws import generator_for
@@ -60,7 +60,7 @@ def test_at_the_true_image_what_is_matched_agrees_exactly_whatever_was_drawn() -
     attack, generator = BottleneckInversion(total_variation=0.0, prior_decay=False), torch.Generator()
     for at, one in enumerate(seen):
         victim = Victim.of(one)
-        trials = [(prepare(attack, 0, one, victim, generator), 0)]
+        trials = [(attack.prepare(0, one, victim, generator), 0)]
         truth = ((images[at : at + 1] - MEAN[0]) / STD[0]).view(1, -1)
         of_all = InvertingGradients(total_variation=0.0, prior_decay=False)._objective(trials, victim)
         exact, plain = (

@@ -117,7 +117,8 @@ def test_repeats_and_leaves_the_client_half_alone():
 def test_failures_are_guesses_and_say_why():
     observation, _, _ = stepped()
     fitted = QUICK.fit(knowledge(), seeded())
-    assert "call fit" in QUICK(observation, seeded()).failure
+    with pytest.raises(AttackError, match="call fit"):
+        QUICK(observation, seeded())
     assert "not trained" in fitted(replace(observation, step=None), seeded()).failure
     step = observation.step
     assert "lacks" in fitted(replace(observation, step=replace(step, update={})), seeded()).failure

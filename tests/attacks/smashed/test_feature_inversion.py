@@ -120,7 +120,8 @@ def test_repeats():
 
 def test_failures_are_guesses_and_say_why():
     observation, _, _ = observe()
-    assert "call fit" in QUICK(observation, seeded()).failure
+    with pytest.raises(AttackError, match="call fit"):
+        QUICK(observation, seeded())
     fitted = QUICK.fit(knowledge(), seeded())
     broken = replace(observation, features=torch.full_like(observation.features, float("nan")))
     narrow = replace(observation, features=observation.features[..., :7])

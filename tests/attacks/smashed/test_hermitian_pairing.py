@@ -121,7 +121,8 @@ def test_an_embedding_across_patches_is_refused():
 
 def test_failures_say_why():
     observation, _, _ = observe(EMBEDDED, blocks=0)
-    assert "call fit" in HermitianPairing()(observation, seeded()).failure
+    with pytest.raises(AttackError, match="call fit"):
+        HermitianPairing()(observation, seeded())
 
 
 def test_without_spectra_there_is_nothing_to_undo():

@@ -73,8 +73,8 @@ def windows_of(ids: Tensor) -> list[tuple[int, int, int, int]]:
 def test_window_sizes_follow_lines_3_to_16_of_the_algorithm():
     assert window_sizes(224, 224, 2, 15) == [8, 4, 2]  # 224 -> 64 -> 32 -> 16 -> 8
     assert window_sizes(224, 224, 4, 15) == [8, 4]
-    assert window_sizes(224, 224, 6, 63) == [32, 16, 8, 4]  # 6 is rounded down to 4 ...
-    assert window_sizes(224, 224, 6, 63, strict_lower=True) == [32, 16, 8]  # ... or up to 8.
+    assert VisualMixer(6, 63).sizes(224, 224) == [32, 16, 8, 4]  # 6 is rounded down to 4 ...
+    assert VisualMixer(6, 63, strict_lower=True).sizes(224, 224) == [32, 16, 8]  # ... or up to 8.
     assert window_sizes(32, 32, 8, 15) == [8]
     assert window_sizes(28, 28, 2, 28) == [28, 14]  # One region, which is its own median.
     assert window_sizes(28, 20, 30, 40) == [28, 16]  # Half of 28 would fall below 16 = 2^floor(log2 30).
@@ -463,7 +463,7 @@ def test_empty_batch_and_targets(defense: VisualMixer | BlockShuffle):
     ],
 )
 def test_configuration_text_and_pickle_round_trip(text: str):
-    (defense,) = parse(text, {"VisualMixer": VisualMixer, "BlockShuffle": BlockShuffle}).defenses
+    (defense,) = parse(text).defenses
     assert repr(defense) == text
     assert pickle.loads(pickle.dumps(defense)) == defense
     assert defense.at_inference
@@ -490,10 +490,10 @@ def test_configuration_text_and_pickle_round_trip(text: str):
         ({"vfe_margin": float("inf")}, "vfe_margin is inf; allowed"),
         ({"max_change": 0}, "max_change is 0; allowed: a number from 1e-12"),
         ({"confidence": 1.0}, r"confidence is 1.0; allowed: a number in \(0, 1\)"),
-        ({"estimator": "mean"}, "estimator is 'mean'; allowed: exact, sum, perm, pairs"),
+        ({"estimator": "mean"}, "estimator is 'mean'; allowed: exact \\| sum \\| perm \\| pairs"),
         ({"strict_upper": 1}, "strict_upper is 1; allowed: True or False"),
-        ({"density": "mean"}, "density is 'mean'; allowed: normalised, sum, sigma"),
-        ({"channels": "both"}, "channels is 'both'; allowed: per-channel, spatial"),
+        ({"density": "mean"}, "density is 'mean'; allowed: normalised \\| sum \\| sigma"),
+        ({"channels": "both"}, "channels is 'both'; allowed: per-channel \\| spatial"),
     ],
 )
 def test_bad_parameters_are_named(arguments: dict[str, object], message: str):

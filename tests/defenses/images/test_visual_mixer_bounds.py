@@ -198,8 +198,6 @@ def test_upper_bound(d: float, estimator: str, window: int):
 
 
 def test_upper_bounds_that_do_not_exist_are_refused():
-    with pytest.raises(ValueError, match="confidence is 1"):
-        window_upper_bound(0.9, 1.0)
     with pytest.raises(ValueError, match="every sampled kernel"):
         window_upper_bound(within_probability(100, "exact", generator(), 100))
     with pytest.raises(ValueError, match="no sampled kernel"):
@@ -207,10 +205,6 @@ def test_upper_bounds_that_do_not_exist_are_refused():
     with pytest.raises(ValueError, match=r"a window of 3 stays within max_change with probability 0\.8000"):
         window_upper_bound(0.8, 0.9, strict=True)
     assert window_upper_bound(0.8, 0.9) == 3
-    with pytest.raises(ValueError, match="estimator 'mean'"):
-        within_probability(5, "mean", generator())
-    with pytest.raises(ValueError, match="target -1"):
-        window_lower_bound(-1)
 
 
 def test_the_public_stream_gives_everyone_the_same_bound():

@@ -115,7 +115,8 @@ def test_every_text_and_pickle_give_it_back(attack):
 
 @pytest.mark.parametrize("attack", EVERY, ids=lambda a: type(a).__name__)
 def test_every_decoder_must_be_fitted_on_enough(attack):
-    assert "call fit first" in attack(observe(sender(width=16), attack.transmissions), seeded()).failure
+    with pytest.raises(AttackError, match="call fit first"):
+        attack(observe(sender(width=16), attack.transmissions), seeded())
     with pytest.raises(AttackError, match="16 auxiliary"):
         attack.fit(knowledge(sender(width=16), count=15), seeded())
     with pytest.raises(AttackError, match="client half"):

@@ -81,7 +81,8 @@ def test_repeats():
 
 def test_failures_are_guesses_and_say_why(fitted):
     observation, _, _ = observe(PatchShuffle())
-    assert "call fit" in QUICK(observation, seeded()).failure
+    with pytest.raises(AttackError, match="call fit"):
+        QUICK(observation, seeded())
     narrow = replace(observation, features=observation.features[..., :7])
     broken = replace(observation, features=observation.features * float("nan"))
     guesses = fitted.attack_many([narrow, broken, observation], [seeded()] * 3)
