@@ -41,15 +41,7 @@ class DataCard:
     @classmethod
     def of(cls, data: ImageDataset) -> DataCard:
         """The card of a data set."""
-        return cls(
-            data.num_classes,
-            data.input_shape,
-            tuple(data.mean),
-            tuple(data.std),
-            tuple(data.columns),
-            tuple(data.cardinalities),
-            data.multi_label,
-        )
+        return cls(**{spec.name: getattr(data, spec.name) for spec in fields(cls)})
 
     @classmethod
     def from_json(cls, text: str) -> DataCard:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from clients.data.images import DataError, Source
-from clients.data.tables import Column, TextTable, encode, labels_of, read_table, split_lines, table_part
+from clients.data.tables import Column, TextTable, encode, labels_of, read_table, split_lines, table_source
 
 LABEL = Column("label", used=False)
 NUMBERS = tuple(Column(f"I{at}", numeric=True) for at in range(1, 14))
@@ -50,16 +50,7 @@ def criteo(path: Path, fields: str = "categorical", limits: tuple[int, int] = (0
     for part in (train, test):
         _check_hashes(part)
     labels = [labels_of(part, 0, ["1"], ["0"]) for part in (train, test)]
-    encoded = encode(train, test, columns, LEAST)
-    return Source(
-        table_part(encoded.train, labels[0]),
-        table_part(encoded.test, labels[1]),
-        ("no click", "click"),
-        (0.0,),
-        (1.0,),
-        encoded.columns,
-        encoded.cardinalities,
-    )
+    return table_source(encode(train, test, columns, LEAST), labels, ("no click", "click"))
 
 
 def _check_hashes(table: TextTable) -> None:

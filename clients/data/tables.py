@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.data.images import DataError, Labels, Part
+from clients.data.images import DataError, Labels, Part, Source
 
 UNSEEN = 0
 """Category of what is missing or was never seen in training."""
@@ -281,6 +281,12 @@ def table_part(codes: NDArray[np.int32], labels: Labels) -> Part:
         return 1, codes.shape[1], 1
 
     return Part(labels.astype(np.int64), read, shape)
+
+
+def table_source(encoded: EncodedTables, labels: Sequence[Labels], class_names: tuple[str, str]) -> Source:
+    """The source of both parts of a table, whose cells are never scaled; ``labels`` of the training and the test part."""
+    parts = [table_part(codes, of) for codes, of in zip((encoded.train, encoded.test), labels, strict=True)]
+    return Source(parts[0], parts[1], class_names, (0.0,), (1.0,), encoded.columns, encoded.cardinalities)
 
 
 def labels_of(table: TextTable, column: int, positive: Sequence[str], negative: Sequence[str]) -> Labels:
