@@ -205,6 +205,24 @@ def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "ar
     return _fault_in_numbers(reply)
 
 
+def like(*shape: int, dtype: type[np.generic] = np.float32) -> np.ndarray:
+    """An array of this shape and dtype to compare others with; takes no memory."""
+    return np.broadcast_to(dtype(0), shape)
+
+
+def numbered(
+    shapes: Sequence[tuple[int, ...]], first: int = 0, dtype: type[np.generic] = np.float32
+) -> dict[str, np.ndarray]:
+    """Numbers from ``first``, as text, to ``like`` each shape."""
+    return {str(at): like(*shape, dtype=dtype) for at, shape in enumerate(shapes, first)}
+
+
+def seconds_of(reply: Message, name: str) -> float:
+    """The seconds that a client reports under ``name``; 0 for anything else, as nothing but a row depends on them."""
+    seconds = values_of(reply, "metrics").get(name)
+    return float(seconds) if isinstance(seconds, int | float) else 0.0
+
+
 def _fault_in_numbers(reply: Message) -> str:
     found = reply.content.get("metrics")
     if not isinstance(found, MetricRecord):

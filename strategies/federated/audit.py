@@ -16,7 +16,7 @@ from clients.wire.records import tensors_of, values_of
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed
-from strategies.audit.majority import majority_judges
+from strategies.audit.majority import judged
 from strategies.audit.threat_card import ACTIVE_SERVER, KnownLabels, ThreatCard, strength
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE, SeenUpdate
 
@@ -90,9 +90,8 @@ class UpdateAudit:
         if not seen:  # every node refused
             return
         card = self.card(task, kind, seen, weights, accuracy)
-        judges = self._judges(task, kind, seen, card)
-        seen = [one for one in seen if one.partition in judges]
-        if not seen:
+        images = fewest_guesses(self.attacks[kind], seen)
+        if not (seen := judged(self.auditor, task, kind, seen, card, images=images, each=1)):
             return
         observed = Observed(task, weights, seen)
         name = f"{self.label}-r{task.round:04d}-{kind.name}"
@@ -111,13 +110,6 @@ class UpdateAudit:
             over = card.but(rounds_observed=len(earlier) + 1)
             job = AttackJob(f"{name}-history-{at:02d}", (attack,), kind, observed, over, earlier)
             self.auditor.submit(job)
-
-    def _judges(self, task: Task, kind: Kind, seen: Sequence[SeenUpdate], card: ThreatCard) -> list[int]:
-        """Who scores guesses, asked by having the blind ones scored."""
-        if not kind.of_attributes:
-            judges, images = sorted({one.partition for one in seen}), fewest_guesses(self.attacks[kind], seen)
-            return self.auditor.baselines(task, kind, judges, card, images)
-        return majority_judges(self.auditor, task, kind, seen, card, each=1)
 
     def card(
         self, task: Task, kind: Kind, seen: Sequence[SeenUpdate], weights: Mapping[str, Tensor], accuracy: float | None

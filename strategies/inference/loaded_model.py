@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,9 +13,7 @@ from attacks.local_model import shared_tensors
 from clients.models.library import ModelError
 from clients.models.packaged_weights import PACKAGED
 from clients.models.pretrained_classifier import load_classifier
-from clients.task.task import Task, WholeModelPlan
-from defenses.base import Batch
-from strategies.inference.own_images import OwnImages
+from clients.task.task import WholeModelPlan
 from strategies.training.central_training import MODEL
 
 FINGERPRINT = "weights-sha256"
@@ -80,46 +78,3 @@ def check_fingerprint(weights: Mapping[str, Tensor], kept: Mapping[str, Tensor])
             "weights: the file has changed since the run began, and rows of two models do not go together; put the file back, or "
             "start a new run"
         )
-
-
-class LoadedModel:
-    """What ``PublicTraining`` is, of a model that was trained before: nothing is trained, and nothing need be kept.
-
-    Args:
-        plan: What the run fixes, of any of its pipelines.
-        weights: Name -> tensor, of the whole model.
-        num_kept: See ``OwnImages``; whether the model in the file has seen them, nobody here knows.
-    """
-
-    def __init__(self, plan: WholeModelPlan, weights: Mapping[str, Tensor], num_kept: int = 0) -> None:
-        self.plan = replace(plan, pipeline="")
-        self.own = OwnImages(self.plan, num_kept)
-        self._weights = dict(weights)
-
-    def examples(self) -> Batch:
-        """The server's own, from which defences learn."""
-        return self.own.learned.batch
-
-    def sensitive(self) -> Tensor | None:
-        """The sensitive attribute (N,) of these examples; None where the data have none."""
-        return self.own.learned.sensitive
-
-    def run_round(self, task: Task) -> None:
-        """Does nothing."""
-        return
-
-    def weights(self) -> dict[str, Tensor]:
-        """Those of the file."""
-        return dict(self._weights)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What tells other weights: the file stays where it is."""
-        return fingerprint(self._weights)
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Does nothing but refuse the checkpoint of another model.
-
-        Raises:
-            ModelError: See ``check_fingerprint``.
-        """
-        check_fingerprint(self._weights, tensors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -29,13 +29,12 @@ from defenses.pipeline import Pipeline
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed, part_of
-from strategies.audit.majority import majority_judges
+from strategies.audit.majority import judged
 from strategies.audit.recorder import FIT
 from strategies.audit.score_rows import share_and_interval
-from strategies.audit.threat_card import KnownLabels, ThreatCard
+from strategies.audit.threat_card import KnownLabels
 from strategies.exchange.guard import GuardedExchange
 from strategies.inference.fit_path import fit_with_path
-from strategies.inference.loaded_model import LoadedModel
 from strategies.inference.mask_pictures import picture_masks
 from strategies.inference.observations import ATTRIBUTE, DEFENSES, MODEL, QUERY, SeenQuery
 from strategies.inference.offline_adversary import OfflineAdversaries
@@ -60,7 +59,7 @@ class InferenceServer:
     Args:
         plan: What the run fixes.
         auditor: Queues attacks and has them scored.
-        training: Of the whole model, or the model itself; one for all pipelines of the run.
+        training: Of the whole model; one for all pipelines of the run.
         adversaries: For the defences that need one; likewise one for all pipelines.
         sizes: Partition -> test examples of the client, each of which is a query.
         attacks: Kind of observation -> attacks on it.
@@ -74,7 +73,7 @@ class InferenceServer:
         self,
         plan: InferencePlan,
         auditor: Auditor,
-        training: PublicTraining | LoadedModel,
+        training: PublicTraining,
         adversaries: OfflineAdversaries,
         sizes: Mapping[int, int],
         attacks: Mapping[Kind, Iterable[Attack[Any, Any]]],
@@ -256,9 +255,7 @@ class InferenceServer:
             answers="known: the server gave them",
             **self._values(kind),
         )
-        judges = self._judges(task, kind, seen, card)
-        seen = [one for one in seen if one.partition in judges]
-        if not seen:
+        if not (seen := judged(self.auditor, task, kind, seen, card)):
             return
         known = {MODEL + name: t for name, t in self.training.weights().items()}
         observed = Observed(task, known | {DEFENSES + name: t for name, t in pipeline.state().items()}, seen)
@@ -272,9 +269,3 @@ class InferenceServer:
         """How many values the attribute has: below one half, a guess of two is worth as much as its opposite."""
         sensitive = self.training.sensitive()
         return {"attribute_values": int(sensitive.max()) + 1} if kind is ATTRIBUTE and sensitive is not None else {}
-
-    def _judges(self, task: Task, kind: Kind, seen: Sequence[SeenQuery], card: ThreatCard) -> list[int]:
-        """Who scores guesses, asked by having the blind ones scored."""
-        if kind is not ATTRIBUTE:
-            return self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), card)
-        return majority_judges(self.auditor, task, kind, seen, card)

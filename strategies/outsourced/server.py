@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 from torch import Tensor
 
 from attacks.base import Attack
@@ -15,14 +14,16 @@ from clients.outsourced.plan import OutsourcedPlan
 from clients.outsourced.uploads import UPLOAD_ROUND
 from clients.task.batches import chunks, join
 from clients.task.task import Task
-from clients.wire.records import tensors_of, to_record, values_of
+from clients.wire.records import tensors_of, to_record
 from defenses.base import Batch
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed, Seen, part_of
+from strategies.audit.majority import judged
 from strategies.audit.score_rows import mean_and_interval
 from strategies.audit.threat_card import KnownLabels, ThreatCard
-from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies, fault, require_enough
+from strategies.exchange.collection import Collection
+from strategies.exchange.guard import GuardedExchange, TooFewReplies, seconds_of
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD, SeenCollection, SeenUpload
 from strategies.training.central_training import CentralTraining
 from strategies.training.evaluation import fault_in_report, record_reports
@@ -84,19 +85,14 @@ class OutsourcedServer:
             partition: self.plan.upload_passes * chunks(size, self.plan.batch_size)
             for partition, size in self.sizes.items()
         }
-        self.whole, refused = set(work), set[int]()
-        for first in range(0, max(map(len, work.values())), self.batches_per_message):
-            answers = self._next_message(task, first, work)
-            refused.update(answers.refused)
-            # The share is of all clients: the last messages may be for a single one, whose rest is all that its failure costs.
-            others = sorted(set(work) - refused)
-            require_enough(task, "train.upload", others, sorted(self.whole), self.exchange.min_usable)
-            for partition, reply in answers.items():
-                images, targets = tensors_of(reply, "images"), tensors_of(reply, "targets")
-                mine = self.uploads.setdefault(partition, [])
-                mine += [Batch(images[name], targets[name]) for name in sorted(images, key=int)]
-                told = values_of(reply, "metrics").get("train-seconds")
-                self._seconds[partition] += told if isinstance(told, int | float) else 0.0
+        card = self.plan.data_card()
+        collection = Collection(self.exchange, task, "train.upload", work, self.batches_per_message)
+        self.whole = collection.whole
+        for partition, reply in collection.replies({"images": card.input_shape, "targets": (card.num_classes,)}, {}):
+            images, targets = tensors_of(reply, "images"), tensors_of(reply, "targets")
+            mine = self.uploads.setdefault(partition, [])
+            mine += [Batch(images[name], targets[name]) for name in sorted(images, key=int)]
+            self._seconds[partition] += seconds_of(reply, "train-seconds")
         if not self.uploads:
             raise TooFewReplies(f"{self.plan.pipeline or 'no defence'}: no client uploaded anything")
         self._begin()
@@ -110,31 +106,6 @@ class OutsourcedServer:
         pieces = (Batch(*pair) for pair in zip(images, targets, strict=True))
         self.uploads = {partition: [next(pieces) for _ in self.uploads[partition]] for partition in order}
         self._training = CentralTraining(self.plan, examples, ("outsourced", self.plan.seed))
-
-    def _next_message(self, task: Task, first: int, work: Mapping[int, list[Tensor]]) -> Answers:
-        """Asks those that have failed in nothing so far for their batches from ``first`` on."""
-        asked = [partition for partition, batches in work.items() if partition in self.whole and first < len(batches)]
-        config = self.exchange.config(task, first=first, count=self.batches_per_message)
-        posted = self.exchange.post("train.upload", {p: RecordDict({"config": config}) for p in asked})
-        at_least = None if first == 0 else 0.0
-        answers = self.exchange.receive(task, posted, self._fault_in(first, work), at_least=at_least)
-        self.whole -= set(asked) - set(answers)
-        return answers
-
-    def _fault_in(self, first: int, work: Mapping[int, list[Tensor]]) -> Any:
-        card = self.plan.data_card()
-
-        def fault_in(partition: int, reply: Message) -> str:
-            sizes = [len(batch) for batch in work[partition][first : first + self.batches_per_message]]
-            for record, shape in (("images", card.input_shape), ("targets", (card.num_classes,))):
-                expected = {
-                    str(first + at): np.broadcast_to(np.float32(0), (size, *shape)) for at, size in enumerate(sizes)
-                }
-                if why := fault(reply, expected, record):
-                    return why
-            return ""
-
-        return fault_in
 
     def _record_uploads(self, task: Task) -> None:
         row = self.auditor.recorder.row
@@ -242,9 +213,7 @@ class OutsourcedServer:
 
     def _observe(self, task: Task, kind: Kind, weights: dict[str, Tensor], seen: list[Any]) -> None:
         card = self._card(task, kind, seen)
-        judges = self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), card)
-        seen = [one for one in seen if one.partition in judges]
-        if not seen:
+        if not (seen := judged(self.auditor, task, kind, seen, card)):
             return
         observed = Observed(task, weights, seen)
         at_once, over_rounds = grouped(self.attacks[kind])

@@ -26,8 +26,7 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
-from strategies.exchange.guard import fault
-from strategies.split.exchange import like
+from strategies.exchange.guard import fault, like
 from strategies.split.observations import SMASHED, SeenTokens
 from strategies.split.server import Holder, SplitServer
 

@@ -19,8 +19,7 @@ from clients.task.task import Task
 from clients.training.evaluation import device
 from clients.wire.records import tensors_of, to_record, values_of
 from clients.wire.texts import shortened
-from strategies.exchange.guard import fault
-from strategies.split.exchange import like
+from strategies.exchange.guard import fault, like
 from strategies.split.server import SplitServer
 
 Listener = Callable[[int, Tensor], None]

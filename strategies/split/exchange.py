@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from flwr.app import ArrayRecord, Message
 
 from clients.task.task import Task
-from clients.wire.records import values_of
 from strategies.exchange.exchange import Exchange, Posted
-from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, Rows
+from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, Rows, seconds_of
 
 
 @dataclass
@@ -48,18 +45,6 @@ class SplitExchange(GuardedExchange):
         return good
 
     def _count(self, partition: int, reply: Message) -> None:
-        seconds = values_of(reply, "metrics").get("train-seconds")
-        # A client may report anything, and nothing but a row depends on it.
-        self.tally.seconds[partition] += seconds if isinstance(seconds, int | float) else 0.0
+        self.tally.seconds[partition] += seconds_of(reply, "train-seconds")
         records = [record for record in reply.content.values() if isinstance(record, ArrayRecord)]
         self.tally.sent[partition] += sum(len(array.data) for record in records for array in record.values())
-
-
-def like(*shape: int, dtype: type[np.generic] = np.float32) -> np.ndarray:
-    """An array of this shape and dtype to compare others with; takes no memory."""
-    return np.broadcast_to(dtype(0), shape)
-
-
-def numbered(shapes: Sequence[tuple[int, ...]], dtype: type[np.generic] = np.float32) -> dict[str, np.ndarray]:
-    """Numbers from 0, as text, to ``like`` each shape."""
-    return {str(at): like(*shape, dtype=dtype) for at, shape in enumerate(shapes)}

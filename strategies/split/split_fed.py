@@ -32,11 +32,11 @@ from clients.wire.records import tensors_of, to_record
 from strategies.audit.auditor import Auditor
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.exchange import Posted
-from strategies.exchange.guard import fault, require_enough
+from strategies.exchange.guard import fault, numbered, require_enough
 from strategies.split.attributes import AttributeAudit
 from strategies.split.audit import SplitAudit
 from strategies.split.evaluation import evaluate
-from strategies.split.exchange import Tally, numbered
+from strategies.split.exchange import Tally
 from strategies.split.observations import EDGE, SERVER
 from strategies.split.server import Holder, SplitServer
 from strategies.training.smashed_privacy import WITH_PROBES, record_privacy
@@ -234,7 +234,7 @@ class SplitFed(SplitServer):
             labels = self.holders[partition].labels
             if labels is None:
                 return fault(reply, numbered([(size, classes) for size in sizes]), "targets")
-            if why := fault(reply, numbered([(size,) for size in sizes], np.int64), "examples"):
+            if why := fault(reply, numbered([(size,) for size in sizes], dtype=np.int64), "examples"):
                 return why
             named = torch.cat(list(tensors_of(reply, "examples").values()))
             inside = int(named.min()) >= 0 and int(named.max()) < len(labels)

@@ -151,10 +151,6 @@ class DIFMPrediction(ServerHalf):
         """Smashed data -> logits."""
         return self.predict(features[..., :NUM_FACTORS].sum(2), features[..., NUM_FACTORS:])
 
-    def fast_parameters(self) -> list[nn.Parameter]:
-        """All: nothing of it is pretrained."""
-        return list(self.parameters())
-
 
 class DIFMServer(ServerHalf):
     """The server half behind embeddings: (B, F, D), in whatever order they arrive, to two logits (B, 2).
@@ -179,7 +175,3 @@ class DIFMServer(ServerHalf):
         """Embeddings (B, F, D) -> logits (B, 2)."""
         factors = self.branches.vector_factors(features) + self.branches.bit_factors(features)
         return self.prediction.predict(factors, features)
-
-    def fast_parameters(self) -> list[nn.Parameter]:
-        """All: nothing of it is pretrained."""
-        return list(self.parameters())
