@@ -46,14 +46,13 @@ DEFAULT_DIR = Path("~/.cache/fedveil")
 
 @dataclass(frozen=True)
 class DataSource:
-    """All that is said of a data set before it is read.
+    """The description of a data set before it is read.
 
     Attributes:
-        load: Reads it.
         about: One line with its source.
         option: What follows the colon where nothing does; "" for a data set without options.
-        attributes: By the option in use: 1 where examples have a class alone, 2 where they carry a sensitive attribute besides,
-            more where each has a vector of labels.
+        attributes: By the option in use: 1 where examples have a class alone, 2 where they carry a sensitive attribute
+            besides, more where each has a vector of labels.
         is_table: Examples are rows of a table, not images.
     """
 
@@ -75,25 +74,23 @@ def load_dataset(
     test_limit: int = 0,
     image_memory: float = IMAGE_MEMORY,
 ) -> ImageDataset:
-    """Reads a data set; the result is cached per process and its tensors must not be written to.
-
-    A part whose decoded images would take more than ``image_memory`` is not held: its images are read when they are asked for.
+    """Read a data set; the result is cached per process and its tensors must not be written to.
 
     Args:
         name: See ``dataset_names``; or ``file.py:function`` or ``package.module:function`` (``clients.data.own``). An option
-            follows a colon: ``celeba:Male``, ``lfw:50``. With two attributes, ``celeba:Male,Smiling``, examples carry sensitive
-            labels and are balanced over the combinations; with more, or ``celeba:all``, each example has a vector of labels.
+            follows a colon: ``celeba:Male``, ``lfw:50``. With two attributes, ``celeba:Male,Smiling``, examples carry
+            sensitive labels and are balanced over the combinations; with more, or ``celeba:all``, each example has a vector
+            of labels.
         data_dir: Directory of the files; "" means ``~/.cache/fedveil`` (and, for fashion-mnist, the system's copy).
         download: Fetch missing files into it with torchvision or scikit-learn, which check their digests.
         image_size: Side in pixels; pictures are cut to their central square and scaled. 0 keeps their size.
-        train_limit: At most so many training images, with the class proportions of all (the first
-            lines of criteo's file); 0 for all.
+        train_limit: At most so many training images, with the class proportions of all (the first lines of criteo's file); 0
+            for all.
         test_limit: Likewise for test images.
-        image_memory: GiB of decoded images that a part may hold.
+        image_memory: GiB of decoded images that a part may hold; those of a larger part are read when they are asked for.
 
     Raises:
-        DataError: When the name is unknown (with the closest), files are missing, damaged or inconsistent, labels are
-            out of range; with what to do.
+        DataError: When the name is unknown, or files are missing, damaged or inconsistent.
     """
     for what, value in (("image-size", image_size), ("train-limit", train_limit), ("test-limit", test_limit)):
         if value < 0:
@@ -165,11 +162,7 @@ def is_table(name: str) -> bool:
 
 
 def _sources() -> dict[str, DataSource]:
-    """Ours, and those of other packages (entry points ``fedveil.datasets``).
-
-    Raises:
-        RegistryError: When another package takes a name of ours.
-    """
+    """Built-in data sets, and those of other packages (entry points ``fedveil.datasets``), which may not take the same names."""
     found = dict(_SOURCES)
     for name, point in installed(GROUP).items():
         if name in found:

@@ -51,7 +51,7 @@ class Place:
             elsewhere: Where else it may lie, in words.
 
         Raises:
-            MissingDataError: When there is none, saying where it was looked for and what to do.
+            MissingDataError: When there is none.
         """
         exists = Path.is_dir if wanted.endswith("/") else Path.is_file
         found = next(filter(exists, candidates), None)
