@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Message, RecordDict
@@ -12,31 +13,24 @@ from clients.task.task import Task
 from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, fault, numbered, require_enough
 
 
-class Collection:
+@dataclass(eq=False)
+class BatchCollection:
     """Asks every client for all of its batches; one that fails is asked no more, and what it has sent is used.
 
-    Args:
-        exchange: Lets only usable replies through.
-        task: Orders of the round.
-        message_type: Of what is asked.
+    Attributes:
         work: Partition -> the examples of each batch that the client has to send.
         per_message: Batches in one message.
-
-    Attributes:
         whole: Partitions that have failed in nothing so far.
     """
 
-    def __init__(
-        self,
-        exchange: GuardedExchange,
-        task: Task,
-        message_type: str,
-        work: Mapping[int, Sequence[Tensor]],
-        per_message: int,
-    ) -> None:
-        self.exchange, self.task, self.message_type = exchange, task, message_type
-        self.work, self.per_message = work, per_message
-        self.whole = set(work)
+    exchange: GuardedExchange
+    task: Task
+    message_type: str
+    work: Mapping[int, Sequence[Tensor]]
+    per_message: int
+
+    def __post_init__(self) -> None:
+        self.whole = set(self.work)
 
     def replies(
         self, shapes: Mapping[str, tuple[int, ...]], records: Mapping[str, Any], **config: str
@@ -61,11 +55,7 @@ class Collection:
             yield from answers.items()
 
     def _next_message(
-        self,
-        first: int,
-        shapes: Mapping[str, tuple[int, ...]],
-        records: Mapping[str, Any],
-        values: Mapping[str, str],
+        self, first: int, shapes: Mapping[str, tuple[int, ...]], records: Mapping[str, Any], values: Mapping[str, str]
     ) -> Answers:
         asked = [p for p, batches in self.work.items() if p in self.whole and first < len(batches)]
         config = self.exchange.config(self.task, first=first, count=self.per_message, **values)

@@ -36,7 +36,7 @@ class Answers(dict[int, Message]):
     """Partition -> reply that can be used, in the order asked.
 
     Attributes:
-        refused: Partition whose node, as it is configured, does not answer the question -> its words.
+        refused: Partition whose node's configuration does not allow the question -> the node's reason.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Answers(dict[int, Message]):
 
 
 class GuardedExchange:
-    """Asks clients, hands on the replies that can be used, and writes a row for every other and for what a reply leaves out.
+    """Ask clients, hand on the replies that can be used, and write a row for every other and for what a reply leaves out.
 
     Args:
         exchange: Round trips with the nodes.
@@ -65,7 +65,7 @@ class GuardedExchange:
     def ask(
         self, task: Task, message_type: str, contents: Mapping[int, RecordDict], fault_in: FaultIn | None = None
     ) -> Answers:
-        """Sends one message to each partition in ``contents`` and returns the replies that can be used.
+        """Send one message to each partition in ``contents`` and return the replies that can be used.
 
         Raises:
             TooFewReplies: When they are fewer than ``min_usable`` of those asked.
@@ -95,7 +95,7 @@ class GuardedExchange:
     ) -> Answers:
         """The usable ones among replies; each of the others costs a row, and so does what they leave out.
 
-        Whoever refuses the question has not failed: the share is of the others.
+        A client that refuses the question has not failed: the share is of the others.
 
         Args:
             task: Orders of the round.
@@ -163,10 +163,7 @@ def require_enough(
 
 
 def unreadable(reply: Message) -> str:
-    """Why a reply's records cannot be read, whatever is expected of them, or "".
-
-    All of them are looked at, so that nobody who reads one later need expect anything but tensors; none is copied.
-    """
+    """Why a reply's records cannot be read as tensors, whatever is expected of them, or ""; none is copied."""
     for record, arrays in reply.content.array_records.items():
         try:
             for name, array in arrays.items():
@@ -179,13 +176,14 @@ def unreadable(reply: Message) -> str:
 def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays") -> str:
     """Why a reply's arrays cannot be used, or "".
 
+    Refused are missing records, other names, shapes or dtypes, NaN or infinite values, metrics that are not single numbers,
+    and counts of examples that are not positive whole numbers (they are the weights of the average, and the client chooses
+    them).
+
     Args:
         reply: A client's reply that is no error.
         reference: Name -> array of the shape and dtype that is expected, such as the global model.
         record: The reply's record to check.
-
-    Refused are missing records, other names, shapes or dtypes, NaN or infinite values, metrics that are not single numbers, and
-    counts of examples that are not positive whole numbers (they are the weights of the average, and the client chooses them).
     """
     arrays = reply.content.get(record)
     if not isinstance(arrays, ArrayRecord):

@@ -26,9 +26,9 @@ WITHHELD = "aggregates-withheld"
 class SecureSums:
     """Sums the probes of groups of clients, and queues the attacks on the sums.
 
-    No secure aggregation is run: the simulated server holds each update, and hides it from these attacks. Which clients form a
-    group is drawn from the run's seed, and is the same in every round and pipeline; nobody is in two groups of one size, and
-    whoever is left over is in none. Update defences have acted at each client by then.
+    No secure aggregation is run: the simulated server holds each update, and hides it from these attacks. The groups are
+    drawn from the run's seed, and are the same in every round and pipeline; no client is in two groups of one size, and one
+    that is left over is in none. Update defences have acted at each client by then.
 
     Args:
         audit: Knows the attacks, and makes threat cards.
@@ -98,28 +98,14 @@ class SecureSums:
 
 
 def groups_of(partitions: Sequence[int], size: int, seed: int) -> list[list[int]]:
-    """Disjoint groups of ``size`` partitions, drawn from the seed; fewer than ``size`` may be left over.
-
-    Args:
-        partitions: All of them, in an order that does not depend on the run.
-        size: Clients of a group, at least 1.
-        seed: Of the run.
-
-    Returns:
-        Each ascending.
-    """
+    """Disjoint ascending groups of ``size`` partitions, drawn from the seed; fewer than ``size`` may be left over."""
     order = torch.randperm(len(partitions), generator=generator_for(seed, "aggregate", size)).tolist()
     full = len(partitions) // size
     return [sorted(partitions[i] for i in order[at * size : (at + 1) * size]) for at in range(full)]
 
 
 def summed(updates: Sequence[Update], examples: Sequence[int]) -> Update:
-    """The mean of clients' updates, weighted by their examples: what the server makes of the weighted sum that it is shown.
-
-    Args:
-        updates: Name -> tensor, of each client.
-        examples: Of each client.
-    """
+    """The mean of clients' updates, weighted by their examples: what the server makes of the weighted sum that it is shown."""
     total = sum(examples)
     names = updates[0]
     return {

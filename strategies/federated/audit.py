@@ -58,7 +58,7 @@ class UpdateAudit:
         return bool(self.attacks[kind]) and server_round in self.rounds[kind]
 
     def told_windows(self) -> bool:
-        """Whether an attack on probes, or a stage of a chain, is an upper bound that is told the windows of VisualMixer."""
+        """Whether an attack on probes, or a stage of a chain, is an upper bound that needs the windows of VisualMixer."""
         stages = (stage for attack in self.attacks[PROBE] for stage in stages_of(attack))
         return any(stage.reveals_windows for stage in stages)
 
@@ -71,7 +71,7 @@ class UpdateAudit:
         good: Mapping[int, Message],
         records: Iterable[str],
     ) -> None:
-        """Queues the attacks on what one round's replies hold.
+        """Queue the attacks on what one round's replies hold.
 
         Args:
             task: Orders of the round.

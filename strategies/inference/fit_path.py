@@ -57,8 +57,8 @@ def fit_with_path(
     unprotected features. None where nothing is kept to measure on, or what learns has no path.
 
     Of a delta autoencoder also what it learns to imitate: "masked-share", the mean share of an image that is masked, and
-    "masked-server-accuracy" and "masked-adversary-accuracy", with which the same images are read once they are masked. Those two
-    are the limit of any autoencoder that is fitted to these masks; longer training does not hide what they leave.
+    "masked-server-accuracy" and "masked-adversary-accuracy", the accuracies on the masked images. Those two are the limit of
+    any autoencoder that is fitted to these masks; longer training does not hide what they leave.
 
     Args:
         pipeline: The clients' defences, not yet fitted.
@@ -152,7 +152,8 @@ class _Measure:
 def static_adversary(
     model: CutModel, cut: str, own: OwnImages, task: Task, recipe: AttributeInference | None = None
 ) -> Answer | None:
-    """Reads the sensitive attribute, trained on unprotected features of what the server learns from; one for each cut of a run.
+    """Classify the sensitive attribute from unprotected features; trained on what the server learns from, once for each cut of a
+    run.
 
     None where the images have no such attribute, only one value of it, or are too few.
     """

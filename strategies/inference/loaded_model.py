@@ -26,8 +26,8 @@ class FileWeights:
 
     Attributes:
         tensors: Name -> tensor, of the whole model.
-        is_complete: Whether the last layer is the file's. Else the file's was for other classes, and a new one is in its place:
-            the model is to be trained before it can answer.
+        is_complete: Whether the last layer is the file's. Else the file's was for other classes, and the model is to be
+            trained before it can answer.
     """
 
     tensors: dict[str, Tensor]
@@ -37,8 +37,8 @@ class FileWeights:
 def read_weights(plan: WholeModelPlan, source: str) -> FileWeights:
     """Weights for the model of a plan; nothing in the file is executed.
 
-    A new last layer is zero, as in Dosovitskiy et al. 2021 (An Image is Worth 16x16 Words, section 3.2): the first loss is that of
-    guessing, ln K, where timm's own draw for a few classes is so large that it throws the pretrained layers away.
+    A new last layer is zero, as in Dosovitskiy et al. 2021 (An Image is Worth 16x16 Words, section 3.2): the first loss is
+    that of guessing, ln K, where timm's own draw for a few classes is so large that it throws the pretrained layers away.
 
     Args:
         plan: Says what the model is.
@@ -68,7 +68,7 @@ def fingerprint(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check_fingerprint(weights: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> None:
-    """Refuses to go on with other weights than a run began with: its rows would be of two models.
+    """Refuse to go on with other weights than a run began with: its rows would be of two models.
 
     Raises:
         ModelError: When ``kept`` is of others.

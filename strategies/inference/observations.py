@@ -25,11 +25,7 @@ MODEL, DEFENSES = "model/", "defenses/"
 
 @dataclass(frozen=True)
 class SeenQuery(Seen):
-    """Attacked images of one batch of queries, or of all of a client's.
-
-    Attributes:
-        latent: (B, ...), what travelled.
-    """
+    """Attacked images of one batch of queries, or of all of a client's; ``latent`` (B, ...) is what travelled."""
 
     latent: Tensor
 
@@ -95,13 +91,7 @@ class AttributesOfQueries(Queried):
 
 
 def adversary_builder(plan: InferencePlan, cut: str, weights: dict[str, Tensor]) -> AdversaryBuilder:
-    """What builds adversaries for the features at a cut.
-
-    Args:
-        plan: What the run fixes.
-        cut: One of the plan's.
-        weights: Of the whole model, from which "tuned" ones start.
-    """
+    """The builder of adversaries for the features at a cut; "tuned" ones start from ``weights`` of the whole model."""
     return AdversaryBuilder(plan.model, cut, plan.data_card().input_shape, plan.width, plan.norm, weights)
 
 

@@ -27,7 +27,7 @@ HELD = "held/"
 
 @dataclass(frozen=True)
 class OfflineAdversary:
-    """One of them.
+    """A trained adversary and what it is worth.
 
     Attributes:
         network: Features (B, C', H', W') -> logits (B, K'), in eval mode, on the CPU.
@@ -45,7 +45,7 @@ class OfflineAdversary:
 class OfflineAdversaries:
     """One adversary for each cut, for all pipelines of a run: it sees unprotected features alone.
 
-    Its randomness is not that of the attacks: whoever attacks has another network of the same architecture.
+    Its randomness is not that of the attacks, which have another network of the same architecture.
 
     Args:
         architecture: One of ``attacks.attributes.inference.ARCHITECTURES``.
@@ -61,17 +61,10 @@ class OfflineAdversaries:
     def at(
         self, cut: str, plan: InferencePlan, model: CutModel, examples: Batch, sensitive: Tensor | None
     ) -> OfflineAdversary:
-        """The adversary at a cut; trained when it is first asked for.
-
-        Args:
-            cut: Its name.
-            plan: What the run fixes, of any of its pipelines.
-            model: The trained model, cut there.
-            examples: The server's own.
-            sensitive: Their sensitive attribute (N,).
+        """The adversary at a cut of the trained model; trained on the server's own examples when it is first asked for.
 
         Raises:
-            AttackError: When they have none, or one value of it only, or are too few.
+            AttackError: When they have no sensitive attribute (N,), or one value of it only, or are too few.
         """
         if cut not in self._found:
             card = plan.data_card()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -53,48 +54,35 @@ SHARES = (AGREEMENT, "answers-lost", "answers-gained")
 """With that, the shares for which the whole model is right and the answer wrong, and the other way round."""
 
 
+@dataclass(eq=False)
 class InferenceServer:
     """Serves one pipeline's queries.
 
-    Args:
-        plan: What the run fixes.
-        auditor: Queues attacks and has them scored.
+    Attributes:
         training: Of the whole model; one for all pipelines of the run.
         adversaries: For the defences that need one; likewise one for all pipelines.
         sizes: Partition -> test examples of the client, each of which is a query.
-        attacks: Kind of observation -> attacks on it.
         attacked: Whether the queries are attacked.
         min_usable: Share of the clients that must ask usably, or the run stops.
         batches_per_message: Batches of queries in one message.
         label: Short name of the pipeline for file names.
+        accuracy: Of the whole model on clean test images, as the clients report it; None before queries are answered.
     """
 
-    def __init__(
-        self,
-        plan: InferencePlan,
-        auditor: Auditor,
-        training: PublicTraining,
-        adversaries: OfflineAdversaries,
-        sizes: Mapping[int, int],
-        attacks: Mapping[Kind, Iterable[Attack[Any, Any]]],
-        attacked: bool,
-        min_usable: float,
-        batches_per_message: int,
-        label: str,
-    ) -> None:
-        self.plan, self.auditor, self.training, self.adversaries, self.label = (
-            plan,
-            auditor,
-            training,
-            adversaries,
-            label,
-        )
-        self.sizes = dict(sorted(sizes.items()))
-        self.attacks = {kind: tuple(chosen) for kind, chosen in attacks.items()}
-        self.attacked = attacked
-        self.min_usable, self.batches_per_message = min_usable, batches_per_message
+    plan: InferencePlan
+    auditor: Auditor
+    training: PublicTraining
+    adversaries: OfflineAdversaries
+    sizes: Mapping[int, int]
+    attacks: Mapping[Kind, Sequence[Attack[Any, Any]]]
+    attacked: bool
+    min_usable: float
+    batches_per_message: int
+    label: str
+
+    def __post_init__(self) -> None:
+        self.sizes = dict(sorted(self.sizes.items()))
         self.accuracy: float | None = None
-        """Of the whole model on clean test images, as the clients report it; None before queries are answered."""
 
     # Phases -------------------------------------------------------------------------------------------------------------
 
@@ -109,12 +97,11 @@ class InferenceServer:
         row(task, metric="server-seconds", value=seconds)
 
     def serve(self, server_round: int) -> None:
-        """One phase: fits what defences learn, has every client ask all that it has, once, answers, and attacks.
+        """One phase: fit what defences learn, have every client ask all that it has, once, answer, and attack.
 
-        Each cut is a deployment of its own: nothing that was sent at another one is looked at. Of a budget there are two numbers:
-        "epsilon" of what was sent of an image at this cut, and "epsilon-all-cuts" at all so far, which a person has spent.
-
-        Where a defence cannot learn, nothing is sent at this cut, and a failed row "fit" says why.
+        Each cut is a deployment of its own: nothing that was sent at another one is looked at. Of a budget there are two
+        numbers: "epsilon" of what was sent of an image at this cut, and "epsilon-all-cuts" at all so far, which a person has
+        spent. Where a defence cannot learn, nothing is sent at this cut, and a failed row "fit" says why.
 
         Raises:
             TooFewReplies: When too few clients ask all that they have.
@@ -260,7 +247,7 @@ class InferenceServer:
         known = {MODEL + name: t for name, t in self.training.weights().items()}
         observed = Observed(task, known | {DEFENSES + name: t for name, t in pipeline.state().items()}, seen)
         # All attacks on attributes are one piece of work: what they see is large, and kept in a file until they are done.
-        groups = [self.attacks[kind]] if kind is ATTRIBUTE else grouped(self.attacks[kind])[0]
+        groups = [tuple(self.attacks[kind])] if kind is ATTRIBUTE else grouped(self.attacks[kind])[0]
         for at, group in enumerate(groups):
             name = f"{self.label}-r{task.round:04d}-{kind.name}-{at:02d}"
             self.auditor.submit(AttackJob(name, group, kind, observed, card))

@@ -18,7 +18,7 @@ from clients.training.evaluation import device
 from clients.wire.records import tensors_of, to_record
 from defenses.pipeline import Pipeline
 from strategies.audit.score_rows import mean_and_interval
-from strategies.exchange.collection import Collection
+from strategies.exchange.collection import BatchCollection
 from strategies.exchange.guard import GuardedExchange, Rows, seconds_of
 
 
@@ -38,28 +38,14 @@ class Served:
 
 
 class Service:
-    """All queries of one pipeline.
-
-    Args:
-        exchange: Asks clients, and lets only usable replies through.
-        task: Orders of the round.
-        model: The trained model in two halves.
-        pipeline: The clients' defences, fitted.
-        work: Partition -> the batches that the client has to ask.
-        batches_per_message: Of them in one message.
-    """
+    """All queries of one pipeline: ``work`` says the batches that each client has to ask, ``pipeline`` is fitted."""
 
     def __init__(
-        self,
-        exchange: GuardedExchange,
-        task: Task,
-        model: CutModel,
-        pipeline: Pipeline,
-        work: Mapping[int, list[Tensor]],
+        self, exchange: GuardedExchange, task: Task, model: CutModel, pipeline: Pipeline, work: Mapping[int, list[Tensor]],
         batches_per_message: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.task, self.model, self.num_clients = task, model, len(work)
-        self.collection = Collection(exchange, task, "query.features", work, batches_per_message)
+        self.collection = BatchCollection(exchange, task, "query.features", work, batches_per_message)
         card = task.plan.data_card()
         self.sender = QuerySender(model.client, pipeline, card.mean, card.std)
         self.served: dict[int, Served] = {}
@@ -99,9 +85,8 @@ class Service:
         return {partition: torch.cat(mine.answers) for partition, mine in self.served.items() if partition in whole}
 
     def record(self, rows: Rows) -> None:
-        """Rows of counts, bytes and seconds: "queries", bytes of one query as it travels and as plain features, of its answer, and
-        of the client half with what its defences have learned, which a device is given once; the
-        row of these names the version of what was learned.
+        """Rows of counts, seconds, and bytes: of one query as it travels and as plain features, of its answer, and of the client
+        half with what its defences have learned, which a device gets once; the row of these names the version of what was learned.
         """
         plan = self.task.plan
         numbers = {

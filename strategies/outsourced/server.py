@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from strategies.audit.kinds import Kind, Observed, Seen, part_of
 from strategies.audit.majority import judged
 from strategies.audit.score_rows import mean_and_interval
 from strategies.audit.threat_card import KnownLabels, ThreatCard
-from strategies.exchange.collection import Collection
+from strategies.exchange.collection import BatchCollection
 from strategies.exchange.guard import GuardedExchange, TooFewReplies, seconds_of
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD, SeenCollection, SeenUpload
 from strategies.training.central_training import CentralTraining
@@ -32,42 +33,36 @@ UPLOADS, WHOLE = "uploads/", "whole/"
 """Prefixes of what a checkpoint keeps beside the training: batches, and the seconds of who uploaded all that they have."""
 
 
+@dataclass(eq=False)
 class OutsourcedServer:
     """Trains one pipeline's model.
 
-    Args:
-        plan: What the run fixes.
-        auditor: Queues attacks and has them scored.
+    Attributes:
         sizes: Partition -> training examples of the client.
-        attacks: Kind of observation -> attacks on it.
         attack_rounds: Attacked rounds; ``plan.rounds`` + 1 is the model after the last one.
         min_usable: Share of the clients that must answer usably, or the run stops.
         batches_per_message: Batches of an upload in one message.
         label: Short name of the pipeline for file names.
+        accuracy: Of the current model on clean test images.
+        uploads: Partition -> the batches of its upload.
+        whole: Partitions that have uploaded all that they have.
     """
 
-    def __init__(
-        self,
-        plan: OutsourcedPlan,
-        auditor: Auditor,
-        sizes: Mapping[int, int],
-        attacks: Mapping[Kind, Iterable[Attack[Any, Any]]],
-        attack_rounds: Iterable[int],
-        min_usable: float,
-        batches_per_message: int,
-        label: str,
-    ) -> None:
-        self.plan, self.auditor, self.sizes, self.label = plan, auditor, dict(sorted(sizes.items())), label
-        self.attacks = {kind: tuple(chosen) for kind, chosen in attacks.items()}
-        self.attack_rounds = frozenset(attack_rounds)
-        self.exchange = GuardedExchange(auditor.exchange, auditor.recorder, min_usable)
-        self.batches_per_message = batches_per_message
+    plan: OutsourcedPlan
+    auditor: Auditor
+    sizes: Mapping[int, int]
+    attacks: Mapping[Kind, Sequence[Attack[Any, Any]]]
+    attack_rounds: Iterable[int]
+    min_usable: float
+    batches_per_message: int
+    label: str
+
+    def __post_init__(self) -> None:
+        self.sizes, self.attack_rounds = dict(sorted(self.sizes.items())), frozenset(self.attack_rounds)
+        self.exchange = GuardedExchange(self.auditor.exchange, self.auditor.recorder, self.min_usable)
         self.accuracy: float | None = None
-        """Of the current model on clean test images."""
         self.uploads: dict[int, list[Batch]] = {}
-        """Partition -> the batches of its upload."""
         self.whole: set[int] = set()
-        """Partitions that have uploaded all that they have."""
         self._seconds = dict.fromkeys(self.sizes, 0.0)
         """Partition -> seconds of work for its upload."""
         self._training: CentralTraining | None = None
@@ -86,7 +81,7 @@ class OutsourcedServer:
             for partition, size in self.sizes.items()
         }
         card = self.plan.data_card()
-        collection = Collection(self.exchange, task, "train.upload", work, self.batches_per_message)
+        collection = BatchCollection(self.exchange, task, "train.upload", work, self.batches_per_message)
         self.whole = collection.whole
         for partition, reply in collection.replies({"images": card.input_shape, "targets": (card.num_classes,)}, {}):
             images, targets = tensors_of(reply, "images"), tensors_of(reply, "targets")
@@ -140,7 +135,7 @@ class OutsourcedServer:
         return sent | whole
 
     def restore(self, tensors: Mapping[str, Tensor], accuracy: float | None) -> None:
-        """Goes on from what ``tensors`` and ``uploaded`` gave, together; nobody uploads again."""
+        """Go on from what ``tensors`` and ``uploaded`` gave, together; no client uploads again."""
         sent: dict[int, dict[int, dict[str, Tensor]]] = {}
         for name, tensor in part_of(tensors, UPLOADS).items():
             partition, at, kind = name.split("/")
@@ -157,7 +152,7 @@ class OutsourcedServer:
     # Rounds -------------------------------------------------------------------------------------------------------------
 
     def train_round(self, server_round: int) -> None:
-        """Attacks what the round begins with if it is to be attacked, then trains; the first round tells of the uploads."""
+        """Attack what the round begins with if it is to be attacked, then train; the first round records the uploads."""
         training, task = self.training, self.plan.at(server_round)
         self.observe_model(server_round)
         # Not when they are collected, which is before: rows of this round are written anew when a run is resumed before its end.
@@ -181,9 +176,9 @@ class OutsourcedServer:
     # Attacks ------------------------------------------------------------------------------------------------------------
 
     def observe_model(self, server_round: int) -> None:
-        """Attacks the uploads in the first attacked round, as they never change, and any model that was trained before.
+        """Attack the uploads in the first attacked round, as they never change, and any model that was trained before.
 
-        Of an upload that broke off, the client cannot say what the model was trained on: nobody could judge a guess.
+        Of an upload that broke off, the client cannot say what the model was trained on, so that no guess could be judged.
         """
         self.auditor.collect()
         if server_round not in self.attack_rounds:

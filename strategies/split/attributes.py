@@ -26,15 +26,10 @@ from strategies.split.server import SplitServer
 
 
 class AttributeAudit:
-    """Queues the attacks on what evaluations sent.
+    """Queues the attacks on the sensitive attribute in what evaluations sent.
 
-    Args:
-        auditor: Has attacks run and scored.
-        attacks: On the sensitive attribute.
-        rounds: Attacked rounds; what is attacked is the evaluation behind a round, of the model that it leaves. Who attacks the
-            model after the last round attacks the last evaluation: no other follows.
-        last_round: The last round that trains.
-        label: Short name of the pipeline for file names.
+    What is attacked is the evaluation behind an attacked round, of the model that it leaves; for the model after the last round it
+    is the last evaluation, as no other follows.
     """
 
     def __init__(

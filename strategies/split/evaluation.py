@@ -29,15 +29,10 @@ COUNTS = ("true-positives", "false-positives", "false-negatives")
 
 
 def evaluate(task: Task, server: SplitServer, listener: Listener | None = None) -> float:
-    """Writes rows of the test accuracy, the loss and Matthews' correlation, and returns the accuracy.
+    """Write rows of the test accuracy, the loss and Matthews' correlation, and return the accuracy.
 
-    The counts of all clients are pooled before anything is divided. Test images are protected as in use; without a defence the
-    same numbers stand for clean images.
-
-    Args:
-        task: Orders of the round.
-        server: Its halves answer.
-        listener: Who hears what the clients send.
+    The counts of all clients are pooled before anything is divided. Test images are protected as in use; without a defence
+    the same numbers stand for clean images. ``listener`` gets what the clients send.
 
     Raises:
         TooFewReplies: When too few clients take part.

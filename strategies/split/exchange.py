@@ -14,11 +14,9 @@ from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, Rows, s
 
 @dataclass
 class Tally:
-    """What a round cost each client, and who missed a part of it.
+    """What a round cost each client: partition -> seconds of work, and bytes of tensors that it sent.
 
     Attributes:
-        seconds: Partition -> seconds of work.
-        sent: Partition -> bytes of tensors that it sent.
         failed: Partitions of which at least one reply could not be used.
     """
 

@@ -21,10 +21,8 @@ class Holder:
     """What the server knows of one client's data.
 
     Attributes:
-        num_train: Training examples.
-        num_test: Test examples.
-        labels: Classes (num_train,) or label vectors (num_train, K), int64, where they sit at the server; None where they travel
-            with the tokens.
+        labels: Classes (num_train,) or label vectors (num_train, K), int64, where they sit at the server; None where they
+            travel with the tokens.
     """
 
     num_train: int
@@ -33,15 +31,7 @@ class Holder:
 
 
 class SplitServer:
-    """The server half, the client half as last averaged, and the exchange with the clients.
-
-    Args:
-        plan: What the run fixes for the clients.
-        auditor: Queues attacks and has them scored.
-        holders: Partition -> what the server knows of its data.
-        batches_per_message: K.
-        min_usable: Share of the asked clients that must send something usable.
-    """
+    """The server half, the client half as last averaged, and the exchange with the clients."""
 
     def __init__(
         self,

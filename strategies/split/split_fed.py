@@ -82,7 +82,7 @@ class SplitFed(SplitServer):
     """Trains the server half on what clients send, and averages their halves.
 
     Args:
-        plan: What the run fixes for the clients; round and learning rate are filled in here.
+        plan: What the run fixes for the clients.
         auditor: Queues attacks and has them scored.
         holders: Partition -> what the server knows of its data.
         schedule: Learning rates.
@@ -160,11 +160,7 @@ class SplitFed(SplitServer):
         self._record(task, progress, time.perf_counter() - start)
 
     def observe_model(self, server_round: int) -> None:
-        """Attacks a round's model, if it is to be attacked; nothing is trained.
-
-        Raises:
-            TooFewReplies: When too few clients answer.
-        """
+        """Attack a round's model, if it is to be attacked; nothing is trained. ``TooFewReplies`` when too few clients answer."""
         self.auditor.collect()
         if server_round in self.attack_rounds:
             self._audit.observe(self._task(server_round), self)
@@ -184,9 +180,8 @@ class SplitFed(SplitServer):
         return self._sizes[partition]
 
     def _steps(self, task: Task, progress: _Progress) -> dict[int, RecordDict]:
-        """All ``train.step`` messages of a round; returns the gradients that nobody has been sent yet.
-
-        The clients take turns in two waves: while the server trains on what one wave sent, the other computes.
+        """All ``train.step`` messages of a round; returns the gradients that no client has been sent yet. Clients take turns in
+        two waves.
         """
         partitions, count = list(self.holders), self.batches_per_message
         waves = [wave for wave in (partitions[0::2], partitions[1::2]) if wave]
@@ -303,7 +298,7 @@ class SplitFed(SplitServer):
         row(task, metric="bytes-per-sample", value=4.0 * math.prod(self.token_shape), n=progress.examples)
 
     def _record_privacy(self, task: Task) -> None:
-        """The budgets of whoever was sent most often, by training or evaluation, and with the audits."""
+        """The budgets of the example that was sent most often, by training or evaluation, and with the audits."""
         evaluated = task.round + 1  # a test image goes out behind every round, round 0 and this one included
         sent, asked = [evaluated], [evaluated]
         for holder in self.holders.values():
