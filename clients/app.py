@@ -53,7 +53,7 @@ for message_type in sorted({name for side in client_sides().values() for name in
 
 @app.query("setup", mods=MODS)
 def setup(message: Message, context: Context) -> Message:
-    """Keeps this node's indices for the run and checks that its data can be read.
+    """Keep this node's indices for the run and check that its data can be read.
 
     Without indices (``partition = "node"``) everything in the node's own data directory is its own.
     """

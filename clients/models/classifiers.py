@@ -46,21 +46,20 @@ def build_model(
     """A randomly initialised classifier (B, C, H, W) -> logits (B, num_classes), in train mode, on the CPU.
 
     Args:
-        name: ``mlp``, ``cnn``, ``lenet``, ``convnet``, ``resnet20``, ``vgg_small``, ``efficientnet_lite0``, ``torchvision:NAME``,
-            ``timm:NAME``, or a bare NAME, which is looked up in torchvision first and then in timm. Nothing is ever downloaded. Or
-            ``path/file.py:NAME`` or ``package.module:NAME``: a class or function of one's own (``clients.models.own``).
-            Or the name under which another package offers one (entry points ``fedveil.models``).
+        name: ``mlp``, ``cnn``, ``lenet``, ``convnet``, ``resnet20``, ``vgg_small``, ``efficientnet_lite0``,
+            ``torchvision:NAME``, ``timm:NAME``, or a bare NAME, which is looked up in torchvision first and then in timm.
+            Nothing is ever downloaded. Or ``path/file.py:NAME`` or ``package.module:NAME``: the user's own class or function
+            (``clients.models.own``). Or the name under which another package offers one (entry points ``fedveil.models``).
         num_classes: Number of logits, at least 2.
         input_shape: (C, H, W) of one image; the first convolution is made for C channels.
-        width: ``mlp``: neurons of a hidden layer, 1 to 4096 (0: 200). ``convnet``: channels of the first layer, 1 to 1024
-            (0: 64). ``resnet20``: factor on 16, 32 and 64 channels, 1 to 16 (0: 1). ``vgg_small``: channels of the first layer,
-            1 to 512 (0: 16). The other models have none and take 0 only.
+        width: ``mlp``: neurons of a hidden layer, 1 to 4096 (0: 200). ``convnet``: channels of the first layer, 1 to 1024 (0:
+            64). ``resnet20``: factor on 16, 32 and 64 channels, 1 to 16 (0: 1). ``vgg_small``: channels of the first layer, 1
+            to 512 (0: 16). The other models have none and take 0 only.
         norm: "batch" or "group"; ``mlp``, ``cnn`` and ``lenet`` have no normalisation layer.
         seed: The weights depend on it alone. The caller's random state is left as it was.
 
     Raises:
-        ModelError: When the name is unknown (with the closest names), or the classes, norm, width or input size do not
-            fit (with what does).
+        ModelError: When the name is unknown (with the closest names), or the classes, norm, width or input size do not fit.
         RegistryError: When another package offers a model under a name that is taken.
     """
     channels, height, side = _checked_shape(input_shape)

@@ -20,11 +20,11 @@ DROPPED = ("pos_embed", "head.", "fc_norm.", "pre_logits.")
 
 
 def load_pretrained(whole: nn.Module, path: str) -> None:
-    """Copies a file's weights into a transformer, in place; its classifier stays as it is.
+    """Copy a file's weights into a transformer, in place; its classifier stays as it is.
 
     A patch embedding of three channels is summed over them where the images have one: a grey image then gives the tokens that
-    three equal channels would give. The number of heads leaves no trace in weights, so it is not checked; neither are the mean and
-    standard deviation that the file's model had its images normalised with.
+    three equal channels would give. The number of heads leaves no trace in weights, so it is not checked; neither are the
+    mean and standard deviation that the file's model had its images normalised with.
 
     Args:
         whole: A ``VisionTransformer`` of timm without position embedding.
@@ -33,7 +33,7 @@ def load_pretrained(whole: nn.Module, path: str) -> None:
             stays in memory, and is read again when its modification time changes.
 
     Raises:
-        ModelError: When the file cannot be read, or its weights do not fit, naming the first that does not.
+        ModelError: When the file cannot be read, or its weights do not fit.
     """
     file = Path(path).expanduser()
     weights = dict(_read(file, _modification(file)))

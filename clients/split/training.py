@@ -53,12 +53,7 @@ class EdgeState:
 
 
 class SplitClient(Client):
-    """One client's work on one task of split learning.
-
-    Attributes:
-        batches: Its training examples in the batches in which they are sent.
-        audits: The batches that an audit asks for.
-    """
+    """One client's work on one task of split learning: its training ``batches``, and the ``audits`` that the server may ask for."""
 
     def __init__(self, data: LocalData) -> None:
         super().__init__(data)
