@@ -37,7 +37,6 @@ app = ClientApp()
 
 
 def _of_its_scenario(message: Message, context: Context) -> Message:
-    """Answered by the scenario that the task names."""
     name = read_task(values_of(message, "config").get("task")).plan.scenario
     handlers, message_type = client_side(name).handlers, message.metadata.message_type
     if message_type not in handlers:

@@ -87,8 +87,6 @@ def _columns(name: str, data: Dataset) -> tuple[str, str]:
 
 
 class _Rows:
-    """One part as (image, class)."""
-
     def __init__(self, data: Dataset, image: str, label: str) -> None:
         self._data, self._image = data, image
         self.targets = data[label][:]  # of all, without decoding an image

@@ -73,9 +73,7 @@ class StoredImages:
         self._read = read
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
-        """The images at ``rows``, in their order; a ``DataError`` when a picture cannot be read or has another size than the
-        first.
-        """
+        """The images at ``rows``; ``DataError`` when a picture cannot be read or has another size than the first."""
         chosen = np.arange(len(self))[rows if isinstance(rows, slice) else rows.numpy()]
         return self._read(chosen) if len(chosen) else torch.empty(0, *self.shape[1:], dtype=torch.uint8)
 

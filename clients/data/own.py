@@ -163,7 +163,6 @@ def _example(what: str, data: Any, at: int) -> tuple[Any, Any]:
 
 
 def _image(what: str, data: Any, at: int) -> Tensor:
-    """An image (C, H, W), uint8."""
     image = _example(what, data, at)[0]
     from PIL import Image
 

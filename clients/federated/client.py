@@ -66,7 +66,7 @@ class LocalResult:
 
 @functools.lru_cache(maxsize=1)
 def _judged(plan: Plan) -> nn.Module:
-    """Into which evaluations load their weights: with a thousand clients, most of their time would go into building models."""
+    """The model into which evaluations load their weights: building one for each of a thousand clients takes longer."""
     return plan.build_model().to(device())
 
 
@@ -208,7 +208,6 @@ class LocalClient(Client):
         return spent
 
     def _privacy_with_probes(self, trained: Mapping[str, Any], probed: Mapping[str, Any]) -> dict[str, float]:
-        """Budgets of training and probes together, so far."""
         spent = self._privacy(trained, probed)
         return {f"{name}-with-probes": value for name, value in spent.items() if name != "delta"}
 

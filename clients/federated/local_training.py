@@ -25,7 +25,7 @@ AT_ONCE = 16
 
 
 class _GivenData(LocalData):
-    """Examples that are given as they are: the server's own."""
+    """The server's own examples, as they are."""
 
     def __init__(self, task: Task, batch: Batch, partition: int) -> None:
         super().__init__(task, partition, range(len(batch)), ())

@@ -30,7 +30,6 @@ class Queries:
         self._batches = chunks(data.num_test, data.task.plan.batch_size)
 
     def __len__(self) -> int:
-        """Number of batches."""
         return len(self._batches)
 
     def begin(self, first: int, count: int) -> None:

@@ -188,7 +188,6 @@ def client_of(message: Message, context: Context) -> Client:
 
 
 def _share(record: Any) -> tuple[list[int], list[int]]:
-    """The numbers of a node's training and test examples, as the server named them."""
     found = to_tensors(record) if isinstance(record, ArrayRecord) else {}
     if set(found) != {"train", "test"} or any(
         one.ndim != 1 or one.dtype != torch.int64 or (one < 0).any() for one in found.values()

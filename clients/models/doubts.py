@@ -74,7 +74,6 @@ def doubts(model: nn.Module, input_shape: Shape) -> list[str]:
 
 
 def _is_random(model: nn.Module, images: Tensor) -> bool:
-    """Whether the same images get other logits at another call."""
     one, other = (_answers(model, images, seed) for seed in SEEDS)
     return not _equal(one, other)
 

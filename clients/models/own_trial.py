@@ -49,9 +49,7 @@ def prove(called: str, model: nn.Module, num_classes: int, input_shape: Shape) -
 
 
 def _require_two_signs(called: str, model: nn.Module, images: Tensor) -> None:
-    """Refuse outputs of a ReLU, sigmoid or tanh: of inputs or last weights a thousand times as large, logits grow and these do
-    not.
-    """
+    """Refuse outputs of a ReLU, sigmoid or tanh: with inputs or last weights far from zero, logits grow and these do not."""
     last = copy.deepcopy(model)
     owners = [one for one in last.modules() if any(True for _ in one.parameters(recurse=False))]
     with torch.no_grad():

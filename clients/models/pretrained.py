@@ -48,7 +48,6 @@ def load_pretrained(whole: nn.Module, path: str) -> None:
 
 
 def _modification(file: Path) -> int:
-    """The modification time of a regular file, in nanoseconds."""
     try:
         if file.is_dir():
             raise ModelError(f"pretrained: {file} is a folder; expected the file of a checkpoint in it")
@@ -108,7 +107,7 @@ def _advice(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> st
 
 
 def _sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
-    """Settings that weights under timm's names tell."""
+    """Settings that follow from weights under timm's names."""
     patches = weights.get(PATCHES)
     sizes = {} if patches is None or patches.ndim != 4 else {"width": patches.shape[0], "patch-size": patches.shape[3]}
     depth = len({key.split(".")[1] for key in weights if key.startswith("blocks.")})

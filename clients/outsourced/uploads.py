@@ -35,7 +35,6 @@ class Uploads:
         self._passes = OutsourcedPlan.narrow(data.task.plan).upload_passes
 
     def __len__(self) -> int:
-        """Number of batches of all passes."""
         return self._passes * len(self._batches)
 
     def begin(self) -> None:

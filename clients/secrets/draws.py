@@ -128,10 +128,6 @@ class Draws:
         if self.notebook:
             self.notebook.renew(kind, pipeline, server_round, first, count)
 
-    def knows(self, kind: str, pipeline: str, server_round: int, number: int = 0) -> bool:
-        """Whether ``key`` would find what it needs."""
-        return self.notebook is None or self.notebook.nonce(kind, pipeline, server_round, number) is not None
-
     def key(self, kind: str, *what: int | str | bytes, pipeline: str, server_round: int, number: int = 0) -> Key:
         """The name of a stream.
 

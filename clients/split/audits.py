@@ -89,9 +89,7 @@ class AuditBatches:
         return self.data.key("smash", self.task.round, target, transmission, number=target)
 
     def _examples(self, target: int, transmission: int) -> Tensor:
-        """Positions in the audit pool; the attacked ones are the same in all rounds and pipelines, and no image is in two
-        batches.
-        """
+        """Positions in the audit pool; the attacked ones are the same in all rounds, and no image is in two batches."""
         size = self.data.num_test if self.task.plan.auxiliary_data == "private" else self.data.num_train
         order = torch.randperm(size, generator=generator_for(*self.data.key("audited")))
         order = order.roll(-target * self.task.plan.probe_images)

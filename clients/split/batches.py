@@ -43,7 +43,6 @@ class SplitBatches:
         self._passes = SplitPasses(data.task, data.num_train)
 
     def __len__(self) -> int:
-        """Batches of one round."""
         return len(self._passes.batches())
 
     def smash(self, edge: EdgeHalf, number: int) -> Smashed:

@@ -22,7 +22,6 @@ class SplitPasses:
         return [once[at % len(once)] for at in range(first, first + self._batches_per_round())]
 
     def _first_batch(self) -> int:
-        """Number of this round's first batch, counted from the first round's."""
         return (self.task.round - 1) * self._batches_per_round()
 
     def place(self, number: int) -> tuple[int, int]:
@@ -46,8 +45,6 @@ class SplitPasses:
         return self.task.plan.local_steps or self.task.plan.local_epochs * len(self._pass())
 
     def _pass(self) -> list[int]:
-        """Sizes of the batches of one pass. A single image that is left over waits for another pass: it has no company to be
-        shuffled with.
-        """
+        """Sizes of the batches of one pass; a single image that is left over waits for another one."""
         full, left = divmod(self.num_examples, self.task.plan.batch_size)
         return [self.task.plan.batch_size] * full + ([left] if left > 1 or not full else [])

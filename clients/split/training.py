@@ -150,7 +150,6 @@ class SplitClient(Client):
         return loss + own + penalty
 
     def _network(self, edge: EdgeHalf, weights: Mapping[str, Tensor]) -> nn.Module | None:
-        """The network of an edge-training defence, with its kept weights."""
         defense = self.pipeline.edge_training
         if defense is None:
             return None

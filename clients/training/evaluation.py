@@ -41,7 +41,6 @@ def evaluate(data: LocalData, model: nn.Module) -> dict[str, float]:
 
 @torch.no_grad()
 def _judge(data: LocalData, model: nn.Module, batch: Batch) -> tuple[float, float]:
-    """Right answers and summed loss."""
     truth = batch.targets.argmax(1).to(device())
     logits = model(normalise(batch.images.to(device()), data.card))
     return float((logits.argmax(1) == truth).sum()), float(F.cross_entropy(logits, truth, reduction="sum"))

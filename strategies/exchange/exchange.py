@@ -78,7 +78,6 @@ class Exchange:
         return dict(sorted((partitions[reply.metadata.src_node_id], reply) for reply in replies))
 
     def _push(self, messages: list[Message]) -> tuple[list[str], float]:
-        """Sends; returns the messages' ids and when to stop waiting for replies to them."""
         # The client's own watchdog answers first. Others may be in front of it on the same worker, and one whose worker ends is
         # run once more.
         deadline = time.monotonic() + self.timeout * (len(messages) + 1) + MARGIN_SECONDS

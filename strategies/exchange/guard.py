@@ -128,7 +128,6 @@ class GuardedExchange:
         return good
 
     def _reason(self, partition: int, reply: Message | None, fault_in: FaultIn | None) -> str:
-        """Why a reply cannot be used, or ""."""
         if reply is None:
             return f"no reply within {self.exchange.timeout:g} s"
         if reply.has_error():
@@ -136,7 +135,7 @@ class GuardedExchange:
         return oversized(reply.content) or unreadable(reply) or (fault_in(partition, reply) if fault_in else "")
 
     def _tell_withheld(self, task: Task, message_type: str, partition: int, reply: Message) -> None:
-        """A row for each thing that an answer leaves out, as far as they are not more than there can be, and one for the others."""
+        """Write a row for each part that an answer leaves out, up to ``MOST_WITHHELD``, and one for the others."""
         reasons = list(values_of(reply, WITHHELD).values())
         for reason in reasons[:MOST_WITHHELD]:
             told = reason if isinstance(reason, str) else shortened(reason)

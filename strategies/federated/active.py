@@ -55,7 +55,6 @@ class ActiveServer:
             self._observe(task, f"{at:02d}", group, sent, judges)
 
     def _manipulated(self, attack: Attack[Any, Any], task: Task, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights of the model that the attack wants to send."""
         first, observed, card = stages_of(attack)[0], Observed(task, dict(weights), []), task.plan.data_card()
         if not isinstance(first, ActiveAttack):
             raise AttackError(f"{first} sends no model")
@@ -106,6 +105,5 @@ class ActiveServer:
 
 
 def _card(task: Task, attack: Attack[Any, Any]) -> ThreatCard:
-    """Of what no update came of."""
     bare = ThreatCard(observation=ACTIVE.title, round=task.round, server=ACTIVE_SERVER)
     return bare.but(threat_class=attack.threat_class or None)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from flwr.app import Message
 from torch import Tensor
 
 from clients.task.task import Task
@@ -16,7 +15,7 @@ from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import ThreatCard
-from strategies.federated.audit import UpdateAudit, seen_updates
+from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import AGGREGATE, SeenAggregate, SeenUpdate
 
 WITHHELD = "aggregates-withheld"
@@ -39,17 +38,12 @@ class SecureSums:
         self._audit, self._sizes = audit, tuple(sizes)
         self._auditor, self._recorder = audit.auditor, audit.auditor.recorder
 
-    def observe(
-        self,
-        task: Task,
-        weights: dict[str, Tensor],
-        accuracy: float | None,
-        good: Mapping[int, Message],
-        records: Iterable[str],
+    def attack(
+        self, task: Task, weights: dict[str, Tensor], accuracy: float | None, seen: Sequence[SeenUpdate]
     ) -> None:
-        """Queues the attacks on sums of one round's probes; arguments as ``UpdateAudit.observe``."""
+        """Queue the attacks on sums of one round's probes; see ``UpdateAudit.attack``."""
         of: dict[int, list[SeenUpdate]] = defaultdict(list)
-        for one in seen_updates(task, AGGREGATE, good, records):
+        for one in seen:
             of[one.partition].append(one)
         everyone = sorted(self._auditor.exchange.nodes)
         for size in self._sizes:
@@ -116,7 +110,6 @@ def summed(updates: Sequence[Update], examples: Sequence[int]) -> Update:
 
 
 def _sums(group: Sequence[Sequence[SeenUpdate]]) -> list[SeenAggregate]:
-    """One sum for each target of a group, of each of whose clients there are the probes in order of target."""
     return [_sum(ones) for ones in zip(*group, strict=True)]
 
 

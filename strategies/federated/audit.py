@@ -62,31 +62,10 @@ class UpdateAudit:
         stages = (stage for attack in self.attacks[PROBE] for stage in stages_of(attack))
         return any(stage.reveals_windows for stage in stages)
 
-    def observe(
-        self,
-        task: Task,
-        kind: Kind,
-        weights: dict[str, Tensor],
-        accuracy: float | None,
-        good: Mapping[int, Message],
-        records: Iterable[str],
-    ) -> None:
-        """Queue the attacks on what one round's replies hold.
-
-        Args:
-            task: Orders of the round.
-            kind: ``PROBE``, ``PROBE_ATTRIBUTE`` or ``UPDATE``.
-            weights: The global model that the updates are of.
-            accuracy: Of that model, on clean test images.
-            good: Partition -> reply that passed the guard.
-            records: Names of the records that hold updates, the first for target 0.
-        """
-        self.attack(task, kind, weights, accuracy, seen_updates(task, kind, good, records))
-
     def attack(
         self, task: Task, kind: Kind, weights: dict[str, Tensor], accuracy: float | None, seen: Sequence[SeenUpdate]
     ) -> None:
-        """Queue the attacks on updates that were already read; the other arguments are those of ``observe``."""
+        """Queue the attacks on one round's updates of the global model ``weights``, whose accuracy is on clean test images."""
         if not seen:  # every node refused
             return
         card = self.card(task, kind, seen, weights, accuracy)
@@ -142,7 +121,7 @@ def fewest_guesses(attacks: Iterable[Attack[Any, Any]], seen: Sequence[SeenUpdat
 
 
 def seen_updates(task: Task, kind: Kind, good: Mapping[int, Message], records: Iterable[str]) -> list[SeenUpdate]:
-    """The updates that replies hold; arguments as ``UpdateAudit.observe``."""
+    """The updates that replies of each partition hold, in the given records: the first is for target 0."""
     names = list(records)
     return [
         SeenUpdate(

@@ -25,7 +25,7 @@ from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies
 from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
-from strategies.federated.audit import UpdateAudit
+from strategies.federated.audit import UpdateAudit, seen_updates
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.federated.replies import (
     MOST_TOLD,
@@ -206,7 +206,7 @@ class CuriousFedAvg(FedAvg):
             self.recorder.row(task, metric="client", value=None, n=len(good), status="failed", message=why)
         self._record_training(task, good, told)
         if self.audit.wants(UPDATE, server_round):
-            self.audit.observe(task, UPDATE, self._weights, self.accuracy, good, ["arrays"])
+            self.audit.attack(task, UPDATE, self._weights, self.accuracy, seen_updates(task, UPDATE, good, ["arrays"]))
         mean_update, metrics = super().aggregate_train(server_round, [alike(reply, told) for reply in good.values()])
         if mean_update is None:
             return None, None
@@ -231,7 +231,6 @@ class CuriousFedAvg(FedAvg):
         return contents
 
     def _reference(self) -> dict[str, np.ndarray]:
-        """Name -> array that an update of the current model is like."""
         return {name: tensor.numpy() for name, tensor in self._weights.items()}
 
     def _step(self, mean_update: ArrayRecord) -> ArrayRecord:
@@ -257,7 +256,6 @@ class CuriousFedAvg(FedAvg):
     # Attacks ----------------------------------------------------------------------------------------------------------
 
     def _probe(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Asks every client for one-step updates and queues the attacks on them."""
         task = self.plan.at(server_round)
         asked = {"publish-labels": self.known_labels, "reveal-windows": self.audit.told_windows()}
         records = targets_of(task)
@@ -265,14 +263,15 @@ class CuriousFedAvg(FedAvg):
         self._record_probe(task, good)
         for kind in PROBED:
             if self.audit.wants(kind, server_round):
-                self.audit.observe(task, kind, self._weights, self.accuracy, good, records)
+                seen = seen_updates(task, kind, good, records)
+                self.audit.attack(task, kind, self._weights, self.accuracy, seen)
         if self.audit.wants(AGGREGATE, server_round):
-            self._sums.observe(task, self._weights, self.accuracy, good, records)
+            seen = seen_updates(task, AGGREGATE, good, records)
+            self._sums.attack(task, self._weights, self.accuracy, seen)
 
     def _ask_step(
         self, task: Task, arrays: ArrayRecord, asked: Mapping[str, Any], at_least: float | None = None
     ) -> Answers:
-        """One-step updates of all clients on a model."""
         contents = self._contents(task.round, arrays, sorted(self.exchange.nodes), asked)
         posted = self._guarded.post("train.probe", contents)
 
@@ -285,7 +284,7 @@ class CuriousFedAvg(FedAvg):
         return good
 
     def _ask_active(self, task: Task, weights: Mapping[str, Tensor]) -> Answers:
-        """The same on a model that is not the agreed one; whoever is kept from answering ends nothing."""
+        """One-step updates on a model that is not the agreed one; a client that does not answer ends nothing."""
         asked = {"publish-labels": self.known_labels, "question": 1}
         good = self._ask_step(task, to_record(weights), asked, at_least=0.0)
         self._record_probe(task, good)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.attributes.inference import AttributeInference
 from attacks.base import Attack, Knowledge
@@ -16,8 +17,12 @@ from clients.data.datasets import has_sensitive_attribute
 from clients.inference.plan import CutModel, InferencePlan
 from clients.models.adversaries import AdversaryBuilder
 from clients.task.auxiliary import Auxiliary
+from clients.task.task import Plan
 from clients.training.evaluation import device
+from defenses.base import Batch
+from defenses.pipeline import Pipeline
 from strategies.audit.kinds import Kind, Observed, Seen, digest, part_of
+from strategies.inference.own_images import Examples
 
 MODEL, DEFENSES = "model/", "defenses/"
 """Prefixes of the weights of the whole model, and of what the pipeline's defences have learned."""
@@ -95,6 +100,17 @@ def adversary_builder(plan: InferencePlan, cut: str, weights: dict[str, Tensor])
     return AdversaryBuilder(plan.model, cut, plan.data_card().input_shape, plan.width, plan.norm, weights)
 
 
+def unprotected_knowledge(
+    examples: Examples, plan: Plan, model: CutModel, builder: AdversaryBuilder, train: Callable[[Batch, int], nn.Module]
+) -> Knowledge:
+    """The knowledge of an adversary that learns from unprotected features of the server's own examples."""
+    card, pipeline = plan.data_card(), Pipeline()
+    return Knowledge(
+        examples.batch, pipeline, card.mean, card.std, train, sensitive=examples.sensitive, adversary=builder,
+        query_sender=QuerySender(model.client, pipeline, card.mean, card.std),
+    )  # fmt: skip
+
+
 def _cut(observed: Observed) -> str:
     return InferencePlan.narrow(observed.task.plan).cut_of(observed.task.round)
 
@@ -104,7 +120,6 @@ def _model(observed: Observed) -> CutModel:
 
 
 def _sender(observed: Observed) -> QuerySender:
-    """The clients' sending side, as the server can run it."""
     card = observed.task.plan.data_card()
     pipeline = observed.task.plan.defenses().with_state(part_of(observed.weights, DEFENSES))
     return QuerySender(_model(observed).client, pipeline, card.mean, card.std)

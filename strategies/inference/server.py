@@ -198,7 +198,7 @@ class InferenceServer:
         return found
 
     def _evaluate(self, exchange: GuardedExchange, task: Task, model: CutModel, answers: Mapping[int, Tensor]) -> None:
-        """Sends the answers to who asked all that it has; means over their test examples, and a row for each."""
+        """Send the answers to the clients that asked all that they have, and record means over their test examples."""
         whole = to_record(shared_tensors(model.whole))
         contents = {
             partition: RecordDict(
@@ -228,7 +228,6 @@ class InferenceServer:
     # Attacks ------------------------------------------------------------------------------------------------------------
 
     def _attack(self, task: Task, pipeline: Pipeline, kind: Kind, seen: list[SeenQuery]) -> None:
-        """Attacks queries that were answered."""
         if not (self.attacks[kind] and seen):
             return
         card = self.auditor.card(

@@ -202,7 +202,6 @@ class OutsourcedServer:
         return found
 
     def _collection(self, partition: int) -> SeenCollection:
-        """All that a client has uploaded, which is all that it was asked for."""
         sent = join(self.uploads[partition])
         return SeenCollection(partition, 0, self.sizes[partition], sent.images, sent.targets, self.plan.upload_passes)
 
@@ -217,7 +216,6 @@ class OutsourcedServer:
             self.auditor.submit(AttackJob(name, group, kind, observed, card))
 
     def _card(self, task: Task, kind: Kind, seen: list[Seen]) -> ThreatCard:
-        """The threat card: what the server saw and knew."""
         passes = self.plan.upload_passes
         mixes = any(defense.mixes_examples for defense in task.plan.defenses().defenses)
         of_one: str | int = "several mixtures" if mixes else passes

@@ -161,7 +161,6 @@ class SplitAudit:
         ]  # fmt: skip
 
     def _card(self, task: Task, server: SplitServer, seen: list[SeenTokens], transmissions: int | str) -> ThreatCard:
-        """The threat card: what the server saw and knew."""
         private = task.plan.auxiliary_data == "private"
         travelling = any(holder.labels is None for holder in server.holders.values())
         return self.auditor.card(
@@ -236,7 +235,6 @@ def audit_sizes(task: Task, holder: Holder) -> tuple[int, int]:
 
 
 def _slice(seen: SeenTokens, attack: SmashedAttack[Any], transmissions: int, counts: Tensor) -> SeenTokens:
-    """What one attack gets to see."""
     step = attack.needs_step and seen.gradient is not None
     counts = torch.full_like(counts, transmissions) if attack.beyond_run else counts
     told = attack.reveals_order and seen.orders is not None

@@ -36,9 +36,8 @@ from strategies.exchange.guard import fault, numbered, require_enough
 from strategies.split.attributes import AttributeAudit
 from strategies.split.audit import SplitAudit
 from strategies.split.evaluation import evaluate
-from strategies.split.exchange import Tally
 from strategies.split.observations import EDGE, SERVER
-from strategies.split.server import Holder, SplitServer
+from strategies.split.server import Holder, SplitServer, Tally
 from strategies.training.smashed_privacy import WITH_PROBES, record_privacy
 
 OPTIMIZER = "optimizer/"
@@ -70,8 +69,6 @@ class Schedule:
 
 @dataclass
 class _Progress:
-    """What a round has trained on."""
-
     expected: int
     batches: int = 0
     examples: int = 0
@@ -180,9 +177,7 @@ class SplitFed(SplitServer):
         return self._sizes[partition]
 
     def _steps(self, task: Task, progress: _Progress) -> dict[int, RecordDict]:
-        """All ``train.step`` messages of a round; returns the gradients that no client has been sent yet. Clients take turns in
-        two waves.
-        """
+        """All ``train.step`` messages of a round, in two waves; returns the gradients that were not sent yet."""
         partitions, count = list(self.holders), self.batches_per_message
         waves = [wave for wave in (partitions[0::2], partitions[1::2]) if wave]
         gradients: dict[int, RecordDict] = {}
@@ -204,7 +199,7 @@ class SplitFed(SplitServer):
     def _post(
         self, task: Task, wave: Sequence[int], first: int, gradients: dict[int, RecordDict], begun: set[int]
     ) -> Posted:
-        """Orders the batches from ``first`` of those in a wave who have any left; takes the gradients that it sends along."""
+        """Order the batches from ``first`` of the clients in a wave; takes the gradients that it sends along."""
         travelling = any(holder.labels is None for holder in self.holders.values())
         config = self.exchange.config(
             task, first=first, count=self.batches_per_message, labels="client" if travelling else "server",
@@ -255,7 +250,6 @@ class SplitFed(SplitServer):
         return {p: RecordDict({"gradients": to_record(theirs)}) for p, theirs in gradients.items()}
 
     def _batches(self, partition: int, reply: Message) -> list[tuple[str, Tensor, Tensor]]:
-        """Number in the message, tokens and targets of each batch."""
         features, labels = tensors_of(reply, "features"), self.holders[partition].labels
         if labels is None:
             targets = tensors_of(reply, "targets")

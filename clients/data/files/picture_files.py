@@ -157,7 +157,6 @@ def celeba(root: Path, attribute: str) -> Source:
 
 
 def _wanted(option: str, attributes: Sequence[str]) -> list[str]:
-    """The attributes that an option names."""
     names = list(attributes) if option == ALL else option.split(",")
     if len(set(names)) != len(names) or (option == ALL and len(names) < 3):
         raise DataError(
