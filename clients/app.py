@@ -37,7 +37,6 @@ app = ClientApp()
 
 
 def _of_its_scenario(message: Message, context: Context) -> Message:
-    """Answered by the scenario that the task names."""
     name = read_task(values_of(message, "config").get("task")).plan.scenario
     handlers, message_type = client_side(name).handlers, message.metadata.message_type
     if message_type not in handlers:
@@ -53,7 +52,7 @@ for message_type in sorted({name for side in client_sides().values() for name in
 
 @app.query("setup", mods=MODS)
 def setup(message: Message, context: Context) -> Message:
-    """Keeps this node's indices for the run and checks that its data can be read.
+    """Keep this node's indices for the run and check that its data can be read.
 
     Without indices (``partition = "node"``) everything in the node's own data directory is its own.
     """

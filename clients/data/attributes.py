@@ -1,7 +1,7 @@
-"""Data with two attributes of each example: the one that is asked for, and a sensitive one that nobody should learn.
+"""Data with two attributes of each example: the one that is asked for, and a sensitive one that should stay private.
 
-Accuracy says something about an attribute only where the other one says nothing about it: examples are balanced over the four
-combinations of two binary attributes.
+Examples are balanced over the four combinations of two binary attributes, so that neither attribute says anything about the
+other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMBINATIONS = tuple(itertools.product((0, 1), (0, 1)))
 
 
 def binary_attribute(name: str, text: str, titles: Sequence[str]) -> tuple[Labels, tuple[str, str]]:
-    """Reads an attribute that two groups of classes make: ``06-24`` is 0 for the classes 0 and 6, and 1 for 2 and 4.
+    """Read an attribute that two groups of classes make: ``06-24`` is 0 for the classes 0 and 6, and 1 for 2 and 4.
 
     Args:
         name: The data set, for messages.
@@ -32,7 +32,7 @@ def binary_attribute(name: str, text: str, titles: Sequence[str]) -> tuple[Label
         Class -> 0, 1, or -1 for a class that is in neither group: (len(titles),); and the names of both groups.
 
     Raises:
-        DataError: When the text is no such attribute, with the classes that there are.
+        DataError: When the text is no such attribute.
     """
     groups = text.split("-")
     digits = "".join(groups)
@@ -51,15 +51,10 @@ def binary_attribute(name: str, text: str, titles: Sequence[str]) -> tuple[Label
 
 
 def balanced(name: str, primary: Labels, sensitive: Labels) -> Rows:
-    """Rows, sorted, with equally many of each combination of two binary attributes: of each, the first in order.
-
-    Args:
-        name: What the examples are, for messages.
-        primary: 0 or 1, (N,).
-        sensitive: 0 or 1, (N,).
+    """Rows, sorted, with equally many of each combination of two binary attributes (N,): of each, the first in order.
 
     Raises:
-        DataError: When a combination does not occur, with how often each does.
+        DataError: When a combination does not occur; ``name`` says what the examples are.
     """
     joint = 2 * primary + sensitive
     counts = np.bincount(joint, minlength=4)
@@ -70,7 +65,7 @@ def balanced(name: str, primary: Labels, sensitive: Labels) -> Rows:
 
 
 def paired(name: str, primary: Labels, sensitive: Labels, generator: np.random.Generator) -> tuple[Rows, Rows]:
-    """Pairs examples of two sources so that all four combinations are equally frequent, using no example twice.
+    """Pair examples of two sources so that all four combinations are equally frequent, using no example twice.
 
     Args:
         name: What the pairs are, for messages.
@@ -80,7 +75,7 @@ def paired(name: str, primary: Labels, sensitive: Labels, generator: np.random.G
 
     Returns:
         Rows of the first and of the second source, as many as both allow; combinations take turns in the order of
-        ``COMBINATIONS``, so that every beginning is balanced too.
+            ``COMBINATIONS``, so that every beginning is balanced too.
 
     Raises:
         DataError: When a value of an attribute has fewer than two examples.

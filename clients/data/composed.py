@@ -1,7 +1,7 @@
 """Real images composed in one frame, so that the primary task is about one object and the sensitive attribute about another.
 
-They stand in for CelebA's attributes where nothing can be downloaded. Which images meet, and where, is drawn once from a fixed
-seed: everybody who loads such a data set has the same examples.
+They stand in for CelebA's attributes where nothing can be downloaded. Which images meet, and where, is drawn from a fixed
+seed: every process gets the same examples.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ KINDS = tuple("" if kind == "astronaut" else kind for kind in PHOTOS)
 def garment_digit(name: str, fashion: Source, option: str) -> Source:
     """A garment and a digit in two quadrants of a black frame of 56x56 pixels; the task is the garment, the digit is sensitive.
 
-    Garments are Fashion-MNIST's and digits those of ``mnist_5k``, grey, as they are; the quadrants are drawn for each frame. A
-    training frame is made of training images of both, a test frame of test images. No garment and no digit is used twice, so that
-    there are at most as many frames as digits.
+    Garments are Fashion-MNIST's and digits those of ``mnist_5k``, grey, as they are; the quadrants are drawn for each frame.
+    Training frames hold training images of both, test frames test images. No image is used twice, so that there are at most
+    as many frames as digits.
 
     Args:
         name: The data set, for messages.
         fashion: Fashion-MNIST.
-        option: Two attributes (``binary_attribute``) with a comma between: ``06-24,02468-13579`` tells T-shirt/top or shirt from
-            pullover or coat, and even from odd digits.
+        option: Two attributes (``binary_attribute``) with a comma between: ``06-24,02468-13579`` separates T-shirt/top or
+            shirt from pullover or coat, and even from odd digits.
 
     Raises:
         DataError: When the option is not two such attributes.
@@ -64,15 +64,15 @@ def garment_digit(name: str, fashion: Source, option: str) -> Source:
 def photo_face(name: str, option: str) -> Source:
     """A small picture of a face, or of no face, on a tile of a photograph, 64x64 in colour; the face is sensitive.
 
-    The task is which kind of photograph the tile is of. Tiles are those of ``photos``, doubled in size; no pixel of a photograph is
-    in two of them. The grey pictures, 25x25 and put at a place that is drawn for each frame, are scikit-image's: 100 faces of
-    Labeled Faces in the Wild and 100 of its patches without a face. That is tiny: 160 frames train and 40 test, so that an accuracy
-    of the 40 has a 95 % interval of about 15 percentage points to either side. Faces in training and test are different pictures;
-    whether they are of different people the file does not say.
+    The task is which kind of photograph the tile is of. Tiles are those of ``photos``, doubled in size; no pixel of a
+    photograph is in two of them. The grey pictures, 25x25 and put at a place that is drawn for each frame, are
+    scikit-image's: 100 faces of Labeled Faces in the Wild and 100 of its patches without a face. 160 frames train and 40
+    test, so that an accuracy has a 95 % interval of about 15 percentage points to either side. Faces in training and test are
+    different pictures; whether they are of different people the file does not say.
 
     Args:
         name: The data set, for messages.
-        option: An attribute (``binary_attribute``) of kinds of photographs: ``125-346`` tells the cat, the coffee and the
+        option: An attribute (``binary_attribute``) of kinds of photographs: ``125-346`` separates the cat, the coffee and the
             motorcycle from galaxies, tissue and the retina. The astronaut is not among them: her tiles show a face.
 
     Raises:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from clients.data.images import DataError, Source
-from clients.data.tables import Column, TextTable, encode, labels_of, read_table, split_lines, table_part
+from clients.data.tables import Column, TextTable, encode, labels_of, read_table, split_lines, table_source
 
 LABEL = Column("label", used=False)
 NUMBERS = tuple(Column(f"I{at}", numeric=True) for at in range(1, 14))
@@ -23,15 +23,14 @@ _HASH = re.compile(r"[0-9a-f]{1,8}\Z")
 def criteo(path: Path, fields: str = "categorical", limits: tuple[int, int] = (0, 0)) -> Source:
     """The labelled file of Kaggle's contest (``train.txt``): tab-separated, missing values empty.
 
-    The shuffling paper names another publication of the same columns, the terabyte click logs.
-
-    The first nine tenths train, in the order of the file, which is that of time; the rest tests.
+    The first nine tenths train, in the order of the file, which is that of time; the rest tests. The shuffling paper names
+    another publication of the same columns, the terabyte click logs.
 
     Args:
         path: The file.
-        fields: A key of ``FIELDS``: "categorical" is the shuffling paper's 26 fields, "all" puts the 13 numbers in buckets before.
-        limits: Of both parts the first lines alone are read, so many; 0: all. Memory grows with these, not with the file: while it
-            reads, 4 bytes for the label and each column of the fields, then 4 more, and each different text once.
+        fields: A key of ``FIELDS``: "categorical" is the shuffling paper's 26 fields, "all" puts the 13 numbers in buckets
+            before.
+        limits: Of both parts the first lines alone are read, so many; 0: all. Memory grows with these, not with the file.
 
     Raises:
         DataError: When the file is damaged, or too short for two parts.
@@ -50,16 +49,7 @@ def criteo(path: Path, fields: str = "categorical", limits: tuple[int, int] = (0
     for part in (train, test):
         _check_hashes(part)
     labels = [labels_of(part, 0, ["1"], ["0"]) for part in (train, test)]
-    encoded = encode(train, test, columns, LEAST)
-    return Source(
-        table_part(encoded.train, labels[0]),
-        table_part(encoded.test, labels[1]),
-        ("no click", "click"),
-        (0.0,),
-        (1.0,),
-        encoded.columns,
-        encoded.cardinalities,
-    )
+    return table_source(encode(train, test, columns, LEAST), labels, ("no click", "click"))
 
 
 def _check_hashes(table: TextTable) -> None:

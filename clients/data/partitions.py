@@ -1,7 +1,7 @@
-"""Who holds which example: partitions of a data set's indices, as the partitioners of Flower Datasets draw them.
+"""Partitions of a data set's indices over the clients, as the partitioners of Flower Datasets draw them.
 
-Importing those takes seconds and hundreds of megabytes (pandas, matplotlib): only ``dirichlet``, which is more than a line, does,
-and the launcher sends every client its indices.
+Importing those takes seconds and hundreds of megabytes (pandas, matplotlib): only ``dirichlet``, which is more than a line,
+does, and the launcher sends every client its indices.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Iid(Partition):
 class Dirichlet(Partition):
     """For each class, the clients' shares are drawn from a Dirichlet distribution with all parameters ``alpha``.
 
-    A draw that leaves a client without examples is repeated, at most ten times: the result follows the distribution
-    under the condition that no client is empty. Shares are not balanced afterwards.
+    A draw that leaves a client without examples is repeated, at most ten times: the result follows the distribution under the
+    condition that no client is empty. Shares are not balanced afterwards.
 
     Attributes:
         alpha: From 0.001 to 1e9. Below 1, most clients miss most classes; large values come close to equal shares.
@@ -115,7 +115,7 @@ _PARTITIONS: dict[str, Callable[..., Partition]] = {"iid": Iid, "dirichlet": Dir
 
 
 def parse_partition(text: str) -> Partition:
-    """Reads ``iid``, ``dirichlet(alpha=0.5)`` or ``shards(num_shards_per_partition=2)``; arguments may be left out.
+    """Read ``iid``, ``dirichlet(alpha=0.5)`` or ``shards(num_shards_per_partition=2)``; arguments may be left out.
 
     Raises:
         SpecError: When the text names something else (with the closest name) or an argument that is not allowed.
@@ -129,20 +129,14 @@ def parse_partition(text: str) -> Partition:
 
 
 def partition_indices(labels: Labels, partition: str, num_partitions: int, seed: int) -> list[Indices]:
-    """Deals the examples out to the clients.
-
-    Args:
-        labels: Classes (N,).
-        partition: See ``parse_partition``.
-        num_partitions: Number of clients, 1 to N.
-        seed: The result depends on it, the labels and the two arguments alone; at least 0.
+    """Deal the examples with classes ``labels`` (N,) out to 1 to N clients; the result depends on the arguments alone.
 
     Returns:
         Per client, its sorted indices. They are disjoint, none is empty, and together they are 0 to N - 1.
 
     Raises:
         SpecError: See ``parse_partition``.
-        DataError: When there are more clients than examples, or a client stays empty (with what to change).
+        DataError: When there are more clients than examples, or a client stays empty.
     """
     rule = parse_partition(partition)
     labels = np.asarray(labels)

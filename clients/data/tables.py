@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.data.images import DataError, Labels, Part
+from clients.data.images import DataError, Labels, Part, Source
 
 UNSEEN = 0
 """Category of what is missing or was never seen in training."""
@@ -37,7 +37,6 @@ class Column:
     """One column of a file.
 
     Attributes:
-        name: For reports and errors.
         numeric: It holds whole numbers, which are put into buckets (see ``bucket``); else every text is a category.
         used: It is part of the examples; the label and weights are not.
         kept: It is held at all; its cells are only counted else.
@@ -51,13 +50,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Lines:
-    """Consecutive lines of a file.
-
-    Attributes:
-        first: Number of the first of them, from 0.
-        offset: Byte at which it starts.
-        count: How many; None: all that follow.
-    """
+    """``count`` consecutive lines of a file (None: all that follow) from number ``first``, which starts at byte ``offset``."""
 
     first: int = 0
     offset: int = 0
@@ -69,7 +62,6 @@ class TextTable:
     """Lines of a file as they were read: of every column its different texts, and which of them each line has.
 
     Attributes:
-        path: The file, for errors.
         first: Lines of the file before them.
         length: How many lines, N.
         texts: Per column, its different texts without blanks around them; none of columns that are not kept.
@@ -92,11 +84,9 @@ class TextTable:
 
 @dataclass(frozen=True, eq=False)
 class EncodedTables:
-    """Training and test part as numbers of categories.
+    """Training part (N, F) and test part (M, F) as int32 numbers of categories.
 
     Attributes:
-        train: (N, F) int32.
-        test: (M, F) int32.
         columns: Names of the F columns.
         cardinalities: Categories of each column, ``UNSEEN`` among them; every number is below.
     """
@@ -116,17 +106,17 @@ def bucket(value: int) -> int:
 
 
 def read_table(path: Path, columns: Sequence[Column], delimiter: str, lines: Lines | None = None) -> TextTable:
-    """Reads a text file without a header line, one example a line, in blocks; it holds 4 bytes of a cell of the kept columns.
+    """Read a text file without a header line, one example a line, in blocks; 4 bytes are held of a cell of the kept columns.
 
     Args:
         path: The file.
         columns: All of its columns, in order.
         delimiter: Between columns; nothing is quoted.
-        lines: Those to read, none before or (but for the rest of a block) behind; None: all.
+        lines: Those to read; None: all.
 
     Raises:
-        DataError: When the file is empty or no text, a line has another number of columns, or a numeric column something else,
-            naming file and line.
+        DataError: When the file is empty or no text, a line has another number of columns, or a numeric column something
+            else, naming file and line.
     """
     import pyarrow as pa  # type: ignore[import-untyped]
 
@@ -195,12 +185,7 @@ def _blocks(
 
 
 def split_lines(path: Path, share: int, limits: tuple[int, int] = (0, 0)) -> tuple[Lines, Lines]:
-    """The first lines of a file and the last of ``share`` parts of it, each up to a limit; nothing but their ends is looked at.
-
-    Args:
-        path: The file.
-        share: The last of so many parts, rounded down, is the second.
-        limits: Lines of both, the first ones; 0: all.
+    """The first lines of a file and the last of ``share`` parts of it (rounded down), each up to a limit of lines; 0: all.
 
     Raises:
         DataError: When there are fewer than ``share`` lines.
@@ -227,7 +212,7 @@ def split_lines(path: Path, share: int, limits: tuple[int, int] = (0, 0)) -> tup
 
 
 def encode(train: TextTable, test: TextTable, columns: Sequence[Column], least: int = 1) -> EncodedTables:
-    """Numbers the categories of the training part in the order of their texts or buckets, from 1.
+    """Number the categories of the training part in the order of their texts or buckets, from 1.
 
     Args:
         train: Training part.
@@ -281,6 +266,12 @@ def table_part(codes: NDArray[np.int32], labels: Labels) -> Part:
         return 1, codes.shape[1], 1
 
     return Part(labels.astype(np.int64), read, shape)
+
+
+def table_source(encoded: EncodedTables, labels: Sequence[Labels], class_names: tuple[str, str]) -> Source:
+    """The source of both parts of a table, whose cells are never scaled; ``labels`` of the training and the test part."""
+    parts = [table_part(codes, of) for codes, of in zip((encoded.train, encoded.test), labels, strict=True)]
+    return Source(parts[0], parts[1], class_names, (0.0,), (1.0,), encoded.columns, encoded.cardinalities)
 
 
 def labels_of(table: TextTable, column: int, positive: Sequence[str], negative: Sequence[str]) -> Labels:

@@ -49,11 +49,7 @@ def checks_models(context: Context, client: LocalClient) -> bool:
 
 
 def require_agreed(context: Context, client: LocalClient, sent: Weights) -> None:
-    """Remembers a model that can be the agreed one.
-
-    Raises:
-        RefusedError: When it cannot be; nothing of it is remembered.
-    """
+    """Remember a model that can be the agreed one; raise ``RefusedError``, and remember nothing of it, when it cannot."""
     if not checks_models(context, client):
         return
     initial = shared_tensors(client.task.plan.build_model())
@@ -76,7 +72,7 @@ def note_update(context: Context, client: LocalClient, update: Mapping[str, Tens
 
 
 def tried_on_own(client: LocalClient, weights: Weights) -> Tried:
-    """What a model does, in eval mode, on examples of the client's own: those of a chosen few, unprotected, as nothing is sent."""
+    """What a model does, in eval mode, on up to ``MOST_JUDGED`` unprotected examples of the client's own; nothing of it is sent."""
     batch = client.data.plain(torch.arange(min(client.data.num_train, MOST_JUDGED)))
     model = load_weights(client.task.plan.build_model(), weights).eval()
     rectified = [

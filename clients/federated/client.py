@@ -52,8 +52,8 @@ class LocalResult:
         updates: Name -> (local - global), protected; one, or one per probe.
         num_examples: Examples behind each; a public number where a defence hides the true one.
         local_steps: Optimizer steps behind each.
-        metrics: Numbers about the round: "train-loss" unless a defence bounds what one example tells, "train-seconds" unless it
-            hides the number of examples, a privacy budget.
+        metrics: "train-loss" unless a defence bounds what one example reveals, "train-seconds" unless it hides the number of
+            examples, a privacy budget.
         ledger: To be kept until the next round; see ``Ledger``.
     """
 
@@ -66,7 +66,7 @@ class LocalResult:
 
 @functools.lru_cache(maxsize=1)
 def _judged(plan: Plan) -> nn.Module:
-    """Into which evaluations load their weights: with a thousand clients, most of their time would go into building models."""
+    """The model into which evaluations load their weights: building one for each of a thousand clients takes longer."""
     return plan.build_model().to(device())
 
 
@@ -74,11 +74,7 @@ class LocalClient(Client):
     """One client's work on one task of federated learning."""
 
     def train(self, weights: Mapping[str, Tensor], ledger: Ledger) -> LocalResult:
-        """One local round from the global weights.
-
-        Args:
-            weights: The global weights.
-            ledger: What the training defences recorded before; see ``Ledger``.
+        """One local round from the global weights; ``ledger`` is what the training defences recorded before.
 
         Raises:
             TrainingError: When the update is not finite.
@@ -163,8 +159,8 @@ class LocalClient(Client):
     def probe(self, weights: Mapping[str, Tensor], ledger: Ledger, question: int = 0) -> LocalResult:
         """One-step updates on a few images each, through the same defences: the strongest setting of the papers.
 
-        Noise is calibrated for the real training, never for the probe. What probes spend is booked apart: the training's
-        own budget does not cover a question that a curious server adds.
+        Noise is calibrated for the real training, never for the probe. What probes spend is booked apart: the training's own
+        budget does not cover a question that a curious server adds.
 
         Args:
             weights: The global weights, or what the server sends in their place.
@@ -212,15 +208,14 @@ class LocalClient(Client):
         return spent
 
     def _privacy_with_probes(self, trained: Mapping[str, Any], probed: Mapping[str, Any]) -> dict[str, float]:
-        """Budgets of training and probes together, so far."""
         spent = self._privacy(trained, probed)
         return {f"{name}-with-probes": value for name, value in spent.items() if name != "delta"}
 
     def probed(self, target: int, question: int = 0) -> Probed:
         """The images of a probe: the same in every round, pipeline and question, so that curves compare the same people.
 
-        No two probes show the same person as long as there are enough, because scores of an image that is attacked twice are not
-        two observations. Crops and mirror images are drawn anew in every round.
+        No two probes show the same person as long as there are enough: scores of an image that is attacked twice are not two
+        observations. Crops and mirror images are drawn anew in every round.
         """
         # Defences that mix examples need company: the probe is the first examples of a batch of the usual size.
         count, chosen = self.task.plan.probe_images, self._probed_batch(target)
@@ -293,12 +288,10 @@ def protect_gradient(pipeline: Pipeline, model: nn.Module, key: Key) -> None:
 
 
 def set_eval(model: nn.Module, *, keep_hooked: bool = False) -> None:
-    """Puts a model into eval mode: BatchNorm uses its running statistics, dropout is off.
+    """Put a model into eval mode in place: BatchNorm uses its running statistics, dropout is off.
 
-    Args:
-        model: Changed in place.
-        keep_hooked: Leave layers with weights of their own in train mode, because Opacus collects gradients per example in no
-            other. None of those that it knows computes anything else there.
+    With ``keep_hooked``, layers with weights of their own stay in train mode, because Opacus collects gradients per example
+    in no other; none of those that it knows computes anything else there.
     """
     for module in [model, *model.modules()]:
         own = next(module.parameters(recurse=False), None) is not None

@@ -25,7 +25,7 @@ AT_ONCE = 16
 
 
 class _GivenData(LocalData):
-    """Examples that are given as they are: the server's own."""
+    """The server's own examples, as they are."""
 
     def __init__(self, task: Task, batch: Batch, partition: int) -> None:
         super().__init__(task, partition, range(len(batch)), ())
@@ -47,12 +47,10 @@ class _GivenData(LocalData):
 
 
 def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
-    """A model trained on one batch of examples as clients train theirs, in as many rounds; in eval mode.
+    """A model trained on one batch of examples as clients train theirs, in as many rounds and under the same pipeline; in eval
+    mode.
 
-    Args:
-        plan: The clients' plan; its pipeline protects this training too.
-        batch: The examples.
-        seed: Of the weights and of the training; the clients' own seeds are not touched.
+    The weights and the training follow from ``seed``, which touches no seed of a client.
     """
     # Streams that no client has: clients' partitions count from 0.
     own_seed = int(torch.randint(2**31, (), generator=generator_for("alone", plan.seed, seed)))
@@ -74,12 +72,12 @@ def probes_alone(
 ) -> Iterator[tuple[Tensor, Update]]:
     """One-step updates that a client with these examples would send in a round, of images and under draws of its own each.
 
-    A protection that an image gets once and keeps is drawn anew for every ``AT_ONCE`` updates, which show it seldom twice.
-
-    Noise that follows from a privacy budget (DP-SGD) is that of a client with so many examples.
+    The task's pipeline protects them. A protection that an image gets once and keeps is drawn anew for every ``AT_ONCE``
+    updates, which rarely show it twice. Noise that follows from a privacy budget (DP-SGD) is that of a client with so many
+    examples.
 
     Args:
-        task: Orders of the round; its pipeline protects these updates too, under draws of their own.
+        task: Orders of the round.
         weights: The global model of the round.
         batch: The examples.
         count: How many updates.

@@ -69,10 +69,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def _ledger(message: Message, context: Context, pipeline: str) -> Ledger:
-    """The node's own ledger, else what the server kept of it when it resumes a run.
-
-    In a deployment only what was spent is taken from the server: more of it can do no harm, while a noise multiplier could.
-    """
+    """The node's own ledger, else what the server kept of it; in a deployment only what was spent, as more of that does no harm."""
     own: Any = context.state.get("ledger") or {}
     text = own.get(pipeline) or values_of(message, "ledger").get(pipeline)
     ledger: Ledger = read_json(text) if text else {}

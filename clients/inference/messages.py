@@ -64,17 +64,12 @@ def features(message: Message, context: Context) -> Message:
 
 
 def require_version(context: Context, client: InferenceClient, version: str, told: str) -> None:
-    """Books the version that a phase's queries are protected with; the node keeps that of the latest phase of each pipeline.
-
-    Args:
-        context: Keeps it, for one run.
-        client: Says the pipeline and the phase.
-        version: Of the tensors that came.
-        told: What the message says of them.
+    """Book the version of what defences have learned that a phase's queries are protected with; the node keeps the latest of
+    each pipeline.
 
     Raises:
         RefusedError: When this phase has another one.
-        ValueError: When the message says another one than its tensors have.
+        ValueError: When the message's version is not that of its tensors.
     """
     if version != told:
         raise ValueError(

@@ -15,12 +15,12 @@ from clients.training.evaluation import device
 
 @dataclass(frozen=True)
 class CutModel:
-    """A classifier in two halves, in eval mode and frozen.
+    """A classifier in two halves, in eval mode and frozen; all three modules share their weights.
 
     Attributes:
         whole: Normalised images (B, C, H, W) -> logits (B, K).
         client: Its lower half: normalised images -> features (B, C', H', W').
-        server: The rest: features -> logits. All three share their weights.
+        server: The rest: features -> logits.
     """
 
     whole: nn.Module
@@ -86,11 +86,7 @@ class InferencePlan(WholeModelPlan):
         return min(self.attribute_queries or num_test, num_test)
 
     def build_cut(self, cut: str, weights: Mapping[str, Tensor] | None = None) -> CutModel:
-        """The model in two halves, ready for use.
-
-        Args:
-            cut: Where.
-            weights: Of the whole model; None leaves the initial ones.
+        """The model in two halves, ready for use, with ``weights`` of the whole model; None leaves the initial ones.
 
         Raises:
             ModelError: When the model has no such cut.

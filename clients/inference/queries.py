@@ -23,9 +23,6 @@ class Queries:
     """One client's queries in batches, whose content and draws follow from the client's own streams.
 
     A batch matters to defences that mix examples. One example that is left over joins the last batch.
-
-    Args:
-        data: The client's examples.
     """
 
     def __init__(self, data: LocalData) -> None:
@@ -33,7 +30,6 @@ class Queries:
         self._batches = chunks(data.num_test, data.task.plan.batch_size)
 
     def __len__(self) -> int:
-        """Number of batches."""
         return len(self._batches)
 
     def begin(self, first: int, count: int) -> None:
@@ -55,11 +51,7 @@ class Queries:
 
 
 class InferenceClient(Client):
-    """One client of edge-cloud inference.
-
-    Attributes:
-        queries: What it asks.
-    """
+    """One client of edge-cloud inference; ``queries`` are what it asks."""
 
     def __init__(self, data: LocalData) -> None:
         super().__init__(data)
@@ -88,13 +80,13 @@ class InferenceClient(Client):
 
         Args:
             answers: (num_test, K), the server's logits in the order of the test images.
-            model: The whole model, by which the client knows what it would have been told without a defence.
+            model: The whole model, which gives the answers without a defence.
 
         Returns:
             As ``clients.training.evaluation.evaluate``, where "original" is of the whole model on clean images and
-            "transformed" of the
-            answers, "agreement", the share of test images whose most likely class is the same in both, and "answers-lost" and
-            "answers-gained", the shares for which only the whole model's, or only the answer, is right.
+                "transformed" of the answers, "agreement", the share of test images whose most likely class is the same in
+                both, and "answers-lost" and "answers-gained", the shares for which only the whole model's, or only the
+                answer, is right.
 
         Raises:
             ValueError: When there is not one answer for each test image.

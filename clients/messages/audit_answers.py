@@ -1,4 +1,4 @@
-"""The answer to ``query.audit``, whoever the client is: scores of guesses, and pictures where its node shares them."""
+"""The answer to ``query.audit`` in every scenario: scores of guesses, and pictures where the node shares them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,10 @@ from clients.wire.records import metrics, tensors_of, to_record, values_of, with
 def answer_audit(
     message: Message, context: Context, client: Client, build_model: Callable[[], nn.Module] | None = None
 ) -> Message:
-    """Scores the server's guesses against a client's images; only numbers leave, unless pictures are shared.
+    """Score the server's guesses against a client's images; only numbers leave, unless pictures are shared.
 
-    The node's say comes before: whoever calls this has asked ``answers_of(context).require("audits", ...)``.
-
-    Args:
-        message: The question.
-        context: Of the node.
-        client: Whose images they are.
-        build_model: Builds the model that a test of membership is about; by default the one that the task names.
+    The caller has asked ``answers_of(context).require("audits", ...)`` before. ``build_model`` builds the model that a test
+    of membership is about; by default the one that the task names.
     """
     config, answers = values_of(message, "config"), answers_of(context)
     observation, kind = str(config["observation"]), str(config["kind"])

@@ -50,10 +50,10 @@ C = TypeVar("C", bound=Client)
 
 
 def watchdog(message: Message, context: Context, call_next: Call) -> Message:
-    """Turns a client that runs longer than ``config.timeout`` seconds into an error reply, so that its worker lives on.
+    """Turn a client that runs longer than ``config.timeout`` seconds into an error reply, so that its worker lives on.
 
-    If a call that Python cannot interrupt hangs, the process is ended a little later, and its log says where it hung: the runtime
-    then tries once more, and reports the loss. The node's own ``max-seconds`` holds whatever the server says.
+    If a call that Python cannot interrupt hangs, the process is ended a little later, and its log says where it hung: the
+    runtime then tries once more, and reports the loss. The node's own ``max-seconds`` holds whatever the server says.
     """
     name, seconds = _limit(message, context)
     if seconds <= 0 or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
@@ -83,11 +83,7 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
 
 
 def _limit(message: Message, context: Context) -> tuple[str, float]:
-    """What a message may take, and who says so: the server, or the node where that is less; 0: as long as it likes.
-
-    Raises:
-        ValueError: When one of them is no number of seconds.
-    """
+    """The setting that limits a message, the server's or the node's smaller one, and its seconds; 0: no limit."""
     told = {
         "client-timeout": values_of(message, "config").get("timeout", 0.0),
         "max-seconds": context.node_config.get("max-seconds", 0.0),
@@ -115,8 +111,9 @@ MODS: list[Mod] = [watchdog, refusals]
 def draws_from_seed(context: Context) -> bool:
     """Whether this node's random draws follow from the experiment's seed, as they should in a simulation and nowhere else.
 
-    Nothing that the server sends has a say. A node draws from the seed when it is a worker of Flower's simulation, or when its own
-    configuration says ``randomness = "seed"``; otherwise, and with ``randomness = "secret"``, from a secret of its own.
+    Nothing that the server sends has a say. A node draws from the seed when it is a worker of Flower's simulation, or when
+    its own configuration says ``randomness = "seed"``; otherwise, and with ``randomness = "secret"``, from a secret of its
+    own.
 
     Raises:
         ValueError: When ``randomness`` is something else.
@@ -191,7 +188,6 @@ def client_of(message: Message, context: Context) -> Client:
 
 
 def _share(record: Any) -> tuple[list[int], list[int]]:
-    """The numbers of a node's training and test examples, as the server named them."""
     found = to_tensors(record) if isinstance(record, ArrayRecord) else {}
     if set(found) != {"train", "test"} or any(
         one.ndim != 1 or one.dtype != torch.int64 or (one < 0).any() for one in found.values()
@@ -201,11 +197,7 @@ def _share(record: Any) -> tuple[list[int], list[int]]:
 
 
 def client_as(kind: type[C], message: Message, context: Context) -> C:
-    """As ``client_of``, for a message that only the clients of one scenario understand.
-
-    Raises:
-        RuntimeError: When the task is of another scenario.
-    """
+    """As ``client_of``, for a message that only the clients of one scenario understand; ``RuntimeError`` for a task of another."""
     client = client_of(message, context)
     if not isinstance(client, kind):
         raise RuntimeError(f"{message.metadata.message_type} is no message of the scenario {client.task.plan.scenario}")
@@ -215,9 +207,9 @@ def client_as(kind: type[C], message: Message, context: Context) -> C:
 def book(
     context: Context, client: Client, kind: str, first: int = 0, count: int = 1, *, over_rounds: bool = False
 ) -> None:
-    """Books that what a round needs once is about to be sent, under new draws.
+    """Book that what a round needs once is about to be sent, under new draws.
 
-    Rounds only go forward, so that those of the latest one are all that need be counted.
+    Rounds only go forward, so that only those of the latest one are counted.
 
     Args:
         context: Keeps the counts, for one run.
@@ -251,11 +243,7 @@ def book(
 
 
 def partition_of(context: Context) -> int:
-    """The partition that this node holds.
-
-    Raises:
-        RuntimeError: When it was started without one.
-    """
+    """The partition that this node holds; ``RuntimeError`` when it was started without one."""
     if "partition-id" not in context.node_config:
         raise RuntimeError(
             'this node does not know its partition: start it with --node-config "partition-id=0 num-partitions=2"'

@@ -18,6 +18,7 @@ from clients.models.library import (
     LIBRARIES,
     ImageSizeError,
     ModelError,
+    Shape,
     build_library_model,
     group_norm,
     library_of,
@@ -38,7 +39,7 @@ def build_model(
     name: str,
     *,
     num_classes: int,
-    input_shape: tuple[int, int, int],
+    input_shape: Shape,
     width: int = 0,
     norm: str = "group",
     seed: int = 0,
@@ -46,24 +47,24 @@ def build_model(
     """A randomly initialised classifier (B, C, H, W) -> logits (B, num_classes), in train mode, on the CPU.
 
     Args:
-        name: ``mlp``, ``cnn``, ``lenet``, ``convnet``, ``resnet20``, ``vgg_small``, ``efficientnet_lite0``, ``torchvision:NAME``,
-            ``timm:NAME``, or a bare NAME, which is looked up in torchvision first and then in timm. Nothing is ever downloaded. Or
-            ``path/file.py:NAME`` or ``package.module:NAME``: a class or function of one's own (``clients.models.own``).
-            Or the name under which another package offers one (entry points ``fedveil.models``).
+        name: ``mlp``, ``cnn``, ``lenet``, ``convnet``, ``resnet20``, ``vgg_small``, ``efficientnet_lite0``,
+            ``torchvision:NAME``, ``timm:NAME``, or a bare NAME, which is looked up in torchvision first and then in timm.
+            Nothing is ever downloaded. Or ``path/file.py:NAME`` or ``package.module:NAME``: the user's own class or function
+            (``clients.models.own``). Or the name under which another package offers one (entry points ``fedveil.models``).
         num_classes: Number of logits, at least 2.
         input_shape: (C, H, W) of one image; the first convolution is made for C channels.
-        width: ``mlp``: neurons of a hidden layer, 1 to 4096 (0: 200). ``convnet``: channels of the first layer, 1 to 1024
-            (0: 64). ``resnet20``: factor on 16, 32 and 64 channels, 1 to 16 (0: 1). ``vgg_small``: channels of the first layer,
-            1 to 512 (0: 16). The other models have none and take 0 only.
+        width: ``mlp``: neurons of a hidden layer, 1 to 4096 (0: 200). ``convnet``: channels of the first layer, 1 to 1024 (0:
+            64). ``resnet20``: factor on 16, 32 and 64 channels, 1 to 16 (0: 1). ``vgg_small``: channels of the first layer, 1
+            to 512 (0: 16). The other models have none and take 0 only.
         norm: "batch" or "group"; ``mlp``, ``cnn`` and ``lenet`` have no normalisation layer.
         seed: The weights depend on it alone. The caller's random state is left as it was.
 
     Raises:
-        ModelError: When the name is unknown (with the closest names), or the classes, norm, width or input size do not
-            fit (with what does).
+        ModelError: When the name is unknown (with the closest names), or the classes, norm, width or input size do not fit.
         RegistryError: When another package offers a model under a name that is taken.
     """
-    channels, height, side = _checked_shape(input_shape)
+    if len(input_shape) != 3 or min(input_shape) < 1:
+        raise ModelError(f"input_shape is {tuple(input_shape)}; expected (channels, height, width), each at least 1")
     if num_classes < 2:
         raise ModelError(f"num_classes is {num_classes}; a classifier needs at least 2")
     if norm not in _NORMS:
@@ -74,17 +75,17 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
         torch.default_generator.manual_seed(seed)
-        if name in _OWN:
-            return _OWN[name](num_classes, (channels, height, side), width, _NORMS[norm])
-        library, short = ("", name) if factory else _locate(_LIBRARY_NAMES.get(name, name))
-        if width:
+        library, short = ("", name) if factory or name in _OWN else _locate(_LIBRARY_NAMES.get(name, name))
+        if width and name not in _OF_MANY_WIDTHS:
             raise ModelError(
                 f"width is {width}, but {f'{library}:{short}' if library else name} comes in one width; leave it 0"
             )
+        if name in _OWN:
+            return _OWN[name](num_classes, input_shape, width, _NORMS[norm])
         if factory:
-            model = build_own_model(name, factory, num_classes, (channels, height, side))
+            model = build_own_model(name, factory, num_classes, input_shape)
         else:
-            model = build_library_model(library, short, num_classes, (channels, height, side))
+            model = build_library_model(library, short, num_classes, input_shape)
     return replace_batch_norm(model) if norm == "group" else model
 
 
@@ -107,7 +108,7 @@ def model_names() -> dict[str, str]:
     } | offered_models()
 
 
-def mlp(num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: Norm = group_norm) -> nn.Sequential:
+def mlp(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequential:
     """Two hidden layers of ``width`` neurons, a ReLU behind each, and a linear layer of ``num_classes`` values.
 
     Its first layer sees the pixels, which the gradient of that layer gives away (``attacks.exact``). Weights as torch initialises
@@ -115,7 +116,7 @@ def mlp(num_classes: int, input_shape: tuple[int, int, int], width: int = 0, nor
 
     Source: McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Decentralized Data, section 3 ("2NN").
     """
-    del norm  # The network has no normalisation layer.
+    del norm
     width = _checked_width("mlp", width or 200, 4096)
     layers: list[nn.Module] = [nn.Flatten()]
     for into, out in _pairs(math.prod(input_shape), width, width):
@@ -123,7 +124,7 @@ def mlp(num_classes: int, input_shape: tuple[int, int, int], width: int = 0, nor
     return nn.Sequential(*layers, nn.Linear(width, num_classes))
 
 
-def cnn(num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: Norm = group_norm) -> nn.Sequential:
+def cnn(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequential:
     """The network that most users of Flower meet first.
 
     5x5 convolutions of 6 and 16 channels, a ReLU and 2x2 max pooling after each, and linear layers of 120, 84 and ``num_classes``
@@ -133,9 +134,7 @@ def cnn(num_classes: int, input_shape: tuple[int, int, int], width: int = 0, nor
     Source: ``Net`` of Flower's quickstart-pytorch example and of its app template for PyTorch, after PyTorch's tutorial "Training a
     classifier"; the shape is that of LeNet-5 (LeCun et al. 1998, Gradient-based learning applied to document recognition).
     """
-    del norm  # The network has no normalisation layer.
-    if width:
-        raise ModelError(f"width is {width}, but cnn comes in one width; leave it 0")
+    del width, norm
     channels, height, side = input_shape
     if min(height, side) < 16:
         raise ImageSizeError(
@@ -151,9 +150,7 @@ def cnn(num_classes: int, input_shape: tuple[int, int, int], width: int = 0, nor
     return nn.Sequential(*layers, nn.Linear(84, num_classes))
 
 
-def lenet(
-    num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: Norm = group_norm
-) -> nn.Sequential:
+def lenet(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequential:
     """The network that gradient inversion was first shown on: smooth activations, so that its gradient can be matched.
 
     Three 5x5 convolutions of 12 channels (strides 2, 2, 1), a sigmoid after each, and one linear layer. All weights and
@@ -161,9 +158,7 @@ def lenet(
 
     Source: Zhu et al. 2019, Deep Leakage from Gradients, section 4.1 and its released code.
     """
-    del norm  # The network has no normalisation layer.
-    if width:
-        raise ModelError(f"width is {width}, but lenet comes in one width; leave it 0")
+    del width, norm
     channels, height, side = input_shape
     layers: list[nn.Module] = []
     for into, stride in ((channels, 2), (12, 2), (12, 1)):
@@ -176,9 +171,7 @@ def lenet(
     return model
 
 
-def convnet(
-    num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: Norm = group_norm
-) -> nn.Sequential:
+def convnet(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequential:
     """Eight 3x3 convolutions of w, 2w, 2w, 4w, 4w, 4w | 4w, 4w channels, each group followed by 3x3 max pooling.
 
     Each convolution is followed by a normalisation and a ReLU. The linear layer on top sees 36w features at 32x32, as
@@ -227,9 +220,7 @@ class ResidualBlock(nn.Module):
         return result
 
 
-def resnet20(
-    num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: Norm = group_norm
-) -> nn.Sequential:
+def resnet20(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequential:
     """The CIFAR ResNet with three stages of three blocks of 16w, 32w and 64w channels, and a 3x3 stem.
 
     Convolutions are drawn normal with variance 2 / fan-out.
@@ -253,9 +244,7 @@ def resnet20(
     return model
 
 
-def vgg_small(
-    num_classes: int, input_shape: tuple[int, int, int], width: int = 0, norm: Norm = group_norm
-) -> nn.Sequential:
+def vgg_small(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequential:
     """VGG's pattern for small images: three stages of two 3x3 convolutions of w, 2w and 4w channels, each ending in 2x2 pooling.
 
     Each convolution is followed by a normalisation and a ReLU. Two linear layers on top, with 8w values and a ReLU between, see
@@ -284,7 +273,7 @@ def vgg_small(
     return nn.Sequential(*layers)
 
 
-_OWN: dict[str, Callable[[int, tuple[int, int, int], int, Norm], nn.Module]] = {
+_OWN: dict[str, Callable[[int, Shape, int, Norm], nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
     "lenet": lenet,
@@ -292,6 +281,7 @@ _OWN: dict[str, Callable[[int, tuple[int, int, int], int, Norm], nn.Module]] = {
     "resnet20": resnet20,
     "vgg_small": vgg_small,
 }
+_OF_MANY_WIDTHS = _OWN.keys() - {"cnn", "lenet"}
 _LIBRARY_NAMES = {"efficientnet_lite0": "timm:tf_efficientnet_lite0"}
 """Short names of networks of a library. timm's own ``efficientnet_lite0`` pads otherwise: the packaged weights are not for it."""
 
@@ -306,19 +296,11 @@ def _checked_width(name: str, width: int, most: int) -> int:
     return width
 
 
-def _checked_shape(shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    if len(shape) != 3 or min(shape) < 1:
-        raise ModelError(f"input_shape is {tuple(shape)}; expected (channels, height, width), each at least 1")
-    return shape
-
-
 def _is_taken(name: str) -> bool:
-    """Whether a bare name means one of ours or of a library."""
     return name in _OWN or name in _LIBRARY_NAMES or bool(library_of(name, list(LIBRARIES)))
 
 
 def _locate(name: str) -> tuple[str, str]:
-    """Splits a name into its library and its name there."""
     prefix, _, short = name.rpartition(":")
     found = library_of(short, [prefix] if prefix else list(LIBRARIES)) if not prefix or prefix in LIBRARIES else ""
     if found:

@@ -29,7 +29,7 @@ text can also be read, the features at ``bottleneck4`` have the same shape."""
 
 
 def halves(model: nn.Module, name: str, cut: str) -> tuple[nn.Sequential, nn.Sequential]:
-    """Cuts a classifier in two, of which ``server(client(images))`` equals ``model(images)`` bit for bit.
+    """Cut a classifier in two, of which ``server(client(images))`` equals ``model(images)`` bit for bit.
 
     Both halves hold the very submodules of the model: training one trains the model, and moving one moves the model's layers.
 
@@ -39,10 +39,11 @@ def halves(model: nn.Module, name: str, cut: str) -> tuple[nn.Sequential, nn.Seq
         cut: One of ``CUTS[name]``.
 
     Returns:
-        The client half, images (B, C, H, W) -> features (B, Z, H', W'), and the server half, features -> logits (B, num_classes).
+        The client half, images (B, C, H, W) -> features (B, Z, H', W'), and the server half, features -> logits (B,
+            num_classes).
 
     Raises:
-        ModelError: When the model or the cut is unknown (naming those there are), or ``model`` is no such model.
+        ModelError: When the model or the cut is unknown, or ``model`` is no such model.
     """
     match = re.fullmatch(r"([a-z]+)(\d+)", checked_cut(name, cut))
     assert match is not None  # Every name in CUTS is a word and a number.
@@ -55,11 +56,7 @@ def halves(model: nn.Module, name: str, cut: str) -> tuple[nn.Sequential, nn.Seq
 
 
 def checked_cut(name: str, cut: str) -> str:
-    """``cut``, when model ``name`` has it.
-
-    Raises:
-        ModelError: When it does not, or the model has no cuts, naming what there is.
-    """
+    """Return ``cut``, when model ``name`` has it; raise ``ModelError`` with the cuts that there are when it does not."""
     if name not in CUTS:
         raise ModelError(f"model {name!r} cannot be cut between feature maps; these can: {', '.join(CUTS)}")
     if cut not in CUTS[name]:

@@ -26,7 +26,7 @@ SEEDS = (0, 1)
 def examine(
     name: str, num_classes: int, input_shape: list[int], width: int, norm: str, batch_size: int = COUNT
 ) -> list[str]:
-    """Builds a model (``build_model`` tries it), takes a step, and tells which doubts there are: of ``RANDOM`` and so on.
+    """Build a model (``build_model`` tries it), take a step, and return its doubts: those of ``RANDOM`` and so on that hold.
 
     Raises:
         ModelError: When a step on a batch of ``batch_size`` images fails.
@@ -52,10 +52,7 @@ def _require_step(name: str, model: nn.Module, images: Tensor) -> None:
 def doubts(model: nn.Module, input_shape: Shape) -> list[str]:
     """Whether a model is random in eval mode, and whether it mixes the images of a batch, in eval or in train mode.
 
-    BatchNorm in train mode mixes them by its definition, and is left out.
-
-    Returns:
-        Those of ``RANDOM``, ``MIXES`` and ``MIXES_IN_TRAINING`` that hold. The caller's random states are changed.
+    BatchNorm in train mode mixes them by its definition, and is left out. The caller's random states are changed.
     """
     images = torch.randn(COUNT, *input_shape, generator=torch.Generator().manual_seed(0))
     disturbed = copy.deepcopy(model)
@@ -77,7 +74,6 @@ def doubts(model: nn.Module, input_shape: Shape) -> list[str]:
 
 
 def _is_random(model: nn.Module, images: Tensor) -> bool:
-    """Whether the same images get other logits at another call."""
     one, other = (_answers(model, images, seed) for seed in SEEDS)
     return not _equal(one, other)
 

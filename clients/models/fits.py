@@ -25,15 +25,13 @@ class TooLargeError(ModelError):
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a plan says of the sizes of a model and of its batches.
+    """Sizes of a model and of its batches, as a plan fixes them.
 
     Attributes:
-        model: Its name.
         shape: (C, H, W) of an image.
         image_size: As it was asked for.
-        batch_size: Images of a step.
         width: Of the model; 0: the usual one.
-        depth: Its blocks, where the plan says so.
+        depth: Its blocks, where the plan names a number.
     """
 
     model: str
@@ -50,11 +48,7 @@ def is_usual(shape: Sequence[int], width: int, depth: int = 0) -> bool:
 
 
 def require_fits(sizes: Sizes, build: Callable[[], Sequence[nn.Module]]) -> None:
-    """Refuses a model, or a batch of images, that this machine cannot hold.
-
-    Args:
-        sizes: Of the model and its batches.
-        build: Builds the modules that are trained.
+    """Refuse a model, whose trained modules ``build`` makes, or a batch of images that this machine cannot hold.
 
     Raises:
         TooLargeError: With what they need, and what to lower.

@@ -26,9 +26,9 @@ class ImageSizeError(ModelError):
 
 
 def why_no_checkpoint(error: Exception) -> str:
-    """What is wrong with a file that torch, timm or safetensors would not read, behind its name.
+    """Describe a file that torch, timm or safetensors would not read; the text follows the file's name.
 
-    In our own words where it holds objects: torch advises to load these anyway, which lets a file run any code.
+    For a file that holds objects the advice is our own: torch suggests loading it anyway, which lets a file run any code.
     """
     text = str(error)
     if isinstance(error, pickle.UnpicklingError):
@@ -60,13 +60,10 @@ class FreshOutput(nn.Module):
 
 
 def replace_batch_norm(model: nn.Module) -> nn.Module:
-    """Replaces every BatchNorm layer by GroupNorm, in place; scale and shift are kept, running statistics dropped.
+    """Replace every BatchNorm layer by GroupNorm, in place; scale and shift are kept, running statistics dropped.
 
-    Args:
-        model: Any network. Fused layers of timm (normalisation, dropout and activation in one) keep their other parts.
-
-    Returns:
-        ``model``, or the new layer when ``model`` is itself a BatchNorm.
+    Fused layers of timm (normalisation, dropout and activation in one) keep their other parts. Returns ``model``, or the new
+    layer when ``model`` is itself a BatchNorm.
     """
     if isinstance(model, _BatchNorm):
         return _as_group_norm(model)
@@ -110,7 +107,7 @@ def library_of(name: str, libraries: Sequence[str]) -> str:
 
 
 def build_library_model(library: str, name: str, num_classes: int, input_shape: Shape) -> nn.Module:
-    """Builds a classifier for ``input_shape`` and proves by one forward pass that images of that size fit.
+    """Build a classifier for ``input_shape`` and prove by one forward pass that images of that size fit.
 
     Raises:
         ImageSizeError: When they do not, with the next larger square size that does.

@@ -1,4 +1,4 @@
-"""Networks of anybody's own: by ``file.py:Class``, ``package.module:factory``, or the name of an entry point ``fedveil.models``."""
+"""The user's own networks: by ``file.py:Class``, ``package.module:factory``, or the name of an entry point ``fedveil.models``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ def is_own_model(name: str) -> bool:
 
 
 def offered_models() -> dict[str, str]:
-    """Name -> one line with its origin: models of other packages.
-
-    Raises:
-        RegistryError: Where one is badly named.
-    """
+    """Name -> one line with its origin: models of other packages. ``RegistryError`` where one is badly named."""
     return {name: origin(point) for name, point in installed(GROUP).items()}
 
 
@@ -33,7 +29,7 @@ def own_factory(name: str) -> Callable[..., Any] | None:
     """The class or function that makes the model; None for a model that is known by its name. Before weights are seeded.
 
     Raises:
-        ModelError: Where there is no such file, module or name.
+        ModelError: When there is no such file, module or name.
     """
     try:
         place = installed(GROUP)[name].value if name in installed(GROUP) else name
@@ -43,17 +39,12 @@ def own_factory(name: str) -> Callable[..., Any] | None:
 
 
 def build_own_model(name: str, factory: Callable[..., Any], num_classes: int, input_shape: Shape) -> nn.Module:
-    """Calls a factory, and proves that it makes a classifier of such images which can be trained and attacked.
+    """Call a factory, and prove that it makes a classifier of such images which can be trained and attacked.
 
-    Args:
-        name: For errors.
-        factory: As ``own_factory`` finds it. It is called with ``num_classes`` and ``input_shape`` (C, H, W), each where it has a
-            parameter of that name.
-        num_classes: Number of logits.
-        input_shape: (C, H, W).
+    The factory gets ``num_classes`` and ``input_shape`` (C, H, W), each where it has a parameter of that name.
 
     Raises:
-        ModelError: Where it cannot be called so, or what it returns is no classifier.
+        ModelError: When it cannot be called so, or what it returns is no classifier.
     """
     if isinstance(factory, nn.Module):
         raise ModelError(f"model {name!r} is a model already; name a class or function that builds it")

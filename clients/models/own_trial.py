@@ -1,4 +1,4 @@
-"""The trial of somebody's own network: that it answers with logits which can be trained on, and attacked."""
+"""The trial of the user's own network: that it answers with logits which can be trained on, and attacked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IN_PLACE = "; something is changed in place that a layer needs: write y = y + 1 
 
 
 def prove(called: str, model: nn.Module, num_classes: int, input_shape: Shape) -> None:
-    """Tries on a copy what training and attacks do: logits, their gradient, and the gradient of that.
+    """Try on a copy what training and attacks do: logits, their gradient, and the gradient of that.
 
     Raises:
         ModelError: Saying what does not work, and at which layer.
@@ -49,11 +49,7 @@ def prove(called: str, model: nn.Module, num_classes: int, input_shape: Shape) -
 
 
 def _require_two_signs(called: str, model: nn.Module, images: Tensor) -> None:
-    """Refuses answers of a function that ends a model and is no identity: far from zero a ReLU, sigmoid or tanh shows itself.
-
-    Images, or the weights of the layer that is declared last, are a thousand times as large: logits grow, and saturated values
-    do not.
-    """
+    """Refuse outputs of a ReLU, sigmoid or tanh: with inputs or last weights far from zero, logits grow and these do not."""
     last = copy.deepcopy(model)
     owners = [one for one in last.modules() if any(True for _ in one.parameters(recurse=False))]
     with torch.no_grad():

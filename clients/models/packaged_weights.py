@@ -34,7 +34,7 @@ class PackagedWeights:
         """Where the file is; nothing of the package is imported.
 
         Raises:
-            ModelError: When the package is not installed, naming the extra that installs it, or lacks the file.
+            ModelError: When the package is not installed or lacks the file.
         """
         try:
             found = Path(str(importlib.metadata.distribution(self.distribution).locate_file(self.file)))
@@ -71,13 +71,10 @@ torchvision's. All of ``PACKAGED`` are among them."""
 
 
 def normalisation(name: str, channels: int) -> Statistics:
-    """Mean and standard deviation of each channel that published weights expect.
+    """Mean and standard deviation of each of 1 or 3 channels that the published weights ``name`` of ``NORMALISATIONS`` expect.
 
-    A grey image has the means over the three channels: exact for "efficientnet-lite0", whose channels have the same; else near.
-
-    Args:
-        name: One of ``NORMALISATIONS``.
-        channels: 1 or 3.
+    A grey image has the means over the three channels: exact for "efficientnet-lite0", whose channels have the same; else
+    near.
 
     Raises:
         ModelError: When the images have another number of channels.

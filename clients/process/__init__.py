@@ -1,1 +1,1 @@
-"""Processes and their machine: memory, Ray, children, code of anybody's own."""
+"""Processes and their machine: memory, Ray, children, the user's own code."""

@@ -20,11 +20,9 @@ def memory_of_machine() -> int:
 
 
 def cgroup_limits(groups: str, mounted: Path) -> list[int]:
-    """Bytes that control groups allow, of both versions; those above a group count, too.
+    """Bytes that control groups allow, of both versions, with those of the groups above.
 
-    Args:
-        groups: As /proc/self/cgroup tells them. In a container the folders below ``mounted`` may begin further down.
-        mounted: Where control groups are.
+    ``groups`` is the text of /proc/self/cgroup. In a container the folders below ``mounted`` may begin further down.
     """
     found = []
     for line in groups.splitlines():

@@ -1,8 +1,7 @@
-"""Code of anybody's own: what ``file.py:NAME`` or ``package.module:NAME`` names, or what an installed package offers.
+"""The user's own code: what ``file.py:NAME`` or ``package.module:NAME`` names, or what an installed package offers.
 
-Naming it runs it. Whoever starts a run names it himself; a deployed node runs none that its operator did not allow
-(``clients.secrets.policy.require_own_code``). What a package offers by an entry point needs no such word: the operator
-installed it.
+Naming it runs it. The user who starts a run names it; a deployed node runs none that its operator did not allow
+(``clients.secrets.policy.require_own_code``). An entry point needs no such permission: the operator installed its package.
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ def is_own(name: str, known: Collection[str] = ()) -> bool:
 
 @functools.cache
 def installed(group: str) -> dict[str, EntryPoint]:
-    """Name -> what other packages offer under it, without importing any. Read once.
-
-    Args:
-        group: ``fedveil.models`` or ``fedveil.datasets``.
+    """Name -> what other packages offer under it in a group of entry points, without importing any. Read once.
 
     Raises:
         RegistryError: When a name holds a colon, which would make it a place, or two packages offer the same.
@@ -61,13 +57,9 @@ def installed(group: str) -> dict[str, EntryPoint]:
 
 
 def fingerprint(name: str, group: str) -> str:
-    """SHA-256 of the file that a name's code stands in, its first 16 hexadecimal digits; "" where it names none, or none is found.
+    """First 16 hexadecimal digits of the SHA-256 of the file that holds a name's code; "" where there is none.
 
-    Modules that the file imports are not looked at.
-
-    Args:
-        name: As a setting has it.
-        group: Of entry points.
+    Modules that the file imports are not looked at. ``group`` is that of the entry points.
     """
     place = (installed(group)[name].value if name in installed(group) else name).rpartition(":")[0]
     if _is_file(place):
@@ -84,7 +76,7 @@ def fingerprint(name: str, group: str) -> str:
 
 
 def origin(point: EntryPoint) -> str:
-    """One line that tells where an entry point comes from, for listings."""
+    """The origin of an entry point in one line, for listings."""
     return f"{point.value} of the package {point.dist.name} {point.dist.version}" if point.dist else point.value
 
 
@@ -100,7 +92,7 @@ def own_code(name: str) -> Callable[..., Any]:
     To be called before anything is seeded: a file may draw when it is imported, which happens once in a process.
 
     Raises:
-        OwnCodeError: Where there is no such file, module or name.
+        OwnCodeError: When there is no such file, module or name.
     """
     place, _, attribute = name.rpartition(":")
     if not _is_file(place) and ":" in place:
@@ -117,11 +109,7 @@ def own_code(name: str) -> Callable[..., Any]:
 
 
 def accepted(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that it has parameters for.
-
-    Raises:
-        OwnCodeError: Where it needs others.
-    """
+    """Those of the arguments that it has parameters for; ``OwnCodeError`` when it needs others."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError) as error:

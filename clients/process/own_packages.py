@@ -11,11 +11,7 @@ from pathlib import Path
 
 
 def require_own_packages(names: Iterable[str]) -> None:
-    """Tells whoever has a folder of the same name as one of ours, instead of failing somewhere inside.
-
-    Raises:
-        ImportError: Naming the folder.
-    """
+    """Raise an ``ImportError`` that names the folder which hides one of our packages, instead of failing somewhere inside."""
     ours = Path(__file__).resolve().parents[2]
     for name in names:
         spec = importlib.util.find_spec(name)

@@ -1,7 +1,7 @@
 """A Ray cluster of this machine and this run alone; no Flower here.
 
-Ray's processes unpickle, and so run, what they are sent, and by default they listen on every address of the machine and ask nobody
-who he is. A simulation needs neither: its processes are on one machine, and know each other.
+Ray's processes unpickle, and so run, what they are sent. By default they listen on every address of the machine, without
+authentication. A simulation needs neither: its processes are on one machine, and know each other.
 """
 
 from __future__ import annotations
@@ -43,11 +43,8 @@ SHORT = "/tmp"
 def lone_cluster(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables under which a Ray that starts binds to loopback, and obeys processes alone that know a token of 256 bits.
 
-    Where sockets in ``TMPDIR`` would have too long a path, Ray makes them in ``/tmp``. What the environment sets itself stays as it
-    is. Ray reads these variables when it is imported.
-
-    Args:
-        environment: Of the processes.
+    Where sockets in ``TMPDIR`` would have too long a path, Ray makes them in ``/tmp``. Variables that ``environment`` sets
+    stay as they are. Ray reads these variables when it is imported.
     """
     found = {NO_OTHER_MACHINES: environment.get(NO_OTHER_MACHINES, "0")} | _short_files(environment)
     return found if MODE in environment else found | {MODE: "token", TOKEN: secrets.token_hex(32)}
@@ -64,14 +61,10 @@ def patient(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def start_ray(tell: Callable[[str], object], **arguments: Any) -> None:
-    """Starts a Ray of this machine, and once again where its processes did not start.
+    """Start a Ray of this machine with the arguments of ``ray.init``, and once again where its processes did not start.
 
-    Args:
-        tell: Takes one line about a start that failed.
-        arguments: Of ``ray.init``, without an address.
-
-    Raises:
-        Exception: Of the last start, as Ray raises it. ``ValueError`` and ``AssertionError`` tell of arguments, and end the first.
+    ``tell`` takes one line about a start that failed. The last start's exception is raised; ``ValueError`` and
+    ``AssertionError`` are about arguments, and end the first.
     """
     import ray
 
@@ -90,7 +83,9 @@ def start_ray(tell: Callable[[str], object], **arguments: Any) -> None:
 
 
 def ray_reason(text: str) -> str:
-    """What Ray says of a start that failed, in one line: without the lines of logs, which end with it, and without tracebacks."""
+    """The reason that Ray gives for a failed start, in one line: without the lines of logs, which end it, and without
+    tracebacks.
+    """
     return " ".join(_LOGS.split(text)[0].split())
 
 

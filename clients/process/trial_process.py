@@ -1,7 +1,7 @@
-"""The user's own code, tried in a child process first: whatever it does there, this process learns it in one sentence.
+"""The user's own code, tried in a child process first.
 
-A file may end its process, crash it, use up its memory or never return. The process that the user watches survives each of these,
-and says which one it was.
+A file may end its process, crash it, use up its memory or never return. The process that the user watches survives each of
+these, and reports which one it was in one sentence.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class AbruptError(OwnCodeError):
 
 
 def tried(work: str, arguments: Mapping[str, Any], seconds: float) -> Any:
-    """Calls a function of ours, which runs the user's code, in a child process.
+    """Call a function of ours, which runs the user's code, in a child process that is killed after some seconds.
 
     Args:
         work: ``package.module:function``.
         arguments: Of the function, as JSON can write them.
-        seconds: After which the child is killed.
+        seconds: Until the child is killed.
 
     Returns:
         What the function returns, as JSON can write it.

@@ -8,10 +8,10 @@ from threading import Thread
 
 
 def end_with_parent() -> None:
-    """From now on this process ends when its parent does; in a process that ``multiprocessing`` did not start, nothing happens.
+    """End this process when its parent ends; in a process that ``multiprocessing`` did not start, nothing happens.
 
-    A worker waits at a pipe that it holds both ends of: without this, nothing would tell it that nobody sends it work any more, and
-    it would keep its memory, its locks and whatever it computes for good.
+    A worker waits at a pipe that it holds both ends of: without this, it would never learn that no more work comes, and would
+    keep its memory, its locks and whatever it computes for good.
     """
     Thread(target=_wait_and_end, daemon=True).start()
 

@@ -1,13 +1,13 @@
 """Where a client's random draws start: at a secret of its node, or in a simulation at the seed; no Flower here.
 
-A draw is named by a *key* (what it is for), and its stream follows from the secret and the key. Whoever lacks the secret can tell
-nothing of a stream. But the server chooses what a message asks for: were the key all, it could ask for a round twice, with other
-weights, and subtract the two replies to be rid of the noise. So a node with a secret of its own draws a *nonce* for every message
-whose reply is protected, puts it into the keys, and keeps it for what comes later: the gradients that answer a batch, the audit of
-a round. It never uses a nonce for a second reply, nor one that came from outside.
+A draw is named by a *key* (what it is for), and its stream follows from the secret and the key. Without the secret, nothing
+is known of a stream. But the server chooses what a message asks for: were the key all, it could ask for a round twice, with
+other weights, and subtract the two replies to be rid of the noise. So a node with a secret of its own draws a *nonce* for
+every message whose reply is protected, puts it into the keys, and keeps it for what comes later: the gradients that answer a
+batch, the audit of a round. It never uses a nonce for a second reply, nor one that came from outside.
 
-In a simulation there are no nonces: everything follows from the seed, so that runs repeat and a killed run goes on as if it had not
-been killed. A simulation protects nobody.
+In a simulation there are no nonces: everything follows from the seed, so that runs repeat and a killed run goes on. A
+simulation has no person to protect.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ForgottenError(RuntimeError):
 
 @dataclass(frozen=True)
 class Note:
-    """A nonce, and what it was drawn for.
+    """A nonce of 64 hexadecimal digits, and what it was drawn for.
 
     Attributes:
         kind: One of ``RENEWED``.
@@ -50,7 +50,6 @@ class Note:
         round: The server's round.
         first: First number (of a batch, of an audit target) that it is for.
         count: How many numbers from there.
-        nonce: 64 hexadecimal digits.
     """
 
     kind: str
@@ -71,8 +70,8 @@ class Notebook:
     """The nonces of one node in one run, newest last.
 
     Args:
-        text: What ``keep`` was last given; "" at first.
-        keep: Is given the whole notebook as text whenever a nonce was drawn.
+        text: What ``keep`` last received; "" at first.
+        keep: Receives the whole notebook as text whenever a nonce was drawn.
     """
 
     text: str = field(repr=False)
@@ -129,23 +128,19 @@ class Draws:
         if self.notebook:
             self.notebook.renew(kind, pipeline, server_round, first, count)
 
-    def knows(self, kind: str, pipeline: str, server_round: int, number: int = 0) -> bool:
-        """Whether ``key`` would find what it needs."""
-        return self.notebook is None or self.notebook.nonce(kind, pipeline, server_round, number) is not None
-
     def key(self, kind: str, *what: int | str | bytes, pipeline: str, server_round: int, number: int = 0) -> Key:
         """The name of a stream.
 
         Args:
             kind: One of ``CHOICES``, ``PROTECTED``, ``OWN`` or ``RENEWED``, or one that begins with ``MESSAGE``.
-            what: Tells streams of a kind apart.
+            what: Separates streams of a kind.
             pipeline: Text of the pipeline.
             server_round: The round.
             number: Of the batch or target, where one round has several messages of the kind.
 
         Raises:
             ForgottenError: When this node never answered the message that the draws belong to, or no longer knows.
-            ValueError: When nobody has decided whether draws of this kind are renewed.
+            ValueError: When the kind is in none of these sets.
         """
         if kind in CHOICES | PROTECTED:
             return (self.secret, "kept", kind, *what)
@@ -165,7 +160,7 @@ class Draws:
 
 
 def digest_of(batch: Batch, text: str) -> bytes:
-    """What stands for examples, and the stages that protect them, in a key that is kept: other images get other draws.
+    """What stands for examples, and the stages ``text`` that protect them, in a key that is kept: other images get other draws.
 
     Else a server that deals the examples out could have two images protected by the same draws, one after the other.
     """

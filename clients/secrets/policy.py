@@ -1,7 +1,8 @@
-"""Which questions a node answers beyond training and evaluation, by its own configuration; no Flower here.
+"""The questions that a node answers beyond training and evaluation, by its own configuration; no Flower here.
 
-The keys are those of Flower's ``--node-config``. A node in a simulation answers everything unless it is told otherwise; a deployed
-one nothing but what its operator allows: each of these answers tells the server more about the node's images than training does.
+The keys are those of Flower's ``--node-config``. A node in a simulation answers everything unless its configuration says
+otherwise; a deployed one nothing but what its operator allows: each of these answers reveals more about the node's images
+than training does.
 """
 
 from __future__ import annotations
@@ -58,11 +59,7 @@ class Answers:
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], *, simulated: bool) -> Answers:
-        """Those of a node's configuration.
-
-        Raises:
-            ValueError: When a value has another type.
-        """
+        """Those of a node's configuration; ``ValueError`` when a value has another type."""
         everything = {spec.name: UNLIMITED if spec.type == "int" else True for spec in fields(cls)}
         chosen: dict[str, Any] = everything if simulated else {}
         for spec in fields(cls):
@@ -108,7 +105,8 @@ class Answers:
 def allowed_pipelines(node_config: Mapping[str, Any]) -> frozenset[Pipeline] | None:
     """The pipelines under which a node takes part, by its key ``pipelines``; None: all.
 
-    The key holds texts separated by ``;``. That without any defence is written ``none``, so that nobody allows it by a slip.
+    The key holds texts separated by ``;``. That without any defence is written ``none``, so that it is never allowed by a
+    slip.
 
     Raises:
         ValueError: When the value is no such text.
@@ -133,10 +131,10 @@ def require_pipeline(node_config: Mapping[str, Any], pipeline: str) -> None:
 
 
 def require_own_code(node_config: Mapping[str, Any], model: str, dataset: str, *, simulated: bool) -> None:
-    """Raises ``RefusedError`` when the server names code for the model or the data set, and the operator does not allow it.
+    """Raise ``RefusedError`` when the server names code for the model or the data set, and the operator does not allow it.
 
-    Naming it runs it. ``own-code`` lists what may be named, separated by ``;``. Who simulates has named it himself. Whatever stands
-    before a colon and is no library (or, of data, no data set) counts as code, whether or not there is any.
+    Naming it runs it. ``own-code`` lists what may be named, separated by ``;``. In a simulation the user has named it.
+    Whatever stands before a colon and is no library (or, of data, no data set) counts as code, whether or not there is any.
     """
     allowed = [one.strip() for one in str(node_config.get("own-code", "")).split(";")]
     for name, known in ((model, LIBRARIES), (dataset, dataset_names())):
@@ -146,15 +144,12 @@ def require_own_code(node_config: Mapping[str, Any], model: str, dataset: str, *
 
 
 def require_own_files(node_config: Mapping[str, Any], data_dir: str, pretrained: str = "", *, simulated: bool) -> None:
-    """Raises ``RefusedError`` when the server names files of the node's machine, and the operator has not.
+    """Raise ``RefusedError`` when the server names files of the node's machine, ``data_dir`` or ``pretrained``, and the operator
+    has not.
 
-    Else it could have the node train on any pictures that lie there, and ask which files there are. Who simulates has named them.
-
-    Args:
-        node_config: ``data-dir`` is read in place of the server's folder; ``pretrained`` lists files, separated by ``;``.
-        data_dir: The folder that the server names, or "".
-        pretrained: The file of weights that it names, or "".
-        simulated: The node is one of a simulation.
+    Else it could have the node train on any pictures that lie there, and ask which files there are. In a simulation the user
+    has named them. ``data-dir`` of the configuration is read in place of the server's folder; ``pretrained`` lists files,
+    separated by ``;``.
     """
     if simulated:
         return
@@ -166,11 +161,7 @@ def require_own_files(node_config: Mapping[str, Any], data_dir: str, pretrained:
 
 
 def may_download(node_config: Mapping[str, Any], *, simulated: bool) -> bool:
-    """Whether the node fetches data sets that the server names, by ``download`` in its configuration.
-
-    Raises:
-        ValueError: When the value is neither true nor false.
-    """
+    """Whether the node fetches data sets that the server names, by ``download`` (true or false) in its configuration."""
     value = node_config.get("download", simulated)
     if not isinstance(value, bool):
         raise ValueError(f"download is {value!r} in the node's configuration; allowed: true or false")

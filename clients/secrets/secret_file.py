@@ -22,16 +22,13 @@ def default_folder() -> Path:
 def kept_secret(path: Path, elsewhere: str = "set secret-dir in the node's configuration") -> bytes:
     """The secret in a file, which is made when it is missing: readable by its owner alone, and whole or not there at all.
 
-    Processes that come at the same time end up with the same secret: the first to put its file in place wins.
-
-    Args:
-        path: The file.
-        elsewhere: How whoever asks names another place.
+    Processes that come at the same time end up with the same secret: the first to put its file in place wins. ``elsewhere``
+    says how to name another place.
 
     Raises:
-        SecretError: When the file cannot be made or read, belongs to somebody else, can be read by others or is damaged, or others
-            may take it out of its folder. A node that went on with a new secret would protect its images anew, and so reveal more
-            of them.
+        SecretError: When the file cannot be made or read, has another owner, can be read by others or is damaged, or others
+            may take it out of its folder. A node that went on with a new secret would protect its images anew, and so reveal
+            more of them.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

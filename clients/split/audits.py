@@ -14,11 +14,7 @@ from defenses.random_draws import Key, generator_for
 
 
 class AuditBatches:
-    """One client's audit batches, by the number of the target.
-
-    Args:
-        batches: Its training batches.
-    """
+    """One client's audit batches, by the number of the target."""
 
     def __init__(self, batches: SplitBatches) -> None:
         self.batches, self.data, self.task = batches, batches.data, batches.data.task
@@ -60,7 +56,7 @@ class AuditBatches:
         return self._shown(target, 0).targets
 
     def orders(self, target: int, transmissions: int, num_tokens: int) -> Tensor:
-        """Where each token of ``send`` came from: (R, B, N) int64. Only for upper bounds that are told."""
+        """Where each token of ``send`` came from: (R, B, N) int64. Only for upper bounds that need it."""
         batch = len(self._examples(target, 0))
         orders = [
             self.data.pipeline.token_order(batch, num_tokens, self._key(target, at)) for at in range(transmissions)
@@ -93,10 +89,7 @@ class AuditBatches:
         return self.data.key("smash", self.task.round, target, transmission, number=target)
 
     def _examples(self, target: int, transmission: int) -> Tensor:
-        """Positions in the audit pool; the attacked ones are the same in all rounds and pipelines, so that curves compare.
-
-        No image is attacked in two batches as long as there are enough.
-        """
+        """Positions in the audit pool; the attacked ones are the same in all rounds, and no image is in two batches."""
         size = self.data.num_test if self.task.plan.auxiliary_data == "private" else self.data.num_train
         order = torch.randperm(size, generator=generator_for(*self.data.key("audited")))
         order = order.roll(-target * self.task.plan.probe_images)

@@ -1,7 +1,7 @@
-"""A client's training examples as split learning sends them: which batch holds whom, and what of it crosses the wire.
+"""A client's training examples as split learning sends them: the examples of each batch, and what of it crosses the wire.
 
-A batch is named by its number in the round: its examples, its shuffles and its noise follow from that alone, so that the forward
-pass can be computed again when the gradient arrives.
+A batch is named by its number in the round: its examples, its shuffles and its noise follow from that alone, so that the
+forward pass can be computed again when the gradient arrives.
 """
 
 from __future__ import annotations
@@ -36,18 +36,13 @@ class Smashed:
 
 
 class SplitBatches:
-    """The batches of one round. Their number (``len``), content and draws follow from the task and the client's own streams.
-
-    Args:
-        data: The client's examples.
-    """
+    """The batches of one round. Their number (``len``), content and draws follow from the task and the client's own streams."""
 
     def __init__(self, data: LocalData) -> None:
         self.data, self.task = data, data.task
         self._passes = SplitPasses(data.task, data.num_train)
 
     def __len__(self) -> int:
-        """Batches of one round."""
         return len(self._passes.batches())
 
     def smash(self, edge: EdgeHalf, number: int) -> Smashed:

@@ -1,4 +1,4 @@
-"""How split learning goes through a client's examples: sizes of batches, passes, and how often anyone is sent."""
+"""How split learning goes through a client's examples: sizes of batches, passes, and how often an example is sent."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ from clients.task.task import Task
 
 
 class SplitPasses:
-    """The passes over the training examples of one client. Batches of a round go on where the round before ended.
-
-    Args:
-        task: Says the round, its steps and the size of a batch.
-        num_examples: Of this client.
-    """
+    """The passes over the training examples of one client. Batches of a round go on where the round before ended."""
 
     def __init__(self, task: Task, num_examples: int) -> None:
         self.task, self.num_examples = task, num_examples
@@ -21,13 +16,12 @@ class SplitPasses:
     def batches(self) -> list[int]:
         """Sizes of the batches of this round.
 
-        They go on where the round before ended, so that nobody is sent again before the others of the pass were sent.
+        They go on where the round before ended, so that no example is sent again before the others of the pass were sent.
         """
         once, first = self._pass(), self._first_batch()
         return [once[at % len(once)] for at in range(first, first + self._batches_per_round())]
 
     def _first_batch(self) -> int:
-        """Number of this round's first batch, counted from the first round's."""
         return (self.task.round - 1) * self._batches_per_round()
 
     def place(self, number: int) -> tuple[int, int]:
@@ -35,17 +29,12 @@ class SplitPasses:
         return divmod(self._first_batch() + number, len(self._pass()))
 
     def transmissions(self, until: int, since: int = 1) -> int:
-        """How often training sends any one example in rounds ``since`` to ``until``, at most.
-
-        Each pass sends an example at most once. What audits ask for comes on top.
-        """
+        """How often training sends any one example in rounds ``since`` to ``until``, at most: once in each pass, without audits."""
         return len(self.within(since, until))
 
     def within(self, since: int, until: int) -> list[tuple[int, int, int]]:
-        """The passes of which rounds ``since`` to ``until`` send anything.
-
-        Returns:
-            For each pass its number, the first of its batches in these rounds, and the end of them.
+        """The passes of which rounds ``since`` to ``until`` send anything: number, first of its batches in these rounds, end of
+        them.
         """
         per_round, per_pass = self._batches_per_round(), len(self._pass())
         first, end = (since - 1) * per_round, until * per_round
@@ -56,9 +45,6 @@ class SplitPasses:
         return self.task.plan.local_steps or self.task.plan.local_epochs * len(self._pass())
 
     def _pass(self) -> list[int]:
-        """Sizes of the batches of one pass.
-
-        A single image that is left over has no company to be shuffled with: it waits for another pass.
-        """
+        """Sizes of the batches of one pass; a single image that is left over waits for another one."""
         full, left = divmod(self.num_examples, self.task.plan.batch_size)
         return [self.task.plan.batch_size] * full + ([left] if left > 1 or not full else [])

@@ -53,12 +53,7 @@ class EdgeState:
 
 
 class SplitClient(Client):
-    """One client's work on one task of split learning.
-
-    Attributes:
-        batches: Its training examples in the batches in which they are sent.
-        audits: The batches that an audit asks for.
-    """
+    """One client's work on one task of split learning: its training ``batches``, and the ``audits`` that the server may ask for."""
 
     def __init__(self, data: LocalData) -> None:
         super().__init__(data)
@@ -155,7 +150,6 @@ class SplitClient(Client):
         return loss + own + penalty
 
     def _network(self, edge: EdgeHalf, weights: Mapping[str, Tensor]) -> nn.Module | None:
-        """The network of an edge-training defence, with its kept weights."""
         defense = self.pipeline.edge_training
         if defense is None:
             return None

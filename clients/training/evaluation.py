@@ -18,15 +18,11 @@ def device() -> torch.device:
 
 
 def evaluate(data: LocalData, model: nn.Module) -> dict[str, float]:
-    """Accuracy and mean loss of a model on the local test share, on clean images and as deployed.
-
-    Args:
-        data: The client's examples.
-        model: Normalised images -> logits; put into eval mode.
+    """Accuracy and mean loss of a model (normalised images -> logits) on the local test share; the model is put into eval mode.
 
     Returns:
-        "test-accuracy-original", "test-loss-original" and the same for "transformed" (test images protected where
-        the pipeline asks for it at inference; else equal), and "num-examples".
+        "test-accuracy-original", "test-loss-original" and the same for "transformed" (test images protected where the
+            pipeline asks for it at inference; else equal), and "num-examples".
     """
     model.eval()
     shown = ["original"] + ["transformed"] * data.pipeline.at_inference
@@ -45,7 +41,6 @@ def evaluate(data: LocalData, model: nn.Module) -> dict[str, float]:
 
 @torch.no_grad()
 def _judge(data: LocalData, model: nn.Module, batch: Batch) -> tuple[float, float]:
-    """Right answers and summed loss."""
     truth = batch.targets.argmax(1).to(device())
     logits = model(normalise(batch.images.to(device()), data.card))
     return float((logits.argmax(1) == truth).sum()), float(F.cross_entropy(logits, truth, reduction="sum"))

@@ -1,4 +1,4 @@
-"""Training a whole model by stochastic gradient descent: the same steps at a client, and at a server that was given the images."""
+"""Training a whole model by stochastic gradient descent: the same steps at a client, and at a server that holds the images."""
 
 from __future__ import annotations
 
@@ -26,14 +26,9 @@ def soft_cross_entropy(model: nn.Module, images: Tensor, targets: Tensor) -> Ten
 def plain_training(
     plan: Plan, model: nn.Module, loader: DataLoader[Any], learning_rate: float, num_examples: int
 ) -> Training:
-    """What a round of training is made of before any training defence changes it.
+    """A round of training, with ``num_examples`` in a pass, before any training defence changes it.
 
-    Args:
-        plan: What the run fixes.
-        model: Put into train mode.
-        loader: Yields (images in [0, 1], soft targets).
-        learning_rate: Of the round.
-        num_examples: Examples of one pass.
+    ``loader`` yields images in [0, 1] and soft targets; the model is put into train mode.
     """
     return Training(
         model=model.train(),
@@ -62,7 +57,7 @@ def train_on(
     enter: Callable[[Batch, int], Batch] = lambda batch, _: batch,
     protect: Callable[[int], None] = lambda _: None,
 ) -> tuple[float, int]:
-    """Takes a step for each batch.
+    """Take a step for each batch.
 
     Args:
         training: Its model is changed in place.

@@ -24,10 +24,10 @@ class StepCost:
     Attributes:
         parameters: Numbers in the modules' parameters and floating-point buffers, frozen ones included.
         macs: Multiply-accumulates of the forward pass; see ``count_macs``.
-        training_macs: Those of one training step: three times ``macs`` where the modules are trained, since the backward pass has
-            as large products for the gradients of weights and of inputs each; else ``macs``.
-        peak_bytes: Parameters, buffers, and the most that was allocated at once besides: by the forward pass where the modules are
-            frozen, else by forward and backward pass, with what is saved in between and the gradients.
+        training_macs: Those of one training step: three times ``macs`` where the modules are trained, since the backward pass
+            has as large products for the gradients of weights and of inputs each; else ``macs``.
+        peak_bytes: Parameters, buffers, and the most that was allocated at once besides: by the forward pass where the
+            modules are frozen, else by forward and backward pass, with what is saved in between and the gradients.
     """
 
     parameters: int
@@ -37,16 +37,16 @@ class StepCost:
 
 
 def measure_step(function: Callable[[], Tensor], modules: Sequence[nn.Module], *, trained: bool) -> StepCost:
-    """Runs the modules once and counts.
+    """Run the modules once and count.
+
+    On CPUs, ``peak_bytes`` counts tensors that operators return, without the scratch space inside of them. On CUDA it asks
+    the allocator, which rounds every tensor up to 512 bytes.
 
     Args:
-        function: Maps nothing to what the modules make, of one image if costs per image are wanted; with all defences. It must have
-            its images ready: these are not counted. Called twice on CUDA.
+        function: Maps nothing to what the modules make, of one image if costs per image are wanted; with all defences. It
+            must have its images ready: these are not counted. Called twice on CUDA.
         modules: All that it uses, on one device.
         trained: Whether they are trained: the backward pass runs too. No ``grad`` of a parameter changes.
-
-    On CPUs, ``peak_bytes`` counts tensors that operators return, without the scratch space inside of them. On CUDA it asks the
-    allocator, which rounds every tensor up to 512 bytes.
     """
     held = list({id(t): t for module in modules for t in (*module.parameters(), *module.buffers())}.values())
     weights = [tensor for tensor in held if trained and tensor.requires_grad]
@@ -76,15 +76,11 @@ def _differentiate(made: Tensor, weights: Sequence[Tensor]) -> None:
 
 
 def count_macs(operator: str, args: Sequence[Any], result: Any) -> int:
-    """Multiply-accumulates of one call of an ATen operator; 0 for all but those that a network's work is made of.
+    """Multiply-accumulates of one call of an ATen operator ("addmm"), its arguments and result; 0 for all but a network's main
+    work.
 
     Matrix products, convolutions and attention: multiplications of their matrices. Fourier transforms: 5 M log2 M real
     operations for a plane of M points, half of them MACs; the transform of real numbers counts as that of complex ones.
-
-    Args:
-        operator: Its name without namespace and overload, such as "addmm".
-        args: Positional arguments.
-        result: What it returned.
     """
     if operator in _FIRST_MATRIX:
         return int(result.numel() * args[_FIRST_MATRIX[operator]].shape[-1])

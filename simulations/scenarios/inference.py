@@ -33,7 +33,7 @@ from simulations.settings.errors import ConfigError
 from simulations.settings.inference import USUAL
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.inference.loaded_model import LoadedModel, read_weights
+from strategies.inference.loaded_model import read_weights
 from strategies.inference.observations import ATTRIBUTE, KINDS
 from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_training import PublicTraining
@@ -78,7 +78,7 @@ class Inference(Scenario[InferenceExperiment]):
 
     def __init__(self) -> None:
         # Every run has an auditor of its own, and all pipelines of a run share one training.
-        self._trainings: WeakKeyDictionary[Auditor, PublicTraining | LoadedModel] = WeakKeyDictionary()
+        self._trainings: WeakKeyDictionary[Auditor, PublicTraining] = WeakKeyDictionary()
         self._adversaries: WeakKeyDictionary[Auditor, OfflineAdversaries] = WeakKeyDictionary()
 
     def check(self, experiment: InferenceExperiment) -> None:
@@ -222,14 +222,12 @@ class Inference(Scenario[InferenceExperiment]):
         )
         return InferenceRounds(server)
 
-    def _training(self, experiment: InferenceExperiment, plan: InferencePlan) -> PublicTraining | LoadedModel:
+    def _training(self, experiment: InferenceExperiment, plan: InferencePlan) -> PublicTraining:
         kept = experiment.path_images
         if not experiment.weights:
             return PublicTraining(plan, num_kept=kept)
         found = read_weights(replace(plan, pipeline=""), experiment.weights)
-        return (
-            LoadedModel(plan, found.tensors, kept) if found.is_complete else PublicTraining(plan, found.tensors, kept)
-        )
+        return PublicTraining(plan, found.tensors, kept, trains=not found.is_complete)
 
     def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """The model."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch.nn import functional as F
@@ -19,14 +20,23 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.threat_card import ThreatCard
 
+S = TypeVar("S", bound=Seen)
+
 MAJORITY = "majority"
 """Name of the baseline."""
 
 
-def majority_judges(
-    auditor: Auditor, task: Task, kind: Kind, seen: Sequence[Seen], card: ThreatCard, each: int | None = None
-) -> list[int]:
-    """Who scores guesses of a sensitive attribute, asked by having this baseline scored.
+def judged(
+    auditor: Auditor,
+    task: Task,
+    kind: Kind,
+    seen: Sequence[S],
+    card: ThreatCard,
+    *,
+    images: int = 0,
+    each: int | None = None,
+) -> list[S]:
+    """The observations whose clients score guesses, which is asked by having the null baselines scored.
 
     Args:
         auditor: Asks.
@@ -34,8 +44,20 @@ def majority_judges(
         kind: What is attacked.
         seen: The observations.
         card: The threat card.
-        each: Values that are guessed of an observation; None: one for each image behind it.
+        images: Of images: see ``Auditor.baselines``.
+        each: Of attributes: values that are guessed of an observation; None: one for each image behind it.
     """
+    if kind.of_attributes:
+        judges = _majority_judges(auditor, task, kind, seen, card, each)
+    else:
+        judges = auditor.baselines(task, kind, sorted({one.partition for one in seen}), card, images)
+    return [one for one in seen if one.partition in judges]
+
+
+def _majority_judges(
+    auditor: Auditor, task: Task, kind: Kind, seen: Sequence[Seen], card: ThreatCard, each: int | None
+) -> list[int]:
+    """Clients that score guesses of a sensitive attribute, which is asked by having this baseline scored."""
     values = Auxiliary(task.plan).sensitive()
     assert values is not None  # or there would be no attacks on it
     counts: dict[int, list[int]] = defaultdict(list)

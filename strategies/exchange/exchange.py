@@ -24,10 +24,9 @@ class Posted:
     """Messages on their way.
 
     Attributes:
-        message_type: Of all of them.
         contents: Partition -> content.
         ids: Of the messages, in the same order.
-        deadline: Time on the monotonic clock after which nobody waits any more.
+        deadline: Time on the monotonic clock at which waiting ends.
     """
 
     message_type: str
@@ -41,9 +40,8 @@ class Exchange:
     """Round trips with the nodes of one run.
 
     Attributes:
-        grid: Flower's message carrier.
         nodes: Partition -> node id. Node ids are random; partitions are what results are ordered by.
-        timeout: Seconds that a client may take; it is told too, and then answers with an error.
+        timeout: Seconds that a client may take; the client knows it, and then answers with an error.
     """
 
     grid: Grid
@@ -51,11 +49,7 @@ class Exchange:
     timeout: float
 
     def __call__(self, message_type: str, contents: Mapping[int, RecordDict]) -> dict[int, Message]:
-        """Sends one message to each partition in ``contents``; returns the replies (errors too) in order of partition.
-
-        Nothing is sent twice: that a worker's end costs nobody but the client that caused it is seen to where workers are
-        started again (``clients/__init__.py``).
-        """
+        """Send one message to each partition in ``contents``, once; return the replies (errors too) in order of partition."""
         return self.wait(self.post(message_type, contents))
 
     def post(self, message_type: str, contents: Mapping[int, RecordDict]) -> Posted:
@@ -84,7 +78,6 @@ class Exchange:
         return dict(sorted((partitions[reply.metadata.src_node_id], reply) for reply in replies))
 
     def _push(self, messages: list[Message]) -> tuple[list[str], float]:
-        """Sends; returns the messages' ids and when to stop waiting for replies to them."""
         # The client's own watchdog answers first. Others may be in front of it on the same worker, and one whose worker ends is
         # run once more.
         deadline = time.monotonic() + self.timeout * (len(messages) + 1) + MARGIN_SECONDS

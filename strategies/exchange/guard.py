@@ -36,7 +36,7 @@ class Answers(dict[int, Message]):
     """Partition -> reply that can be used, in the order asked.
 
     Attributes:
-        refused: Partition whose node, as it is configured, does not answer the question -> its words.
+        refused: Partition whose node's configuration does not allow the question -> the node's reason.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Answers(dict[int, Message]):
 
 
 class GuardedExchange:
-    """Asks clients, hands on the replies that can be used, and writes a row for every other and for what a reply leaves out.
+    """Ask clients, hand on the replies that can be used, and write a row for every other and for what a reply leaves out.
 
     Args:
         exchange: Round trips with the nodes.
@@ -65,7 +65,7 @@ class GuardedExchange:
     def ask(
         self, task: Task, message_type: str, contents: Mapping[int, RecordDict], fault_in: FaultIn | None = None
     ) -> Answers:
-        """Sends one message to each partition in ``contents`` and returns the replies that can be used.
+        """Send one message to each partition in ``contents`` and return the replies that can be used.
 
         Raises:
             TooFewReplies: When they are fewer than ``min_usable`` of those asked.
@@ -95,7 +95,7 @@ class GuardedExchange:
     ) -> Answers:
         """The usable ones among replies; each of the others costs a row, and so does what they leave out.
 
-        Whoever refuses the question has not failed: the share is of the others.
+        A client that refuses the question has not failed: the share is of the others.
 
         Args:
             task: Orders of the round.
@@ -128,7 +128,6 @@ class GuardedExchange:
         return good
 
     def _reason(self, partition: int, reply: Message | None, fault_in: FaultIn | None) -> str:
-        """Why a reply cannot be used, or ""."""
         if reply is None:
             return f"no reply within {self.exchange.timeout:g} s"
         if reply.has_error():
@@ -136,7 +135,7 @@ class GuardedExchange:
         return oversized(reply.content) or unreadable(reply) or (fault_in(partition, reply) if fault_in else "")
 
     def _tell_withheld(self, task: Task, message_type: str, partition: int, reply: Message) -> None:
-        """A row for each thing that an answer leaves out, as far as they are not more than there can be, and one for the others."""
+        """Write a row for each part that an answer leaves out, up to ``MOST_WITHHELD``, and one for the others."""
         reasons = list(values_of(reply, WITHHELD).values())
         for reason in reasons[:MOST_WITHHELD]:
             told = reason if isinstance(reason, str) else shortened(reason)
@@ -163,10 +162,7 @@ def require_enough(
 
 
 def unreadable(reply: Message) -> str:
-    """Why a reply's records cannot be read, whatever is expected of them, or "".
-
-    All of them are looked at, so that nobody who reads one later need expect anything but tensors; none is copied.
-    """
+    """Why a reply's records cannot be read as tensors, whatever is expected of them, or ""; none is copied."""
     for record, arrays in reply.content.array_records.items():
         try:
             for name, array in arrays.items():
@@ -179,13 +175,14 @@ def unreadable(reply: Message) -> str:
 def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays") -> str:
     """Why a reply's arrays cannot be used, or "".
 
+    Refused are missing records, other names, shapes or dtypes, NaN or infinite values, metrics that are not single numbers,
+    and counts of examples that are not positive whole numbers (they are the weights of the average, and the client chooses
+    them).
+
     Args:
         reply: A client's reply that is no error.
         reference: Name -> array of the shape and dtype that is expected, such as the global model.
         record: The reply's record to check.
-
-    Refused are missing records, other names, shapes or dtypes, NaN or infinite values, metrics that are not single numbers, and
-    counts of examples that are not positive whole numbers (they are the weights of the average, and the client chooses them).
     """
     arrays = reply.content.get(record)
     if not isinstance(arrays, ArrayRecord):
@@ -203,6 +200,24 @@ def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "ar
         if not np.isfinite(values).all():
             return f"{record}: {name!r} holds NaN or infinite values"
     return _fault_in_numbers(reply)
+
+
+def like(*shape: int, dtype: type[np.generic] = np.float32) -> np.ndarray:
+    """An array of this shape and dtype to compare others with; takes no memory."""
+    return np.broadcast_to(dtype(0), shape)
+
+
+def numbered(
+    shapes: Sequence[tuple[int, ...]], first: int = 0, dtype: type[np.generic] = np.float32
+) -> dict[str, np.ndarray]:
+    """Numbers from ``first``, as text, to ``like`` each shape."""
+    return {str(at): like(*shape, dtype=dtype) for at, shape in enumerate(shapes, first)}
+
+
+def seconds_of(reply: Message, name: str) -> float:
+    """The seconds that a client reports under ``name``; 0 for anything else, as nothing but a row depends on them."""
+    seconds = values_of(reply, "metrics").get(name)
+    return float(seconds) if isinstance(seconds, int | float) else 0.0
 
 
 def _fault_in_numbers(reply: Message) -> str:

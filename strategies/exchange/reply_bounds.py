@@ -20,10 +20,8 @@ MOST_IN_ALL = 2**26
 
 
 def oversized(content: RecordDict) -> str:
-    """Why a content holds more than any client that means well sends, or "".
-
-    Args:
-        content: Of a reply that is no error. Its arrays are not counted: they are compared with what was asked for.
+    """Why the content of a reply holds more than an honest client sends, or "". Arrays are compared with what was asked for
+    instead.
     """
     if len(content) > MOST_NAMES:
         return f"{len(content)} records; at most {MOST_NAMES} are read"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -29,12 +29,8 @@ Ask = Callable[[Task, Mapping[str, Tensor]], Answers]
 class ActiveServer:
     """Probes with manipulated models, one for each attack of the kind ``ACTIVE``.
 
-    Training and honest probes always get the agreed model: what is sent here leaves no trace in it. Clients may refuse what is not
-    the agreed model; each attack has a row that says how many did ("model-refused").
-
-    Args:
-        audit: Knows the attacks, and makes threat cards.
-        ask: Sends a model to all clients and asks for one step on it.
+    Training and honest probes always get the agreed model: what is sent here leaves no trace in it. Clients may refuse what
+    is not the agreed model; each attack has a row that says how many did ("model-refused").
     """
 
     def __init__(self, audit: UpdateAudit, ask: Ask) -> None:
@@ -42,11 +38,8 @@ class ActiveServer:
         self._auditor, self._recorder = audit.auditor, audit.recorder
 
     def probe(self, task: Task, weights: Mapping[str, Tensor]) -> None:
-        """Makes and sends the models of one round, and queues the attacks on what comes back.
-
-        Args:
-            task: Orders of the round.
-            weights: The agreed global model.
+        """Make and send the models of one round, and queue the attacks on what comes back; ``weights`` are the agreed global
+        model.
         """
         judges: dict[int, bool] = {}
         for at, group in enumerate(grouped(self._audit.attacks[ACTIVE])[0]):
@@ -62,7 +55,6 @@ class ActiveServer:
             self._observe(task, f"{at:02d}", group, sent, judges)
 
     def _manipulated(self, attack: Attack[Any, Any], task: Task, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights of the model that the attack wants to send."""
         first, observed, card = stages_of(attack)[0], Observed(task, dict(weights), []), task.plan.data_card()
         if not isinstance(first, ActiveAttack):
             raise AttackError(f"{first} sends no model")
@@ -77,7 +69,7 @@ class ActiveServer:
         self,
         task: Task,
         label: str,
-        group: tuple[Attack[Any, Any], ...],
+        group: Sequence[Attack[Any, Any]],
         sent: dict[str, Tensor],
         judges: dict[int, bool],
     ) -> None:
@@ -102,7 +94,7 @@ class ActiveServer:
         seen = [one for one in seen if judges[one.partition]]
         if seen:
             name = f"{self._audit.label}-r{task.round:04d}-{ACTIVE.name}-{label}"
-            self._auditor.submit(AttackJob(name, group, ACTIVE, Observed(task, sent, seen), card))
+            self._auditor.submit(AttackJob(name, tuple(group), ACTIVE, Observed(task, sent, seen), card))
 
     def _failed(self, task: Task, attack: Attack[Any, Any], why: str) -> None:
         nodes = len(self._auditor.exchange.nodes)
@@ -113,6 +105,5 @@ class ActiveServer:
 
 
 def _card(task: Task, attack: Attack[Any, Any]) -> ThreatCard:
-    """Of what no update came of."""
     bare = ThreatCard(observation=ACTIVE.title, round=task.round, server=ACTIVE_SERVER)
     return bare.but(threat_class=attack.threat_class or None)

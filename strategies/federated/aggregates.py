@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from flwr.app import Message
 from torch import Tensor
 
 from clients.task.task import Task
@@ -16,7 +15,7 @@ from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import ThreatCard
-from strategies.federated.audit import UpdateAudit, seen_updates
+from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import AGGREGATE, SeenAggregate, SeenUpdate
 
 WITHHELD = "aggregates-withheld"
@@ -26,9 +25,9 @@ WITHHELD = "aggregates-withheld"
 class SecureSums:
     """Sums the probes of groups of clients, and queues the attacks on the sums.
 
-    No secure aggregation is run: the simulated server holds each update, and hides it from these attacks. Which clients form a
-    group is drawn from the run's seed, and is the same in every round and pipeline; nobody is in two groups of one size, and
-    whoever is left over is in none. Update defences have acted at each client by then.
+    No secure aggregation is run: the simulated server holds each update, and hides it from these attacks. The groups are
+    drawn from the run's seed, and are the same in every round and pipeline; no client is in two groups of one size, and one
+    that is left over is in none. Update defences have acted at each client by then.
 
     Args:
         audit: Knows the attacks, and makes threat cards.
@@ -39,17 +38,12 @@ class SecureSums:
         self._audit, self._sizes = audit, tuple(sizes)
         self._auditor, self._recorder = audit.auditor, audit.auditor.recorder
 
-    def observe(
-        self,
-        task: Task,
-        weights: dict[str, Tensor],
-        accuracy: float | None,
-        good: Mapping[int, Message],
-        records: Iterable[str],
+    def attack(
+        self, task: Task, weights: dict[str, Tensor], accuracy: float | None, seen: Sequence[SeenUpdate]
     ) -> None:
-        """Queues the attacks on sums of one round's probes; arguments as ``UpdateAudit.observe``."""
+        """Queue the attacks on sums of one round's probes; see ``UpdateAudit.attack``."""
         of: dict[int, list[SeenUpdate]] = defaultdict(list)
-        for one in seen_updates(task, AGGREGATE, good, records):
+        for one in seen:
             of[one.partition].append(one)
         everyone = sorted(self._auditor.exchange.nodes)
         for size in self._sizes:
@@ -98,28 +92,14 @@ class SecureSums:
 
 
 def groups_of(partitions: Sequence[int], size: int, seed: int) -> list[list[int]]:
-    """Disjoint groups of ``size`` partitions, drawn from the seed; fewer than ``size`` may be left over.
-
-    Args:
-        partitions: All of them, in an order that does not depend on the run.
-        size: Clients of a group, at least 1.
-        seed: Of the run.
-
-    Returns:
-        Each ascending.
-    """
+    """Disjoint ascending groups of ``size`` partitions, drawn from the seed; fewer than ``size`` may be left over."""
     order = torch.randperm(len(partitions), generator=generator_for(seed, "aggregate", size)).tolist()
     full = len(partitions) // size
     return [sorted(partitions[i] for i in order[at * size : (at + 1) * size]) for at in range(full)]
 
 
 def summed(updates: Sequence[Update], examples: Sequence[int]) -> Update:
-    """The mean of clients' updates, weighted by their examples: what the server makes of the weighted sum that it is shown.
-
-    Args:
-        updates: Name -> tensor, of each client.
-        examples: Of each client.
-    """
+    """The mean of clients' updates, weighted by their examples: what the server makes of the weighted sum that it is shown."""
     total = sum(examples)
     names = updates[0]
     return {
@@ -130,7 +110,6 @@ def summed(updates: Sequence[Update], examples: Sequence[int]) -> Update:
 
 
 def _sums(group: Sequence[Sequence[SeenUpdate]]) -> list[SeenAggregate]:
-    """One sum for each target of a group, of each of whose clients there are the probes in order of target."""
     return [_sum(ones) for ones in zip(*group, strict=True)]
 
 

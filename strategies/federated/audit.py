@@ -16,7 +16,7 @@ from clients.wire.records import tensors_of, values_of
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed
-from strategies.audit.majority import majority_judges
+from strategies.audit.majority import judged
 from strategies.audit.threat_card import ACTIVE_SERVER, KnownLabels, ThreatCard, strength
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE, SeenUpdate
 
@@ -58,41 +58,19 @@ class UpdateAudit:
         return bool(self.attacks[kind]) and server_round in self.rounds[kind]
 
     def told_windows(self) -> bool:
-        """Whether an attack on probes, or a stage of a chain, is an upper bound that is told the windows of VisualMixer."""
+        """Whether an attack on probes, or a stage of a chain, is an upper bound that needs the windows of VisualMixer."""
         stages = (stage for attack in self.attacks[PROBE] for stage in stages_of(attack))
         return any(stage.reveals_windows for stage in stages)
-
-    def observe(
-        self,
-        task: Task,
-        kind: Kind,
-        weights: dict[str, Tensor],
-        accuracy: float | None,
-        good: Mapping[int, Message],
-        records: Iterable[str],
-    ) -> None:
-        """Queues the attacks on what one round's replies hold.
-
-        Args:
-            task: Orders of the round.
-            kind: ``PROBE``, ``PROBE_ATTRIBUTE`` or ``UPDATE``.
-            weights: The global model that the updates are of.
-            accuracy: Of that model, on clean test images.
-            good: Partition -> reply that passed the guard.
-            records: Names of the records that hold updates, the first for target 0.
-        """
-        self.attack(task, kind, weights, accuracy, seen_updates(task, kind, good, records))
 
     def attack(
         self, task: Task, kind: Kind, weights: dict[str, Tensor], accuracy: float | None, seen: Sequence[SeenUpdate]
     ) -> None:
-        """Queue the attacks on updates that were already read; the other arguments are those of ``observe``."""
+        """Queue the attacks on one round's updates of the global model ``weights``, whose accuracy is on clean test images."""
         if not seen:  # every node refused
             return
         card = self.card(task, kind, seen, weights, accuracy)
-        judges = self._judges(task, kind, seen, card)
-        seen = [one for one in seen if one.partition in judges]
-        if not seen:
+        images = fewest_guesses(self.attacks[kind], seen)
+        if not (seen := judged(self.auditor, task, kind, seen, card, images=images, each=1)):
             return
         observed = Observed(task, weights, seen)
         name = f"{self.label}-r{task.round:04d}-{kind.name}"
@@ -111,13 +89,6 @@ class UpdateAudit:
             over = card.but(rounds_observed=len(earlier) + 1)
             job = AttackJob(f"{name}-history-{at:02d}", (attack,), kind, observed, over, earlier)
             self.auditor.submit(job)
-
-    def _judges(self, task: Task, kind: Kind, seen: Sequence[SeenUpdate], card: ThreatCard) -> list[int]:
-        """Who scores guesses, asked by having the blind ones scored."""
-        if not kind.of_attributes:
-            judges, images = sorted({one.partition for one in seen}), fewest_guesses(self.attacks[kind], seen)
-            return self.auditor.baselines(task, kind, judges, card, images)
-        return majority_judges(self.auditor, task, kind, seen, card, each=1)
 
     def card(
         self, task: Task, kind: Kind, seen: Sequence[SeenUpdate], weights: Mapping[str, Tensor], accuracy: float | None
@@ -150,7 +121,7 @@ def fewest_guesses(attacks: Iterable[Attack[Any, Any]], seen: Sequence[SeenUpdat
 
 
 def seen_updates(task: Task, kind: Kind, good: Mapping[int, Message], records: Iterable[str]) -> list[SeenUpdate]:
-    """The updates that replies hold; arguments as ``UpdateAudit.observe``."""
+    """The updates that replies of each partition hold, in the given records: the first is for target 0."""
     names = list(records)
     return [
         SeenUpdate(

@@ -25,7 +25,7 @@ from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies
 from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
-from strategies.federated.audit import UpdateAudit
+from strategies.federated.audit import UpdateAudit, seen_updates
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.federated.replies import (
     MOST_TOLD,
@@ -45,9 +45,10 @@ PROBED = (PROBE, PROBE_ATTRIBUTE)
 class CuriousFedAvg(FedAvg):
     """FedAvg on updates, with a guard before the average, and attacks on what arrives.
 
-    Clients reply with updates (local - global), not with weights. Before the training messages of an attacked round it asks
-    for one-step probes; both kinds of updates go to the auditor, whose attacks run beside the following rounds. The final model,
-    which no training follows, is probed too (``observe_model``); attacks on training updates then have the last round's.
+    Clients reply with updates (local - global), not with weights. Before the training messages of an attacked round the
+    server asks for one-step probes; both kinds of updates go to the auditor, whose attacks run beside the following rounds.
+    The final model, which no training follows, is probed too (``observe_model``); attacks on training updates then have the
+    last round's.
 
     ``start`` runs it as any strategy of Flower; a loop of one's own calls the four hooks, as Flower's does.
 
@@ -57,7 +58,8 @@ class CuriousFedAvg(FedAvg):
         probe_attacks: Attacks on one-step probes.
         update_attacks: Attacks on real training updates.
         attribute_attacks: Attacks on the sensitive attribute behind one-step probes.
-        active_attacks: Attacks that send models of their own making instead of the agreed one; none unless a study is about them.
+        active_attacks: Attacks that send models of their own making instead of the agreed one; none unless a study is about
+            them.
         aggregate_attacks: Attacks on sums of clients' one-step probes.
         aggregate_clients: Over how many clients these sums are; one by one.
         attack_rounds: Server rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one. None: the first
@@ -66,8 +68,8 @@ class CuriousFedAvg(FedAvg):
         fraction_train: Share of the clients that train in a round.
         min_usable: Share of the asked clients that must send something usable, or the run stops.
         label: Short name of the pipeline for file names, such as "p02".
-        sizes: Partition -> training examples that the client said at the set-up to have; it may not say more in a round. Empty:
-            nobody asked.
+        sizes: Partition -> training examples that the client reported at the set-up; it may not report more in a round.
+            Empty: unknown.
 
     Raises:
         TypeError: When the plan is of a scenario that trains no whole model.
@@ -204,7 +206,7 @@ class CuriousFedAvg(FedAvg):
             self.recorder.row(task, metric="client", value=None, n=len(good), status="failed", message=why)
         self._record_training(task, good, told)
         if self.audit.wants(UPDATE, server_round):
-            self.audit.observe(task, UPDATE, self._weights, self.accuracy, good, ["arrays"])
+            self.audit.attack(task, UPDATE, self._weights, self.accuracy, seen_updates(task, UPDATE, good, ["arrays"]))
         mean_update, metrics = super().aggregate_train(server_round, [alike(reply, told) for reply in good.values()])
         if mean_update is None:
             return None, None
@@ -229,7 +231,6 @@ class CuriousFedAvg(FedAvg):
         return contents
 
     def _reference(self) -> dict[str, np.ndarray]:
-        """Name -> array that an update of the current model is like."""
         return {name: tensor.numpy() for name, tensor in self._weights.items()}
 
     def _step(self, mean_update: ArrayRecord) -> ArrayRecord:
@@ -255,7 +256,6 @@ class CuriousFedAvg(FedAvg):
     # Attacks ----------------------------------------------------------------------------------------------------------
 
     def _probe(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Asks every client for one-step updates and queues the attacks on them."""
         task = self.plan.at(server_round)
         asked = {"publish-labels": self.known_labels, "reveal-windows": self.audit.told_windows()}
         records = targets_of(task)
@@ -263,14 +263,15 @@ class CuriousFedAvg(FedAvg):
         self._record_probe(task, good)
         for kind in PROBED:
             if self.audit.wants(kind, server_round):
-                self.audit.observe(task, kind, self._weights, self.accuracy, good, records)
+                seen = seen_updates(task, kind, good, records)
+                self.audit.attack(task, kind, self._weights, self.accuracy, seen)
         if self.audit.wants(AGGREGATE, server_round):
-            self._sums.observe(task, self._weights, self.accuracy, good, records)
+            seen = seen_updates(task, AGGREGATE, good, records)
+            self._sums.attack(task, self._weights, self.accuracy, seen)
 
     def _ask_step(
         self, task: Task, arrays: ArrayRecord, asked: Mapping[str, Any], at_least: float | None = None
     ) -> Answers:
-        """One-step updates of all clients on a model."""
         contents = self._contents(task.round, arrays, sorted(self.exchange.nodes), asked)
         posted = self._guarded.post("train.probe", contents)
 
@@ -283,7 +284,7 @@ class CuriousFedAvg(FedAvg):
         return good
 
     def _ask_active(self, task: Task, weights: Mapping[str, Tensor]) -> Answers:
-        """The same on a model that is not the agreed one; whoever is kept from answering ends nothing."""
+        """One-step updates on a model that is not the agreed one; a client that does not answer ends nothing."""
         asked = {"publish-labels": self.known_labels, "question": 1}
         good = self._ask_step(task, to_record(weights), asked, at_least=0.0)
         self._record_probe(task, good)

@@ -28,7 +28,7 @@ class SeenUpdate(Seen):
 
     Attributes:
         update: Name -> (local - global).
-        local_steps: Optimizer steps, as the client said.
+        local_steps: Optimizer steps, as the client reports them.
         labels: Classes of the examples where clients publish them, else None.
         windows: Sides of the windows that VisualMixer shuffled the images in, (B, H, W), for upper bounds only.
         train_mode: The client's model was in train mode.
@@ -46,8 +46,8 @@ class SeenAggregate(SeenUpdate):
     """The sum of several clients' updates, weighted by their examples and divided by the number of these.
 
     Attributes:
-        num_clients: How many clients.
-        scorers: Partitions (k,), int64, of those of them that score guesses; ``partition`` is the first client's.
+        scorers: Partitions (k,), int64, of those of the ``num_clients`` that score guesses; ``partition`` is the first
+            client's.
     """
 
     num_clients: int = 1

@@ -25,13 +25,9 @@ MOST_LEDGER = 2**20
 def fault_in_update(
     reply: Message, reference: Mapping[str, np.ndarray], records: Iterable[str], most: float = math.inf
 ) -> str:
-    """Why a reply's updates are none of the current model, or "".
+    """Why a reply's updates, in the given records, are none of the current model ``reference``, or "".
 
-    Args:
-        reply: A client's reply that is no error.
-        reference: Name -> array of the global model.
-        records: Those that hold updates.
-        most: Examples that the client may say it trained on: the number is its weight in the average.
+    ``most`` is how many examples the client may report that it trained on: the number is its weight in the average.
     """
     if why := next((why for record in records if (why := fault(reply, reference, record))), ""):
         return why
@@ -69,8 +65,9 @@ def targets_of(task: Task) -> tuple[str, ...]:
 def told_by_most(good: Mapping[int, Message]) -> tuple[list[str], int]:
     """Names of the numbers that more than half of the clients report, and how many names are left out beside them.
 
-    All clients of a pipeline report the same numbers. A name that somebody made up would otherwise be a row of the study, or the
-    end of the round. Where most clients make up the same names, as a single client can, their length and number are bounded.
+    All clients of a pipeline report the same numbers. A name that one client makes up would otherwise be a row of the study,
+    or the end of the round. Where most clients make up the same names, as a single client can, their length and number are
+    bounded.
     """
     counts = Counter(name for reply in good.values() for name in values_of(reply, "metrics"))
     most = sorted(name for name in counts.keys() - COUNTED if 2 * counts[name] > len(good))

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from attacks.attributes.inference import AttributeInference
-from attacks.base import Knowledge
 from attacks.normalisation import normalise
 from attacks.queries.training import AT_ONCE, MIN_EXAMPLES, STATIC
 from attacks.query_sender import QuerySender
@@ -24,8 +23,8 @@ from defenses.random_draws import Key, generator_for
 from defenses.smashed.delta_autoencoder import DeltaAutoencoder
 from strategies.audit.score_rows import mean_and_interval, share_and_interval
 from strategies.exchange.guard import Rows
-from strategies.inference.observations import adversary_builder
-from strategies.inference.own_images import Examples, OwnImages
+from strategies.inference.observations import adversary_builder, unprotected_knowledge
+from strategies.inference.own_images import OwnImages
 
 MOST_POINTS = 13
 """Of a curve: more would cost more than the fit and show no more."""
@@ -57,8 +56,8 @@ def fit_with_path(
     unprotected features. None where nothing is kept to measure on, or what learns has no path.
 
     Of a delta autoencoder also what it learns to imitate: "masked-share", the mean share of an image that is masked, and
-    "masked-server-accuracy" and "masked-adversary-accuracy", with which the same images are read once they are masked. Those two
-    are the limit of any autoencoder that is fitted to these masks; longer training does not hide what they leave.
+    "masked-server-accuracy" and "masked-adversary-accuracy", the accuracies on the masked images. Those two are the limit of
+    any autoencoder that is fitted to these masks; longer training does not hide what they leave.
 
     Args:
         pipeline: The clients' defences, not yet fitted.
@@ -152,7 +151,8 @@ class _Measure:
 def static_adversary(
     model: CutModel, cut: str, own: OwnImages, task: Task, recipe: AttributeInference | None = None
 ) -> Answer | None:
-    """Reads the sensitive attribute, trained on unprotected features of what the server learns from; one for each cut of a run.
+    """Classify the sensitive attribute from unprotected features; trained on what the server learns from, once for each cut of a
+    run.
 
     None where the images have no such attribute, only one value of it, or are too few.
     """
@@ -162,9 +162,9 @@ def static_adversary(
         return None
     known = _ADVERSARIES.setdefault(own, {})
     if cut not in known:
-        known[cut] = (recipe or ADVERSARY).fit(
-            _knowledge(model, cut, learned, task), generator_for("path adversary", task.plan.seed, cut)
-        )
+        builder = adversary_builder(InferencePlan.narrow(task.plan), cut, {})
+        knowledge = unprotected_knowledge(learned, task.plan, model, builder, lambda _, __: model.whole)
+        known[cut] = (recipe or ADVERSARY).fit(knowledge, generator_for("path adversary", task.plan.seed, cut))
     fitted = known[cut].learned
     assert fitted is not None
     network = fitted.network
@@ -174,13 +174,3 @@ def static_adversary(
         return logits.argmax(1)
 
     return read
-
-
-def _knowledge(model: CutModel, cut: str, learned: Examples, task: Task) -> Knowledge:
-    plan, card = task.plan, task.plan.data_card()
-    builder = adversary_builder(InferencePlan.narrow(plan), cut, {})
-    sender = QuerySender(model.client, Pipeline(), card.mean, card.std)
-    return Knowledge(
-        learned.batch, Pipeline(), card.mean, card.std, lambda _, __: model.whole, query_sender=sender,
-        sensitive=learned.sensitive, adversary=builder,
-    )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,9 +13,7 @@ from attacks.local_model import shared_tensors
 from clients.models.library import ModelError
 from clients.models.packaged_weights import PACKAGED
 from clients.models.pretrained_classifier import load_classifier
-from clients.task.task import Task, WholeModelPlan
-from defenses.base import Batch
-from strategies.inference.own_images import OwnImages
+from clients.task.task import WholeModelPlan
 from strategies.training.central_training import MODEL
 
 FINGERPRINT = "weights-sha256"
@@ -28,8 +26,8 @@ class FileWeights:
 
     Attributes:
         tensors: Name -> tensor, of the whole model.
-        is_complete: Whether the last layer is the file's. Else the file's was for other classes, and a new one is in its place:
-            the model is to be trained before it can answer.
+        is_complete: Whether the last layer is the file's. Else the file's was for other classes, and the model is to be
+            trained before it can answer.
     """
 
     tensors: dict[str, Tensor]
@@ -39,8 +37,8 @@ class FileWeights:
 def read_weights(plan: WholeModelPlan, source: str) -> FileWeights:
     """Weights for the model of a plan; nothing in the file is executed.
 
-    A new last layer is zero, as in Dosovitskiy et al. 2021 (An Image is Worth 16x16 Words, section 3.2): the first loss is that of
-    guessing, ln K, where timm's own draw for a few classes is so large that it throws the pretrained layers away.
+    A new last layer is zero, as in Dosovitskiy et al. 2021 (An Image is Worth 16x16 Words, section 3.2): the first loss is
+    that of guessing, ln K, where timm's own draw for a few classes is so large that it throws the pretrained layers away.
 
     Args:
         plan: Says what the model is.
@@ -70,7 +68,7 @@ def fingerprint(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check_fingerprint(weights: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> None:
-    """Refuses to go on with other weights than a run began with: its rows would be of two models.
+    """Refuse to go on with other weights than a run began with: its rows would be of two models.
 
     Raises:
         ModelError: When ``kept`` is of others.
@@ -80,46 +78,3 @@ def check_fingerprint(weights: Mapping[str, Tensor], kept: Mapping[str, Tensor])
             "weights: the file has changed since the run began, and rows of two models do not go together; put the file back, or "
             "start a new run"
         )
-
-
-class LoadedModel:
-    """What ``PublicTraining`` is, of a model that was trained before: nothing is trained, and nothing need be kept.
-
-    Args:
-        plan: What the run fixes, of any of its pipelines.
-        weights: Name -> tensor, of the whole model.
-        num_kept: See ``OwnImages``; whether the model in the file has seen them, nobody here knows.
-    """
-
-    def __init__(self, plan: WholeModelPlan, weights: Mapping[str, Tensor], num_kept: int = 0) -> None:
-        self.plan = replace(plan, pipeline="")
-        self.own = OwnImages(self.plan, num_kept)
-        self._weights = dict(weights)
-
-    def examples(self) -> Batch:
-        """The server's own, from which defences learn."""
-        return self.own.learned.batch
-
-    def sensitive(self) -> Tensor | None:
-        """The sensitive attribute (N,) of these examples; None where the data have none."""
-        return self.own.learned.sensitive
-
-    def run_round(self, task: Task) -> None:
-        """Does nothing."""
-        return
-
-    def weights(self) -> dict[str, Tensor]:
-        """Those of the file."""
-        return dict(self._weights)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What tells other weights: the file stays where it is."""
-        return fingerprint(self._weights)
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Does nothing but refuse the checkpoint of another model.
-
-        Raises:
-            ModelError: See ``check_fingerprint``.
-        """
-        check_fingerprint(self._weights, tensors)

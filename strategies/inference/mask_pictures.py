@@ -24,16 +24,8 @@ def picture_masks(pipeline: Pipeline, context: FitContext, key: Key, cut: str, t
     """Pictures of a few images of the context: "image", "server-cam", "adversary-cam", "mask" and "masked".
 
     The maps are those of the first iteration, on the image as it is; the mask is all that any iteration masked. Only a
-    ``DeltaAutoencoder`` has masks, wherever it stands: behind other defences of features it looks through these, and where they
-    draw noise, each look meets its own.
-
-    Args:
-        pipeline: The clients' defences, fitted.
-        context: What they have learned from.
-        key: Of the fit's draws.
-        cut: Where the model is cut, for the caption.
-        task: Orders of the round.
-        recorder: Where the pictures go.
+    ``DeltaAutoencoder`` has masks, wherever it stands: behind other defences of features it looks through these, and where
+    they draw noise, each look meets its own. ``pipeline`` has been fitted to ``context`` with the draws of ``key``.
     """
     masking = [index for index, defense in enumerate(pipeline.defenses) if isinstance(defense, DeltaAutoencoder)]
     for number, index in enumerate(masking):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.attributes.inference import AttributeInference
 from attacks.base import Attack, Knowledge
@@ -16,8 +17,12 @@ from clients.data.datasets import has_sensitive_attribute
 from clients.inference.plan import CutModel, InferencePlan
 from clients.models.adversaries import AdversaryBuilder
 from clients.task.auxiliary import Auxiliary
+from clients.task.task import Plan
 from clients.training.evaluation import device
+from defenses.base import Batch
+from defenses.pipeline import Pipeline
 from strategies.audit.kinds import Kind, Observed, Seen, digest, part_of
+from strategies.inference.own_images import Examples
 
 MODEL, DEFENSES = "model/", "defenses/"
 """Prefixes of the weights of the whole model, and of what the pipeline's defences have learned."""
@@ -25,11 +30,7 @@ MODEL, DEFENSES = "model/", "defenses/"
 
 @dataclass(frozen=True)
 class SeenQuery(Seen):
-    """Attacked images of one batch of queries, or of all of a client's.
-
-    Attributes:
-        latent: (B, ...), what travelled.
-    """
+    """Attacked images of one batch of queries, or of all of a client's; ``latent`` (B, ...) is what travelled."""
 
     latent: Tensor
 
@@ -95,14 +96,19 @@ class AttributesOfQueries(Queried):
 
 
 def adversary_builder(plan: InferencePlan, cut: str, weights: dict[str, Tensor]) -> AdversaryBuilder:
-    """What builds adversaries for the features at a cut.
-
-    Args:
-        plan: What the run fixes.
-        cut: One of the plan's.
-        weights: Of the whole model, from which "tuned" ones start.
-    """
+    """The builder of adversaries for the features at a cut; "tuned" ones start from ``weights`` of the whole model."""
     return AdversaryBuilder(plan.model, cut, plan.data_card().input_shape, plan.width, plan.norm, weights)
+
+
+def unprotected_knowledge(
+    examples: Examples, plan: Plan, model: CutModel, builder: AdversaryBuilder, train: Callable[[Batch, int], nn.Module]
+) -> Knowledge:
+    """The knowledge of an adversary that learns from unprotected features of the server's own examples."""
+    card, pipeline = plan.data_card(), Pipeline()
+    return Knowledge(
+        examples.batch, pipeline, card.mean, card.std, train, sensitive=examples.sensitive, adversary=builder,
+        query_sender=QuerySender(model.client, pipeline, card.mean, card.std),
+    )  # fmt: skip
 
 
 def _cut(observed: Observed) -> str:
@@ -114,7 +120,6 @@ def _model(observed: Observed) -> CutModel:
 
 
 def _sender(observed: Observed) -> QuerySender:
-    """The clients' sending side, as the server can run it."""
     card = observed.task.plan.data_card()
     pipeline = observed.task.plan.defenses().with_state(part_of(observed.weights, DEFENSES))
     return QuerySender(_model(observed).client, pipeline, card.mean, card.std)

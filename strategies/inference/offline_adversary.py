@@ -9,17 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from attacks.attributes.inference import AttributeInference
-from attacks.base import Knowledge
 from attacks.local_model import shared_tensors
 from attacks.queries.training import STATIC
-from attacks.query_sender import QuerySender
 from attacks.refinement.restoration import HOLDOUT
 from clients.inference.plan import CutModel, InferencePlan
 from defenses.base import Batch
-from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
 from strategies.audit.kinds import part_of
-from strategies.inference.observations import QUERY, adversary_builder
+from strategies.inference.observations import QUERY, adversary_builder, unprotected_knowledge
+from strategies.inference.own_images import Examples
 
 HELD = "held/"
 """What a checkpoint keeps of the held-out images: how many, the share that is right, and that of the most frequent value."""
@@ -27,7 +25,7 @@ HELD = "held/"
 
 @dataclass(frozen=True)
 class OfflineAdversary:
-    """One of them.
+    """A trained adversary and what it is worth.
 
     Attributes:
         network: Features (B, C', H', W') -> logits (B, K'), in eval mode, on the CPU.
@@ -45,7 +43,7 @@ class OfflineAdversary:
 class OfflineAdversaries:
     """One adversary for each cut, for all pipelines of a run: it sees unprotected features alone.
 
-    Its randomness is not that of the attacks: whoever attacks has another network of the same architecture.
+    Its randomness is not that of the attacks, which have another network of the same architecture.
 
     Args:
         architecture: One of ``attacks.attributes.inference.ARCHITECTURES``.
@@ -61,36 +59,27 @@ class OfflineAdversaries:
     def at(
         self, cut: str, plan: InferencePlan, model: CutModel, examples: Batch, sensitive: Tensor | None
     ) -> OfflineAdversary:
-        """The adversary at a cut; trained when it is first asked for.
-
-        Args:
-            cut: Its name.
-            plan: What the run fixes, of any of its pipelines.
-            model: The trained model, cut there.
-            examples: The server's own.
-            sensitive: Their sensitive attribute (N,).
+        """The adversary at a cut of the trained model; trained on the server's own examples when it is first asked for.
 
         Raises:
-            AttackError: When they have none, or one value of it only, or are too few.
+            AttackError: When they have no sensitive attribute (N,), or one value of it only, or are too few.
         """
         if cut not in self._found:
-            card = plan.data_card()
             weights = {name: tensor.cpu() for name, tensor in shared_tensors(model.whole).items()}
             builder = adversary_builder(plan, cut, weights)
             if cut in self._kept:
                 self._found[cut] = _restored(self._kept[cut], builder(self.architecture, _values(sensitive), 0))
                 return self._found[cut]
-            sender = QuerySender(model.client, Pipeline(), card.mean, card.std)
-            knowledge = Knowledge(
-                examples, Pipeline(), card.mean, card.std, QUERY.train(plan), query_sender=sender, sensitive=sensitive,
-                adversary=builder,
-            )  # fmt: skip
+            knowledge = unprotected_knowledge(Examples(examples, sensitive), plan, model, builder, QUERY.train(plan))
             recipe = AttributeInference(architecture=self.architecture, training=STATIC, iterations=self.iterations)
             learned = recipe.fit(knowledge, generator_for("offline adversary", plan.seed, cut)).learned
             assert learned is not None
-            told = learned.diagnostics
+            measured = learned.diagnostics
             self._found[cut] = OfflineAdversary(
-                learned.network.eval(), told["holdout_accuracy"], told["holdout_majority"], len(examples) // HOLDOUT
+                learned.network.eval(),
+                measured["holdout_accuracy"],
+                measured["holdout_majority"],
+                len(examples) // HOLDOUT,
             )
         return self._found[cut]
 

@@ -16,11 +16,8 @@ from defenses.random_draws import generator_for
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples of the server's own.
-
-    Attributes:
-        batch: Images (N, C, H, W) in [0, 1] and one-hot classes.
-        sensitive: (N,) int64, their sensitive attribute; None where the data have none.
+    """Examples of the server's own: images (N, C, H, W) in [0, 1] with one-hot classes, and their sensitive attribute (N,), if
+    any.
     """
 
     batch: Batch
@@ -38,9 +35,7 @@ class Examples:
 class OwnImages:
     """The server's own images; no client holds any of them.
 
-    Args:
-        plan: What the run fixes, of any of its pipelines.
-        num_kept: Images, drawn by the seed, from which neither the model nor a defence learns.
+    Neither the model nor a defence learns from ``num_kept`` of them, which are drawn by the seed.
     """
 
     def __init__(self, plan: WholeModelPlan, num_kept: int = 0) -> None:

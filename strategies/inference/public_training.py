@@ -1,9 +1,10 @@
-"""The whole model of edge-cloud inference, trained on the server's own images before it is cut."""
+"""The whole model of edge-cloud inference: trained on the server's own images before it is cut, or read from a file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,53 +20,61 @@ LOSSES, SECONDS = "losses", "seconds"
 
 
 class PublicTraining:
-    """One training for all pipelines of a run: no defence takes part in it, and so it is the same for each of them.
+    """The model of all pipelines of a run: no defence takes part in its training, and so it is the same for each of them.
 
-    The first pipeline trains; the others are told the losses and seconds of its rounds, and start with the last weights.
+    The first pipeline trains; the others get the losses and seconds of its rounds, and start with the last weights.
 
     Pretrained weights are fine-tuned all alike: every layer has the plan's learning rate, the new last one included, and BatchNorm
     is in train mode, so that its running statistics move from those of the weights to those of the server's images.
 
     Args:
         plan: What the run fixes, of any of its pipelines.
-        start: Weights of the whole model that the training starts from; None: the plan's initial ones.
-        num_kept: See ``OwnImages``.
+        start: Weights of the whole model from a file; None: the plan's initial ones.
+        num_kept: See ``OwnImages``; whether a model from a file has seen them is unknown.
+        trains: Whether ``start`` is trained further. Else it is the model, and a checkpoint keeps its fingerprint alone.
     """
 
-    def __init__(self, plan: WholeModelPlan, start: Mapping[str, Tensor] | None = None, num_kept: int = 0) -> None:
+    def __init__(
+        self,
+        plan: WholeModelPlan,
+        start: Mapping[str, Tensor] | None = None,
+        num_kept: int = 0,
+        *,
+        trains: bool = True,
+    ) -> None:
         self.plan = replace(plan, pipeline="")
-        self._start = start
+        self._start, self._trains = start or {}, trains
         self.own = OwnImages(self.plan, num_kept)
         """The server's images, of all pipelines."""
         self.losses: list[float] = []
         """Mean training loss of each round so far."""
         self.seconds: list[float] = []
         """What each of them took."""
-        self._training: CentralTraining | None = None
 
-    @property
+    @cached_property
     def training(self) -> CentralTraining:
         """The training; the server's examples are read when they are first needed."""
-        if self._training is None:
-            self._training = CentralTraining(self.plan, self.own.learned.batch, ("public", self.plan.seed))
-            if self._start is not None:
-                load_weights(self._training.model, self._start)
-        return self._training
+        training = CentralTraining(self.plan, self.examples(), ("public", self.plan.seed))
+        if self._start:
+            load_weights(training.model, self._start)
+        return training
 
     def examples(self) -> Batch:
         """The server's own, on which it trains and from which defences learn."""
-        return self.training.examples
+        return self.own.learned.batch
 
     def sensitive(self) -> Tensor | None:
         """The sensitive attribute (N,) of these examples; None where the data have none."""
         return self.own.learned.sensitive
 
-    def run_round(self, task: Task) -> tuple[float, float]:
-        """Trains for one round, unless that was done; returns the mean loss per example and the seconds.
+    def run_round(self, task: Task) -> tuple[float, float] | None:
+        """Trains for one round, unless that was done; returns the mean loss per example and the seconds, None without training.
 
         Raises:
             DivergedError: When a weight is not finite.
         """
+        if not self._trains:
+            return None
         if task.round > len(self.losses):
             loss, seconds = self.training.run_round(self.plan.at(task.round))
             self.losses.append(loss)
@@ -74,13 +83,16 @@ class PublicTraining:
 
     def weights(self) -> dict[str, Tensor]:
         """Those of the model, on the CPU."""
-        return self.training.weights()
+        return self.training.weights() if self._trains else dict(self._start)
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a later round depends on, under flat names; some may be of later rounds, which are then not trained again."""
+        file = fingerprint(self._start) if self._start else {}
+        if not self._trains:
+            return file
         kept = {LOSSES: self.losses, SECONDS: self.seconds}
         numbers = {name: torch.tensor(values, dtype=torch.float64) for name, values in kept.items()}
-        return self.training.tensors() | numbers | (fingerprint(self._start) if self._start is not None else {})
+        return self.training.tensors() | numbers | file
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Goes on from what ``tensors`` gave, unless this training is further already; other names are left alone.
@@ -88,8 +100,7 @@ class PublicTraining:
         Raises:
             ModelError: See ``check_fingerprint``.
         """
-        check_fingerprint(self._start or {}, tensors)
-        losses = tensors[LOSSES].tolist()
-        if len(losses) > len(self.losses):
+        check_fingerprint(self._start, tensors)
+        if self._trains and len(losses := tensors[LOSSES].tolist()) > len(self.losses):
             self.training.restore(tensors)
             self.losses, self.seconds = losses, tensors[SECONDS].tolist()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,13 +30,12 @@ from defenses.pipeline import Pipeline
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed, part_of
-from strategies.audit.majority import majority_judges
+from strategies.audit.majority import judged
 from strategies.audit.recorder import FIT
 from strategies.audit.score_rows import share_and_interval
-from strategies.audit.threat_card import KnownLabels, ThreatCard
+from strategies.audit.threat_card import KnownLabels
 from strategies.exchange.guard import GuardedExchange
 from strategies.inference.fit_path import fit_with_path
-from strategies.inference.loaded_model import LoadedModel
 from strategies.inference.mask_pictures import picture_masks
 from strategies.inference.observations import ATTRIBUTE, DEFENSES, MODEL, QUERY, SeenQuery
 from strategies.inference.offline_adversary import OfflineAdversaries
@@ -54,48 +54,35 @@ SHARES = (AGREEMENT, "answers-lost", "answers-gained")
 """With that, the shares for which the whole model is right and the answer wrong, and the other way round."""
 
 
+@dataclass(eq=False)
 class InferenceServer:
     """Serves one pipeline's queries.
 
-    Args:
-        plan: What the run fixes.
-        auditor: Queues attacks and has them scored.
-        training: Of the whole model, or the model itself; one for all pipelines of the run.
+    Attributes:
+        training: Of the whole model; one for all pipelines of the run.
         adversaries: For the defences that need one; likewise one for all pipelines.
         sizes: Partition -> test examples of the client, each of which is a query.
-        attacks: Kind of observation -> attacks on it.
         attacked: Whether the queries are attacked.
         min_usable: Share of the clients that must ask usably, or the run stops.
         batches_per_message: Batches of queries in one message.
         label: Short name of the pipeline for file names.
+        accuracy: Of the whole model on clean test images, as the clients report it; None before queries are answered.
     """
 
-    def __init__(
-        self,
-        plan: InferencePlan,
-        auditor: Auditor,
-        training: PublicTraining | LoadedModel,
-        adversaries: OfflineAdversaries,
-        sizes: Mapping[int, int],
-        attacks: Mapping[Kind, Iterable[Attack[Any, Any]]],
-        attacked: bool,
-        min_usable: float,
-        batches_per_message: int,
-        label: str,
-    ) -> None:
-        self.plan, self.auditor, self.training, self.adversaries, self.label = (
-            plan,
-            auditor,
-            training,
-            adversaries,
-            label,
-        )
-        self.sizes = dict(sorted(sizes.items()))
-        self.attacks = {kind: tuple(chosen) for kind, chosen in attacks.items()}
-        self.attacked = attacked
-        self.min_usable, self.batches_per_message = min_usable, batches_per_message
+    plan: InferencePlan
+    auditor: Auditor
+    training: PublicTraining
+    adversaries: OfflineAdversaries
+    sizes: Mapping[int, int]
+    attacks: Mapping[Kind, Sequence[Attack[Any, Any]]]
+    attacked: bool
+    min_usable: float
+    batches_per_message: int
+    label: str
+
+    def __post_init__(self) -> None:
+        self.sizes = dict(sorted(self.sizes.items()))
         self.accuracy: float | None = None
-        """Of the whole model on clean test images, as the clients report it; None before queries are answered."""
 
     # Phases -------------------------------------------------------------------------------------------------------------
 
@@ -110,12 +97,11 @@ class InferenceServer:
         row(task, metric="server-seconds", value=seconds)
 
     def serve(self, server_round: int) -> None:
-        """One phase: fits what defences learn, has every client ask all that it has, once, answers, and attacks.
+        """One phase: fit what defences learn, have every client ask all that it has, once, answer, and attack.
 
-        Each cut is a deployment of its own: nothing that was sent at another one is looked at. Of a budget there are two numbers:
-        "epsilon" of what was sent of an image at this cut, and "epsilon-all-cuts" at all so far, which a person has spent.
-
-        Where a defence cannot learn, nothing is sent at this cut, and a failed row "fit" says why.
+        Each cut is a deployment of its own: nothing that was sent at another one is looked at. Of a budget there are two
+        numbers: "epsilon" of what was sent of an image at this cut, and "epsilon-all-cuts" at all so far, which a person has
+        spent. Where a defence cannot learn, nothing is sent at this cut, and a failed row "fit" says why.
 
         Raises:
             TooFewReplies: When too few clients ask all that they have.
@@ -212,7 +198,7 @@ class InferenceServer:
         return found
 
     def _evaluate(self, exchange: GuardedExchange, task: Task, model: CutModel, answers: Mapping[int, Tensor]) -> None:
-        """Sends the answers to who asked all that it has; means over their test examples, and a row for each."""
+        """Send the answers to the clients that asked all that they have, and record means over their test examples."""
         whole = to_record(shared_tensors(model.whole))
         contents = {
             partition: RecordDict(
@@ -242,7 +228,6 @@ class InferenceServer:
     # Attacks ------------------------------------------------------------------------------------------------------------
 
     def _attack(self, task: Task, pipeline: Pipeline, kind: Kind, seen: list[SeenQuery]) -> None:
-        """Attacks queries that were answered."""
         if not (self.attacks[kind] and seen):
             return
         card = self.auditor.card(
@@ -256,14 +241,12 @@ class InferenceServer:
             answers="known: the server gave them",
             **self._values(kind),
         )
-        judges = self._judges(task, kind, seen, card)
-        seen = [one for one in seen if one.partition in judges]
-        if not seen:
+        if not (seen := judged(self.auditor, task, kind, seen, card)):
             return
         known = {MODEL + name: t for name, t in self.training.weights().items()}
         observed = Observed(task, known | {DEFENSES + name: t for name, t in pipeline.state().items()}, seen)
         # All attacks on attributes are one piece of work: what they see is large, and kept in a file until they are done.
-        groups = [self.attacks[kind]] if kind is ATTRIBUTE else grouped(self.attacks[kind])[0]
+        groups = [tuple(self.attacks[kind])] if kind is ATTRIBUTE else grouped(self.attacks[kind])[0]
         for at, group in enumerate(groups):
             name = f"{self.label}-r{task.round:04d}-{kind.name}-{at:02d}"
             self.auditor.submit(AttackJob(name, group, kind, observed, card))
@@ -272,9 +255,3 @@ class InferenceServer:
         """How many values the attribute has: below one half, a guess of two is worth as much as its opposite."""
         sensitive = self.training.sensitive()
         return {"attribute_values": int(sensitive.max()) + 1} if kind is ATTRIBUTE and sensitive is not None else {}
-
-    def _judges(self, task: Task, kind: Kind, seen: Sequence[SeenQuery], card: ThreatCard) -> list[int]:
-        """Who scores guesses, asked by having the blind ones scored."""
-        if kind is not ATTRIBUTE:
-            return self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), card)
-        return majority_judges(self.auditor, task, kind, seen, card)

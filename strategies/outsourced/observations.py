@@ -23,12 +23,7 @@ from strategies.training.central_training import train_alone
 
 @dataclass(frozen=True)
 class SeenUpload(Seen):
-    """Attacked images of one batch of an upload.
-
-    Attributes:
-        images: (B, C, H, W), as they came.
-        labels: (B,) int64.
-    """
+    """Attacked images of one batch of an upload, (B, C, H, W) as they came, with labels (B,) int64."""
 
     images: Tensor
     labels: Tensor

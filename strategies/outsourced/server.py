@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 from torch import Tensor
 
 from attacks.base import Attack
@@ -15,14 +15,16 @@ from clients.outsourced.plan import OutsourcedPlan
 from clients.outsourced.uploads import UPLOAD_ROUND
 from clients.task.batches import chunks, join
 from clients.task.task import Task
-from clients.wire.records import tensors_of, to_record, values_of
+from clients.wire.records import tensors_of, to_record
 from defenses.base import Batch
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed, Seen, part_of
+from strategies.audit.majority import judged
 from strategies.audit.score_rows import mean_and_interval
 from strategies.audit.threat_card import KnownLabels, ThreatCard
-from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies, fault, require_enough
+from strategies.exchange.collection import BatchCollection
+from strategies.exchange.guard import GuardedExchange, TooFewReplies, seconds_of
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD, SeenCollection, SeenUpload
 from strategies.training.central_training import CentralTraining
 from strategies.training.evaluation import fault_in_report, record_reports
@@ -31,42 +33,36 @@ UPLOADS, WHOLE = "uploads/", "whole/"
 """Prefixes of what a checkpoint keeps beside the training: batches, and the seconds of who uploaded all that they have."""
 
 
+@dataclass(eq=False)
 class OutsourcedServer:
     """Trains one pipeline's model.
 
-    Args:
-        plan: What the run fixes.
-        auditor: Queues attacks and has them scored.
+    Attributes:
         sizes: Partition -> training examples of the client.
-        attacks: Kind of observation -> attacks on it.
         attack_rounds: Attacked rounds; ``plan.rounds`` + 1 is the model after the last one.
         min_usable: Share of the clients that must answer usably, or the run stops.
         batches_per_message: Batches of an upload in one message.
         label: Short name of the pipeline for file names.
+        accuracy: Of the current model on clean test images.
+        uploads: Partition -> the batches of its upload.
+        whole: Partitions that have uploaded all that they have.
     """
 
-    def __init__(
-        self,
-        plan: OutsourcedPlan,
-        auditor: Auditor,
-        sizes: Mapping[int, int],
-        attacks: Mapping[Kind, Iterable[Attack[Any, Any]]],
-        attack_rounds: Iterable[int],
-        min_usable: float,
-        batches_per_message: int,
-        label: str,
-    ) -> None:
-        self.plan, self.auditor, self.sizes, self.label = plan, auditor, dict(sorted(sizes.items())), label
-        self.attacks = {kind: tuple(chosen) for kind, chosen in attacks.items()}
-        self.attack_rounds = frozenset(attack_rounds)
-        self.exchange = GuardedExchange(auditor.exchange, auditor.recorder, min_usable)
-        self.batches_per_message = batches_per_message
+    plan: OutsourcedPlan
+    auditor: Auditor
+    sizes: Mapping[int, int]
+    attacks: Mapping[Kind, Sequence[Attack[Any, Any]]]
+    attack_rounds: Iterable[int]
+    min_usable: float
+    batches_per_message: int
+    label: str
+
+    def __post_init__(self) -> None:
+        self.sizes, self.attack_rounds = dict(sorted(self.sizes.items())), frozenset(self.attack_rounds)
+        self.exchange = GuardedExchange(self.auditor.exchange, self.auditor.recorder, self.min_usable)
         self.accuracy: float | None = None
-        """Of the current model on clean test images."""
         self.uploads: dict[int, list[Batch]] = {}
-        """Partition -> the batches of its upload."""
         self.whole: set[int] = set()
-        """Partitions that have uploaded all that they have."""
         self._seconds = dict.fromkeys(self.sizes, 0.0)
         """Partition -> seconds of work for its upload."""
         self._training: CentralTraining | None = None
@@ -84,19 +80,14 @@ class OutsourcedServer:
             partition: self.plan.upload_passes * chunks(size, self.plan.batch_size)
             for partition, size in self.sizes.items()
         }
-        self.whole, refused = set(work), set[int]()
-        for first in range(0, max(map(len, work.values())), self.batches_per_message):
-            answers = self._next_message(task, first, work)
-            refused.update(answers.refused)
-            # The share is of all clients: the last messages may be for a single one, whose rest is all that its failure costs.
-            others = sorted(set(work) - refused)
-            require_enough(task, "train.upload", others, sorted(self.whole), self.exchange.min_usable)
-            for partition, reply in answers.items():
-                images, targets = tensors_of(reply, "images"), tensors_of(reply, "targets")
-                mine = self.uploads.setdefault(partition, [])
-                mine += [Batch(images[name], targets[name]) for name in sorted(images, key=int)]
-                told = values_of(reply, "metrics").get("train-seconds")
-                self._seconds[partition] += told if isinstance(told, int | float) else 0.0
+        card = self.plan.data_card()
+        collection = BatchCollection(self.exchange, task, "train.upload", work, self.batches_per_message)
+        self.whole = collection.whole
+        for partition, reply in collection.replies({"images": card.input_shape, "targets": (card.num_classes,)}, {}):
+            images, targets = tensors_of(reply, "images"), tensors_of(reply, "targets")
+            mine = self.uploads.setdefault(partition, [])
+            mine += [Batch(images[name], targets[name]) for name in sorted(images, key=int)]
+            self._seconds[partition] += seconds_of(reply, "train-seconds")
         if not self.uploads:
             raise TooFewReplies(f"{self.plan.pipeline or 'no defence'}: no client uploaded anything")
         self._begin()
@@ -110,31 +101,6 @@ class OutsourcedServer:
         pieces = (Batch(*pair) for pair in zip(images, targets, strict=True))
         self.uploads = {partition: [next(pieces) for _ in self.uploads[partition]] for partition in order}
         self._training = CentralTraining(self.plan, examples, ("outsourced", self.plan.seed))
-
-    def _next_message(self, task: Task, first: int, work: Mapping[int, list[Tensor]]) -> Answers:
-        """Asks those that have failed in nothing so far for their batches from ``first`` on."""
-        asked = [partition for partition, batches in work.items() if partition in self.whole and first < len(batches)]
-        config = self.exchange.config(task, first=first, count=self.batches_per_message)
-        posted = self.exchange.post("train.upload", {p: RecordDict({"config": config}) for p in asked})
-        at_least = None if first == 0 else 0.0
-        answers = self.exchange.receive(task, posted, self._fault_in(first, work), at_least=at_least)
-        self.whole -= set(asked) - set(answers)
-        return answers
-
-    def _fault_in(self, first: int, work: Mapping[int, list[Tensor]]) -> Any:
-        card = self.plan.data_card()
-
-        def fault_in(partition: int, reply: Message) -> str:
-            sizes = [len(batch) for batch in work[partition][first : first + self.batches_per_message]]
-            for record, shape in (("images", card.input_shape), ("targets", (card.num_classes,))):
-                expected = {
-                    str(first + at): np.broadcast_to(np.float32(0), (size, *shape)) for at, size in enumerate(sizes)
-                }
-                if why := fault(reply, expected, record):
-                    return why
-            return ""
-
-        return fault_in
 
     def _record_uploads(self, task: Task) -> None:
         row = self.auditor.recorder.row
@@ -169,7 +135,7 @@ class OutsourcedServer:
         return sent | whole
 
     def restore(self, tensors: Mapping[str, Tensor], accuracy: float | None) -> None:
-        """Goes on from what ``tensors`` and ``uploaded`` gave, together; nobody uploads again."""
+        """Go on from what ``tensors`` and ``uploaded`` gave, together; no client uploads again."""
         sent: dict[int, dict[int, dict[str, Tensor]]] = {}
         for name, tensor in part_of(tensors, UPLOADS).items():
             partition, at, kind = name.split("/")
@@ -186,7 +152,7 @@ class OutsourcedServer:
     # Rounds -------------------------------------------------------------------------------------------------------------
 
     def train_round(self, server_round: int) -> None:
-        """Attacks what the round begins with if it is to be attacked, then trains; the first round tells of the uploads."""
+        """Attack what the round begins with if it is to be attacked, then train; the first round records the uploads."""
         training, task = self.training, self.plan.at(server_round)
         self.observe_model(server_round)
         # Not when they are collected, which is before: rows of this round are written anew when a run is resumed before its end.
@@ -210,9 +176,9 @@ class OutsourcedServer:
     # Attacks ------------------------------------------------------------------------------------------------------------
 
     def observe_model(self, server_round: int) -> None:
-        """Attacks the uploads in the first attacked round, as they never change, and any model that was trained before.
+        """Attack the uploads in the first attacked round, as they never change, and any model that was trained before.
 
-        Of an upload that broke off, the client cannot say what the model was trained on: nobody could judge a guess.
+        Of an upload that broke off, the client cannot say what the model was trained on, so that no guess could be judged.
         """
         self.auditor.collect()
         if server_round not in self.attack_rounds:
@@ -236,15 +202,12 @@ class OutsourcedServer:
         return found
 
     def _collection(self, partition: int) -> SeenCollection:
-        """All that a client has uploaded, which is all that it was asked for."""
         sent = join(self.uploads[partition])
         return SeenCollection(partition, 0, self.sizes[partition], sent.images, sent.targets, self.plan.upload_passes)
 
     def _observe(self, task: Task, kind: Kind, weights: dict[str, Tensor], seen: list[Any]) -> None:
         card = self._card(task, kind, seen)
-        judges = self.auditor.baselines(task, kind, sorted({one.partition for one in seen}), card)
-        seen = [one for one in seen if one.partition in judges]
-        if not seen:
+        if not (seen := judged(self.auditor, task, kind, seen, card)):
             return
         observed = Observed(task, weights, seen)
         at_once, over_rounds = grouped(self.attacks[kind])
@@ -253,7 +216,6 @@ class OutsourcedServer:
             self.auditor.submit(AttackJob(name, group, kind, observed, card))
 
     def _card(self, task: Task, kind: Kind, seen: list[Seen]) -> ThreatCard:
-        """The threat card: what the server saw and knew."""
         passes = self.plan.upload_passes
         mixes = any(defense.mixes_examples for defense in task.plan.defenses().defenses)
         of_one: str | int = "several mixtures" if mixes else passes

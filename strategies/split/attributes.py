@@ -18,7 +18,7 @@ from clients.task.task import Task
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
-from strategies.audit.majority import majority_judges
+from strategies.audit.majority import judged
 from strategies.audit.threat_card import KnownLabels
 from strategies.split.evaluation import Listener
 from strategies.split.observations import TOKEN_ATTRIBUTE, SeenTestTokens
@@ -26,15 +26,10 @@ from strategies.split.server import SplitServer
 
 
 class AttributeAudit:
-    """Queues the attacks on what evaluations sent.
+    """Queues the attacks on the sensitive attribute in what evaluations sent.
 
-    Args:
-        auditor: Has attacks run and scored.
-        attacks: On the sensitive attribute.
-        rounds: Attacked rounds; what is attacked is the evaluation behind a round, of the model that it leaves. Who attacks the
-            model after the last round attacks the last evaluation: no other follows.
-        last_round: The last round that trains.
-        label: Short name of the pipeline for file names.
+    What is attacked is the evaluation behind an attacked round, of the model that it leaves; for the model after the last round it
+    is the last evaluation, as no other follows.
     """
 
     def __init__(
@@ -72,8 +67,7 @@ class AttributeAudit:
             labels=KnownLabels.UNKNOWN,
             transmissions=1,
         )
-        judges = majority_judges(self.auditor, task, TOKEN_ATTRIBUTE, seen, card)
-        if seen := [one for one in seen if one.partition in judges]:
+        if seen := judged(self.auditor, task, TOKEN_ATTRIBUTE, seen, card):
             observed = Observed(task, server.weights(), seen)
             # One piece of work: what the attacks see is large, and kept in a file until they are done.
             name = f"{self.label}-r{task.round:04d}-{TOKEN_ATTRIBUTE.name}-00"

@@ -7,8 +7,7 @@ unless an upper bound asks for it (``SmashedAttack.beyond_run``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,37 +25,22 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
-from strategies.exchange.guard import fault
-from strategies.split.exchange import like
+from strategies.exchange.guard import fault, like
 from strategies.split.observations import SMASHED, SeenTokens
 from strategies.split.server import Holder, SplitServer
 
 
+@dataclass(frozen=True)
 class SplitAudit:
-    """Asks for audit batches and queues the attacks on them.
+    """Asks for audit batches and queues the attacks on them, in the attacked ``rounds``."""
 
-    Args:
-        auditor: Queues attacks and has them scored.
-        attacks: On smashed data.
-        rounds: Attacked rounds.
-        label: Short name of the pipeline for file names.
-    """
-
-    def __init__(
-        self, auditor: Auditor, attacks: tuple[SmashedAttack[Any], ...], rounds: Iterable[int], label: str
-    ) -> None:
-        self.auditor = auditor
-        self.attacks = attacks
-        self.rounds = frozenset(rounds)
-        self.label = label
+    auditor: Auditor
+    attacks: tuple[SmashedAttack[Any], ...]
+    rounds: frozenset[int]
+    label: str
 
     def transmissions(self, task: Task, num_train: int) -> int:
-        """How often the audit of the task's round sends an image: as the most curious attack wishes and the run allows.
-
-        Args:
-            task: Orders of the round.
-            num_train: Training examples of the client.
-        """
+        """How often the audit of the task's round sends an image: as often as the most demanding attack asks and the run allows."""
         most = most_transmissions(task, num_train)
         of = [(attack.transmissions_behind(task.plan.defenses()), attack.beyond_run) for attack in self.attacks]
         return max((wished if beyond else min(wished, most) for wished, beyond in of), default=0)
@@ -64,8 +48,8 @@ class SplitAudit:
     def extra_transmissions(self, task: Task, num_train: int) -> int:
         """How often all audits up to the task's round have sent one example of a client, at most.
 
-        Training examples; test images where the server learned from the training images (``auxiliary_data`` "private").
-        The last round's number holds the audit of the final model as well.
+        Training examples; test images where the server learned from the training images (``auxiliary_data`` "private"). The
+        last round's number holds the audit of the final model as well.
         """
         until = task.round if task.round < task.plan.rounds else max(self.rounds, default=0)
         return sum(
@@ -75,7 +59,7 @@ class SplitAudit:
         )
 
     def observe(self, task: Task, server: SplitServer) -> None:
-        """One round's observations; each attack sees what it asks for, as far as the run itself has sent it by then.
+        """Queue one round's attacks; each sees what it asks for, as far as the run itself has sent it by then.
 
         Raises:
             TooFewReplies: When too few clients answer.
@@ -177,7 +161,6 @@ class SplitAudit:
         ]  # fmt: skip
 
     def _card(self, task: Task, server: SplitServer, seen: list[SeenTokens], transmissions: int | str) -> ThreatCard:
-        """The threat card: what the server saw and knew."""
         private = task.plan.auxiliary_data == "private"
         travelling = any(holder.labels is None for holder in server.holders.values())
         return self.auditor.card(
@@ -201,9 +184,9 @@ def window(task: Task) -> tuple[int, int]:
     """Rounds, both included, whose transmissions of an image belong to the client half of the attacked round.
 
     With a frozen half these are all rounds so far: training images are sent in training from round 1, test images in the
-    evaluation behind every round from 0. A trained half has these weights in the attacked round alone, and a test image was sent
-    with them once, when the round before was evaluated; what it sent at other times are tokens of another half. The model after
-    the last round has the number ``rounds`` + 1, in which nobody trains.
+    evaluation behind every round from 0. A trained half has these weights in the attacked round alone, and a test image was
+    sent with them once, when the round before was evaluated; what it sent at other times are tokens of another half. The
+    model after the last round has the number ``rounds`` + 1, in which no client trains.
     """
     until = min(task.round, task.plan.rounds)
     if task.plan.auxiliary_data == "private":
@@ -225,9 +208,9 @@ def as_sent(values: Tensor, transmissions: int, counts: Tensor) -> Tensor:
     Args:
         values: (R, B, ...), one entry for each transmission and image.
         transmissions: Transmissions to keep, at most R.
-        counts: (n,), how often the first n images of the batch were sent. Where that is below ``transmissions``, an image's own
-            transmissions come again, from the first: a decoder of a fixed number of them has its inputs, and nothing new in
-            them. An image that was never sent is seen once, in the audit batch.
+        counts: (n,), how often the first n images of the batch were sent. Where that is below ``transmissions``, an image's
+            own transmissions come again, from the first: a decoder of a fixed number of them has its inputs, and nothing new
+            in them. An image that was never sent is seen once, in the audit batch.
 
     Returns:
         (transmissions, B, ...), memory of its own.
@@ -252,7 +235,6 @@ def audit_sizes(task: Task, holder: Holder) -> tuple[int, int]:
 
 
 def _slice(seen: SeenTokens, attack: SmashedAttack[Any], transmissions: int, counts: Tensor) -> SeenTokens:
-    """What one attack gets to see."""
     step = attack.needs_step and seen.gradient is not None
     counts = torch.full_like(counts, transmissions) if attack.beyond_run else counts
     told = attack.reveals_order and seen.orders is not None

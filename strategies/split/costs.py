@@ -17,8 +17,8 @@ def record_costs(plan: SplitPlan, rows: Rows) -> None:
     """Rows "edge-parameters", "edge-macs", "edge-training-macs" and "edge-peak-bytes"; for shuffles the decimal logarithms
     "log10-orders" (Eq. 7 of Yao et al., ICDM 2022) and "log10-target-share" (Eq. 8 over Eq. 7).
 
-    Multiply-accumulates are counted, per image, through the client half and its defences. Memory is that of parameters, gradients
-    and activations of one image (two where images are shuffled with each other), not of a process.
+    Multiply-accumulates are counted, per image, through the client half and its defences. Memory is that of parameters,
+    gradients and activations of one image (two where images are shuffled with each other), not of a process.
     """
     task = plan.at(0)
     images = 2 if any(defense.mixes_examples for defense in plan.defenses().smashed_defenses) else 1

@@ -19,8 +19,7 @@ from clients.task.task import Task
 from clients.training.evaluation import device
 from clients.wire.records import tensors_of, to_record, values_of
 from clients.wire.texts import shortened
-from strategies.exchange.guard import fault
-from strategies.split.exchange import like
+from strategies.exchange.guard import fault, like
 from strategies.split.server import SplitServer
 
 Listener = Callable[[int, Tensor], None]
@@ -30,15 +29,10 @@ COUNTS = ("true-positives", "false-positives", "false-negatives")
 
 
 def evaluate(task: Task, server: SplitServer, listener: Listener | None = None) -> float:
-    """Writes rows of the test accuracy, the loss and Matthews' correlation, and returns the accuracy.
+    """Write rows of the test accuracy, the loss and Matthews' correlation, and return the accuracy.
 
-    The counts of all clients are pooled before anything is divided. Test images are protected as in use; without a defence the
-    same numbers stand for clean images.
-
-    Args:
-        task: Orders of the round.
-        server: Its halves answer.
-        listener: Who hears what the clients send.
+    The counts of all clients are pooled before anything is divided. Test images are protected as in use; without a defence
+    the same numbers stand for clean images. ``listener`` gets what the clients send.
 
     Raises:
         TooFewReplies: When too few clients take part.

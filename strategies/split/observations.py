@@ -50,11 +50,7 @@ class SeenTokens(Seen):
 
 @dataclass(frozen=True)
 class SeenTestTokens(Seen):
-    """The first test images of one client, as one evaluation sent them.
-
-    Attributes:
-        features: (B, N, D), after all defences.
-    """
+    """The first test images of one client, as one evaluation sent them: ``features`` (B, N, D), after all defences."""
 
     features: Tensor
 

@@ -1,19 +1,56 @@
-"""What the server of a split run holds, and whom it talks to."""
+"""What the server of a split run holds, and its round trips with the clients, whose costs are counted."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+from flwr.app import ArrayRecord
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
 from clients.split.plan import SplitPlan
+from clients.task.task import Task
 from clients.training.evaluation import device
 from strategies.audit.auditor import Auditor
-from strategies.split.exchange import SplitExchange
+from strategies.exchange.exchange import Exchange, Posted
+from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, Rows, seconds_of
 from strategies.split.observations import EDGE, SERVER
+
+
+@dataclass
+class Tally:
+    """What a round cost each client: partition -> seconds of work, and bytes of tensors that it sent.
+
+    Attributes:
+        failed: Partitions of which at least one reply could not be used.
+    """
+
+    seconds: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    failed: set[int] = field(default_factory=set)
+
+
+class SplitExchange(GuardedExchange):
+    """The guarded exchange of one pipeline, with the costs of a round (see ``GuardedExchange`` for the arguments)."""
+
+    def __init__(self, exchange: Exchange, rows: Rows, min_usable: float) -> None:
+        super().__init__(exchange, rows, min_usable)
+        self.tally = Tally()
+
+    def receive(
+        self, task: Task, posted: Posted, fault_in: FaultIn | None = None, *, at_least: float | None = None
+    ) -> Answers:
+        """The usable replies, counted."""
+        good = super().receive(task, posted, fault_in, at_least=at_least)
+        self.tally.failed |= set(posted.contents) - set(good)
+        for partition, reply in good.items():
+            self.tally.seconds[partition] += seconds_of(reply, "train-seconds")
+            records = [record for record in reply.content.values() if isinstance(record, ArrayRecord)]
+            self.tally.sent[partition] += sum(len(array.data) for record in records for array in record.values())
+        return good
 
 
 @dataclass(frozen=True)
@@ -21,10 +58,8 @@ class Holder:
     """What the server knows of one client's data.
 
     Attributes:
-        num_train: Training examples.
-        num_test: Test examples.
-        labels: Classes (num_train,) or label vectors (num_train, K), int64, where they sit at the server; None where they travel
-            with the tokens.
+        labels: Classes (num_train,) or label vectors (num_train, K), int64, where they sit at the server; None where they
+            travel with the tokens.
     """
 
     num_train: int
@@ -33,15 +68,7 @@ class Holder:
 
 
 class SplitServer:
-    """The server half, the client half as last averaged, and the exchange with the clients.
-
-    Args:
-        plan: What the run fixes for the clients.
-        auditor: Queues attacks and has them scored.
-        holders: Partition -> what the server knows of its data.
-        batches_per_message: K.
-        min_usable: Share of the asked clients that must send something usable.
-    """
+    """The server half, the client half as last averaged, and the exchange with the clients."""
 
     def __init__(
         self,

@@ -32,13 +32,12 @@ from clients.wire.records import tensors_of, to_record
 from strategies.audit.auditor import Auditor
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.exchange import Posted
-from strategies.exchange.guard import fault, require_enough
+from strategies.exchange.guard import fault, numbered, require_enough
 from strategies.split.attributes import AttributeAudit
 from strategies.split.audit import SplitAudit
 from strategies.split.evaluation import evaluate
-from strategies.split.exchange import Tally, numbered
 from strategies.split.observations import EDGE, SERVER
-from strategies.split.server import Holder, SplitServer
+from strategies.split.server import Holder, SplitServer, Tally
 from strategies.training.smashed_privacy import WITH_PROBES, record_privacy
 
 OPTIMIZER = "optimizer/"
@@ -70,8 +69,6 @@ class Schedule:
 
 @dataclass
 class _Progress:
-    """What a round has trained on."""
-
     expected: int
     batches: int = 0
     examples: int = 0
@@ -82,7 +79,7 @@ class SplitFed(SplitServer):
     """Trains the server half on what clients send, and averages their halves.
 
     Args:
-        plan: What the run fixes for the clients; round and learning rate are filled in here.
+        plan: What the run fixes for the clients.
         auditor: Queues attacks and has them scored.
         holders: Partition -> what the server knows of its data.
         schedule: Learning rates.
@@ -160,11 +157,7 @@ class SplitFed(SplitServer):
         self._record(task, progress, time.perf_counter() - start)
 
     def observe_model(self, server_round: int) -> None:
-        """Attacks a round's model, if it is to be attacked; nothing is trained.
-
-        Raises:
-            TooFewReplies: When too few clients answer.
-        """
+        """Attack a round's model, if it is to be attacked; nothing is trained. ``TooFewReplies`` when too few clients answer."""
         self.auditor.collect()
         if server_round in self.attack_rounds:
             self._audit.observe(self._task(server_round), self)
@@ -184,10 +177,7 @@ class SplitFed(SplitServer):
         return self._sizes[partition]
 
     def _steps(self, task: Task, progress: _Progress) -> dict[int, RecordDict]:
-        """All ``train.step`` messages of a round; returns the gradients that nobody has been sent yet.
-
-        The clients take turns in two waves: while the server trains on what one wave sent, the other computes.
-        """
+        """All ``train.step`` messages of a round, in two waves; returns the gradients that were not sent yet."""
         partitions, count = list(self.holders), self.batches_per_message
         waves = [wave for wave in (partitions[0::2], partitions[1::2]) if wave]
         gradients: dict[int, RecordDict] = {}
@@ -209,7 +199,7 @@ class SplitFed(SplitServer):
     def _post(
         self, task: Task, wave: Sequence[int], first: int, gradients: dict[int, RecordDict], begun: set[int]
     ) -> Posted:
-        """Orders the batches from ``first`` of those in a wave who have any left; takes the gradients that it sends along."""
+        """Order the batches from ``first`` of the clients in a wave; takes the gradients that it sends along."""
         travelling = any(holder.labels is None for holder in self.holders.values())
         config = self.exchange.config(
             task, first=first, count=self.batches_per_message, labels="client" if travelling else "server",
@@ -234,7 +224,7 @@ class SplitFed(SplitServer):
             labels = self.holders[partition].labels
             if labels is None:
                 return fault(reply, numbered([(size, classes) for size in sizes]), "targets")
-            if why := fault(reply, numbered([(size,) for size in sizes], np.int64), "examples"):
+            if why := fault(reply, numbered([(size,) for size in sizes], dtype=np.int64), "examples"):
                 return why
             named = torch.cat(list(tensors_of(reply, "examples").values()))
             inside = int(named.min()) >= 0 and int(named.max()) < len(labels)
@@ -260,7 +250,6 @@ class SplitFed(SplitServer):
         return {p: RecordDict({"gradients": to_record(theirs)}) for p, theirs in gradients.items()}
 
     def _batches(self, partition: int, reply: Message) -> list[tuple[str, Tensor, Tensor]]:
-        """Number in the message, tokens and targets of each batch."""
         features, labels = tensors_of(reply, "features"), self.holders[partition].labels
         if labels is None:
             targets = tensors_of(reply, "targets")
@@ -303,7 +292,7 @@ class SplitFed(SplitServer):
         row(task, metric="bytes-per-sample", value=4.0 * math.prod(self.token_shape), n=progress.examples)
 
     def _record_privacy(self, task: Task) -> None:
-        """The budgets of whoever was sent most often, by training or evaluation, and with the audits."""
+        """The budgets of the example that was sent most often, by training or evaluation, and with the audits."""
         evaluated = task.round + 1  # a test image goes out behind every round, round 0 and this one included
         sent, asked = [evaluated], [evaluated]
         for holder in self.holders.values():

@@ -92,10 +92,7 @@ class CentralTraining:
 def train_alone(plan: WholeModelPlan, batch: Batch, seed: int) -> nn.Module:
     """A model trained on examples of the server's own as on uploads, the clients' input defences included; in eval mode.
 
-    Args:
-        plan: What the run fixes.
-        batch: The examples.
-        seed: Of the weights, the protection and the training; the run's own seeds are not touched.
+    Weights, protection and training follow from ``seed``; the run's own seeds are not touched.
     """
     own_seed = int(torch.randint(2**31, (), generator=generator_for("alone", plan.seed, seed)))
     alone, pipeline, key = replace(plan, seed=own_seed), plan.defenses(), ("alone", own_seed)

@@ -17,12 +17,7 @@ REPORTED = tuple(f"test-{what}-{name}" for what in ("accuracy", "loss") for name
 
 
 def fault_in_report(_: int, reply: Message, shares: Sequence[str] = ()) -> str:
-    """Why a client's evaluation cannot be one, or "".
-
-    Args:
-        reply: The client's reply.
-        shares: Names of numbers from 0 to 1 that it reports besides.
-    """
+    """Why a client's evaluation cannot be one, or ""; ``shares`` are the names of numbers from 0 to 1 that it reports besides."""
     found, names = values_of(reply, "metrics"), (*REPORTED, *shares)
     if set(found) != {*names, "num-examples"}:
         return f"metrics: {shortened(sorted(found)[:20])}; expected num-examples, {', '.join(names)}"
@@ -41,13 +36,8 @@ def fault_in_report(_: int, reply: Message, shares: Sequence[str] = ()) -> str:
 def record_reports(
     task: Task, replies: Mapping[int, Message], rows: Rows, shares: Sequence[str] = ()
 ) -> dict[str, float]:
-    """Means over the test examples of all clients, and a row for each; nothing of no reply.
-
-    Args:
-        task: Orders of the round.
-        replies: Partition -> reply that ``fault_in_report`` lets pass.
-        rows: Where the rows go.
-        shares: See ``fault_in_report``.
+    """Means over the test examples of all clients, and a row for each; nothing of no reply. See ``fault_in_report`` for
+    ``shares``.
     """
     found = [values_of(reply, "metrics") for reply in replies.values()]
     total = sum(int(one["num-examples"]) for one in found)

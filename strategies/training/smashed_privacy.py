@@ -16,8 +16,8 @@ ALL_CUTS = "epsilon-all-cuts"
 def record_privacy(task: Task, rows: Rows, releases: int, more: Mapping[str, int]) -> None:
     """Rows "epsilon" and "delta" of clipped and noised smashed data, and others of more that was sent of the same example.
 
-    Each is the exact budget of independent Gaussian noise on that many transmissions of an example, which the column "releases"
-    says; it grows with the square root of their number and not by adding up.
+    Each is the exact budget of independent Gaussian noise on that many transmissions of an example, which the column
+    "releases" says; it grows with the square root of their number and not by adding up.
 
     Args:
         task: Orders of the round.

@@ -23,14 +23,10 @@ _MOST_UNPACKED = 2**32
 
 
 def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
-    """Reads an IDX file of unsigned bytes, gzipped or not (told from its content, as names are not to be trusted).
+    """Read an IDX file of unsigned bytes with ``ndim`` dimensions (3: images, 1: labels), gzipped or not, as its content says.
 
-    Layout, big-endian: two zero bytes, the type (8 for unsigned bytes), the number of dimensions, each dimension as 32
-    bits, the values in row-major order.
-
-    Args:
-        path: The file.
-        ndim: Dimensions expected: 3 for images, 1 for labels.
+    Layout, big-endian: two zero bytes, the type (8 for unsigned bytes), the number of dimensions, each dimension as 32 bits,
+    the values in row-major order.
 
     Raises:
         DataError: When the file is no such file, is truncated or has bytes left over.
@@ -128,7 +124,7 @@ def _array(pickled: _PickledType) -> NDArray[np.uint8]:
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """Reads a pickled dictionary of arrays of bytes, numbers and texts, as Python 2 wrote it; refuses everything else.
+    """Read a pickled dictionary of arrays of bytes, numbers and texts, as Python 2 wrote it; refuse everything else.
 
     torchvision's reader would run whatever a file says, and calls a damaged file "not found".
 
@@ -146,7 +142,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
 
 
 def read_cifar(batches: Sequence[Path], label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Reads batches of CIFAR: images (N, 3, 32, 32) and labels (N,).
+    """Read batches of CIFAR: images (N, 3, 32, 32) and labels (N,).
 
     A batch holds under "data" one row of 3072 bytes per image, channel by channel, and its labels under ``label_key``.
 

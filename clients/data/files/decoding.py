@@ -20,11 +20,8 @@ MOST_LEVELS = 65535
 
 @dataclass(frozen=True)
 class Decoded:
-    """A picture and what was lost on the way.
-
-    Attributes:
-        image: uint8 (1, C, H, W), upright; C is 1 where its channels are equal, else 3.
-        notes: What of the file is not in ``image``.
+    """A picture, uint8 (1, C, H, W), upright, C = 1 where its channels are equal, else 3; ``notes`` say what of the file is
+    lost.
     """
 
     image: Tensor
@@ -32,7 +29,7 @@ class Decoded:
 
 
 def decode(path: Path) -> Tensor:
-    """Reads any picture that Pillow can: uint8 (1, C, H, W) with C = 1 when its channels are equal, else 3.
+    """Read any picture that Pillow can: uint8 (1, C, H, W) with C = 1 when its channels are equal, else 3.
 
     A rotation noted by the camera is applied, transparency is dropped, and 16-bit grey is scaled to 8 bits.
 
@@ -91,11 +88,7 @@ def merge_equal(image: Tensor) -> Tensor:
 
 
 def _levels(picture: Image.Image) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.uint8]], list[str]]:
-    """Grey or colour levels (H, W, C) of a picture, and what they lack.
-
-    Raises:
-        DataError: When its values have no known range.
-    """
+    """Grey or colour levels (H, W, C) of a picture, and what they lack."""
     if picture.mode == "F":
         raise DataError("holds floating-point values of unknown range; convert it to 8-bit levels")
     if not picture.mode.startswith("I"):

@@ -51,7 +51,7 @@ class Place:
             elsewhere: Where else it may lie, in words.
 
         Raises:
-            MissingDataError: When there is none, saying where it was looked for and what to do.
+            MissingDataError: When there is none.
         """
         exists = Path.is_dir if wanted.endswith("/") else Path.is_file
         found = next(filter(exists, candidates), None)
@@ -68,14 +68,20 @@ class Place:
         return found
 
 
-def idx(place: Place, dataset: str, names: str, mean: float, std: float) -> Source:
-    """MNIST and its relatives: four IDX files, in ``data_dir`` or where torchvision puts them."""
+def _torchvision(dataset: str) -> Callable[[str], object]:
+    """What downloads a data set of torchvision into a directory."""
 
-    def fetch(root: str) -> None:
+    def fetch(root: str) -> object:
         from torchvision import datasets  # type: ignore[import-untyped]
 
-        getattr(datasets, dataset)(root, download=True)
+        return getattr(datasets, dataset)(root, download=True)
 
+    return fetch
+
+
+def idx(place: Place, dataset: str, names: str, mean: float, std: float) -> Source:
+    """MNIST and its relatives: four IDX files, in ``data_dir`` or where torchvision puts them."""
+    fetch = _torchvision(dataset)
     roots, elsewhere = [place.root, place.root / dataset / "raw", place.root / "raw"], ""
     if dataset == "FashionMNIST" and not place.given:
         roots.append(SYSTEM_FASHION_MNIST)
@@ -98,15 +104,7 @@ def fashion(place: Place) -> Source:
 
 def cifar10(place: Place) -> Source:
     """CIFAR-10: batches as pickled by its authors."""
-    names = (
-        "data_batch_1",
-        "data_batch_2",
-        "data_batch_3",
-        "data_batch_4",
-        "data_batch_5",
-        "test_batch",
-        "batches.meta",
-    )
+    names = (*(f"data_batch_{at}" for at in range(1, 6)), "test_batch", "batches.meta")
     titles, train, test = _cifar(place, "CIFAR10", "cifar-10-batches-py", names, ("labels", "label_names"), 10)
     return Source(train, test, titles, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 
@@ -122,12 +120,7 @@ def _cifar(
     place: Place, dataset: str, folder: str, names: tuple[str, ...], keys: tuple[str, str], num_classes: int
 ) -> tuple[tuple[str, ...], Part, Part]:
     """Class names, training part and test part; ``names`` are training batches, test batch and file of names."""
-
-    def fetch(root: str) -> None:
-        from torchvision import datasets
-
-        getattr(datasets, dataset)(root, download=True)
-
+    fetch = _torchvision(dataset)
     first = place.find([place.root / folder / names[0], place.root / names[0]], f"{folder}/{names[0]}", fetch)
     files = [place.find([first.parent / name], f"{first.parent.name}/{name}", fetch) for name in names]
     titles = tuple(read_pickle(files[-1]).get(keys[1], ()))
@@ -138,13 +131,7 @@ def _cifar(
 
 def celeba(place: Place) -> Source:
     """CelebA: pictures beside two lists, by the attributes that the option names."""
-
-    def fetch(root: str) -> None:
-        from torchvision import datasets
-
-        datasets.CelebA(root, download=True)
-
-    wanted = "img_align_celeba"
+    wanted, fetch = "img_align_celeba", _torchvision("CelebA")
     pictures = place.find([place.root / "celeba" / wanted, place.root / wanted], f"celeba/{wanted}/", fetch)
     for file in ("list_attr_celeba.txt", "list_eval_partition.txt"):
         place.find([pictures.parent / file], f"{pictures.parent.name}/{file}", fetch)

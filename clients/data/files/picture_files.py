@@ -29,14 +29,14 @@ Statistics of the pictures would differ from client to client, and tell the othe
 def folder(root: Path, skip_broken: bool = False) -> Source:
     """A folder per class, or such folders inside ``train`` and ``test``; grey when every picture is, else RGB.
 
-    Without ``train`` and ``test``, a fifth of each class (rounded) tests: those whose file names have the smallest
-    hash, so that few pictures change sides when others come or go. Class names are the sorted folder names; an empty
-    folder counts, so that clients who lack a class can agree with the others.
+    Without ``train`` and ``test``, a fifth of each class (rounded) tests: those whose file names have the smallest hash, so
+    that few pictures change sides when others come or go. Class names are the sorted folder names; an empty folder counts, so
+    that clients who lack a class can agree with the others.
 
     Args:
         root: The folder.
-        skip_broken: Pictures that cannot be read are left out and counted in the notes; for that each is decoded once more. Else
-            the first that is met ends the run.
+        skip_broken: Pictures that cannot be read are left out and counted in the notes; for that each is decoded once more.
+            Else the first that is met ends the run.
 
     Raises:
         DataError: When there are no class folders or no pictures.
@@ -95,7 +95,7 @@ def lfw(root: Path, min_pictures: int) -> Source:
     The official lists split by person, for verification; here every person's pictures are split as ``folder`` does.
 
     Raises:
-        DataError: When nobody has so many.
+        DataError: When fewer than two people have so many.
 
     Source: Huang et al. 2007, Labeled Faces in the Wild.
     """
@@ -109,20 +109,20 @@ def lfw(root: Path, min_pictures: int) -> Source:
 
 
 def celeba(root: Path, attribute: str) -> Source:
-    """Aligned faces of celebrities; class 1 has the attribute and class 0 has not. With many attributes each is a label of its own.
+    """Aligned faces of celebrities; class 1 has the attribute and class 0 has not. With many attributes each is a label of its
+    own.
 
-    Reads ``list_attr_celeba.txt``, ``list_eval_partition.txt`` and ``img_align_celeba/``, with the official training
-    (0) and test (2) parts.
+    Reads ``list_attr_celeba.txt``, ``list_eval_partition.txt`` and ``img_align_celeba/`` in ``root``, with the official
+    training (0) and test (2) parts.
 
     Args:
         root: The folder of these.
-        attribute: One of the 40, or two with a comma between: the second is the sensitive one then, and each part holds equally
-            many pictures of the four combinations, as many as of the rarest, the first in the order of the list. Three or more,
-            or ``ALL``: a vector of labels for every picture, in the order in which the attributes are named.
+        attribute: One of the 40, or two with a comma between: the second is the sensitive one then, and each part holds
+            equally many pictures of the four combinations, as many as of the rarest, the first in the order of the list.
+            Three or more, or ``ALL``: a vector of labels for every picture, in the order in which the attributes are named.
 
     Raises:
-        DataError: When a list is damaged, an attribute is unknown (with those that exist), two are equal, or a combination does not
-            occur.
+        DataError: When a list is damaged, an attribute is unknown, two are equal, or a combination does not occur.
 
     Source: Liu et al. 2015, Deep Learning Face Attributes in the Wild.
     """
@@ -157,7 +157,6 @@ def celeba(root: Path, attribute: str) -> Source:
 
 
 def _wanted(option: str, attributes: Sequence[str]) -> list[str]:
-    """The attributes that an option names."""
     names = list(attributes) if option == ALL else option.split(",")
     if len(set(names)) != len(names) or (option == ALL and len(names) < 3):
         raise DataError(

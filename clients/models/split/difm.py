@@ -29,7 +29,7 @@ HIDDEN = (256, 128)
 
 
 class FieldEmbedding(nn.Module):
-    """Looks up every cell of a row: the client half of a table's model.
+    """Look up every cell of a row: the client half of a table's model.
 
     Args:
         cardinalities: Categories of each column.
@@ -42,10 +42,8 @@ class FieldEmbedding(nn.Module):
         self.table = nn.Embedding(sum(cardinalities), dim)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Rows (B, 1, F, 1) of whole numbers, in any dtype, to embeddings (B, F, D).
-
-        Raises:
-            ValueError: When a number is no category of its column.
+        """Rows (B, 1, F, 1) of whole numbers, in any dtype, to embeddings (B, F, D); ``ValueError`` for a number that is no
+        category.
         """
         codes = rows[:, 0, :, 0].long()
         sizes = torch.tensor(self.cardinalities, device=codes.device)
@@ -84,15 +82,11 @@ class VectorWise(nn.Module):
 class DIFMBranches(nn.Module):
     """Both branches: embeddings (B, F, D) to the two factors of every field.
 
-    As part of a client half it is what precedes the prediction layer (Fig. 8 of Yao et al., ICDM 2022): a token on the wire is
-    (m_vec, m_bit, v) of one field, all that the prediction layer takes. The paper's edge may already have multiplied v by the sum
-    of the factors, which tells the direction of v; its attacker reads m_vec, so that this is on the wire.
+    As part of a client half it is what precedes the prediction layer (Fig. 8 of Yao et al., ICDM 2022): a token on the wire
+    is (m_vec, m_bit, v) of one field, all that the prediction layer takes. The paper's edge may already have multiplied v by
+    the sum of the factors, which reveals the direction of v; its attacker reads m_vec, so that this is on the wire.
 
-    Args:
-        fields: F.
-        dim: D.
-        heads: Of the attention, which divide ``dim``.
-        hidden: Widths of the perceptron's layers.
+    The attention's ``heads`` divide ``dim`` D; ``hidden`` are the widths of the perceptron's layers.
     """
 
     def __init__(self, fields: int, dim: int, heads: int, hidden: Sequence[int] = HIDDEN) -> None:
@@ -122,12 +116,7 @@ class DIFMBranches(nn.Module):
 
 
 class DIFMPrediction(ServerHalf):
-    """The prediction layer: (m_vec, m_bit, v) of every field (B, F, 2 + D) to two logits (B, 2).
-
-    Args:
-        fields: F.
-        dim: D.
-    """
+    """The prediction layer: (m_vec, m_bit, v) of every field (B, F, 2 + D) to two logits (B, 2)."""
 
     def __init__(self, fields: int, dim: int) -> None:
         super().__init__()
@@ -151,20 +140,9 @@ class DIFMPrediction(ServerHalf):
         """Smashed data -> logits."""
         return self.predict(features[..., :NUM_FACTORS].sum(2), features[..., NUM_FACTORS:])
 
-    def fast_parameters(self) -> list[nn.Parameter]:
-        """All: nothing of it is pretrained."""
-        return list(self.parameters())
-
 
 class DIFMServer(ServerHalf):
-    """The server half behind embeddings: (B, F, D), in whatever order they arrive, to two logits (B, 2).
-
-    Args:
-        fields: F.
-        dim: D.
-        heads: Of the attention, which divide ``dim``.
-        hidden: Widths of the perceptron's layers.
-    """
+    """The server half behind embeddings: (B, F, D), in whatever order they arrive, to two logits (B, 2); see ``DIFMBranches``."""
 
     def __init__(self, fields: int, dim: int, heads: int, hidden: Sequence[int] = HIDDEN) -> None:
         super().__init__()
@@ -179,7 +157,3 @@ class DIFMServer(ServerHalf):
         """Embeddings (B, F, D) -> logits (B, 2)."""
         factors = self.branches.vector_factors(features) + self.branches.bit_factors(features)
         return self.prediction.predict(factors, features)
-
-    def fast_parameters(self) -> list[nn.Parameter]:
-        """All: nothing of it is pretrained."""
-        return list(self.parameters())

@@ -75,9 +75,8 @@ class EdgeHalf(nn.Module):
     def encode(self, tokens: Tensor, unshuffled: Tensor | None = None) -> Tensor:
         """Tokens (B, N, D) through the blocks, a class token in front that is dropped behind: (B, N, D).
 
-        Args:
-            tokens: As the stages on tokens left them.
-            unshuffled: As they were embedded; None: the same. DIFM's branches take both; its result is (B, N, ``token_length``).
+        DIFM's branches also take the tokens ``unshuffled``, as they were embedded (None: the same), and give (B, N,
+        ``token_length``).
         """
         if self.branches is not None:
             made: Tensor = self.branches(tokens, tokens if unshuffled is None else unshuffled)

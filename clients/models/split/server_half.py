@@ -9,5 +9,5 @@ class ServerHalf(nn.Module):
     """The server half of a split model: smashed data (B, N, D) -> logits (B, K)."""
 
     def fast_parameters(self) -> list[nn.Parameter]:
-        """Those that are trained at ``learning-rate``; the others at ``block-learning-rate``."""
-        raise NotImplementedError
+        """Those that are trained at ``learning-rate``; the others at ``block-learning-rate``. All where nothing is pretrained."""
+        return list(self.parameters())

@@ -69,13 +69,14 @@ def build_split_model(
         num_classes: Number of logits, at least 2.
         input_shape: (C, H, W) of one image.
         shape: Sizes.
-        seed: Random weights depend on it alone; halves built by client and server agree. The caller's random state stays as it was.
-        pretrained: Path of a file for ``load_pretrained``, whose weights replace all random ones but those of head and adapter;
-            raw patches leave its embedding unused. "": none. Only "vit" has the layers of timm throughout.
+        seed: Random weights depend on it alone; halves built by client and server agree. The caller's random state stays as
+            it was.
+        pretrained: Path of a file for ``load_pretrained``, whose weights replace all random ones but those of head and
+            adapter; raw patches leave its embedding unused. "": none. Only "vit" has the layers of timm throughout.
         cardinalities: Categories of each column, where examples are rows of a table; empty for images.
 
     Raises:
-        ModelError: When the sizes do not fit each other or the images, saying what does, or the file cannot be used.
+        ModelError: When the sizes do not fit each other or the images, or the file cannot be used.
     """
     known = split_model_names()
     if name not in known:

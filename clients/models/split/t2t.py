@@ -20,8 +20,8 @@ NUM_FEATURES = TOKEN_DIM // 2
 class SoftmaxAttention(nn.Module):
     """Single-head attention into tokens of another length; the values are the shortcut.
 
-    Scores are divided by the root of the length of queries and keys. The released code divides by that of the incoming
-    tokens' length instead.
+    Scores are divided by the root of the length of queries and keys; the released code divides by that of the incoming
+    tokens' length.
     """
 
     qkv_bias = False
@@ -131,10 +131,9 @@ class TokensToToken(nn.Module):
 
     The map that the image is goes through soft split, token transformer, soft split, token transformer, soft split and a
     linear projection, each transformer's tokens becoming a map again. Windows overlap, and each token transformer lets every
-    token see the whole image. So a token has a place in the grid, but it is no local crop of the image. Nothing here knows a
-    token's place: there is neither a position embedding nor a class token.
-
-    The released code's Performer variant also has dropout of 0.1, which the paper does not mention; here there is none.
+    token see the whole image. So a token has a place in the grid, but it is no local crop of the image; there is neither a
+    position embedding nor a class token. The released code's Performer variant also has dropout of 0.1, which the paper does
+    not mention; here there is none.
 
     Args:
         img_size: (H, W), both divisible by ``patch_size``.

@@ -699,7 +699,7 @@ def test_a_second_attribute_cannot_be_forgotten(monkeypatch: pytest.MonkeyPatch,
     from clients.data.datasets import _SOURCES, has_sensitive_attribute
 
     assert has_sensitive_attribute(name) == carries
-    forgotten = replace(_SOURCES[name], sensitive=lambda _: not carries)
+    forgotten = replace(_SOURCES[name], attributes=lambda _: 1 if carries else 2)
     monkeypatch.setitem(_SOURCES, name, forgotten)
     load_dataset.cache_clear()
     with pytest.raises(DataError, match=f"described with {'no' if carries else 'a'} sensitive attribute"):

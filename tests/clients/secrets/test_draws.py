@@ -231,11 +231,12 @@ def test_old_notes_are_dropped_by_kind_and_newest_win() -> None:
     draws.renew("smash", "p", 1)
     for at in range(MOST_NOTES + 5):
         draws.renew("train", "p", at)
-    again = Draws(SECRET, Notebook(text[0], lambda _: None))
-    assert again.knows("smash", "p", 1)
-    assert not again.knows("train", "p", 4)
-    assert again.knows("train", "p", 5)
-    assert not again.knows("train", "q", 5)
+    notebook = Notebook(text[0], lambda _: None)
+    again = Draws(SECRET, notebook)
+    assert notebook.nonce("smash", "p", 1, 0)
+    assert not notebook.nonce("train", "p", 4, 0)
+    assert notebook.nonce("train", "p", 5, 0)
+    assert not notebook.nonce("train", "q", 5, 0)
     with pytest.raises(ValueError, match="neither kept nor renewed"):
         again.key("new-kind", pipeline="p", server_round=1)
 

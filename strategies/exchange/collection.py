@@ -1,0 +1,75 @@
+"""Batches that every client sends, a few in each message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from torch import Tensor
+
+from clients.task.task import Task
+from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, fault, numbered, require_enough
+
+
+@dataclass(eq=False)
+class BatchCollection:
+    """Asks every client for all of its batches; one that fails is asked no more, and what it has sent is used.
+
+    Attributes:
+        work: Partition -> the examples of each batch that the client has to send.
+        per_message: Batches in one message.
+        whole: Partitions that have failed in nothing so far.
+    """
+
+    exchange: GuardedExchange
+    task: Task
+    message_type: str
+    work: Mapping[int, Sequence[Tensor]]
+    per_message: int
+
+    def __post_init__(self) -> None:
+        self.whole = set(self.work)
+
+    def replies(
+        self, shapes: Mapping[str, tuple[int, ...]], records: Mapping[str, Any], **config: str
+    ) -> Iterator[tuple[int, Message]]:
+        """Partition and reply of each usable answer, message after message.
+
+        Args:
+            shapes: Record of a reply -> shape of what it holds of one example, float32, under the numbers of the batches.
+            records: What every message carries beside its ``config``.
+            config: Further values of that.
+
+        Raises:
+            TooFewReplies: When too few clients send all that they have.
+        """
+        refused = set[int]()
+        for first in range(0, max(map(len, self.work.values())), self.per_message):
+            answers = self._next_message(first, shapes, records, config)
+            refused.update(answers.refused)
+            # The share is of all clients: the last messages may be for a single one, whose rest is all that its failure costs.
+            others = sorted(set(self.work) - refused)
+            require_enough(self.task, self.message_type, others, sorted(self.whole), self.exchange.min_usable)
+            yield from answers.items()
+
+    def _next_message(
+        self, first: int, shapes: Mapping[str, tuple[int, ...]], records: Mapping[str, Any], values: Mapping[str, str]
+    ) -> Answers:
+        asked = [p for p, batches in self.work.items() if p in self.whole and first < len(batches)]
+        config = self.exchange.config(self.task, first=first, count=self.per_message, **values)
+        contents = {partition: RecordDict({"config": config, **records}) for partition in asked}
+        posted = self.exchange.post(self.message_type, contents)
+        at_least = None if first == 0 else 0.0
+        answers = self.exchange.receive(self.task, posted, self._fault_in(first, shapes), at_least=at_least)
+        self.whole -= set(asked) - set(answers)
+        return answers
+
+    def _fault_in(self, first: int, shapes: Mapping[str, tuple[int, ...]]) -> FaultIn:
+        def fault_in(partition: int, reply: Message) -> str:
+            sizes = [len(batch) for batch in self.work[partition][first : first + self.per_message]]
+            expected = {name: numbered([(size, *shape) for size in sizes], first) for name, shape in shapes.items()}
+            return next(filter(None, (fault(reply, like, name) for name, like in expected.items())), "")
+
+        return fault_in
