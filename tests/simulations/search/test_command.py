@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from clients.data.datasets import load_dataset
 from simulations.cli import app
 from simulations.search.folder import IDENTITY, Scored, SearchFolder
-from simulations.search.gradients.gradients import Similarities
+from simulations.search.gradients import Similarities
 from simulations.search.scorer import Scorer, Scores, check
 from simulations.search.settings import Search
 
