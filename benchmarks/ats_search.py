@@ -110,7 +110,8 @@ def both(pool: Executor, what: str, policy: tuple[int, ...]) -> tuple[float, Ten
 def lines(chosen: argparse.Namespace) -> Iterator[str]:
     """The table."""
     search = Search(
-        dataset="photos", model=chosen.model, width=chosen.width, semi_epochs=2, learning_rate=0.01, images=chosen.images, path_steps=chosen.steps
+        dataset="photos", model=chosen.model, width=chosen.width, semi_epochs=2, learning_rate=0.01, images=chosen.images,
+        path_steps=chosen.steps,
     )  # fmt: skip
     weights = semi_train(search)
     scorer = Scorer(search, weights)
