@@ -8,7 +8,7 @@ All do the same arithmetic on the same images and have two cores, in turn, ``--r
 - batched: as a search does it, also in two processes of one thread;
 - floor: one forward pass and one backward pass by all weights, of every point of every image's way, in the best of a few batch
   sizes, in two processes too. Gradients of single examples cost no less in general, as each weight's gradient is a sum over
-  them; here BatchNorm is folded into the convolution before it, which a plain pass does not do.
+  them.
 
     uv run python benchmarks/ats_search.py
 """
@@ -110,7 +110,8 @@ def both(pool: Executor, what: str, policy: tuple[int, ...]) -> tuple[float, Ten
 def lines(chosen: argparse.Namespace) -> Iterator[str]:
     """The table."""
     search = Search(
-        dataset="photos", model=chosen.model, width=chosen.width, semi_epochs=2, images=chosen.images, path_steps=chosen.steps
+        dataset="photos", model=chosen.model, width=chosen.width, semi_epochs=2, learning_rate=0.01, images=chosen.images,
+        path_steps=chosen.steps,
     )  # fmt: skip
     weights = semi_train(search)
     scorer = Scorer(search, weights)

@@ -1,4 +1,4 @@
-"""Makes anybody's own ClientApp answer a curious server's questions: probes, and scores of guesses. The truth stays with it.
+"""Answers of an external ClientApp to a curious server: probes, and scores of guesses. The truth stays with the client.
 
 =================  ==================================================  ==================================================
 type               content                                             reply
@@ -18,7 +18,7 @@ Flower's mods change the weights that a reply holds, so a probe is answered with
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clients.data.card import DataCard
-from clients.external_app.app_checks import check_given, numbers
+from clients.external_app.app_checks import check_arguments, numbers
 from clients.external_app.client import (
     AppClient,
     DataMistake,
@@ -40,12 +40,10 @@ from clients.external_app.client import (
     card_of,
     examples_of,
     name_of_loss,
-    one_step,
     read_data,
 )
 from clients.external_app.mods import Budget, app_mods, budgets, inner_mods, mods_of, named, training_names
-from clients.external_app.named_arrays import named_as
-from clients.external_app.plan import AppPlan, ModelFactory, built
+from clients.external_app.plan import AppPlan, ModelFactory, built, named_as
 from clients.external_app.reply_check import distance, remembering, require_last_reply
 from clients.external_app.streams import in_own_streams
 from clients.messages.audit_answers import answer_audit
@@ -60,7 +58,7 @@ DataOf = Callable[[Context], Examples | tuple[Examples, Examples]]
 
 @dataclass
 class _Answers:
-    """What an app told ``answer_audits``, and the examples of the node that this process answered for last."""
+    """The arguments of ``answer_audits``, and the examples of the node that this process answered for last."""
 
     model: ModelFactory
     data: DataOf
@@ -73,7 +71,7 @@ class _Answers:
     _held: tuple[tuple[int, int], Batch, DataCard, int] | None = None
 
     def client(self, message: Message, context: Context) -> AppClient:
-        """The client behind a message. The server's orders choose none of its model, loss and data."""
+        """The client behind a message; the server chooses none of its model, loss and data."""
         task = read_task(str(values_of(message, "config")["task"]))
         AppPlan.narrow(task.plan)  # Plans of other scenarios do what the app never agreed to.
         whose = (context.run_id, context.node_id)
@@ -86,7 +84,7 @@ class _Answers:
         return AppClient(OwnExamples(task, partition, batch, card, draws_of(context, task.plan.seed), held_out))
 
     def setup(self, message: Message, context: Context) -> Message:
-        answers_of(context)  # a wrong value is told before the run, not in its middle
+        answers_of(context)  # a wrong value is an error before the run, not in its middle
         client = self.client(message, context)
         if client.data.num_train < (wanted := client.task.plan.probe_images):
             raise DataMistake(f"probe_images is {wanted}; data gives {client.data.num_train} examples at this node")
@@ -104,21 +102,13 @@ class _Answers:
         sent: Any = message.content["arrays"]
         assert isinstance(sent, ArrayRecord)
         weights, batch = self._named(sent), client.probed(int(config["target"])).original
-        moved = self._one_step(client, weights, batch)
+        moved = client.one_step(self.model, weights, batch, self.loss)
         numbers = metrics({"num-examples": len(batch), "local-steps": 1})
         answer = {theirs: moved[ours] for theirs, ours in zip(sent, weights, strict=True)}
         return reply_to(message, {"arrays": to_record(answer), "metrics": numbers})
 
     def _named(self, record: ArrayRecord) -> dict[str, Tensor]:
         return named_as(built(self.model).state_dict(), record.to_torch_state_dict())
-
-    def _one_step(self, client: AppClient, weights: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """Weights after a step as the server reckons with it."""
-        task, plan = client.task, AppPlan.narrow(client.task.plan)
-        ahead = plan.momentum if plan.nesterov else 0.0
-        return one_step(
-            self.model, weights, batch, client.data.card, self.loss, task.learning_rate, plan.weight_decay, ahead
-        )
 
     def audit(self, message: Message, context: Context) -> Message:
         answers_of(context).require("audits", "scores of guesses")
@@ -129,10 +119,9 @@ class _Answers:
         client = self.client(message, context)
         sent, came = map(self._named, require_last_reply(message, context))
         every = client.data.plain(torch.arange(client.data.num_train))
-        learned = {name for name, _ in self.model().named_parameters()}
-        moved = self._one_step(client, sent, every)
-        assumed = {name: value for name, value in moved.items() if name in learned}
-        found = distance(sent, came, assumed)
+        moved = client.one_step(self.model, sent, every, self.loss)
+        learned = [name for name, _ in self.model().named_parameters()]
+        found = distance(sent, came, {name: moved[name] for name in learned if name in moved})
         return reply_to(message, {"metrics": metrics({"difference": found})})
 
 
@@ -168,20 +157,16 @@ def answer_audits(
         ValueError: When the app answers such messages already, nothing answers training yet, or mean and std do not fit images in
             [0, 1].
     """
-    check_given(app, model, data, loss, mods)
+    check_arguments(app, model, data, loss, mods)
     mean, std = numbers("mean", mean), numbers("std", std)
     trained_by = training_names(app)
     inner_of_probe = inner_mods(app, mods_of(app) if mods is None else mods)
     acting = [*app_mods(app), *inner_of_probe]
     answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss), budgets(acting))
-    for register, name, answer, inner in (
-        (app.query, "setup", answers.setup, ()),
-        (app.train, "probe", answers.probe, inner_of_probe),
-        (app.query, "audit", answers.audit, ()),
-        (app.query, "check", answers.check, ()),
-    ):
-        register(name, mods=[*MODS, *inner])(answer)
     registered: dict[str, ClientAppCallable] = getattr(app, "_registered_funcs")  # noqa: B009 (Flower has no public name for it)
+    app.train("probe", mods=[*MODS, *inner_of_probe])(answers.probe)
+    for name, answer in (("setup", answers.setup), ("audit", answers.audit), ("check", answers.check)):
+        app.query(name, mods=[*MODS])(answer)
     for name in ("query.setup", "train.probe", "query.audit", "query.check"):
         registered[name] = in_own_streams(registered[name])
     for name in trained_by:

@@ -1,4 +1,4 @@
-"""What an app gives ``answer_audits``, checked when the app is loaded: what is wrong here would otherwise fail at every node."""
+"""Checks of the arguments of ``answer_audits`` when an app is loaded: a mistake would otherwise fail at every node."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import nn
 from clients.wire.texts import shortened
 
 LARGEST = 10.0
-"""Of mean and std: images lie in [0, 1], and whoever tells more thinks of [0, 255]."""
+"""Of mean and std, as images lie in [0, 1]: a larger one is meant for [0, 255]."""
 
 
-def check_given(app: Any, model: Any, data: Any, loss: Any, mods: Any) -> None:
+def check_arguments(app: Any, model: Any, data: Any, loss: Any, mods: Any) -> None:
     """Raises ``TypeError`` for what is nothing of its kind, and ``ValueError`` for an app that answers audits already."""
     listed = isinstance(mods, Sequence) and not isinstance(mods, str) and all(callable(one) for one in mods)
     for name, value, good, allowed in (
@@ -42,10 +42,9 @@ def numbers(name: str, value: Any) -> float | tuple[float, ...]:
     each = tuple(value) if isinstance(value, list | tuple) else (value,)
     low, words = (0.0, "above 0") if name == "std" else (-LARGEST, f"from {-LARGEST:g}")
     for one in each:
-        fits = isinstance(one, Real) and low <= float(one) <= LARGEST and (name != "std" or float(one) > 0)
-        if not fits:
-            allowed = (
-                f"allowed: a number {words}, at most {LARGEST:g}, or one for each channel, as images lie in [0, 1]"
+        if not isinstance(one, Real) or not low <= float(one) <= LARGEST or (name == "std" and not float(one)):
+            raise ValueError(
+                f"answer_audits: {name} is {value!r}; allowed: a number {words}, at most {LARGEST:g}, or one for each channel, as "
+                "images lie in [0, 1]"
             )
-            raise ValueError(f"answer_audits: {name} is {value!r}; {allowed}")
     return tuple(map(float, each)) if isinstance(value, list | tuple) else float(value)

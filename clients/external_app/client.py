@@ -1,8 +1,9 @@
-"""A client of somebody's own Flower app: its images and labels, the steps of its probes, and the truth behind its updates."""
+"""A client of an external Flower app: its images and labels, the steps of its probes, and the truth behind its updates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils.data import Dataset
 
 from attacks.normalisation import normalise
 from clients.data.card import DataCard
-from clients.external_app.plan import ModelFactory, built
+from clients.external_app.plan import AppPlan, ModelFactory, built
 from clients.federated.client import LocalClient
 from clients.secrets.draws import Draws
 from clients.task.local_data import LocalData
@@ -44,7 +45,7 @@ class OwnExamples(LocalData):
         batch: Images (N, C, H, W) in [0, 1] and one-hot targets (N, K): the trained examples, then the held-out ones.
         card: Of these images.
         draws: Where randomness starts.
-        num_held_out: How many of the last examples were not trained on: the others that line-ups need.
+        num_held_out: How many of the last examples were not trained on: the other candidates of a retrieval.
     """
 
     def __init__(
@@ -93,25 +94,37 @@ class AppClient(LocalClient):
         del question
         return self._as_it_is(self.probed_positions(target))
 
+    def one_step(
+        self, factory: ModelFactory, weights: Mapping[str, Tensor], batch: Batch, loss: Loss
+    ) -> dict[str, Tensor]:
+        """The ``state_dict`` after one step of SGD in train mode on a batch, at the rate and decay that the server names.
+
+        With momentum a first step is the same, but for Nesterov's, which looks ahead.
+        """
+        plan, model = AppPlan.narrow(self.task.plan), built(factory)
+        model.load_state_dict(dict(weights))
+        model.train()
+        loss(model(normalise(batch.images, self.data.card)), batch.targets.argmax(1)).backward()  # type: ignore[no-untyped-call]
+        ahead, rate = plan.momentum if plan.nesterov else 0.0, self.task.learning_rate
+        torch.optim.SGD(model.parameters(), rate, ahead, weight_decay=plan.weight_decay, nesterov=ahead > 0).step()
+        return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
     def _as_it_is(self, positions: Tensor) -> Probed:
         batch = self.data.plain(positions)
         return Probed(batch, batch, positions)
 
 
-def read_data(given: Examples | tuple[Examples, Examples]) -> tuple[Tensor, Tensor, int]:
-    """Images (N + M, C, H, W) and classes of the N trained and the M held-out examples, and M.
-
-    Args:
-        given: A data set of what is trained on, or a tuple of it and one of images that are not.
+def read_data(data: Examples | tuple[Examples, Examples]) -> tuple[Tensor, Tensor, int]:
+    """Images (N + M, C, H, W) and classes of N examples that are trained on and M that are held out, and M.
 
     Raises:
-        DataMistake: When they are something else.
+        DataMistake: When ``data`` is neither a data set nor a pair of them (trained on, held out).
     """
-    if not isinstance(given, tuple):
-        return *read_examples(given), 0
-    if len(given) != 2:
-        raise DataMistake(f"data gives a tuple of {len(given)}; expected a data set, or a pair (trained, held out)")
-    trained, held_out = read_examples(given[0]), read_examples(given[1])
+    if not isinstance(data, tuple):
+        return *_read_examples(data), 0
+    if len(data) != 2:
+        raise DataMistake(f"data gives a tuple of {len(data)}; expected a data set, or a pair (trained, held out)")
+    trained, held_out = map(_read_examples, data)
     if trained[0].shape[1:] != held_out[0].shape[1:]:
         raise DataMistake(
             f"data gives trained images {tuple(trained[0].shape[1:])} and held-out ones {tuple(held_out[0].shape[1:])}; "
@@ -120,18 +133,14 @@ def read_data(given: Examples | tuple[Examples, Examples]) -> tuple[Tensor, Tens
     return torch.cat([trained[0], held_out[0]]), torch.cat([trained[1], held_out[1]]), len(held_out[1])
 
 
-def read_examples(data: Examples) -> tuple[Tensor, Tensor]:
-    """Images (N, C, H, W) in [0, 1] and classes (N,) of a map-style data set.
-
-    Raises:
-        DataMistake: When they are something else.
-    """
+def _read_examples(data: Examples) -> tuple[Tensor, Tensor]:
+    """Images (N, C, H, W) in [0, 1] and classes (N,) of a map-style data set."""
     pairs = [data[at] for at in range(len(data))]  # type: ignore[arg-type]
     if not pairs:
         raise DataMistake("data gives no examples")
     try:
         images = torch.stack([torch.as_tensor(image, dtype=torch.float32) for image, _ in pairs])
-        labels = torch.tensor([_whole(label) for _, label in pairs])
+        labels = torch.tensor([_class(label) for _, label in pairs])
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataMistake(
             f"data gives no pairs of (image tensor, class): {error}; expected a data set of them, or a tuple of two such data sets"
@@ -147,7 +156,7 @@ def read_examples(data: Examples) -> tuple[Tensor, Tensor]:
     return images, labels
 
 
-def _whole(label: Any) -> int:
+def _class(label: Any) -> int:
     if int(label) != float(label):
         raise ValueError(f"a class is {label!r}; expected a whole number")
     return int(label)
@@ -161,54 +170,27 @@ def card_of(
     Raises:
         DataMistake: When the model gives no logits (1, K), or mean and std do not fit the channels.
     """
-    channels = images.shape[1]
+    shape = images.shape[1], images.shape[2], images.shape[3]
+    channels = shape[0]
     means, stds = (value if isinstance(value, tuple) else (value,) * channels for value in (mean, std))
     if {len(means), len(stds)} != {channels}:
         raise DataMistake(
             f"mean is {mean}, std is {std}; expected a number each, or {channels}, as images have channels"
         )
-    _, _, height, side = images.shape
-    card = DataCard(2, (channels, height, side), tuple(map(float, means)), tuple(map(float, stds)))
+    card = DataCard(2, shape, tuple(map(float, means)), tuple(map(float, stds)))
     with torch.no_grad():
         logits = model.eval()(normalise(images[:1], card))
     if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < 2:
         raise DataMistake(
             f"model gives {getattr(logits, 'shape', type(logits).__name__)}; expected logits (1, K) with K >= 2"
         )
-    return DataCard(int(logits.shape[1]), card.input_shape, card.mean, card.std)
-
-
-def one_step(
-    factory: ModelFactory,
-    weights: Mapping[str, Tensor],
-    batch: Batch,
-    card: DataCard,
-    loss: Loss,
-    rate: float,
-    decay: float = 0.0,
-    ahead: float = 0.0,
-) -> dict[str, Tensor]:
-    """Weights after one step of SGD in train mode on a batch, as an app sends its own: the whole ``state_dict``.
-
-    With momentum a first step is the same, but for Nesterov's: ``ahead`` is the momentum by which it looks ahead. ``decay`` is the
-    weight decay. The server tells both.
-    """
-    model = built(factory)
-    model.load_state_dict(dict(weights))
-    model.train()
-    loss(model(normalise(batch.images, card)), batch.targets.argmax(1)).backward()  # type: ignore[no-untyped-call]
-    torch.optim.SGD(model.parameters(), lr=rate, momentum=ahead, nesterov=ahead > 0, weight_decay=decay).step()
-    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    return replace(card, num_classes=int(logits.shape[1]))
 
 
 def name_of_loss(loss: Loss) -> str:
     """``CROSS_ENTROPY`` where it is that, as attacks on gradients assume; else what it is called."""
-    plain = type(loss) is nn.CrossEntropyLoss and (loss.weight, loss.label_smoothing, loss.reduction) == (
-        None,
-        0,
-        "mean",
-    )
-    if loss is F.cross_entropy or plain:
+    plain = type(loss) is nn.CrossEntropyLoss and loss.weight is None and not loss.label_smoothing
+    if loss is F.cross_entropy or (plain and loss.reduction == "mean"):  # type: ignore[attr-defined]
         return CROSS_ENTROPY
     return str(getattr(loss, "__name__", type(loss).__name__))
 

@@ -1,4 +1,4 @@
-"""Which of Flower's mods act on what an app's clients send, and what they are set to."""
+"""The mods that act on what an app's clients send, and their settings."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ SECRET = re.compile("seed|key|secret|token|passw|salt", re.IGNORECASE)
 
 
 def mods_of(app: ClientApp) -> list[Mod]:
-    """Those of the app and of its ``@app.train``, the outermost first, as Flower calls them.
-
-    Flower keeps no list of the second: they are read from the function that it registered.
+    """Those of the app and of its ``@app.train``, the outermost first; the second are read from the registered function.
 
     Raises:
         ValueError: When nothing answers training yet, or its functions have different mods.
@@ -41,9 +39,9 @@ def mods_of(app: ClientApp) -> list[Mod]:
     if not chains:
         raise ValueError("answer_audits: nothing answers training yet; call it after @app.train, whose mods it reads")
     if any(chain != chains[0] for chain in chains):
-        told = "; ".join(named(chain) or "none" for chain in chains)
+        texts = "; ".join(named(chain) or "none" for chain in chains)
         raise ValueError(
-            f"answer_audits: the functions of @app.train have different mods ({told}); name those of mods="
+            f"answer_audits: the functions of @app.train have different mods ({texts}); name those of mods="
         )
     return chains[0]
 
@@ -55,13 +53,9 @@ def training_names(app: ClientApp) -> list[str]:
 
 
 def inner_mods(app: ClientApp, mods: Sequence[Mod]) -> list[Mod]:
-    """Those of ``mods`` that Flower does not put around every function of the app anyway.
-
-    Mods that somebody named by hand may leave out those of the app: then they are all to be put around the function.
-    """
+    """``mods`` without those of the app at their beginning, which Flower puts around every function anyway."""
     everywhere = app_mods(app)
-    first = mods[: len(everywhere)]
-    begins = len(first) == len(everywhere) and all(one is other for one, other in zip(first, everywhere, strict=True))
+    begins = [id(one) for one in mods[: len(everywhere)]] == [id(one) for one in everywhere]
     return list(mods[len(everywhere) :] if begins else mods)
 
 
@@ -71,16 +65,13 @@ def app_mods(app: ClientApp) -> list[Mod]:
 
 
 def named(mods: Sequence[Mod]) -> str:
-    """In the order in which they act on a reply, which is the last one first, each with its settings (``described``).
-
-    Flower's mods that only look (``PASSIVE``) protect nothing and are left out.
-    """
+    """Text of the mods that change a reply, each with its settings, in the order in which they act: the last one first."""
     acting = (mod for mod in reversed(mods) if not any(mod is one for one in PASSIVE))
     return " | ".join(mod.text if isinstance(mod, ProtectMod) else described(mod) for mod in acting)
 
 
 class Budget(NamedTuple):
-    """What a ``LocalDpMod`` is set to spend on a message, and what its noise is reckoned from.
+    """The privacy budget that a ``LocalDpMod`` is set to for a message, and what its noise follows from.
 
     Attributes:
         epsilon: Of local differential privacy.
@@ -106,21 +97,21 @@ class Budget(NamedTuple):
 
 
 def budgets(mods: Sequence[Mod]) -> list[Budget]:
-    """Those of each ``LocalDpMod``; other mods tell nobody what they spend."""
-    names = Budget._fields
-    return [Budget(*(float(getattr(mod, name)) for name in names)) for mod in mods if isinstance(mod, LocalDpMod)]
+    """Those of each ``LocalDpMod``; other mods name none."""
+    mine = [mod for mod in mods if isinstance(mod, LocalDpMod)]
+    return [Budget(*(float(getattr(mod, name)) for name in Budget._fields)) for mod in mine]
 
 
 def described(mod: Any) -> str:
     """A mod by its name and its plain settings, such as ``LocalDpMod(clipping_norm=1.0, ...)``.
 
-    Settings are the attributes of an object, what a function closes over and its defaults, and the arguments of a partial. Numbers,
-    truth values and texts are told, everything else by its type, as are values whose name sounds like a secret (``SECRET``). A text
-    that fedveil would read as one of its own defences gets its module in front: attacks may not reckon with that defence.
+    Settings are the attributes of an object, what a function closes over and its defaults, and the arguments of a partial. Values
+    other than numbers, truth values and texts, and those whose name sounds like a secret (``SECRET``), are named by their type. A
+    text that fedveil would read as one of its own defences gets its module in front: attacks may not reckon with that defence.
     """
     name, settings = _parts(mod)
-    told = ", ".join(f"{key}={value}" for key, value in settings)
-    text = f"{name}({told})" if told else name
+    shown = ", ".join(f"{key}={value}" for key, value in settings)
+    text = f"{name}({shown})" if shown else name
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}… {hashlib.blake2b(text.encode(), digest_size=4).hexdigest()})"
     return f"{getattr(mod, '__module__', type(mod).__module__)}.{text}" if _is_ours(text) else text

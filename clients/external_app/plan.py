@@ -1,13 +1,13 @@
-"""What an audit of somebody's own Flower app fixes: there is no data set by name, and the model is a function of the app."""
+"""The plan of an external app's audit: it has no data set by name, and the app builds the model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clients.data.datasets import ImageDataset
 from clients.data.images import ImageData
@@ -44,14 +44,14 @@ class AppPlan(FederatedPlan):
         return cls(**neutral | known)
 
     def load_data(self) -> ImageDataset:
-        """A black image in place of the examples: the server has none, and clients are asked through their own class."""
+        """A black image in place of the examples, which the server does not have."""
         card = self.data_card()
         image = ImageData(torch.zeros(1, *card.input_shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
         names = tuple(map(str, range(card.num_classes)))
         return ImageDataset(OWN_DATA, image, image, card.num_classes, names, card.mean, card.std)
 
     def defenses(self) -> Pipeline:
-        """The stages that fedveil knows; others are mods of the app or of Flower, by name alone."""
+        """The stages that fedveil knows; all others are mods of the app or of Flower."""
         known: list[Defense] = []
         for stage in self.pipeline.split(" | "):
             try:
@@ -68,7 +68,7 @@ class AppPlan(FederatedPlan):
 
 
 def built(factory: ModelFactory) -> nn.Module:
-    """The model that somebody's function or class builds.
+    """The model that an app's function or class builds.
 
     Raises:
         ValueError: When it builds none without arguments.
@@ -81,6 +81,21 @@ def built(factory: ModelFactory) -> nn.Module:
     if not isinstance(model, nn.Module) or isinstance(factory, nn.Module):
         raise ValueError(f"model is {factory!r}, which gives {type(model).__name__}; {allowed}")
     return model
+
+
+def named_as(state: Mapping[str, Tensor], arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Arrays by their own names, or by the model's where both are strangers and the order fits.
+
+    Apps that send lists of arrays have the names 0, 1, 2 there; every shape must agree then.
+
+    Args:
+        state: ``state_dict`` of the model.
+        arrays: By the names of the message, in its order.
+    """
+    shapes = [[tuple(one.shape) for one in tensors.values()] for tensors in (state, arrays)]
+    if state.keys() & arrays.keys() or shapes[0] != shapes[1]:
+        return dict(arrays)
+    return dict(zip(state, arrays.values(), strict=True))
 
 
 def name_of(factory: ModelFactory) -> str:

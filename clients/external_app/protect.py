@@ -1,4 +1,4 @@
-"""Update defences as a mod of anybody's own Flower app."""
+"""Update defences as a mod of any Flower app."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from defenses.spec import parse
 class ProtectMod:
     """Protects what ``@app.train`` sends: the difference between the weights sent back and those received.
 
-    Floating-point tensors only, as everywhere in fedveil: parameters and running statistics. A reply has to hold one ArrayRecord
-    with the names that were sent. Draws are new for every reply; in a simulation they follow from ``seed``, the node's partition,
-    the kind of message and what was received.
+    It protects floating-point tensors. A reply has to hold one ArrayRecord with the names that were sent. Draws are new for every
+    reply; in a simulation they follow from ``seed``, the node's partition, the kind of message and what was received.
 
     Args:
         pipeline: Update defences that act once per update, such as ``Clip(max_norm=1.0) | GaussianNoise(std=0.01, per="update")``.

@@ -1,7 +1,7 @@
 """How far an app's own reply lies from a step of SGD on ``data``: the client compares, and the server learns a number.
 
-The server names the reply, and might name another to learn in which direction the client's gradient points. So a client answers
-for the last reply that it sent, which it knows by a digest, and once.
+A server could name another reply to learn in which direction the client's gradient points. So a client answers once, for its last
+reply, which it knows by a digest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class UnknownReplyError(ValueError):
 
 
 def remembering(answer: ClientAppCallable) -> ClientAppCallable:
-    """The function of an app; a node keeps a digest of what it was sent last, and sent back."""
+    """The function of an app, which also keeps a digest of the last message with its reply."""
 
     def answered(message: Message, context: Context) -> Message:
         received = list(message.content.array_records.values())

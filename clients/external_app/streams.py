@@ -1,4 +1,4 @@
-"""The global random streams of an app's process: questions draw from others, and the app's go on as if nobody had asked."""
+"""Answers to a curious server draw from random streams of their own: those of the app go on as without an audit."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from clients.messages.node import draws_from_seed, partition_of
 def own_streams(start: bytes) -> Iterator[None]:
     """Within it torch (on the processor), numpy and Python draw from streams that begin anew; behind it theirs go on.
 
-    They must not merely be kept: a mod would then add the same noise to every probe and to the app's own update, and a server that
-    subtracts two of them would be rid of it.
+    Were they only kept, a mod would add the same noise to every probe and to the app's own update: the server could subtract it.
 
     Args:
         start: The streams follow from it.
@@ -51,7 +50,7 @@ def in_own_streams(answer: ClientAppCallable) -> ClientAppCallable:
 
 
 def _start(message: Message, context: Context) -> bytes:
-    """In a simulation what is asked, so that runs repeat; elsewhere nothing that anybody knows."""
+    """In a simulation what is asked, so that runs repeat; elsewhere a secret."""
     if not draws_from_seed(context):
         return secrets.token_bytes(32)
     asked = [sorted(record.items()) for record in message.content.config_records.values()]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from simulations.protect.copies import Copy, Order
-from simulations.run_folder.folder_lock import LOCK, take_lock
+from simulations.run_folder.folder_lock import LOCK, require_new, take_lock
+from simulations.run_folder.line_files import append_line, json_line, json_lines
 from simulations.run_folder.run_directory import write_atomically
 from simulations.settings.errors import ConfigError, undamaged
 from strategies.audit.whole_files import PARTIAL
@@ -63,8 +63,6 @@ class Manifest:
             ConfigError: When the folder cannot be taken up so, or another command writes to it.
         """
         out = self.order.out
-        if out.exists() and not out.is_dir():
-            raise ConfigError(f"OUT: {out} is a file; name a folder")
         if not (out / LOCK).exists():  # perhaps somebody's own folder, where not even a lock should be left
             self._check(resume=resume)
         lock = take_lock(out, f"OUT: another `fedveil protect` is still writing to {out}; wait for it, or end it")
@@ -83,24 +81,25 @@ class Manifest:
         """
         out = self.order.out
         if not resume:
-            if out.is_dir() and any(path.name not in LEFTOVERS for path in out.iterdir()):
-                raise ConfigError(f"OUT: {out} is not empty; go on with --resume, or name another folder")
+            require_new(out, f"OUT: {out}", "go on with --resume", LEFTOVERS)
             return
         if not self._journal.is_file():
             raise ConfigError(f"OUT: {out} holds nothing to go on with (no {JOURNAL}); leave out --resume")
         with self._undamaged():
             begun = dict(next(iter(self._lines()), {}))
         if {**begun, "versions": None} != {**self.about, "versions": None}:
-            told = ", ".join(
+            changed = ", ".join(
                 f"{key} was {begun.get(key)!r} and is {value!r}"
                 for key, value in self.about.items()
                 if begun and key != "versions" and begun.get(key) != value
             )
-            raise ConfigError(f"OUT: {out} was begun with other settings ({told or 'unreadable'}); name another folder")
+            raise ConfigError(
+                f"OUT: {out} was begun with other settings ({changed or 'unreadable'}); name another folder"
+            )
 
     def begin(self) -> None:
         """Starts a new target."""
-        write_atomically(self._journal, json.dumps(self.about) + "\n")
+        write_atomically(self._journal, json_line(self.about))
 
     def resume(self) -> None:
         """Takes up what was done; pictures whose source has changed since, and those that failed, are done again."""
@@ -111,7 +110,7 @@ class Manifest:
             ]
             self.done = {one.source: one for one in found if self._holds(one)}
         kept = [self.about, *map(asdict, self.done.values())]
-        write_atomically(self._journal, "".join(json.dumps(one) + "\n" for one in kept))
+        write_atomically(self._journal, json_lines(kept))
 
     def _undamaged(self) -> AbstractContextManager[None]:
         """Around what reads the journal."""
@@ -131,10 +130,7 @@ class Manifest:
     def add(self, one: Copy) -> None:
         """Keeps what became of a picture."""
         self.done[one.source] = one
-        with self._journal.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(one)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self._journal, asdict(one))
 
     @property
     def failed(self) -> list[Copy]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO
 
@@ -11,6 +12,24 @@ from simulations.settings.errors import ConfigError
 
 LOCK = ".lock"
 """File that a writer keeps locked. It stays when the writer ends: whoever removed it could let two others in at once."""
+
+
+def require_new(folder: Path, named: str, advice: str, leftovers: Collection[str]) -> None:
+    """Refuse a folder that holds anything but what a command leaves that was killed before it had begun.
+
+    Args:
+        folder: May be missing.
+        named: How the error names it, such as "--out runs/1".
+        advice: How to go on with what is there.
+        leftovers: Names of such files.
+
+    Raises:
+        ConfigError: When the path is a file, or the folder is not empty.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{named} is a file; name a folder")
+    if folder.is_dir() and any(path.name not in leftovers for path in folder.iterdir()):
+        raise ConfigError(f"{named} is not empty; {advice}, or name another folder")
 
 
 def take_lock(folder: Path, refusal: str) -> IO[str]:

@@ -7,6 +7,7 @@ them, also one that a client sent. Writers here escape all of them, and readers 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,14 @@ def json_line(value: Any) -> str:
 def json_lines(values: Iterable[Any]) -> str:
     """``json_line`` of each."""
     return "".join(map(json_line, values))
+
+
+def append_line(path: Path, value: Any) -> None:
+    """Add a line to a file; it is on the disk when this returns."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json_line(value))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_json_lines(

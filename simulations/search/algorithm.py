@@ -66,8 +66,8 @@ class PolicySearch:
         sampled = self.sampled()
         for _ in range(MOST_ROUNDS):
             candidates = list(itertools.islice(sampled, self.search.candidates))
-            self._score(CANDIDATE, candidates, None if self.search.score_rejected else least, "policies")
-            chosen = disjoint([one.policy for one in self.passed(least)], self.search.policies, self.channels)
+            self._score(CANDIDATE, candidates, least, "policies")
+            chosen = disjoint([one.policy for one in self.folder.passed(least)], self.search.policies, self.channels)
             if len(chosen) == self.search.policies or not candidates:
                 break
         if self.search.transfer_to:
@@ -92,13 +92,6 @@ class PolicySearch:
         if given is not None:
             return given
         return -1 - self.search.accuracy_factor * (-1 - self.folder.scored[IDENTITY, ()].scores.accuracy)
-
-    def passed(self, least: float) -> list[Scored]:
-        """Candidates with an S_acc of at least the threshold, the most private first."""
-        found = [
-            one for one in self.folder.of(CANDIDATE) if one.scores.accuracy >= least and one.scores.privacy is not None
-        ]
-        return sorted(found, key=lambda one: (one.scores.privacy, one.policy))
 
     def random_hybrid(self, number: int, lengths: Sequence[int] = ()) -> tuple[Policy, ...]:
         """A hybrid that nothing was searched for: policies of these lengths (of any, where none are given), uniformly."""
@@ -135,18 +128,14 @@ class PolicySearch:
                     raise
                 self.folder.add(Scored(kind, policy, scores))
                 done += 1
-                best = tuple(self.passed(self.least())[:3]) if kind == CANDIDATE else ()
+                best = tuple(self.folder.passed(self.least())[:3]) if kind == CANDIDATE else ()
                 self.tell(Step(what, done, len(wanted), best))
 
     def _result(self, chosen: tuple[Policy, ...], least: float | None) -> dict[str, Any]:
-        controls = [
-            self.random_hybrid(number, [len(policy) for policy in chosen])
-            for number in range(1, self.search.controls + 1)
-        ]
-        scored = [
-            self.folder.scored[CANDIDATE, policy] for policy in chosen if (CANDIDATE, policy) in self.folder.scored
-        ]
-        identity = self.folder.scored.get((IDENTITY, ()))
+        lengths, known = [len(policy) for policy in chosen], self.folder.scored
+        controls = [self.random_hybrid(number, lengths) for number in range(1, self.search.controls + 1)]
+        scored = [known[CANDIDATE, policy] for policy in chosen if (CANDIDATE, policy) in known]
+        identity = known.get((IDENTITY, ()))
         return {
             "defense": self.search.defense,
             "policies": text_of(chosen),
@@ -161,7 +150,7 @@ class PolicySearch:
             "identity": None if identity is None else _numbers(identity),
             "scores": [{"policy": text_of((one.policy,)), **_numbers(one)} for one in scored],
             "scored": len(self.folder.of(CANDIDATE)),
-            "passed": 0 if least is None else len(self.passed(least)),
+            "passed": 0 if least is None else len(self.folder.passed(least)),
             "random": [text_of(hybrid) for hybrid in controls if chosen and len(hybrid) == len(chosen)],
         }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ def write_page(folder: SearchFolder, result: Mapping[str, Any]) -> Path:
     chosen = set(result["policies"].split("+")) if result["policies"] else set()
     candidates = folder.of(CANDIDATE)
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(TEMPLATE)
-    passed = best(candidates, result["accuracy_threshold"])
+    passed = folder.passed(result["accuracy_threshold"])
     two = TwoScores.of(candidates, passed, result["policies"], result["channels"], folder.search)
     rendered = page.render(
         css=Markup(CSS + OWN_CSS), result=result, search=folder.search, settings=folder.search.to_mapping(),
@@ -67,19 +67,10 @@ def levels(values: tuple[float | None, float | None]) -> str:
     return " / ".join("-" if value is None else decibel(value) for value in values)
 
 
-def best(candidates: Sequence[Scored], least: float | None) -> list[Scored]:
-    """Candidates that pass, the most private first."""
-    passed = [
-        one for one in candidates if one.scores.privacy is not None and (least is None or one.scores.accuracy >= least)
-    ]
-    return sorted(passed, key=lambda one: (one.scores.privacy, one.policy))
-
-
 def ways(folder: SearchFolder, chosen: set[str]) -> Markup | str:
     """Fig. 1: GradSim on the way from noise to the image, without a policy and with those that were chosen."""
-    shown = [one for one in (folder.scored.get((IDENTITY, ())),) if one] + [
-        one for one in best(folder.of(CANDIDATE), None) if name(one) in chosen
-    ][:MOST_CURVES]
+    shown = [one for one in (folder.scored.get((IDENTITY, ())),) if one]
+    shown += [one for one in folder.passed(None) if name(one) in chosen][:MOST_CURVES]
     if not shown:
         return ""
     low, high = bounds([value for one in shown for value in (*one.scores.curve, 1.0)], least=0.2)
@@ -208,7 +199,7 @@ images with a model trained on {{ "%g"|format(100 * search.semi_share) }} % of t
 {{ table(([identity] if identity else []) + chosen) }}</section>
 {% endif %}
 {% if agreement %}
-<section id="two"><header><h2>Two privacy scores</h2><p>{{ two.rule }} {{ two.told }}</p></header>{{ agreement }}</section>
+<section id="two"><header><h2>Two privacy scores</h2><p>{{ two.rule }} {{ two.verdict }}</p></header>{{ agreement }}</section>
 {% endif %}
 {% if attacked is string %}
 <section id="attacked"><header><h2>Attacked</h2><p>{{ attacked }}</p></header></section>
@@ -236,8 +227,7 @@ and the gradient of the image (Fig. 1 of the paper), {{ "of the whole gradients"
 {% endif %}
 {% if scatter %}
 <section id="scores"><header><h2>Privacy and accuracy</h2><p>{{ two.own_name }}, and S_acc, of policies that have
-both (Fig. 7); the line is the threshold
-{%- if not search.score_rejected %}, left of which privacy was not scored{% endif %}.</p></header>{{ scatter }}</section>
+both (Fig. 7); the line is the threshold, left of which privacy was not scored.</p></header>{{ scatter }}</section>
 {% endif %}
 {% if best %}
 <section id="best"><header><h2>Most private</h2><p>Of all that pass; those that share a transform cannot be in one hybrid.</p>

@@ -21,7 +21,7 @@ from defenses.base import Batch
 from defenses.images.ats import Policy, transform_images
 from defenses.random_draws import generator_for
 from simulations.runtime.own_code_trials import try_dataset, try_model
-from simulations.search.gradients.gradients import ExampleGradients, Similarities
+from simulations.search.gradients import ExampleGradients, Similarities
 from simulations.search.pictures import accuracy_batches, score_positions, semi_positions
 from simulations.search.scores import accuracy_score, paper_score, released_score, similarity_curves
 from simulations.search.settings import RELEASED, Search

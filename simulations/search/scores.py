@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from simulations.search.gradients.gradients import ExampleGradients, Similarities
+from simulations.search.gradients import ExampleGradients, Similarities
 
 EPSILON = 1e-5
 """Of Eq. 10, for numerical stability."""

@@ -82,7 +82,6 @@ class Search:
         "least S_acc, a mean over eigenvalues of at most -1; auto: accuracy-factor times as far below -1 as untransformed images",
     )
     accuracy_factor: float = setting(2.0, "see accuracy-threshold", **at_least(0))
-    score_rejected: bool = setting(False, "S_pri also of policies below the threshold, for the picture of both scores")
     semi_share: float = setting(0.1, "share of the training images that the semi-trained model learns from", **SHARE)
     semi_epochs: int = setting(50, "passes over them", **between(1, 10_000))
     batch_size: int = setting(128, "of that training", **at_least(1))
@@ -133,14 +132,13 @@ class Search:
         Raises:
             ConfigError: On unknown keys, with the nearest known one, and on bad values.
         """
-        known = {key_of(spec.name): spec.name for spec in fields(cls)}
         for key in values:
-            require_known("setting", key, known)
-        return cls(**{known[key]: value for key, value in values.items()})
+            require_known("setting", key, keys())
+        return cls(**{keys()[key].name: value for key, value in values.items()})
 
     def to_mapping(self) -> dict[str, Any]:
         """Hyphenated key -> value."""
-        return {key_of(spec.name): getattr(self, spec.name) for spec in fields(self)}
+        return {key: getattr(self, spec.name) for key, spec in keys().items()}
 
     def threshold(self) -> float | None:
         """The least S_acc; None where it is calibrated.

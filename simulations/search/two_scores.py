@@ -99,8 +99,10 @@ class TwoScores:
             search: The settings.
         """
         both = tuple(one for one in candidates if one.scores.privacy is not None and one.scores.other is not None)
-        agreement = rank_correlation([_own(one) for one in both], [_other(one) for one in both])
-        ranked: list[Policy] = [one.policy for one in sorted(passed, key=lambda one: (_other(one), one.policy))]
+        agreement = rank_correlation(
+            [one.scores.privacy or 0.0 for one in both], [one.scores.other or 0.0 for one in both]
+        )
+        ranked: list[Policy] = [one.policy for one in sorted(passed, key=lambda one: (one.scores.other, one.policy))]
         return cls(both, agreement, chosen, text_of(disjoint(ranked, search.policies, channels)), search)
 
     @property
@@ -120,7 +122,7 @@ class TwoScores:
         return f"Two scores go under the name S_pri. Policies are chosen by {own}; beside it stands {other}."
 
     @property
-    def told(self) -> str:
+    def verdict(self) -> str:
         """How far they agree."""
         if self.agreement is None:
             return "Too few policies have both scores to compare their ranks."
@@ -129,13 +131,3 @@ class TwoScores:
             f"Spearman's rank correlation of the two over the policies of this search that have both: {self.agreement}. By the "
             f"other score the search would have chosen {'the same policies' if same else self.by_other or 'none'}."
         )
-
-
-def _own(one: Scored) -> float:
-    assert one.scores.privacy is not None
-    return one.scores.privacy
-
-
-def _other(one: Scored) -> float:
-    assert one.scores.other is not None
-    return one.scores.other

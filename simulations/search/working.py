@@ -49,11 +49,10 @@ def work(config: Path | None, setting: list[str], out: Path | None, resume: Path
         raise typer.Exit(130) from None
     finally:
         folder.close()
-    folder.keep_result(result)
     from simulations.search.page import write_page
 
-    page = write_page(folder, result)
-    _tell(folder, result, page, time.monotonic() - started)
+    folder.keep_result(result)
+    _conclude(folder, result, write_page(folder, result), time.monotonic() - started)
 
 
 def _give_up(folder: SearchFolder, error: str, where_kept: str) -> NoReturn:
@@ -64,34 +63,31 @@ def _give_up(folder: SearchFolder, error: str, where_kept: str) -> NoReturn:
     fail(error + where_kept)
 
 
-def _tell(folder: SearchFolder, result: Mapping[str, Any], page: Path, seconds: float) -> None:
+def _conclude(folder: SearchFolder, result: Mapping[str, Any], page: Path, seconds: float) -> None:
     """Prints what was found, and what to do with it; ends the command where it is less than was asked for."""
-    path = folder.result_path
-    console.print(f"finished in {seconds:.0f} s: {result['policies'] or 'no policy passed'}", markup=False)
-    for one in result["scores"]:
-        console.print(
-            f"  {one['policy']}: privacy score {one['privacy']:.4f} ({result['privacy_score']}; by the other, "
-            f"{OTHER[result['privacy_score']]}, {one['other_privacy']:.4f}), accuracy score {one['accuracy']:.4f}",
-            markup=False,
-            soft_wrap=True,
-        )
-    console.print(f"page:     {page}\npolicies: {path}", soft_wrap=True, markup=False)
+    path, own = folder.result_path, result["privacy_score"]
+    lines = [f"finished in {seconds:.0f} s: {result['policies'] or 'no policy passed'}"]
+    lines += [
+        f"  {one['policy']}: privacy score {one['privacy']:.4f} ({own}; by the other, {OTHER[own]}, {one['other_privacy']:.4f}), "
+        f"accuracy score {one['accuracy']:.4f}"
+        for one in result["scores"]
+    ]
+    lines += [f"page:     {page}", f"policies: {path}"]
     if result["policies"]:
-        console.print(f'defence:  ATS(policies="{path}")', soft_wrap=True, markup=False)
-        console.print(
-            f"attack it, beside random policies: fedveil run {path.with_name('audit.toml')} --out {path.with_name(AUDIT)}\n"
+        lines += [
+            f'defence:  ATS(policies="{path}")',
+            f"attack it, beside random policies: fedveil run {path.with_name('audit.toml')} --out {path.with_name(AUDIT)}",
             f"and show that on the page:          fedveil search --resume {folder.path}",
-            soft_wrap=True,
-            markup=False,
-        )
-    found = len(result["policies"].split("+")) if result["policies"] else 0
+        ]
+    found, least = len(result["policies"].split("+")) if result["policies"] else 0, result["accuracy_threshold"]
     if found < result["wanted"]:
-        least = result["accuracy_threshold"]
         # Policies share no transform, so that longer ones use the library up sooner.
         advice = "lower longest, or ask for fewer" if least is None else (
             f"lower accuracy-threshold (it is {least:.4f}), raise accuracy-factor, or score more candidates"
         )  # fmt: skip
-        console.print(f"{found} of {result['wanted']} policies passed: {advice}", soft_wrap=True, markup=False)
+        lines.append(f"{found} of {result['wanted']} policies passed: {advice}")
+    console.print("\n".join(lines), soft_wrap=True, markup=False)
+    if found < result["wanted"]:
         raise typer.Exit(EXIT_TOO_FEW)
 
 
@@ -101,13 +97,12 @@ def _folder(config: Path | None, settings: list[str], out: Path | None, resume: 
     Raises:
         ConfigError: Naming what is wrong.
     """
-    given = _values(settings)
+    chosen = _values(settings)
     if resume is not None:
         if config or out:
             raise ConfigError("--resume takes the settings of the search itself: leave out CONFIG and --out")
-        return _resumed(resume.resolve(), given)
-    values: dict[str, Any] = read_toml(config) if config else {}
-    search = Search.from_mapping(values | given)
+        return _resumed(resume.resolve(), chosen)
+    search = Search.from_mapping((read_toml(config) if config else {}) | chosen)
     pictures = _checked(search)
     path = out or Path("runs") / datetime.now().strftime("search-%Y%m%d-%H%M%S")
     folder = SearchFolder.create(path.resolve(), search)
@@ -115,13 +110,13 @@ def _folder(config: Path | None, settings: list[str], out: Path | None, resume: 
     return folder
 
 
-def _resumed(path: Path, given: dict[str, Any]) -> SearchFolder:
+def _resumed(path: Path, chosen: dict[str, Any]) -> SearchFolder:
     """The folder of a search that goes on, with settings that change no score.
 
     Raises:
         ConfigError: Naming what is wrong.
     """
-    for key in given:
+    for key in chosen:
         require_known("setting", key, keys())
         if key not in WITHOUT_EFFECT:
             raise ConfigError(
@@ -130,10 +125,9 @@ def _resumed(path: Path, given: dict[str, Any]) -> SearchFolder:
             )
     folder = SearchFolder.resume(path)
     try:
-        search = Search.from_mapping(folder.search.to_mapping() | given)
-        folder.take_up(
-            search, _checked(search, finished=folder.result_path.is_file())
-        )  # what it reads may be gone since, or be something else
+        search = Search.from_mapping(folder.search.to_mapping() | chosen)
+        # What it reads may be gone since, or be something else.
+        folder.take_up(search, _checked(search, finished=folder.result_path.is_file()))
     except ConfigError as error:
         folder.close()
         raise ConfigError(f"--resume {path}: {error}") from error
@@ -179,7 +173,7 @@ class _Display:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._row = self._bar.add_task("starting", total=None, note="")
-        self._what, self._since, self._before, self._done, self._told = "", 0.0, 0, 0, 0.0
+        self._what, self._since, self._before, self._done, self._printed = "", 0.0, 0, 0, 0.0
 
     def __enter__(self) -> _Display:
         self._bar.start()
@@ -196,11 +190,10 @@ class _Display:
         self._done = step.done
         left = seconds_left(now - self._since, step.done, self._before, step.total)
         note = f"{step.done} of {step.total}" if step.total else ""
-        note += (
-            "" if left is None else f", about {left / 60:.0f} min left" if left > 90 else f", about {left:.0f} s left"
-        )
+        if left is not None:
+            note += f", about {left / 60:.0f} min left" if left > 90 else f", about {left:.0f} s left"
         note += "".join(f"; {text_of((one.policy,))} {one.scores.privacy:.3f}" for one in step.best)
         self._bar.update(self._row, description=step.what, total=step.total or None, completed=step.done, note=note)
-        if not self._console.is_terminal and (step.done in (self._before, step.total) or now - self._told > 10):
-            self._told = now
+        if not self._console.is_terminal and (step.done in (self._before, step.total) or now - self._printed > 10):
+            self._printed = now
             self._console.print(f"{step.what}: {note}".rstrip(": "), markup=False, soft_wrap=True)

@@ -50,6 +50,6 @@ def assumptions(plan: Plan, orders: Orders, loss: str, *, mods: str) -> list[str
     ]
     if orders.rate_source != OF_ROUND:
         found.append(f"Whether the learning rate of this round was {orders.learning_rate:g}: {orders.rate_source}.")
-    if orders.tell_steps:
+    if orders.knows_steps:
         found.append("How many local steps there were: counted from the local epochs, the batch size and the examples.")
     return found

@@ -1,4 +1,4 @@
-"""What a message of training, and after it the app's settings, tell of the steps that it asks for."""
+"""The training settings of a round, from its messages and, where they lack them, from the app's settings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from flwr.app import Message
 
-from strategies.recording.usual_names import BATCHES, EPOCHS, RATES, first_number, local_steps
+from strategies.recording.usual_names import BATCHES, EPOCHS, RATES, first_number
 
-UNTOLD = f"{EPOCHS[0]} and {BATCHES[0]}"
+STEPS_FROM = f"{EPOCHS[0]} and {BATCHES[0]}"
 """What the number of local steps follows from."""
 OF_ROUND, OF_SETTINGS = "known: the round's messages tell it", "as the app's settings tell, the same in every round"
 """Where a learning rate comes from, as threat cards say."""
@@ -33,17 +33,17 @@ class Orders:
     batch_size: int
 
     @property
-    def tell_steps(self) -> bool:
+    def knows_steps(self) -> bool:
         """Whether the number of local steps follows."""
         return self.local_epochs > 0 and self.batch_size > 0
 
     def steps(self, examples: int) -> int:
-        """Local steps of a client with so many examples; 0 where epochs or batch size are unknown."""
-        return local_steps(self.local_epochs, examples, self.batch_size) if self.tell_steps else 0
+        """Local steps of a client with so many examples, the last batch of an epoch being smaller; 0 where they are unknown."""
+        return self.local_epochs * -(-examples // self.batch_size) if self.knows_steps else 0
 
 
 def orders_of(message: Message, settings: Mapping[str, Any]) -> Orders:
-    """Those of a message; what it does not say is looked for in the settings, which say the same of all rounds."""
+    """Those of a message; the app's settings, the same in all rounds, fill the gaps."""
     return orders_in(list(message.content.config_records.values()), settings)
 
 

@@ -1,4 +1,4 @@
-"""Replies of an ordinary app, which hold weights, as the updates that attacks on fedveil's own clients read."""
+"""From the weights in an app's replies to the updates that attacks read."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
 from clients.external_app.mods import Budget
-from clients.external_app.named_arrays import named_as
+from clients.external_app.plan import named_as
 from clients.wire.records import reason_of, to_tensors, values_of
 from clients.wire.texts import one_line, read_json, shortened
 from strategies.recording.usual_names import EXAMPLES
 
 JSON = ("card", "budgets")
 """Texts of a node that are JSON, of which no more than ``read_json`` allows is read."""
-LONGEST_TOLD = 2000
+LONGEST_NAME = 2000
 """Characters of what a node calls its mods, its loss or its randomness."""
 
 
@@ -27,11 +27,7 @@ class UnusableReplyError(ValueError):
 
 
 def weights_of(message: Message, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a message of training.
-
-    Args:
-        message: Sent or received.
-        state: ``state_dict`` of the model, whose names and order count.
+    """The tensors of a message of training, sent or received, under the names of the model's ``state_dict``.
 
     Raises:
         UnusableReplyError: When it has not exactly one ArrayRecord.
@@ -50,8 +46,7 @@ def weights_sent(
     Raises:
         UnusableReplyError: When they are not those of the model.
     """
-    read: dict[int, dict[str, Tensor]] = {}
-    found: dict[int, dict[str, Tensor]] = {}
+    read, found = dict[int, dict[str, Tensor]](), dict[int, dict[str, Tensor]]()
     for message in messages:
         key = id(next(iter(message.content.array_records.values()), None))
         if key not in read:
@@ -65,7 +60,7 @@ def weights_sent(
 
 
 def unfit(weights: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> str:
-    """What weights lack of the tensors that count; "" when nothing."""
+    """The difference between weights and the tensors that count; "" for none."""
     for name, tensor in names.items():
         if name not in weights:
             return f"no {name!r}: they begin {', '.join(map(repr, list(weights)[:3])) or 'with nothing'}"
@@ -100,26 +95,19 @@ def update_of(
 
 
 def examples_behind(reply: Message) -> int:
-    """What the client says it trained on.
+    """The number of examples that the client reports.
 
     Raises:
-        UnusableReplyError: When it says nothing of the kind.
+        UnusableReplyError: When it reports none.
     """
-    for record in reply.content.metric_records.values():
-        for name in EXAMPLES:
-            count: Any = record.get(name)
-            if isinstance(count, int) and count > 0:
-                return count
+    counts: list[Any] = [record.get(name) for record in reply.content.metric_records.values() for name in EXAMPLES]
+    if count := next((one for one in counts if isinstance(one, int) and one > 0), None):
+        return count
     raise UnusableReplyError(f"its metrics have no {EXAMPLES[0]}, a positive whole number")
 
 
 def mismatch(reply: Message, examples: int) -> str:
-    """Why the truth that a client scores by is not what it trained on; "" where the two numbers of examples agree.
-
-    Args:
-        reply: To a message of training.
-        examples: That the client's ``data`` gives.
-    """
+    """Why a client's ``data``, of so many examples, is not what it trained on; "" where the reply to training counts as many."""
     try:
         count = examples if reply.has_error() else examples_behind(reply)
     except UnusableReplyError:
@@ -132,8 +120,8 @@ def mismatch(reply: Message, examples: int) -> str:
     )
 
 
-def budgets_told(text: str) -> list[Budget]:
-    """What each of a node's mods spends on a message, as it wrote them; none where what it wrote is no such list."""
+def reported_budgets(text: str) -> list[Budget]:
+    """The privacy budgets of a node's mods from its JSON; none where it is no such list."""
     try:
         found = [Budget(*map(float, numbers)) for numbers in read_json(text)]
     except (ValueError, TypeError, RecursionError):
@@ -142,7 +130,7 @@ def budgets_told(text: str) -> list[Budget]:
 
 
 def card_text(reply: Message, name: str) -> str:
-    """A text of the reply to ``query.setup``: the card and the budgets are JSON, the others are shown on every threat card."""
-    told = values_of(reply, "card").get(name, "")
-    text = told if isinstance(told, str) else shortened(told)
-    return text if name in JSON else one_line(text, LONGEST_TOLD)
+    """A text of the reply to ``query.setup``: JSON, or a line for threat cards."""
+    value = values_of(reply, "card").get(name, "")
+    text = value if isinstance(value, str) else shortened(value)
+    return text if name in JSON else one_line(text, LONGEST_NAME)

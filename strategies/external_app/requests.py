@@ -1,10 +1,9 @@
-"""What a curious server asks the nodes of an app besides training: probes, and how far a reply lies from what is assumed."""
+"""Requests of a curious server besides training: probes, and how far a reply lies from the assumed step."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
@@ -17,10 +16,8 @@ from strategies.external_app.assumptions import DIFFERENCE
 
 
 def probe_question(sent: Message, task: Task, target: int, timeout: float) -> RecordDict:
-    """As the app's own message of training, with the task beside its configuration: what mods look for is there."""
-    own: dict[str, Any] = {}
-    for record in sent.content.config_records.values():
-        own |= dict(record)
+    """The app's own message of training, with the task beside its configuration: mods look for their settings there."""
+    own = {key: value for record in sent.content.config_records.values() for key, value in record.items()}
     config = ConfigRecord({**own, "task": task.to_json(), "timeout": timeout, "target": target})
     (arrays,) = sent.content.array_records.values()
     return RecordDict({"arrays": ArrayRecord(dict(arrays)), "config": config})
@@ -39,7 +36,7 @@ def ask_differences(
     """
     questions = {partition: _check_question(*pair, task, exchange.timeout) for partition, pair in pairs.items()}
     answers = GuardedExchange(exchange, rows).ask(task, "query.check", questions, _fault)
-    found = {partition: _difference(reply) for partition, reply in answers.items()}
+    found = {partition: float(values_of(reply, "metrics")["difference"]) for partition, reply in answers.items()}
     for partition, value in found.items():
         rows.row(task, metric=DIFFERENCE, value=value, client=partition)
     return list(found.values())
@@ -54,9 +51,5 @@ def _check_question(sent: Message, reply: Message, task: Task, timeout: float) -
 def _fault(partition: int, reply: Message) -> str:
     del partition
     value = values_of(reply, "metrics").get("difference")
-    told = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    return "" if told else "it tells no difference, a number from 0 on"
-
-
-def _difference(reply: Message) -> float:
-    return float(values_of(reply, "metrics")["difference"])
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return "" if good else "it tells no difference, a number from 0 on"

@@ -1,4 +1,4 @@
-"""What an audit of an app needs of whoever keeps its results, and an auditor that says what protects the replies."""
+"""Where the results of an external app's audit go, and an auditor whose threat cards describe the app."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Results(Recorder, Protocol):
 
 
 OpenResults = Callable[[AppPlan], Results]
-"""Called once it is known what the nodes have."""
+"""Called once a node has reported what it has."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """What threat cards say of an app beyond its own plan.
+class AppFacts:
+    """What threat cards say of an app beyond its plan.
 
     Attributes:
         loss: What the app calls its loss.
@@ -49,7 +49,7 @@ class Told:
         probes: One-step probes that are asked of each client in an attacked round.
         learning_rate: Where that of the round comes from.
         one_step: A round of every client is a single step, as a probe is.
-        difference: The largest of those by which clients told that their replies differ from such a step; None where nobody did.
+        difference: The largest that clients reported between their replies and such a step; None where no client did.
     """
 
     loss: str = CROSS_ENTROPY
@@ -61,12 +61,12 @@ class Told:
 
     @property
     def messages(self) -> str:
-        """How many messages with weights a client sends in an attacked round."""
+        """Messages with weights of a client in an attacked round."""
         return f"{self.probes + 1} of each client in an attacked round: the app's own and {self.probes} probes"
 
     @property
     def checked(self) -> str:
-        """What clients told of how far their replies are what is assumed."""
+        """How far the clients' replies are the assumed step."""
         if self.difference is None:
             return "nobody could check it"
         if self.difference <= AS_ASSUMED:
@@ -75,10 +75,7 @@ class Told:
 
     @property
     def spent(self) -> str:
-        """The budget of an attacked round by basic composition (Dwork and Roth 2014, theorem 3.16); "" where no mod tells one.
-
-        Where the noise of a mod is less than its own numbers ask for there is nothing to add up.
-        """
+        """The budget of an attacked round by basic composition (Dwork and Roth 2014, theorem 3.16); "" where no mod has one."""
         if not self.budgets:
             return ""
         if broken := [one for one in self.budgets if not one.holds]:
@@ -104,34 +101,34 @@ class AppAuditor(Auditor):
     """As for fedveil's own clients; threat cards say which mods a reply passed.
 
     Attributes:
-        told: What cards say of the app, and of the round.
+        facts: Of the app, and of the round.
     """
 
-    told = Told()
+    facts = AppFacts()
 
     def card(self, task: Task, kind: Kind, seen: Sequence[Seen], accuracy: float | None, **facts: Any) -> ThreatCard:
         """The threat card."""
-        told, pipeline = self.told, task.plan.pipeline
+        app, pipeline = self.facts, task.plan.pipeline
         about: dict[str, Any] = {
             "mods": pipeline or "none known",
-            "loss": told.loss if told.loss == CROSS_ENTROPY else f"{told.loss}; attacks assume {CROSS_ENTROPY}",
+            "loss": app.loss if app.loss == CROSS_ENTROPY else f"{app.loss}; attacks assume {CROSS_ENTROPY}",
             "data": "the app's own, as its data gives them",
             "training": f"{recipe(task.plan)}; loss as told or by default",
             "randomness": f"{self.randomness}: which images are probed; what the app and its mods draw in training is theirs",
-            "learning_rate": told.learning_rate,
-            "messages": told.messages,
-            "budget": told.spent or None,
+            "learning_rate": app.learning_rate,
+            "messages": app.messages,
+            "budget": app.spent or None,
         }
         if pipeline:
             # Mods act once on a message, whatever they are called.
-            alike = kind is not PROBE or told.one_step
+            alike = kind is not PROBE or app.one_step
             about["defense_strength"] = Strength.UPDATE if alike else Strength.ONE_STEP
             about["in_training"] = None if alike else "once on all local steps of a round"
         if kind is PROBE:
-            about["caveats"] = [NOT_IN_PROBE, *filter(None, [told.spent])]
+            about["caveats"] = [NOT_IN_PROBE, *filter(None, [app.spent])]
         else:
             about["caveats"] = [
-                f"{recipe(task.plan)}; {told.checked}",
-                *([UNCHECKED] if told.difference is None else []),
+                f"{recipe(task.plan)}; {app.checked}",
+                *([UNCHECKED] if app.difference is None else []),
             ]
         return super().card(task, kind, seen, accuracy, **facts).but(**about)

@@ -1,17 +1,26 @@
-"""What whoever runs an app says of its audit."""
+"""The settings of an external app's audit, each checked by its type and its range before a run begins."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any
 
 from attacks.base import Attack
 from clients.data.card import DataCard
 from clients.external_app.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory, name_of
-from strategies.external_app.ranges import checked
 from strategies.federated.observations import PROBE, UPDATE
 from strategies.recording.wrapper import whole_rounds
+
+RANGES: dict[str, tuple[float, float]] = {
+    "probe_images": (1, 10**6), "probe_targets": (1, 10**6), "momentum": (0, 1), "weight_decay": (0, 10**6),
+    "seed": (0, 2**63 - 1), "workers": (0, 1024), "timeout": (0, 10**9),
+}  # fmt: skip
+"""From, to; both included but for what ``OPEN`` names."""
+OPEN = {"momentum": 1, "timeout": 0}
+"""Ends that are not allowed themselves."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,7 @@ class AuditSettings:
         name_of(self.model)
         object.__setattr__(self, "rounds", whole_rounds(self.rounds))
         for one in fields(self):
-            object.__setattr__(self, one.name, checked(one.name, getattr(self, one.name), str(one.type)))
+            object.__setattr__(self, one.name, _checked(one.name, getattr(self, one.name), str(one.type)))
         if not isinstance(self.settings, Mapping):
             raise ValueError(f"settings is {self.settings!r}; allowed: a mapping, such as context.run_config")
         if self.nesterov and not self.momentum > 0:
@@ -78,10 +87,26 @@ class AuditSettings:
         return tuple(UPDATE.parse(self.update_attacks, (PROBE, UPDATE)))
 
     def plan(self, num_rounds: int = 1) -> AppPlan:
-        """What can be said before a node has answered."""
-        # The card is what a node says of its data; a model can be built without one.
+        """What is known before a node has answered; its card of the data is not."""
         return AppPlan.known(
             scenario=SCENARIO, dataset=OWN_DATA, model=name_of(self.model), seed=self.seed, rounds=num_rounds,
             momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
             probe_targets=self.probe_targets, probe_images=self.probe_images, card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)),
         )  # fmt: skip
+
+
+def _checked(name: str, value: Any, kind: str) -> Any:
+    """A value of an annotated kind as plain Python has it: Flower sends no numbers of NumPy."""
+    if kind in ("bool", "str"):
+        if isinstance(value, bool if kind == "bool" else str):
+            return value
+        raise ValueError(f"{name} is {value!r}; allowed: {'True or False' if kind == 'bool' else 'a text'}")
+    if kind not in ("int", "float"):
+        return value
+    low, high = RANGES[name]
+    number = isinstance(value, Integral if kind == "int" else Real) and not isinstance(value, bool)
+    if not number or not low <= value <= high or not math.isfinite(value) or value == OPEN.get(name):
+        what = "a whole number" if kind == "int" else "a number"
+        start, end = "above" if OPEN.get(name) == low else "from", "below" if OPEN.get(name) == high else "at most"
+        raise ValueError(f"{name} is {value!r}; allowed: {what} {start} {low}, {end} {high}")
+    return int(value) if kind == "int" else float(value)

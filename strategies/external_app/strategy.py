@@ -1,4 +1,4 @@
-"""AuditingStrategy: any strategy of Flower, run by a curious server that attacks what clients of somebody's own app send."""
+"""AuditingStrategy: any strategy of Flower, run by a curious server that attacks what the clients send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.external_app.observer import Curiosity
+from strategies.external_app.observer import AppAudit
 from strategies.external_app.results import OpenResults
 from strategies.external_app.settings import AuditSettings
 from strategies.recording.wrapper import WrappingStrategy
@@ -31,25 +31,25 @@ class AuditingStrategy(WrappingStrategy):
 
     def __init__(self, strategy: Strategy, open_results: OpenResults, settings: AuditSettings) -> None:
         super().__init__(strategy, settings.rounds)
-        self._curiosity = Curiosity(open_results, settings)
+        self._audit = AppAudit(open_results, settings)
 
     def _end(self) -> None:
         """Waits for the attacks and writes the report."""
-        self._safely("report", max(self._curiosity.settings.rounds), self._curiosity.finish)
+        self._safely("report", max(self._audit.settings.rounds), self._audit.finish)
         super()._end()
-        if not self._curiosity.begun:
+        if not self._audit.begun:
             log(WARNING, "Audit: nothing was attacked, so there is no report")
 
     def _said(self) -> str:
         """Which rounds."""
-        return f"Audited: rounds {', '.join(map(str, self._curiosity.settings.rounds))}"
+        return f"Audited: rounds {', '.join(map(str, self._audit.settings.rounds))}"
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The messages of the wrapped strategy; in an attacked round their nodes are asked for probes first."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
-        self._safely(f"round {server_round}", server_round, self._curiosity.before, server_round, messages, grid)
+        self._safely(f"round {server_round}", server_round, self._audit.before, server_round, messages, grid)
         return messages
 
     def aggregate_train(
@@ -57,16 +57,16 @@ class AuditingStrategy(WrappingStrategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Looks at the replies, then lets the wrapped strategy aggregate them."""
         received = list(replies)
-        self._safely(f"round {server_round}", server_round, self._curiosity.after, server_round, received)
+        self._safely(f"round {server_round}", server_round, self._audit.after, server_round, received)
         return super().aggregate_train(server_round, received)
 
     def _safely(self, where: str, server_round: int, step: Callable[..., None], *args: Any) -> None:
-        """An audit that fails costs its rows, not the run: why is in the log and, where it can be written, in a row."""
+        """A failed audit costs its rows, not the run: the reason is in the log and, where it can be written, in a row."""
         try:
             step(*args)
         except Exception as error:
             log(WARNING, "Audit: %s: %s: %s", where, type(error).__name__, error)
             try:
-                self._curiosity.note(server_round, f"{where}: {type(error).__name__}: {error}")
+                self._audit.note(server_round, f"{where}: {type(error).__name__}: {error}")
             except Exception as unwritten:
                 log(WARNING, "Audit: no row says so: %s: %s", type(unwritten).__name__, unwritten)

@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from strategies.audit.whole_files import whole
-from strategies.recording.tensor_file import Values, write_tensors
 from strategies.recording.usual_names import first_number
 
 FORMAT = 1
@@ -74,18 +74,19 @@ class RecordingWriter:
         text = json.dumps(plain(values), indent=1, allow_nan=False) + "\n"
         self._keep(name, lambda path: path.write_text(text, encoding="utf-8"))
 
-    def keep_arrays(self, name: str, values: Mapping[str, Values]) -> str:
-        """Writes a safetensors file, whole or not at all.
+    def keep_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> str:
+        """Writes a safetensors file, whole or not at all; what is in C order is not copied.
 
         Returns:
             Why it was not written, or "".
         """
-        size = sum(one.data.nbytes for one in values.values())
+        size = sum(one.nbytes for one in arrays.values())
         if self.written + size > self.max_bytes:
             return f"{size} bytes would exceed max_bytes, {self.max_bytes}, of which {self.written} are used"
         # safetensors sorts: how a model orders its arrays is what is left where its names are those of no model.
-        order = {"order": json.dumps(list(values))}
-        self._keep(name, lambda path: write_tensors(path, values, order))
+        order = {"order": json.dumps(list(arrays))}
+        dense = {key: np.asarray(one, order="C") for key, one in arrays.items()}
+        self._keep(name, lambda path: save_file(dense, path, order))
         return ""
 
     def _keep(self, name: str, write: Callable[[Path], Any]) -> None:

@@ -13,9 +13,9 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from clients.wire.records import view_of
 from strategies.exchange.reply_bounds import oversized
 from strategies.recording.files import RecordingWriter
-from strategies.recording.tensor_file import values_of_array
 from strategies.recording.wrapper import WrappingStrategy
 
 DEFAULT_MAX_BYTES = 10 * 2**30
@@ -163,9 +163,8 @@ class RecordingStrategy(WrappingStrategy):
 
     def _keep_arrays(self, name: str, arrays: ArrayRecord) -> str:
         try:
-            return self._writer.keep_arrays(name, {key: values_of_array(array) for key, array in arrays.items()})
-        # A client chose these bytes, and NumPy's reader of headers raises whatever Python's tokenizer and parser do.
-        except Exception as error:
+            return self._writer.keep_arrays(name, {key: view_of(key, array) for key, array in arrays.items()})
+        except Exception as error:  # what a client made unreadable, or a full disk: the reply's JSON says so
             return f"{type(error).__name__}: {error}"
 
 

@@ -1,4 +1,4 @@
-"""Under which names apps tell numbers of their training: those of Flower's templates first."""
+"""The names under which apps report numbers of their training: those of Flower's templates first."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ EPOCHS = ("local-epochs", "local_epochs", "epochs")
 
 
 def first_number(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> int | float | None:
-    """What the first record that has a number under one of these names says; None where none has."""
+    """The number under one of these names in the first record that has one; None where none has."""
     found = (record[name] for record in records for name in names if name in record)
     return next((one for one in found if isinstance(one, int | float) and not isinstance(one, bool)), None)
-
-
-def local_steps(epochs: int, examples: int, batch_size: int) -> int:
-    """Steps of so many passes over examples, the last batch of a pass being smaller where they do not divide."""
-    return epochs * -(-examples // batch_size)

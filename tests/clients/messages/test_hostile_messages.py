@@ -25,7 +25,7 @@ from clients.secrets.policy import Answers, RefusedError, allowed_pipelines
 from clients.task.scenarios import read_task
 from clients.task.task import TaskError
 from clients.wire.records import to_record
-from strategies.external_app.replies import budgets_told
+from strategies.external_app.replies import reported_budgets
 from tests import hostile
 from tests.clients.federated.test_client import TASK, weights
 
@@ -113,7 +113,7 @@ def test_json_that_is_much_more_in_memory_is_not_read(read: Callable[[str], obje
 
 def test_budgets_that_are_much_more_in_memory_are_none() -> None:
     with little_memory():
-        assert budgets_told(hostile.WIDE) == []
+        assert reported_budgets(hostile.WIDE) == []
 
 
 def test_tasks_of_every_scenario_are_read_as_they_were_written() -> None:

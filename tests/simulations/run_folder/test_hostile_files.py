@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +28,6 @@ from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.progress import read_progress
 from simulations.settings.errors import ConfigError
 from strategies.recording.files import RecordingError, RecordingWriter, read_recording
-from strategies.recording.tensor_file import values_of_array
 from tests import hostile
 
 few = settings(
@@ -163,7 +161,7 @@ def test_damaged_rows_are_left_out_with_a_note(damage: Damage) -> None:
 def recorded() -> dict[str, bytes]:
     with TemporaryDirectory() as folder:
         writer = RecordingWriter(Path(folder), 10**6, {"settings": {"learning-rate": 0.1}})
-        arrays = {"weight": values_of_array(Array(np.ones((2, 2), np.float32)))}
+        arrays = {"weight": np.ones((2, 2), np.float32)}
         writer.keep_arrays("round-0001/sent-0-0.safetensors", arrays)
         contents = [{"arrays": {"arrays": "sent-0-0.safetensors"}, "config": {}, "metrics": {}}]
         writer.keep_json("round-0001/sent.json", {"round": 1, "nodes": {"5": 0}, "contents": contents})

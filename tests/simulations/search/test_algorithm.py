@@ -129,7 +129,8 @@ def test_scores_repeat_where_layers_draw() -> None:
 
 
 def test_the_result_is_what_clients_use(whole: Whole, tmp_path: Path) -> None:
-    path = whole[1].keep_result(whole[0])
+    whole[1].keep_result(whole[0])
+    path = whole[1].result_path
     defense = ATS.read(path)
     assert defense == ATS(policies=whole[0]["policies"], channels=3)
     # Its text travels, and needs no file.

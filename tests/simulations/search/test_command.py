@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from clients.data.datasets import load_dataset
 from simulations.cli import app
 from simulations.search.folder import IDENTITY, Scored, SearchFolder
-from simulations.search.gradients.gradients import Similarities
+from simulations.search.gradients import Similarities
 from simulations.search.scorer import Scorer, Scores, check
 from simulations.search.settings import Search
 
@@ -60,9 +60,6 @@ def search(*words: str) -> tuple[int, str]:
         ("transfer-to=cifar10", "set transfer-dir to the directory that holds it\n"),
         ("model=resnet", "model"),
         ("images=100000", "images is 100000, and"),
-        ("model=timm:vit_tiny_patch16_224", "the gradients of single examples"),
-        ("model=timm:tf_mobilenetv3_small_minimal_100", "(Conv2dSame) are not known here"),
-        ("model=timm:resnetv2_50x1_bit", "are not known here"),
         ("semi-share=1.0", "0 of the"),
         ("image-size=1", "image-size is 1; allowed: 0, or at least 2, at most 4096"),
         ("transfer-to=nothing", "transfer-to"),
@@ -77,6 +74,27 @@ def test_bad_values_end_before_any_work_with_the_key(tmp_path: Path, setting: st
     assert code == 2
     assert message in told
     assert "Traceback" not in told
+    assert not (tmp_path / "out").exists()
+
+
+BRANCHES = """
+from torch import nn
+
+class Branches(nn.Module):
+    def __init__(self, num_classes, input_shape):
+        super().__init__()
+        self.last = nn.Linear(3 * 32 * 32, num_classes)
+
+    def forward(self, images):
+        return self.last((images if images.sum() > 0 else -images).flatten(1))
+"""
+
+
+def test_a_model_without_gradients_of_single_examples_ends_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(BRANCHES)
+    words = [word for one in (*TINY, f"model={tmp_path / 'own.py'}:Branches") for word in ("-s", one)]
+    code, told = search(*words, "--out", str(tmp_path / "out"))
+    assert (code, "the gradients of single examples cannot be computed by torch.func" in told) == (2, True), told
     assert not (tmp_path / "out").exists()
 
 
@@ -127,11 +145,11 @@ def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 )
 def test_a_line_that_is_no_score_is_named(tmp_path: Path, line: str) -> None:
     SearchFolder.create(tmp_path / "out", Search()).close()
-    good = Scored(IDENTITY, (), Scores(-1.0, 0.5, 0.6, (0.5,))).to_json()
-    (tmp_path / "out" / "scores.jsonl").write_bytes(f"{good}\n{line}\n".encode("latin-1"))
+    good = json.dumps(Scored(IDENTITY, (), Scores(-1.0, 0.5, 0.6, (0.5,))).to_json())
+    (tmp_path / "out" / "scores.jsonl").write_bytes(f"{good}\n{line}\n{good}\n".encode("latin-1"))
     code, told = search("--resume", str(tmp_path / "out"))
     assert code == 2
-    assert "line 2 of scores.jsonl is no score of a policy" in told
+    assert f"line 2 of {tmp_path / 'out' / 'scores.jsonl'} is damaged" in told.replace("\n", "")
     assert "Traceback" not in told
 
 
@@ -180,19 +198,6 @@ def test_a_search_goes_on_by_the_privacy_score_that_it_began_with(tmp_path: Path
     again = [json.loads(line) | {"seconds": 0} for line in (tmp_path / "out" / "scores.jsonl").read_text().splitlines()]
     assert again == [json.loads(line) | {"seconds": 0} for line in kept], "the missing policy is scored as before"
     assert json.loads((tmp_path / "out" / "policies.json").read_text())["privacy_score"] == "paper"
-
-
-@pytest.mark.parametrize("old", ["per-tensor", "privacy-rule"])
-def test_a_search_that_kept_one_privacy_score_is_not_gone_on_with(tmp_path: Path, old: str) -> None:
-    SearchFolder.create(tmp_path / "out", Search()).close()
-    about = json.loads((tmp_path / "out" / "search.json").read_text())
-    about["search"][old] = about["search"].pop("privacy-score")
-    (tmp_path / "out" / "search.json").write_text(json.dumps(about))
-    code, told = search("--resume", str(tmp_path / "out"))
-    assert code == 2
-    assert (
-        f"search.json: its settings {old} are of an earlier version, which kept one privacy score of a policy" in told
-    )
 
 
 def pictures(folder: Path, seed: int) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients.models.classifiers import build_model
-from simulations.search.gradients.gradients import ExampleGradients, Similarities
+from simulations.search.gradients import ExampleGradients, Similarities
 from simulations.search.scorer import Scorer
 from simulations.search.scores import EPSILON, accuracy_score, paper_score, released_score, similarity_curves
 from simulations.search.settings import Search

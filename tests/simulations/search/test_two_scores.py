@@ -51,8 +51,8 @@ def test_policies_without_privacy_scores_do_not_count_and_the_other_choice_share
     assert two.agreement is not None
     assert (two.agreement.value, two.agreement.n) == (pytest.approx(-1), 4)
     assert two.by_other == "3+2"
-    assert "would have chosen 3+2." in two.told
-    assert TwoScores.of(known, known, "4+3", 3, Search(policies=2)).told.endswith(
+    assert "would have chosen 3+2." in two.verdict
+    assert TwoScores.of(known, known, "4+3", 3, Search(policies=2)).verdict.endswith(
         "would have chosen the same policies."
     )
 
@@ -62,4 +62,4 @@ def test_the_score_that_chooses_is_named_first() -> None:
     assert told["released"].rule.index("released code") < told["released"].rule.index("Eqs. 5 and 7")
     assert told["paper"].rule.index("Eqs. 5 and 7") < told["paper"].rule.index("released code")
     assert (told["paper"].own_name, told["paper"].other_name) == ("S_pri, paper", "S_pri, released code")
-    assert "Too few policies" in told["paper"].told
+    assert "Too few policies" in told["paper"].verdict

@@ -19,8 +19,9 @@ from torch.utils.data import TensorDataset
 
 from clients import answer_audits
 from clients.data.card import DataCard
-from clients.external_app.client import one_step
+from clients.external_app.client import AppClient, OwnExamples
 from clients.external_app.mods import Budget, budgets
+from clients.secrets.draws import Draws
 from defenses.base import Batch
 from simulations.audited import audited
 from simulations.compare.groups import grouped
@@ -29,8 +30,8 @@ from simulations.run_folder.run_directory import read_lines
 from strategies.audit.threat_card import Strength
 from strategies.external_app.assumptions import ASSUMED, NOT_IN_PROBE, UNCHECKED
 from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
-from strategies.external_app.replies import budgets_told
-from strategies.external_app.results import Told
+from strategies.external_app.replies import reported_budgets
+from strategies.external_app.results import AppFacts
 from strategies.external_app.settings import AuditSettings
 from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, AppGrid, Net, an_app, digits
 
@@ -128,7 +129,9 @@ def test_a_probe_decays_and_looks_ahead_as_the_server_reckons(nesterov: bool) ->
     model = Net()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     card, loss = DataCard(10, (1, 8, 8), (MEAN,), (STD,)), torch.nn.functional.cross_entropy
-    moved = one_step(Net, before, batch, card, loss, 0.1, 0.05, 0.9 if nesterov else 0.0)
+    task = AuditSettings(Net, momentum=0.9, nesterov=nesterov, weight_decay=0.05).plan().at(1, 0.1)
+    client = AppClient(OwnExamples(task, 0, batch, card, Draws.simulated(0, 0)))
+    moved = client.one_step(Net, before, batch, loss)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=nesterov, weight_decay=0.05)
     loss(model((images[:2] - MEAN) / STD), labels[:2]).backward()
     optimizer.step()
@@ -280,11 +283,11 @@ def test_probes_spend_the_budget_of_a_mod_and_are_no_round_of_training(tmp_path:
 
 
 def test_what_is_spent_is_said_without_more_than_the_mod_promises() -> None:
-    assert Told(probes=3).spent == ""
-    assert "(40, 0.004)" in Told(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
-    assert "holds for an epsilon of at most 1 only" in Told(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
+    assert AppFacts(probes=3).spent == ""
+    assert "(40, 0.004)" in AppFacts(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
+    assert "holds for an epsilon of at most 1 only" in AppFacts(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
     two = [Budget(1.0, 1e-3, 2.0, 1.0), Budget(0.5, 2e-3, 9.0, 1.0)]
-    assert "(1.5, 0.003) a message: by basic composition 1 x" in Told(budgets=two).spent
+    assert "(1.5, 0.003) a message: by basic composition 1 x" in AppFacts(budgets=two).spent
 
 
 def through(mod: LocalDpMod, update: Tensor) -> Tensor:
@@ -318,7 +321,7 @@ def test_a_budget_is_added_up_only_where_the_noise_is_for_any_two_clipped_update
     assert budget.holds is holds
     if abs(sensitivity - 2) > 0.01:
         assert enough is holds
-    spent = Told(budgets=[budget], probes=3).spent
+    spent = AppFacts(budgets=[budget], probes=3).spent
     assert ("by basic composition" in spent) is holds
     assert (
         f"it is for a sensitivity of {sensitivity:g}, and two updates of norm 1 lie up to 2 apart" in spent
@@ -335,8 +338,8 @@ def test_a_round_of_one_step_is_as_strong_as_a_probe(tmp_path: Path) -> None:
     "text", ["", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1, 1, 1]]', "[[NaN, 1, 1, 1]]", "[[-1, 0, 1, 1]]"]
 )
 def test_a_budget_that_is_none_is_not_told(text: str) -> None:
-    assert budgets_told(text) == []
-    assert budgets_told("[[0.5, 0.001, 2, 1]]") == [Budget(0.5, 1e-3, 2.0, 1.0)]
+    assert reported_budgets(text) == []
+    assert reported_budgets("[[0.5, 0.001, 2, 1]]") == [Budget(0.5, 1e-3, 2.0, 1.0)]
 
 
 def _node(partition: int) -> Any:

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
 from clients import answer_audits
-from clients.external_app.client import DataMistake, read_examples
+from clients.external_app.client import DataMistake, read_data
 from defenses.pipeline import Pipeline
 from simulations.audited import audited
 from simulations.external_app.study import ForeignPipeline
@@ -159,4 +159,4 @@ def test_an_app_that_answers_wrongly_is_not_said_to_lack_the_answers(
 
 def test_a_class_between_two_is_none() -> None:
     with pytest.raises(DataMistake, match=r"a class is 3\.7; expected a whole number"):
-        read_examples([(torch.zeros(1, 2, 2), 3.7)])  # type: ignore[arg-type]
+        read_data([(torch.zeros(1, 2, 2), 3.7)])  # type: ignore[arg-type]

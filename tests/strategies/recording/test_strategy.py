@@ -283,7 +283,7 @@ from strategies.recording import files as recording_files
 from tests.strategies.recording.test_strategy import FedAvg, RecordingStrategy, run
 
 left = {{"arrays": 3, "json": 4}}
-arrays, text = recording_files.write_tensors, pathlib.Path.write_text
+arrays, text = recording_files.save_file, pathlib.Path.write_text
 
 def halfway(kind, path):
     left[kind] -= 1
@@ -291,15 +291,15 @@ def halfway(kind, path):
         os.truncate(path, path.stat().st_size // 2)
         os.kill(os.getpid(), signal.SIGKILL)
 
-def write_tensors(path, *rest):
-    arrays(path, *rest)
+def save_file(values, path, *rest):
+    arrays(values, path, *rest)
     halfway("arrays", path)
 
 def write_text(path, *rest, **more):
     text(path, *rest, **more)
     halfway("json", path)
 
-recording_files.write_tensors, pathlib.Path.write_text = write_tensors, write_text
+recording_files.save_file, pathlib.Path.write_text = save_file, write_text
 run(RecordingStrategy(FedAvg(), pathlib.Path({folder!r})))
 """
 

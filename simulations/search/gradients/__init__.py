@@ -1,1 +1,0 @@
-"""Gradients of single examples, many at once."""

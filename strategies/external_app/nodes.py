@@ -1,0 +1,78 @@
+"""The nodes of an app that answer a curious server, and what the first of them reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from clients.task.task import Task
+from clients.wire.records import reason_of, values_of
+from clients.wire.texts import shortened
+from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
+from strategies.external_app.replies import UnusableReplyError, card_text
+
+REPORTED = ("card", "protection", "loss", "budgets")
+"""Texts of ``query.setup``: the card of a node's data, what protects its replies, its loss, and its mods' privacy budgets."""
+UNREGISTERED = "No query function registered"
+"""What Flower answers where an app has no function for a message."""
+
+
+class AppNodes:
+    """Nodes that report the same as the first one: a threat card could not describe both.
+
+    Attributes:
+        ids: Partition -> node id.
+        examples: Partition -> how many examples its ``data`` gives.
+        reported: Name of a text -> what the first node reports; empty before a node has answered.
+        randomness: Where the draws of the nodes start, for threat cards.
+    """
+
+    def __init__(self) -> None:
+        self.ids: dict[int, int] = {}
+        self.examples: dict[int, int] = {}
+        self.reported: dict[str, str] = {}
+        self.randomness = ""
+
+    def set_up(self, task: Task, nodes: Iterable[int], grid: Grid, timeout: float) -> list[tuple[int, str]]:
+        """Ask nodes that are not known yet what they have; (partition, why) of those that are left out.
+
+        Raises:
+            UnusableReplyError: When no node has answered so far.
+        """
+        known, config = set(self.ids.values()), ConfigRecord({"task": task.to_json(), "timeout": timeout})
+        new = [node for node in nodes if node not in known]
+        asked = [Message(RecordDict({"config": config}), dst_node_id=node, message_type="query.setup") for node in new]
+        replies = list(grid.send_and_receive(asked, timeout=timeout)) if asked else []
+        answered = sorted((reply for reply in replies if not reply.has_error()), key=_partition)
+        if not self.reported:
+            self._begin(answered, replies)
+        left_out = []
+        for reply in answered:
+            odd = [name for name, value in self.reported.items() if card_text(reply, name) != value]
+            if odd:
+                different = ", ".join(f"{name} {shortened(card_text(reply, name))}" for name in odd)
+                left_out.append((_partition(reply), f"this node differs from the first and is left out: {different}"))
+                continue
+            self.examples[_partition(reply)] = int(values_of(reply, "metrics")["train-examples"])
+            self.ids[_partition(reply)] = reply.metadata.src_node_id
+        return left_out
+
+    def _begin(self, answered: Sequence[Message], replies: Sequence[Message]) -> None:
+        if not answered:
+            reason = "; ".join(sorted({reason_of(reply) for reply in replies})) or "no reply"
+            hint = " (does the ClientApp call answer_audits?)" if UNREGISTERED in reason else ""
+            raise UnusableReplyError(f"no node answers audits{hint}: {reason}")
+        self.reported = {name: card_text(answered[0], name) for name in REPORTED}
+        words = {"seed": FROM_SEED, "secret": OWN_SECRET}
+        self.randomness = " or ".join(sorted({words.get(card_text(one, "randomness"), "unknown") for one in answered}))
+
+    def numbered(self, messages: Iterable[Message], *, sent: bool = False) -> list[tuple[int, Message]]:
+        """(partition, message) of known nodes, in order of partition; of messages to them where ``sent``, else of replies."""
+        of = {one.metadata.dst_node_id if sent else one.metadata.src_node_id: one for one in messages}
+        return [(partition, of[node]) for partition, node in sorted(self.ids.items()) if node in of]
+
+
+def _partition(reply: Message) -> int:
+    return int(values_of(reply, "metrics")["partition"])

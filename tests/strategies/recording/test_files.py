@@ -1,0 +1,71 @@
+"""Arrays as they crossed the wire, in safetensors files."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array
+from safetensors import safe_open
+from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_tensors
+
+from clients.wire.records import view_of
+from clients.wire.texts import RecordError
+from strategies.recording.files import RecordingWriter
+
+KINDS = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
+"""NumPy's, of all that may be sent."""
+
+
+def kept(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
+    """The file of arrays that came in a message."""
+    writer = RecordingWriter(folder / "rec", 10**6, {})
+    assert (
+        writer.keep_arrays("x.safetensors", {name: view_of(name, Array(array)) for name, array in arrays.items()}) == ""
+    )
+    return folder / "rec" / "x.safetensors"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("end", ["<", ">"])
+def test_the_library_reads_what_is_written(kind: str, order: str, end: str, tmp_path: Path) -> None:
+    """Beside an array of one odd byte, in front of which a careless writer would misplace it."""
+    values = np.arange(6).reshape(2, 3) % 2
+    wanted = {
+        "odd": np.array([7], np.uint8), "b": np.asarray(values.astype(np.dtype(end + kind)), order=order),  # type: ignore[call-overload]
+        "a": np.array(1).astype(np.dtype(end + kind)), "none": np.zeros((0, 4), np.float32),
+    }  # fmt: skip
+    path = kept(tmp_path, wanted)
+    for name, array in load_file(path).items():
+        np.testing.assert_array_equal(array, wanted[name])
+        assert array.shape == wanted[name].shape
+        assert array.dtype == wanted[name].dtype.newbyteorder("=")
+    with safe_open(path, framework="pt") as file:
+        assert file.metadata() == {"order": '["odd", "b", "a", "none"]'}
+    assert set(load_tensors(path)) == set(wanted)
+
+
+def test_tensors_of_torch_arrive(tmp_path: Path) -> None:
+    state = torch.nn.BatchNorm1d(3).state_dict()
+    found = load_tensors(kept(tmp_path, {name: value.numpy() for name, value in state.items()}))
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[name], value) and found[name].dtype == value.dtype for name, value in state.items())
+
+
+def test_what_is_no_plain_array_is_refused() -> None:
+    good, objects = Array(np.zeros(2)), io.BytesIO()
+    np.save(objects, np.array([{}], dtype=object), allow_pickle=True)
+    for odd, why in (
+        (Array(np.zeros(2, np.complex64)), "complex64"),
+        (Array(good.dtype, good.shape, good.stype, good.data[:-8]), "8 bytes for shape"),
+        (Array(good.dtype, good.shape, "pickle", good.data), "serialised as 'pickle'"),
+        (Array(good.dtype, good.shape, good.stype, b"no array at all"), "magic string"),
+        (Array(good.dtype, good.shape, good.stype, objects.getvalue()), "type object"),
+    ):
+        with pytest.raises(RecordError, match=why):
+            view_of("x", odd)
