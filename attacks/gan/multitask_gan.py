@@ -1,4 +1,4 @@
-"""mGAN-AI: a GAN whose discriminator shares the victim's network and also tells the victim's data from everybody else's."""
+"""mGAN-AI: a GAN whose discriminator shares the victim's network and also tells the victim's data from those of other clients."""
 
 from __future__ import annotations
 

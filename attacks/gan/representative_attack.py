@@ -104,11 +104,7 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
 
 
 def usable_rounds(history: UpdateHistory) -> Rounds:
-    """The rounds of a client whose update fits its model; the others are left out.
-
-    Raises:
-        AttackError: When there is none, with what is wrong with the last one.
-    """
+    """The rounds of a client whose update fits its model; the others are left out."""
     rounds, problem = [], "the client sent no update"
     for observation in history.updates:
         try:
@@ -121,11 +117,7 @@ def usable_rounds(history: UpdateHistory) -> Rounds:
 
 
 def wanted_classes(observation: ClientUpdate, classes: Sequence[int]) -> tuple[Tensor, int]:
-    """The classes to draw, int64, all of them if none is named; and the number of classes of the model.
-
-    Raises:
-        AttackError: When the model does not have a named class.
-    """
+    """The classes to draw, int64, all of them if none is named; and the number of classes of the model."""
     model = copy.deepcopy(observation.model).eval()
     count = count_classes(model, observation.input_shape, next(model.parameters()))
     if classes and max(classes) >= count:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.gradient.inversion_loop import Minimum, Objective
-from attacks.progress import told
+from attacks.progress import reported
 
 SUFFICIENT_DECREASE = 1e-4
 CURVATURE = 0.9
@@ -65,7 +65,7 @@ def minimize(
     state = _initial(start.clamp(*bounds), history)
     best, lowest = state.at.clone(), torch.full_like(state.loss, torch.inf)
     evaluations = torch.zeros(len(start), dtype=torch.long, device=start.device)
-    for iteration in told(range(iterations), iterations):
+    for iteration in reported(range(iterations), iterations):
         rows = state.running.nonzero()[:, 0]
         if not len(rows):
             break

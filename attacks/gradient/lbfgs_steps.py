@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.gradient.inversion_loop import Minimum, Objective
-from attacks.progress import told
+from attacks.progress import reported
 
 STEP_ITERATIONS = 20
 """Quasi-Newton iterations of one step (torch's ``max_iter``), and so its evaluations at most."""
@@ -129,7 +129,7 @@ def walk(
     of ``torch.optim.LBFGS``.
     """
     state = _Walk.begin(start.clamp(*bounds), min(HISTORY, STEP_ITERATIONS * steps))
-    for step in told(range(steps), steps):
+    for step in reported(range(steps), steps):
         rows = state.running.nonzero()[:, 0]
         if not len(rows):
             break

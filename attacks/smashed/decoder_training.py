@@ -144,11 +144,7 @@ def mean_of_transmissions(features: Tensor) -> Tensor:
 
 
 def split_auxiliary(knowledge: Knowledge, generator: torch.Generator) -> tuple[Sender, Tensor, Tensor]:
-    """The sender, and the auxiliary images to train on and to hold out, on the device of the client half.
-
-    Raises:
-        AttackError: See ``DecoderAttack.fit``.
-    """
+    """The sender, and the auxiliary images to train on and to hold out, on the device of the client half."""
     sender, images = sender_of(knowledge), knowledge.auxiliary.images
     # A client half that only cuts images has no weights.
     weight = next(sender.edge.parameters(), None) if isinstance(sender.edge, nn.Module) else None

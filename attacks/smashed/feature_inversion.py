@@ -41,11 +41,7 @@ class AssumedSender:
     known: Normalisation
 
     def features(self, images: Tensor, order: Tensor) -> Tensor:
-        """Smashed data (B, N, D) of images (B, C, H, W) in [0, 1] if slots held the tokens ``order`` (B, N); differentiable.
-
-        Raises:
-            AttackError: When the defences refuse such a batch.
-        """
+        """Smashed data (B, N, D) of images (B, C, H, W) in [0, 1] if slots held the tokens ``order`` (B, N); differentiable."""
         return self.encode(self.edge.embed(normalise(images, self.known)), order)
 
     def encode(self, tokens: Tensor, order: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ class UploadedImages:
     Attributes:
         images: (B, C, H, W), after all input defences; in [0, 1] unless a defence leaves that range.
         labels: (B,) int64, the classes that came with them; of a mixed label the largest part.
-        window_sides: Always None: nobody is told the true windows of what was uploaded.
+        window_sides: Always None: the true windows of uploads are not revealed.
     """
 
     images: Tensor
@@ -46,11 +46,7 @@ class UploadedCollection:
     passes: int
 
     def first_pass(self) -> Reconstruction:
-        """The guess that takes the images of the first pass as they came.
-
-        Raises:
-            AttackError: When an upload is not finite.
-        """
+        """The guess that takes the images of the first pass as they came."""
         if not torch.isfinite(self.images).all():
             raise AttackError(NOT_FINITE)
         count = len(self.images) // self.passes
@@ -70,7 +66,7 @@ class CollectionAttack(Attack[UploadedCollection, Reconstruction]):
 
 
 class TrainedModel(TrainingUpdate):
-    """The model that the server trained on all uploads, as an update of nothing: whoever gets the model can attack it."""
+    """The model that the server trained on all uploads, as an update of nothing: a party that gets the model can attack it."""
 
 
 @dataclass(frozen=True, repr=False)

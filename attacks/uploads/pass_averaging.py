@@ -24,7 +24,7 @@ class PassAveraging(CollectionAttack):
     A shuffle keeps the values of each window, so that the mean over the blocks of the largest windows' size is the same in all
     passes: by it the uploads of one image find each other, exactly, whatever order they came in. The mean over m shuffles of a
     window of variance s^2 has the window's mean as its expectation in every pixel and the variance s^2 / m around it: it tends to
-    the picture of window means, which one upload gives at once to who knows the windows (``WindowMean``). Many passes tell one
+    the picture of window means, which one upload gives at once where the windows are known (``WindowMean``). Many passes tell one
     thing more, which this picture shows: where the windows are.
 
     Without VisualMixer in the pipeline the guesses are the first pass.

@@ -71,12 +71,7 @@ class FeaturePCA(FittedDefense):
         return self.with_state(learned)
 
     def truncated(self, components: int) -> Self:
-        """The fitted defence with its first components only: what a fit of so many gives, for sweeps.
-
-        Raises:
-            DefenseError: When it is not fitted.
-            ValueError: When it has fewer.
-        """
+        """The fitted defence with its first components only: what a fit of so many gives, for sweeps."""
         narrow = replace(self, components=components)
         require(components <= self.components, narrow, "components", f"at most {self.components}, which were fitted")
         return narrow.with_state({**self._kept(), "basis": self._kept()["basis"][:components]})

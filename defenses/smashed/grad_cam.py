@@ -25,9 +25,6 @@ def grad_cam(model: nn.Module, images: Tensor, layer: nn.Module, classes: Tensor
     are taken. A map that is the same everywhere becomes 0 everywhere. The class is that of the largest logit unless ``classes``
     (B,) says otherwise. Modes, weights, statistics and gradients of the model stay as they are.
 
-    Raises:
-        DefenseError: When the layer is not run or returns no maps, or the model no logits of several classes.
-
     Source: Selvaraju et al., "Grad-CAM", ICCV 2017, Eq. 1 and 2; scaling as in the package grad-cam.
     """
     maps: list[Tensor] = []
@@ -62,9 +59,6 @@ def last_map_layer(model: nn.Module, images: Tensor, client: nn.Module | None = 
     Smaller images would leave 3 x 3 positions or fewer there, which cannot tell one part of an image from another. Never is it one
     inside the client half: its features are the first maps that count. An average pool's maps do not count. Where several modules
     return the same maps it is the outermost.
-
-    Raises:
-        DefenseError: When no module returns such maps.
     """
     found: list[tuple[int, nn.Module]] = []
     inside = set() if client is None else set(client.modules()) - {client}

@@ -20,7 +20,7 @@ class VariationalBottleneck(nn.Module):
 
         (mu, log sigma^2) = encoder(r),   b = mu + sigma * eps,   eps ~ N(0, I),   r' = decoder(b)
 
-    Without a generator ``noise``, where eps is drawn from, b is mu: so it is in use, and in a copy that somebody else holds.
+    Without a generator ``noise``, where eps is drawn from, b is mu: so it is in use, and in a copy that another party holds.
     """
 
     def __init__(self, features: int, size: int) -> None:

@@ -29,9 +29,6 @@ def sent_statistics(observation: ClientUpdate) -> Statistics:
     Returns:
         One entry per layer whose running averages were sent, in the model's order. A negative variance (from a defence) is 0.
 
-    Raises:
-        AttackError: Unless the update was one step in train mode, of a model that has such layers with a fixed momentum.
-
     Source: Yin et al., "See through Gradients" (GradInversion), 2021, section 3.3, assumes the statistics known; this is why they
     are, when buffers are sent (Huang et al., "Evaluating Gradient Inversion Attacks", 2021, section 3).
     """
@@ -109,9 +106,6 @@ def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
         (m - m')^2 / (v + eps) + (v - v')^2 / (v + eps)^2,   eps = 1e-5 of BatchNorm
 
     Differs from Yin et al. 2021, Eq. 9, sums of norms, which have no derivative at their minimum and follow the scale of features.
-
-    Raises:
-        AttackError: When ``dummy`` lacks a layer of ``observed``.
     """
     if missing := sorted(set(observed) - set(dummy)):
         raise AttackError(f"the dummy statistics lack {missing[:3]}")

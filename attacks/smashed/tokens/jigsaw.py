@@ -55,11 +55,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
         return replace(self, learned=reader)
 
     def reader_for(self, observation: SmashedData) -> TokenReader:
-        """The network.
-
-        Raises:
-            AttackError: For smashed data that it cannot read.
-        """
+        """The network."""
         assert self.learned is not None
         self.learned.check(observation.features)
         return self.learned
