@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.observations import AttackError, ClientUpdate
+from defenses.module_calls import calls_of
 
 Statistics = dict[str, tuple[Tensor, Tensor]]
 """Layer name -> (mean, variance) over a batch of what enters it, one value per channel; biased, as BatchNorm normalises."""
@@ -62,42 +62,19 @@ def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
     return {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
 
 
-@contextmanager
-def recorded_statistics(model: nn.Module) -> Iterator[Statistics]:
-    """Fills the dictionary that it gives with the batch statistics of every BatchNorm layer, each time the model is called.
-
-    Enter and use it within one transformed function: under ``torch.func`` the entries are of that level and must not leave it but
-    as results.
-    """
-    seen = Statistics()
-
-    def recorder(name: str) -> object:
-        def record(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            values = inputs[0].transpose(0, 1).flatten(1)  # (C, B * H * W)
-            seen[name] = (values.mean(1), values.var(1, unbiased=False))
-
-        return batch_norms(model)[name].register_forward_pre_hook(record)
-
-    handles = [recorder(name) for name in batch_norms(model)]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()  # type: ignore[attr-defined]
-
-
 def call_with_statistics(
     model: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], images: Tensor
 ) -> tuple[Tensor, Statistics]:
     """Logits (B, K) of normalised images (B, C, H, W), and the batch statistics of every BatchNorm layer on the way.
 
-    Pure, and differentiable under ``torch.func.grad`` and ``vmap``, for a model from
-    ``attacks.gradient.trial_gradients.matching.attackable`` with
-    ``train_mode``, which normalises by the batch.
+    Pure, and differentiable under ``torch.func.grad`` and ``vmap``, for a model from ``attackable`` with ``train_mode``, which
+    normalises by the batch.
     """
-    with recorded_statistics(model) as seen:
+    names: dict[nn.Module, str] = {layer: name for name, layer in batch_norms(model).items()}
+    with calls_of(names) as calls:
         logits = functional_call(model, (dict(parameters), dict(buffers)), (images,))
-    return logits, seen
+    entered = {names[layer]: values.transpose(0, 1).flatten(1) for layer, values, _ in calls}  # (C, B * H * W)
+    return logits, {name: (rows.mean(1), rows.var(1, unbiased=False)) for name, rows in entered.items()}
 
 
 def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
@@ -119,17 +96,8 @@ def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
 
 def _values_per_channel(observation: ClientUpdate) -> dict[str, int]:
     """Values per channel of every layer: examples of the batch times positions of its feature map."""
-    model, counts = attackable(observation.model, train_mode=False), dict[str, int]()
-    like = next(model.parameters())
-
-    def counter(name: str) -> None:
-        def count(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            counts[name] = observation.num_examples * inputs[0][0, 0].numel()
-
-        batch_norms(model)[name].register_forward_pre_hook(count)
-
-    for name in batch_norms(model):
-        counter(name)
-    with torch.no_grad():
-        model(like.new_zeros(1, *observation.input_shape))
-    return counts
+    model = attackable(observation.model, train_mode=False)
+    names: dict[nn.Module, str] = {layer: name for name, layer in batch_norms(model).items()}
+    with torch.no_grad(), calls_of(names) as calls:
+        model(next(model.parameters()).new_zeros(1, *observation.input_shape))
+    return {names[layer]: observation.num_examples * maps[0, 0].numel() for layer, maps, _ in calls}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.observations import AttackError
+from defenses.module_calls import calls_of
 
 Trial = TypeVar("Trial")
 End = TypeVar("End")
@@ -56,20 +57,11 @@ def _activations(model: nn.Module, input_shape: tuple[int, int, int]) -> int:
 
 
 def _count(model: nn.Module, image: Tensor) -> int:
-    found = [image.numel()]
-
-    def record(_: nn.Module, __: object, output: object) -> None:
-        found.extend(
-            value.numel() for value in (output if isinstance(output, tuple) else (output,)) if torch.is_tensor(value)
-        )
-
-    for module in model.modules():
-        if not any(module.children()):
-            module.register_forward_hook(record)
-    with torch.no_grad():
+    with torch.no_grad(), calls_of(module for module in model.modules() if not any(module.children())) as calls:
         # In train mode, BatchNorm refuses one value per channel.
         model.eval()(image)
-    return sum(found)
+    outputs = [one for _, _, output in calls for one in (output if isinstance(output, tuple) else (output,))]
+    return image.numel() + sum(one.numel() for one in outputs if torch.is_tensor(one))
 
 
 def fitting_trials(model: nn.Module, input_shape: tuple[int, int, int], images: int) -> int:
