@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from attacks.base import Knowledge
 from attacks.observations import AttackError
 from attacks.queries.base import Guess, QueryAttack
-from attacks.query_sender import QuerySender, key_of
+from attacks.query_sender import QuerySender
 from attacks.refinement.restoration import HOLDOUT
+from attacks.sender import key_of
 from defenses.base import DefenseError
 
 MIN_EXAMPLES = 2 * HOLDOUT

@@ -15,7 +15,7 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import Normalisation, normalise
 from attacks.observations import AttackError
-from attacks.sender import EdgeHalf
+from attacks.sender import EdgeHalf, key_of
 from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
 from attacks.smashed.tokens.positions import TokenReader
 from attacks.smashed.tokens.training import train_reader
@@ -189,5 +189,4 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
 
     def _draw(self, features: Tensor, generator: torch.Generator) -> Tensor:
         assert self.learned is not None
-        key = ("attacker", int(torch.randint(1 << 62, (), generator=generator)))
-        return self.learned.pipeline.token_order(features.shape[0], features.shape[1], key)
+        return self.learned.pipeline.token_order(features.shape[0], features.shape[1], key_of(generator))

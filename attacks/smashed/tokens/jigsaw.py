@@ -25,7 +25,6 @@ class TokenReading(SmashedAttack[Reconstruction]):
         iterations: Training steps of the network.
         width: Of the network, a multiple of 4.
         batch_size: Auxiliary images per step, best as many as the clients': a batch shuffle mixes so many.
-        learned: Set by ``fit``.
     """
 
     threat: ClassVar[str] = "smashed data; the defences' algorithm; auxiliary images like the clients'"
