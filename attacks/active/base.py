@@ -61,7 +61,7 @@ class AgreedModel:
         with torch.no_grad(), called(private) as calls:
             private(drawn.to(like.device))
             behind = calls[layer.name][0][2].relu()
-            same = [name for name, seen in calls.items() if len(seen) == 1 and _equal(seen[0][1], behind)]
+            same = [name for name, seen in calls.items() if len(seen) == 1 and torch.equal(seen[0][1], behind)]
         if not same:
             raise AttackError(f"does not apply: no linear layer sees what layer {layer.name!r} gives to its ReLU")
         return same[0]
@@ -130,7 +130,3 @@ def batch_guess(observation: ClientUpdate, images: Sequence[Tensor], numbers: di
         except AttackError:
             labels = torch.full((count,), -1)
     return Reconstruction(torch.cat([read, grey[len(read) :]]), labels, numbers)
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one, other)

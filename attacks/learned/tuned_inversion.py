@@ -17,7 +17,7 @@ from attacks.gradient.presets import InvertingGradients
 from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
 from attacks.learned.learning_to_invert import matched
-from attacks.observations import AttackError, ClientUpdate, Probe
+from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import split_rows
 from defenses.base import Update
 from defenses.checks import examples_field, starts_field
@@ -66,7 +66,6 @@ class TunedInversion(InvertingGradients):
         updates: Simulated updates that each is tried on.
     """
 
-    observes: ClassVar[type] = Probe
     needs_auxiliary: ClassVar[bool] = True
     learns_from_model: ClassVar[bool] = True
     source: ClassVar[str] = (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -80,7 +79,6 @@ class AsUploaded(Attack[UploadedImages, Reconstruction]):
     begins_chains: ClassVar[bool] = True
     source: ClassVar[str] = "VisualMixer (NDSS 2024), threat model"
     threat: ClassVar[str] = "the uploaded images; no auxiliary data"
-    quick: ClassVar[Mapping[str, Any]] = {}
 
     def attack_one(self, observation: UploadedImages, generator: torch.Generator) -> Reconstruction:
         """The images; nothing is random."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,7 +34,6 @@ class PassAveraging(CollectionAttack):
 
     source: ClassVar[str] = "folklore: averaging out independent draws"
     threat: ClassVar[str] = "all uploads of a client, VisualMixer's settings (never its draws); no auxiliary data"
-    quick: ClassVar[Mapping[str, Any]] = {}
 
     learned: tuple[VisualMixer, ...] = field(default=(), repr=False, compare=False)
 
