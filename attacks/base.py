@@ -77,7 +77,7 @@ class Attack(Generic[Observation, Guess]):
         on_tables: It attacks what is sent of rows of a table.
         needs_classes: It guesses, or works with, the one class of each example, and there must be one.
         infers_attributes: It guesses a sensitive attribute, which the task does not ask for, and nothing else.
-        infers_membership: It guesses who was part of the training, and nothing else.
+        infers_membership: It guesses which records were part of the training, and nothing else.
         needs_one_step: It reads the gradient of one step, and does not apply to an update of several.
         reads_linear_layer: It solves for what a linear layer saw of the pixels; on a network without one it does not apply.
         effort: What its search or its training may spend: field -> entry of the threat card, "iterations" (of the search for a
@@ -161,7 +161,7 @@ class Attack(Generic[Observation, Guess]):
 
     @property
     def reveals_windows(self) -> bool:
-        """Whether it must be told the sides of VisualMixer's windows (``ClientUpdate.window_sides``), as an upper bound."""
+        """Whether it needs the sides of VisualMixer's windows (``ClientUpdate.window_sides``), as an upper bound."""
         return False
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:

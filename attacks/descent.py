@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.observations import AttackError
-from attacks.progress import told
+from attacks.progress import reported
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def minimise(
     optimizer = torch.optim.Adam([images], rule.learning_rate, eps=rule.epsilon, amsgrad=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations) if rule.falling else None
     best, lowest = start.clone(), start.new_tensor(float("inf"))
-    for _ in told(range(iterations), iterations):
+    for _ in reported(range(iterations), iterations):
         values = objective(images)
         better = values.detach() < lowest
         best = torch.where(better.view(-1, *[1] * (images.dim() - 1)), images.detach(), best)

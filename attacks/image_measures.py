@@ -1,7 +1,4 @@
-"""Distances between images (B, C, H, W), and how rough an image is: one number for each.
-
-``data_range`` is the distance between the smallest and largest possible value, 1 for images in [0, 1].
-"""
+"""Distances between images (B, C, H, W) in [0, 1], and how rough an image is: one number for each."""
 
 from __future__ import annotations
 
@@ -21,9 +18,9 @@ def mse(guess: Tensor, truth: Tensor) -> Tensor:
     return (guess - truth).square().flatten(1).mean(1)
 
 
-def psnr(guess: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:
-    """Peak signal-to-noise ratio of each image: 10 log10(R^2 / MSE), (B,), in dB; ``inf`` where the images are equal."""
-    return 10 * torch.log10(data_range**2 / mse(guess, truth))
+def psnr(guess: Tensor, truth: Tensor) -> Tensor:
+    """Peak signal-to-noise ratio of each image: 10 log10(1 / MSE), (B,), in dB; ``inf`` where the images are equal."""
+    return 10 * torch.log10(1 / mse(guess, truth))
 
 
 def mean_psnr(guess: Tensor, truth: Tensor) -> float:
@@ -31,13 +28,13 @@ def mean_psnr(guess: Tensor, truth: Tensor) -> float:
     return float(psnr(guess, truth).clamp(max=100).mean())
 
 
-def ssim(guess: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:
+def ssim(guess: Tensor, truth: Tensor) -> Tensor:
     """Structural similarity of each image, averaged over pixels and channels: (B,), at most 1.
 
     With means mu, variances and covariance under a Gaussian window (11 x 11, sigma 1.5) that lies inside the image,
 
         SSIM = (2 mu_x mu_y + C1)(2 cov_xy + C2) / ((mu_x^2 + mu_y^2 + C1)(var_x + var_y + C2)),
-        C1 = (0.01 R)^2,  C2 = (0.03 R)^2.
+        C1 = 0.01^2,  C2 = 0.03^2.
 
     Where an image is smaller than 11 pixels, the window shrinks to the largest odd size that fits each side, sigma stays 1.5 and
     the weights are normalised again (the paper and scikit-image leave this case undefined).
@@ -46,11 +43,11 @@ def ssim(guess: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:
     Eq. 13; equal to ``skimage.metrics.structural_similarity(gaussian_weights=True, use_sample_covariance=False)``.
     """
     _same_shape(guess, truth)
-    similarity, _ = _similarity(guess.double(), truth.double(), data_range)
+    similarity, _ = _similarity(guess.double(), truth.double())
     return similarity.mean(1).to(guess.dtype)
 
 
-def ms_ssim(guess: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:
+def ms_ssim(guess: Tensor, truth: Tensor) -> Tensor:
     """Multi-scale structural similarity of each image, averaged over channels: (B,), in [0, 1].
 
     The product over scales j = 1 to M of the contrast-structure term (2 cov_xy + C2) / (var_x + var_y + C2) to the power w_j, with
@@ -69,7 +66,7 @@ def ms_ssim(guess: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:
     weights = weights / weights.sum()
     product = x.new_ones(x.shape[:2])
     for scale, weight in enumerate(weights, 1):
-        whole, structure = _similarity(x, y, data_range)
+        whole, structure = _similarity(x, y)
         product = product * (whole if scale == len(weights) else structure).clamp_min(0) ** weight
         if scale < len(weights):
             x, y = F.avg_pool2d(x, 2), F.avg_pool2d(y, 2)
@@ -81,14 +78,14 @@ def _scales(side: int) -> int:
     return next((scales for scales in range(len(MS_SSIM_WEIGHTS), 1, -1) if side >> (scales - 1) >= SSIM_WINDOW), 1)
 
 
-def _similarity(x: Tensor, y: Tensor, data_range: float) -> tuple[Tensor, Tensor]:
+def _similarity(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """SSIM, and its term of contrast and structure, means over the pixels of each channel: (B, C) each."""
     # Covariances are differences of nearly equal numbers, which single precision would lose on flat images.
     mean_x, mean_y = _window_mean(x), _window_mean(y)
     var_x = _window_mean(x * x) - mean_x.square()
     var_y = _window_mean(y * y) - mean_y.square()
     covariance = _window_mean(x * y) - mean_x * mean_y
-    c1, c2 = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2
+    c1, c2 = 0.01**2, 0.03**2
     structure = (2 * covariance + c2) / (var_x + var_y + c2)
     luminance = (2 * mean_x * mean_y + c1) / (mean_x.square() + mean_y.square() + c1)
     return (luminance * structure).flatten(2).mean(2), structure.flatten(2).mean(2)

@@ -11,7 +11,10 @@ from defenses.base import Update
 
 
 class AttackError(ValueError):
-    """An observation that cannot be attacked: keys, shapes or values that do not fit the model."""
+    """What cannot be attacked, or not with what was learned: keys, shapes or values that do not fit; the message says why.
+
+    Any function that reads an observation may raise it; ``Attack.attack_many`` makes a failed guess of it.
+    """
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class ClientUpdate:
         train_mode: The client computed its gradients with the model in train mode.
         momentum: Of the client's SGD; makes no difference to one step, unless it is Nesterov's.
         nesterov: The client's SGD looks ahead by its momentum.
-        window_sides: Sides of the windows that VisualMixer shuffled each pixel of the images in, (B, H, W) int64; told to upper
+        window_sides: Sides of the windows that VisualMixer shuffled each pixel of the images in, (B, H, W) int64; for upper
             bounds only.
     """
 
@@ -112,7 +115,7 @@ class TrainingUpdate(ClientUpdate):
 class Aggregate(ClientUpdate):
     """What secure aggregation leaves of one-step updates: the sum over clients, here divided by the number of their examples.
 
-    For one step of SGD that is the update of a single client that holds everybody's examples, but for BatchNorm in train mode,
+    For one step of SGD that is the update of a single client that holds the examples of all, but for BatchNorm in train mode,
     whose statistics are of each client's own batch. ``num_examples`` and ``batch_size`` count the examples of all.
 
     Attributes:

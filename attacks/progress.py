@@ -1,4 +1,4 @@
-"""How far a search is, for whoever waits for it: searches tell, and nobody listens unless asked to."""
+"""How far a search is: searches report their steps to a function, where one was set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Within, and in this thread, every search tells ``watch`` how far it is."""
+    """Within, and in this thread, every search reports to ``watch`` how far it is."""
     token = _watch.set(watch)
     try:
         yield
@@ -22,8 +22,8 @@ def watched(watch: Watch) -> Iterator[None]:
         _watch.reset(token)
 
 
-def told(steps: Iterable[int], count: int) -> Iterator[int]:
-    """The steps of a search, of which there are ``count``, each told when the next is asked for."""
+def reported(steps: Iterable[int], count: int) -> Iterator[int]:
+    """The steps of a search, of which there are ``count``, each reported when the next is asked for."""
     watch = _watch.get()
     for step in steps:
         yield step

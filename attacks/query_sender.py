@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.normalisation import normalise
-from attacks.sender import smash
+from attacks.sender import key_of, smash
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key
@@ -51,21 +51,9 @@ class QuerySender:
         return self.decoded(latent), latent
 
 
-def key_of(generator: torch.Generator) -> Key:
-    """What names the draws of one batch that an attacker sends itself."""
-    return ("attacker", int(torch.randint(1 << 62, (), generator=generator)))
-
-
 @dataclass(frozen=True)
 class TokenSender(QuerySender):
-    """The same of a client of split learning, whose tokens pass stages before its transformer blocks, too.
-
-    Attributes:
-        client_model: The client half, in eval mode (see ``attacks.sender.EdgeHalf``): normalised images -> tokens (B, N, D).
-        pipeline: The clients' defences; none of them learns.
-        mean: Per channel, for the normalisation of images in [0, 1].
-        std: Per channel.
-    """
+    """The same of a client of split learning (``attacks.sender.EdgeHalf``), whose tokens pass stages before its blocks, too."""
 
     def latent(self, images: Tensor, key: Key) -> Tensor:
         """Tokens (B, N, D) of images (B, C, H, W) in [0, 1], past the input defences, as they travel."""

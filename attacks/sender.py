@@ -56,6 +56,11 @@ def smash(edge: EdgeHalf, pipeline: Pipeline, images: Tensor, known: Normalisati
     return pipeline.protect_features(edge.encode(pipeline.protect_tokens(tokens, key), tokens), key)
 
 
+def key_of(generator: torch.Generator) -> Key:
+    """What names the draws of one batch that an attacker sends itself."""
+    return ("attacker", int(torch.randint(1 << 62, (), generator=generator)))
+
+
 @dataclass(frozen=True)
 class Sender:
     """A client's sending side as the server can run it itself: the algorithm and the weights, never a client's randomness.
@@ -78,7 +83,7 @@ class Sender:
 
     def send_with_order(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """``send``, and where each token came from: (B, N) int64 on the CPU, numbers of tokens 0 to B * N - 1."""
-        key = ("attacker", int(torch.randint(1 << 62, (), generator=generator)))
+        key = key_of(generator)
         batch = Batch(images, images.new_zeros(len(images), 1))
         shown = self.pipeline.protect_batch(self.pipeline.protect_once(batch, key), key).images
         features = smash(self.edge, self.pipeline, shown, self, key)

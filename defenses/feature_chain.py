@@ -62,11 +62,7 @@ class FeatureChain:
         return features
 
     def decode_features(self, latent: Tensor) -> Tensor:
-        """The server's part: fitted stages decode, the last one first; without any, what came.
-
-        Raises:
-            DefenseError: When a stage must be fitted and is not.
-        """
+        """The server's part: fitted stages decode, the last one first; without any, what came."""
         for defense in reversed(self._fitted_stages):
             latent = defense.decode(latent)
         return latent
@@ -133,9 +129,6 @@ class FeatureChain:
         """Fits the stages that learn, in order, each to what the earlier ones on smashed data let through.
 
         Stages on images are the caller's: ``context.images`` have been through those that test images pass.
-
-        Raises:
-            DefenseError: When a stage cannot be fitted, with the reason.
         """
         fitted = self
         for _, fitted in self.path(context, key):  # noqa: B007
@@ -157,9 +150,6 @@ class FeatureChain:
 
         Earlier stages that learn are fitted before the first state. The last state is the very chain that ``fit`` with the same
         arguments returns. A chain that learns nothing has no state.
-
-        Raises:
-            DefenseError: See ``fit``.
         """
         chain, learning = self, list(self._stages(FittedDefense))
         for at, (index, defense) in enumerate(learning, 1):
@@ -225,11 +215,7 @@ class FeatureChain:
         return shape
 
     def learned_numbers(self, channels: int, height: int, width: int) -> int:
-        """How many numbers the stages learn, and every client is sent, for features (C, H, W); nothing need be fitted.
-
-        Raises:
-            DefenseError: As ``latent_shape``.
-        """
+        """How many numbers the stages learn, and every client is sent, for features (C, H, W); nothing need be fitted."""
         self.latent_shape(channels, height, width)
         total, shape = 0, (channels, height, width)
         for defense in self._fitted_stages:

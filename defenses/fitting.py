@@ -136,10 +136,7 @@ class FittedDefense(SmashedDefense):
         """One fit with its states on the way: (position, fitted defence) for each of ``path_positions``.
 
         The last is the very object that ``fit`` with the same arguments would return: nothing is fitted twice. States are made as
-        they are asked for, so that whoever looks at one must not draw from ``generator``. Without a path it is the fit alone, at 0.
-
-        Raises:
-            DefenseError: See ``fit``.
+        they are asked for, so that a caller must not draw from ``generator``. Without a path it is the fit alone, at 0.
         """
         yield 0, self.fit(context, generator)
 
@@ -152,11 +149,7 @@ class FittedDefense(SmashedDefense):
         raise NotImplementedError
 
     def decode(self, latent: Tensor) -> Tensor:
-        """What the server makes of that: (B, *``latent_shape``) -> (B, C, H, W).
-
-        Raises:
-            DefenseError: See ``encode``.
-        """
+        """What the server makes of that: (B, *``latent_shape``) -> (B, C, H, W)."""
         raise NotImplementedError
 
     def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:
@@ -168,11 +161,7 @@ class FittedDefense(SmashedDefense):
         raise NotImplementedError
 
     def latent_shape(self, channels: int, height: int, width: int) -> tuple[int, ...]:
-        """Shape of what travels for one image with features (C, H, W); it need not be fitted.
-
-        Raises:
-            DefenseError: When such features cannot be restored, with the reason.
-        """
+        """Shape of what travels for one image with features (C, H, W); it need not be fitted."""
         raise NotImplementedError
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:

@@ -63,6 +63,11 @@ def random_signs(shape: torch.Size | tuple[int, ...], generator: torch.Generator
     return torch.randint(0, 2, shape, generator=generator).float() * 2 - 1
 
 
+def widened(tensor: Tensor) -> Tensor:
+    """The same values in float32, or unchanged if float64: 16-bit sums of squares overflow or round away."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
 def _draw_dtype(tensor: Tensor) -> torch.dtype:
     # Half precision cannot hold the tails of the draw; it is rounded after scaling instead.
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32

@@ -20,11 +20,11 @@ _WORDS, _OFFSET = 624, 24
 def generator_for(*key: int | str | bytes) -> torch.Generator:
     """A CPU generator whose stream depends on ``key`` alone, so that runs repeat whatever order clients run in.
 
-    All 19,968 bits of the state are SHAKE-256 of the key: who does not know the key has nothing to try. ``manual_seed`` would
+    All 19,968 bits of the state are SHAKE-256 of the key: without the key there is nothing to try. ``manual_seed`` would
     keep 32 bits of its seed, all of which can be tried, and two of 65,000 streams would be the same one, more likely than not.
 
-    The generator itself is a Mersenne Twister, whose outputs are linear in its state: who knows 20,000 bits of one stream exactly
-    can work out the rest of that stream. Of the streams of other keys that says nothing.
+    The generator itself is a Mersenne Twister, whose outputs are linear in its state: 20,000 bits of one stream, known exactly,
+    give the rest of that stream. Of the streams of other keys that says nothing.
     """
     words = np.frombuffer(hashlib.shake_256(repr(key).encode()).digest(4 * _WORDS), dtype="<u4")
     state = _fresh_state().copy()

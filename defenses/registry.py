@@ -19,7 +19,7 @@ class RegistryError(ValueError):
 
 
 def offered(group: str) -> Iterator[tuple[str, str, Any]]:
-    """What other packages offer: the name of each entry point, words that tell it, and what it loads.
+    """What other packages offer: the name of each entry point, a description for errors, and what it loads.
 
     Raises:
         RegistryError: Naming the entry point that cannot be loaded.
@@ -44,14 +44,9 @@ T = TypeVar("T", bound=Named)
 
 
 def collected(kind: type[T], noun: str, group: str, modules: Iterable[str], attribute: str) -> dict[str, T]:
-    """Name -> object: those of this package, then those that other packages offer.
+    """Name -> object of this kind: those of this package, then those that other packages offer under an entry point group.
 
-    Args:
-        kind: What they are.
-        noun: What errors call one, such as "scenario".
-        group: The group of entry points.
-        modules: Modules of this package, in order.
-        attribute: What holds a module's object, or a tuple of them.
+    ``attribute`` of each of ``modules`` holds an object, or a tuple of them; ``noun`` is what errors call one, such as "scenario".
 
     Raises:
         RegistryError: Of another package: when one cannot be loaded, is something else, or has a name that is taken.
@@ -71,12 +66,9 @@ def collected(kind: type[T], noun: str, group: str, modules: Iterable[str], attr
 
 
 def modules_in(package: str, inner: str = "", without: str = "") -> list[str]:
-    """Full names of what stands in a package, by name: its modules, or the modules ``inner`` of its packages.
+    """Full names of the modules of a package, by name, or of the modules ``inner`` of its packages, where these have one.
 
-    Args:
-        package: Its full name.
-        inner: Name of a module of its packages; packages that have none are left out.
-        without: Full name of one to leave out: that of the module that asks.
+    ``without`` is left out: the module that asks.
     """
     path = importlib.import_module(package).__path__
     found = sorted(f"{package}.{info.name}" for info in pkgutil.iter_modules(path) if info.ispkg or not inner)

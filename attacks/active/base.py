@@ -25,7 +25,7 @@ class ManipulatedProbe(ClientUpdate):
 
 @dataclass(frozen=True)
 class AgreedModel:
-    """What an active server manipulates, and what it knows of those who will train it.
+    """What an active server manipulates, and what it knows of how it is trained.
 
     Attributes:
         model: The global model of the round; never changed.
@@ -40,12 +40,7 @@ class AgreedModel:
     std: tuple[float, ...]
 
     def pixel_layer(self) -> LinearLayer:
-        """The linear layer with a bias that sees the pixels, behind which stands a ReLU; of a copy of the model.
-
-        Raises:
-            AttackError: When the agreed architecture has none. To add one would make it another architecture, which a client
-                notices by the names and shapes alone.
-        """
+        """The linear layer with a bias that sees the pixels, behind which stands a ReLU; of a copy of the model."""
         like = next(self.model.parameters()).detach()
         layers = linear_layers(attackable(self.model, train_mode=True), self.input_shape, like)
         found = [layer for layer in layers if layer.sees_pixels]
@@ -59,18 +54,14 @@ class AgreedModel:
         return found[0]
 
     def layer_behind(self, layer: LinearLayer) -> str:
-        """Name of the linear layer that sees relu(Z), Z the values of ``layer`` (B, M), and nothing else.
-
-        Raises:
-            AttackError: When there is none.
-        """
+        """Name of the linear layer that sees relu(Z), Z the values of ``layer`` (B, M), and nothing else."""
         like = next(self.model.parameters()).detach()
         drawn = torch.randn(4, *self.input_shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
         private = attackable(self.model, train_mode=True)
         with torch.no_grad(), called(private) as calls:
             private(drawn.to(like.device))
             behind = calls[layer.name][0][2].relu()
-            same = [name for name, seen in calls.items() if len(seen) == 1 and _equal(seen[0][1], behind)]
+            same = [name for name, seen in calls.items() if len(seen) == 1 and torch.equal(seen[0][1], behind)]
         if not same:
             raise AttackError(f"does not apply: no linear layer sees what layer {layer.name!r} gives to its ReLU")
         return same[0]
@@ -139,7 +130,3 @@ def batch_guess(observation: ClientUpdate, images: Sequence[Tensor], numbers: di
         except AttackError:
             labels = torch.full((count,), -1)
     return Reconstruction(torch.cat([read, grey[len(read) :]]), labels, numbers)
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one, other)

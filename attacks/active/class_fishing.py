@@ -22,8 +22,6 @@ from defenses.checks import MOST_CLASSES, scale_field, starts_field, steps_field
 
 MOST_BIAS = 1e6
 """Beyond it logits lose what distinguishes examples to rounding, and overflow."""
-NOBODY = 0.01
-"""Share of an example that a class' count may be off by and still be a whole number: sums of float32."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,11 +96,7 @@ class ClassFishing(ActiveAttack):
         return replace(found, labels=torch.cat([guess.labels.cpu(), others]))
 
     def fished(self, observation: ClientUpdate, numbers: dict[str, float]) -> ClientUpdate:
-        """The update of the examples of class c alone.
-
-        Raises:
-            AttackError: When there is none, or the update is of several steps.
-        """
+        """The update of the examples of class c alone."""
         if observation.local_steps != 1:
             raise AttackError(
                 f"does not apply: the update is of {observation.local_steps} local steps, and behind the first the head is another"
@@ -137,11 +131,7 @@ class ClassFishing(ActiveAttack):
 
 
 def head_of(model: nn.Module, input_shape: tuple[int, int, int]) -> str:
-    """Name of the linear layer with a bias whose values are the logits.
-
-    Raises:
-        AttackError: When there is none.
-    """
+    """Name of the linear layer with a bias whose values are the logits."""
     like = next(model.parameters()).detach()
     drawn = torch.randn(4, *input_shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
     private = attackable(model, train_mode=True)
@@ -149,6 +139,6 @@ def head_of(model: nn.Module, input_shape: tuple[int, int, int]) -> str:
         logits = private(drawn.to(like.device))
     for name, seen in calls.items():
         module, _, out = seen[-1]
-        if module.bias is not None and out.shape == logits.shape and torch.equal(out, logits):
+        if module.bias is not None and torch.equal(out, logits):
             return name
     raise AttackError(f"does not apply: {type(model).__name__} does not end in a linear layer with a bias")

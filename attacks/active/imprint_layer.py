@@ -85,7 +85,7 @@ class ImprintLayer(ActiveAttack):
         direction = (torch.ones_like(drawn) if self.measurement == "brightness" else drawn) / size
         measured = images @ direction
         inner = measured.quantile(torch.arange(1, self.bins, dtype=torch.float64) / self.bins)
-        # Nobody is below the first: who turns no neuron on leaves nothing behind.
+        # No image is below the first: one that turns no neuron on would leave nothing behind.
         lowest = measured.min() - 2 * (measured.max() - measured.min())
         return replace(self, learned=(direction, torch.cat([lowest[None], inner])))
 

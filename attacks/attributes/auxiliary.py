@@ -9,11 +9,7 @@ from attacks.observations import AttackError
 
 
 def sensitive_of(knowledge: Knowledge) -> Tensor:
-    """The attribute of the auxiliary examples, (N,) on the CPU.
-
-    Raises:
-        AttackError: When they have none, or one value of it only.
-    """
+    """The attribute of the auxiliary examples, (N,) on the CPU."""
     hidden = knowledge.sensitive
     if hidden is None:
         raise AttackError("the auxiliary data have no sensitive attribute")

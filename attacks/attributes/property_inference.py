@@ -16,7 +16,7 @@ from attacks.attributes.auxiliary import judged, sensitive_of
 from attacks.attributes.update_sketch import Standardise, UpdateSketch, made_by
 from attacks.base import Attack, Knowledge
 from attacks.guesses import Attributes
-from attacks.observations import AttackError, ClientUpdate, Probe
+from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import RETRAINED, TRAININGS, split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Update
@@ -68,7 +68,6 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         weight_decay: Factor of the squared weights in the loss.
     """
 
-    observes: ClassVar[type] = Probe
     source: ClassVar[str] = (
         "Melis, Song, De Cristofaro, Shmatikov, Exploiting Unintended Feature Leakage in Collaborative Learning, S&P 2019, section "
         "4.2 (passive); there random forests read raw gradients"

@@ -36,11 +36,7 @@ class UpdateSketch:
                 self._hashes[name] = bins, 2.0 * torch.randint(2, (count,), generator=generator) - 1
 
     def __call__(self, update: Update) -> Tensor:
-        """(S,) float32 on the CPU.
-
-        Raises:
-            AttackError: When names or shapes are not those of the model, or a value is not finite.
-        """
+        """(S,) float32 on the CPU."""
         if {name: tuple(tensor.shape) for name, tensor in update.items()} != self.shapes:
             raise AttackError("the update has other names or shapes than those that were learned from")
         parts = [self._of(name, update[name].detach().float().cpu().flatten()) for name in self.shapes]
@@ -83,9 +79,6 @@ def made_by(
     """Updates of the auxiliary examples in some rows, as a client would send them: positions among the rows of each
     update's images,
     and the update.
-
-    Raises:
-        AttackError: Where clients send no one-step updates, or the defences refuse such images.
     """
     if knowledge.probes is None:
         raise AttackError(

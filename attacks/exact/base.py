@@ -41,7 +41,7 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
             return Reconstruction.grey(count, observation.input_shape, str(error), numbers)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
-        """The images; ``numbers`` take what is told of the way there, also where it ends in an ``AttackError``."""
+        """The images; ``numbers`` get its diagnostics, also where it ends in an ``AttackError``."""
         raise NotImplementedError
 
 

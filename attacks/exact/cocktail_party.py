@@ -115,9 +115,6 @@ class CocktailParty(SolvingAttack):
         """U (R, R), whose rows make each source of the mixtures ``parts.right``, up to order and factors.
 
         ``shape`` is (C, H, W) where the sources are images; ``numbers`` get the ``objective``.
-
-        Raises:
-            AttackError: When the samples of some mixture follow from those of the others.
         """
         mixtures, lengths = parts.right, parts.right.norm(dim=1)
         noise = parts.gap * float(lengths.min() / lengths.max())
@@ -199,17 +196,17 @@ def _differences(images: Tensor) -> Tensor:
     return both if both.shape[1] else images.flatten(1)
 
 
-def _lengths(mixed: Tensor, told: Tensor | None, layer: LinearLayer, observation: ClientUpdate) -> Tensor:
+def _lengths(mixed: Tensor, by_bias: Tensor | None, layer: LinearLayer, observation: ClientUpdate) -> Tensor:
     """By what each component (R, N) is to be divided: what the bias tells, (R,), where it does, else what the range does."""
-    if told is None and not layer.sees_pixels:
+    if by_bias is None and not layer.sees_pixels:
         raise AttackError(
             f"does not apply: layer {layer.name!r} has no bias, whose gradient tells the lengths of features"
         )
-    if told is None:
+    if by_bias is None:
         return _by_contrast(mixed, observation)
     # A component that the bias hardly sees is a difference of examples: wrong, and by that division beyond all bounds.
-    usual = told.abs().median()
-    return torch.where(told.abs() > UNSEEN * usual, told, usual)
+    usual = by_bias.abs().median()
+    return torch.where(by_bias.abs() > UNSEEN * usual, by_bias, usual)
 
 
 def _by_contrast(mixed: Tensor, observation: ClientUpdate) -> Tensor:

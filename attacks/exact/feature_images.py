@@ -65,9 +65,6 @@ class FeatureImages:
         """Images (R, C, H, W) in [0, 1] whose features are nearest to those (R, N) that the layer saw.
 
         They start as uniform noise, or as grey images without a generator; ``numbers`` get ``feature_loss`` and ``relative_loss``.
-
-        Raises:
-            AttackError: When the objective was never finite.
         """
         features = features.to(next(iter(read.gradient.values())))
         spread = features.var().clamp_min(1e-12)

@@ -160,11 +160,7 @@ class Read:
         return LayerGradient(weight.double().cpu(), None if bias is None else bias.double().cpu())
 
     def on_pixels(self) -> LinearLayer:
-        """The first layer that sees the pixels.
-
-        Raises:
-            AttackError: When there is none.
-        """
+        """The first layer that sees the pixels."""
         found = [layer for layer in self.layers if layer.sees_pixels]
         if not found:
             raise AttackError(
@@ -179,9 +175,6 @@ def low_rank(gradient: LayerGradient, num_examples: int, least_gap: float = GAP)
 
     A mean over B examples has rank B at most: the next singular value is what rounding and noise made, and those that do not stand
     out from it by ``least_gap`` are left out, too. Equal examples, and such as the model is sure of, make R smaller than B.
-
-    Raises:
-        AttackError: When nothing stands out: the batch fills the layer, or noise, pruning or another defence did.
 
     Source: Dimitrov et al. 2024 (SPEAR), Theorem 3.1.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,7 +20,6 @@ SHARE_ABOVE = 0.12
 """How far from the zeros that any kernel has to those of a column that is off in half of the neurons a direction must be."""
 
 
-@dataclass
 class SparseDirections:
     """A search for directions, and what it found so far.
 
@@ -39,20 +37,13 @@ class SparseDirections:
         descents: Starts of the descent.
     """
 
-    left: Tensor
-    gap: float
-    live: Tensor = field(init=False)
-    rows: Tensor = field(init=False)
-    found: Tensor = field(init=False)
-    zeros: Tensor = field(init=False)
-    samples: int = 0
-    descents: int = 0
-
-    def __post_init__(self) -> None:
-        norms = self.left.norm(dim=1)
-        self.live = norms > max(1e-3, 30 * self.gap) * norms.max()
-        self.rows = self.left[self.live]
-        self.found, self.zeros = self.left.new_zeros(0, self.left.shape[1]), torch.zeros(0, dtype=torch.int64)
+    def __init__(self, left: Tensor, gap: float) -> None:
+        self.left, self.gap = left, gap
+        norms = left.norm(dim=1)
+        self.live = norms > max(1e-3, 30 * gap) * norms.max()
+        self.rows = left[self.live]
+        self.found, self.zeros = left.new_zeros(0, left.shape[1]), torch.zeros(0, dtype=torch.int64)
+        self.samples = self.descents = 0
 
     @property
     def rank(self) -> int:

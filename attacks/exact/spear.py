@@ -107,9 +107,6 @@ class Spear(SolvingAttack):
 
         ``numbers`` get diagnostics, also where this fails. With ``shape``, (C, H, W) of images whose pixels the layer sees, their
         components are starts.
-
-        Raises:
-            AttackError: When it does not apply, or too few directions were found.
         """
         if gradient.bias is None:
             raise AttackError(f"does not apply: layer {layer.name!r} has no bias, whose gradient tells the lengths")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,12 +44,9 @@ class ClassGAN(RepresentativeAttack):
     total_variation: float = scale_field(1.0, zero=True)
     jitter: int = whole_field(2, 0, MOST_SIDE)
 
-    def attack_many(
-        self, observations: Sequence[UpdateHistory], generators: Sequence[torch.Generator]
-    ) -> list[Representatives]:
-        """Draws ``images_per_class`` images of every class for each client; a client without a usable update gets grey ones."""
-        pairs = zip(observations, generators, strict=True)
-        return [self._represent(history, generator, self._train) for history, generator in pairs]
+    def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> Representatives:
+        """Draws ``images_per_class`` images of every class."""
+        return self._represent(observation, generator, self._train)
 
     def _train(
         self, network: ImageGenerator, rounds: Rounds, wanted: Tensor, generator: torch.Generator

@@ -1,4 +1,4 @@
-"""mGAN-AI: a GAN whose discriminator shares the victim's network and also tells the victim's data from everybody else's."""
+"""mGAN-AI: a GAN whose discriminator shares the victim's network and also tells the victim's data from those of other clients."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ class MultitaskGAN(RepresentativeAttack):
         guesses = []
         for at, (history, generator) in enumerate(zip(observations, generators, strict=True)):
             others = [images for i, images in enumerate(known) if i != at and images is not None]
-            guesses.append(self._represent(history, generator, partial(self._train, own=known[at], others=others)))
+            try:
+                guesses.append(self._represent(history, generator, partial(self._train, own=known[at], others=others)))
+            except AttackError as error:
+                guesses.append(self.failed(history, str(error)))
         return guesses
 
     def _representatives(
@@ -92,7 +95,7 @@ class MultitaskGAN(RepresentativeAttack):
             try:
                 oldest[at] = usable_rounds(history)[0][0]
             except AttackError:
-                continue  # _represent says why
+                continue  # its guess says why
         inversion = InvertingGradients(iterations=self.representative_iterations)
         guesses = inversion.attack_many(list(oldest.values()), [generators[at] for at in oldest])
         found = dict(zip(oldest, guesses, strict=True))

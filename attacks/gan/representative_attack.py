@@ -77,38 +77,31 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
         require(fits and len(set(classes)) == len(classes), self, "classes", allowed)
 
     def _represent(self, history: UpdateHistory, generator: torch.Generator, train: Training) -> Representatives:
-        """Draws ``images_per_class`` images of every wanted class with a trained generator; grey ones where that fails."""
-        try:
-            rounds = usable_rounds(history)
-            last, model = rounds[-1]
-            wanted, num_classes = wanted_classes(last, self.classes)
-            network = ImageGenerator(self.latent, num_classes, last.input_shape, self.width, generator)
-            notes = train(network.to(next(model.parameters())), rounds, wanted, generator)
-            classes = wanted.repeat_interleave(self.images_per_class)
-            images, agreement = _draw(network, classes, rounds[-1], generator)
-        except AttackError as error:
-            return self._failed(history, str(error))
+        """Draws ``images_per_class`` images of every wanted class with a trained generator."""
+        rounds = usable_rounds(history)
+        last, model = rounds[-1]
+        wanted, num_classes = wanted_classes(last, self.classes)
+        network = ImageGenerator(self.latent, num_classes, last.input_shape, self.width, generator)
+        notes = train(network.to(next(model.parameters())), rounds, wanted, generator)
+        classes = wanted.repeat_interleave(self.images_per_class)
+        images, agreement = _draw(network, classes, rounds[-1], generator)
         return Representatives(images, classes, agreement | notes)
 
-    def _failed(self, history: UpdateHistory, why: str) -> Representatives:
+    def failed(self, observation: UpdateHistory, reason: str) -> Representatives:
         """Grey images of the wanted classes; of all of them if the model lacks some, and none if nothing was sent."""
-        if not history.updates:
-            return Representatives(torch.zeros(0, 1, 1, 1), torch.zeros(0, dtype=torch.int64), failure=why)
-        last = history.updates[-1]
+        if not observation.updates:
+            return Representatives(torch.zeros(0, 1, 1, 1), torch.zeros(0, dtype=torch.int64), failure=reason)
+        last = observation.updates[-1]
         try:
             wanted = wanted_classes(last, self.classes)[0]
         except AttackError:
             wanted = wanted_classes(last, ())[0]
         wanted = wanted.repeat_interleave(self.images_per_class)
-        return Representatives(torch.full((len(wanted), *last.input_shape), 0.5), wanted, failure=why)
+        return Representatives(torch.full((len(wanted), *last.input_shape), 0.5), wanted, failure=reason)
 
 
 def usable_rounds(history: UpdateHistory) -> Rounds:
-    """The rounds of a client whose update fits its model; the others are left out.
-
-    Raises:
-        AttackError: When there is none, with what is wrong with the last one.
-    """
+    """The rounds of a client whose update fits its model; the others are left out."""
     rounds, problem = [], "the client sent no update"
     for observation in history.updates:
         try:
@@ -121,11 +114,7 @@ def usable_rounds(history: UpdateHistory) -> Rounds:
 
 
 def wanted_classes(observation: ClientUpdate, classes: Sequence[int]) -> tuple[Tensor, int]:
-    """The classes to draw, int64, all of them if none is named; and the number of classes of the model.
-
-    Raises:
-        AttackError: When the model does not have a named class.
-    """
+    """The classes to draw, int64, all of them if none is named; and the number of classes of the model."""
     model = copy.deepcopy(observation.model).eval()
     count = count_classes(model, observation.input_shape, next(model.parameters()))
     if classes and max(classes) >= count:

@@ -14,7 +14,8 @@ from attacks.gradient.inversion_target import Victim
 from attacks.gradient.trial_gradients.matching import GradientMatching, Observed
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
-from defenses.training.precode import find_bottleneck, outputs_of
+from defenses.module_calls import calls_of
+from defenses.training.precode import find_bottleneck
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,9 +76,10 @@ class _EncoderMatching(GradientMatching):
 
     def _arriving(self, weights: Update, images: Tensor, direction: Tensor | None) -> Tensor:
         """<d, h(x)>, or the sum of h(x) where d is None."""
-        with outputs_of(self._encoder) as seen:
+        with calls_of([self._encoder]) as seen:
             functional_call(self.model, (weights, self.buffers), (images,))
-        return (seen[-1] if direction is None else seen[-1] * direction).sum()
+        encoded: Tensor = seen[-1][2]
+        return (encoded if direction is None else encoded * direction).sum()
 
     def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Observed, smoothing: Tensor) -> Tensor:
         images, _ = self.read(unknowns, known)

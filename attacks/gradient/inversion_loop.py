@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from attacks.progress import told
+from attacks.progress import reported
 
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(unknowns (n, D), which problems these rows are (n,) int64) -> (losses (n,), gradients (n, D))."""
@@ -78,7 +78,7 @@ def first_order(
         if stage.iterations and stage.objective is not objective:
             # Losses of different objectives do not compare.
             objective, lowest = stage.objective, torch.full_like(lowest, torch.inf)
-        for _ in told(range(before, before + stage.iterations), total):
+        for _ in reported(range(before, before + stage.iterations), total):
             loss, gradient = stage.objective(unknowns, trials)
             failed |= ~(loss.isfinite() & gradient.isfinite().all(1))
             better = loss < lowest

@@ -96,19 +96,11 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
         return ()
 
     def observed_gradient(self, observation: ClientUpdate) -> Update:
-        """What the dummy images' gradient is compared with; the observation's learning rate is known, or estimated, by now.
-
-        Raises:
-            AttackError: See ``ClientUpdate.gradient``.
-        """
+        """What the dummy images' gradient is compared with; the observation's learning rate is known, or estimated, by now."""
         return observation.gradient()
 
     def prepare(self, index: int, observation: ClientUpdate, victim: Victim, generator: torch.Generator) -> Target:
-        """Reads an observation as the attack wants it; draws its restarts' starts.
-
-        Raises:
-            AttackError: When there is nothing to match, or the labels or the learning rate cannot be known.
-        """
+        """Reads an observation as the attack wants it; draws its restarts' starts."""
         _require_usable(observation)
         known, estimate = self._with_learning_rate(observation)
         gradient = self.observed_gradient(known)
@@ -116,7 +108,7 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
             raise AttackError("the gradient is zero in every parameter, so there is nothing to match")
         labels = self._labels(known, gradient, victim.num_classes)
         unrolled = self._unrolls(known) and estimate != 0  # An estimate of 0 is none: nothing can be simulated with it.
-        if labels is not None and unrolled and not self._told(known):
+        if labels is not None and unrolled and not self._knows_labels(known):
             labels = labels.sort().values
         statistics = self._statistics(known)
         starts = [self._start(known, victim.num_classes, generator) for _ in range(self.restarts)]
@@ -130,7 +122,7 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
             unrolled,
             statistics,
             {
-                "labels_inferred": float(not self._told(known)),
+                "labels_inferred": float(not self._knows_labels(known)),
                 "masked_share": _share_missing(gradient, known.update),
                 **({"learning_rate": estimate} if estimate else {}),
                 **({"unrolled": float(unrolled)} if known.local_steps > 1 else {}),
@@ -142,7 +134,7 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
         """Dummy images of one trial."""
         return min(observation.num_examples, self.max_images)
 
-    def _told(self, observation: ClientUpdate) -> bool:
+    def _knows_labels(self, observation: ClientUpdate) -> bool:
         return self.labels == "known" or (self.labels == "auto" and observation.labels is not None)
 
     def _unrolls(self, observation: ClientUpdate) -> bool:
@@ -154,8 +146,8 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
         if observation.learning_rate is not None:
             return observation, None
         try:
-            told = observation.labels if self._told(observation) else None
-            rate = _estimate(observation) if told is None else estimate_learning_rate(observation, told)
+            known = observation.labels if self._knows_labels(observation) else None
+            rate = _estimate(observation) if known is None else estimate_learning_rate(observation, known)
             return replace(observation, learning_rate=rate), rate
         except AttackError as error:
             # Any rate will do for such a cost, unless the weight decay is to be subtracted.
@@ -176,7 +168,7 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
     def _labels(self, observation: ClientUpdate, gradient: Update, num_classes: int) -> Tensor | None:
         """One per dummy image, or None where they are unknowns."""
         count, labels = self.count_images(observation), None
-        if self._told(observation):
+        if self._knows_labels(observation):
             labels = observation.labels
             if labels is None:
                 raise AttackError("the server does not know the labels; use labels='infer' or labels='joint'")

@@ -14,6 +14,7 @@ from attacks.guesses import Labels
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 from defenses.checks import examples_field
+from defenses.module_calls import calls_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,15 +113,10 @@ def mean_image_features(
 
     A free stand-in for LLG's dummy images; more accurate than uniform noise or grey levels on digits.
     """
-    seen: list[Tensor] = []
-    layer = last_linear(model, num_classes)[1]
-    hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
-    try:
-        with torch.no_grad():
-            model(like.new_zeros(1, *input_shape))
-    finally:
-        hook.remove()
-    return seen[0].flatten(0, -2).mean(0)
+    with torch.no_grad(), calls_of([last_linear(model, num_classes)[1]]) as calls:
+        model(like.new_zeros(1, *input_shape))
+    features: Tensor = calls[0][1]
+    return features.flatten(0, -2).mean(0)
 
 
 def last_linear(model: nn.Module, num_classes: int | None = None) -> tuple[str, nn.Linear]:

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from attacks.gradient.inversion_loop import Minimum, Objective
-from attacks.progress import told
+from attacks.progress import reported
 
 SUFFICIENT_DECREASE = 1e-4
 CURVATURE = 0.9
 MOST_TRIES = 20
 
 
-@dataclass
 class _State:
     """Rows are problems: (T, ...). ``steps``, ``changes`` and ``scale`` hold the history, newest last; scale 0 is an empty slot."""
 
-    at: Tensor
-    loss: Tensor
-    gradient: Tensor
-    direction: Tensor
-    step: Tensor
-    low: Tensor
-    high: Tensor
-    tries: Tensor
-    steps: Tensor
-    changes: Tensor
-    scale: Tensor
-    running: Tensor
+    def __init__(self, start: Tensor, history: int) -> None:
+        trials, size = start.shape
+        row = start.new_zeros(trials)
+        self.at, self.gradient, self.direction = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
+        self.loss, self.step, self.low = row.clone(), row.clone(), row.clone()
+        self.high = torch.full_like(row, torch.inf)
+        self.tries = torch.zeros_like(row, dtype=torch.long)
+        self.steps, self.changes = (start.new_zeros(trials, history, size) for _ in "ab")
+        self.scale = start.new_zeros(trials, history)
+        self.running = torch.ones_like(row, dtype=torch.bool)
 
 
 def minimize(
@@ -62,10 +57,10 @@ def minimize(
     Source: Nocedal, "Updating quasi-Newton matrices with limited storage", 1980; bracketing: Lewis and Overton, "Nonsmooth
     optimization via quasi-Newton methods", 2013, Algorithm 2.6.
     """
-    state = _initial(start.clamp(*bounds), history)
+    state = _State(start.clamp(*bounds), history)
     best, lowest = state.at.clone(), torch.full_like(state.loss, torch.inf)
     evaluations = torch.zeros(len(start), dtype=torch.long, device=start.device)
-    for iteration in told(range(iterations), iterations):
+    for iteration in reported(range(iterations), iterations):
         rows = state.running.nonzero()[:, 0]
         if not len(rows):
             break
@@ -84,25 +79,6 @@ def minimize(
             accepted = _wolfe(state, rows, point, loss, gradient, (free != point).any(1), learning_rate)
         _accept(state, rows[accepted], point[accepted], loss[accepted], gradient[accepted], learning_rate)
     return Minimum(best, lowest, evaluations)
-
-
-def _initial(start: Tensor, history: int) -> _State:
-    trials, size = start.shape
-    row, block = start.new_zeros(trials), start.new_zeros(trials, history, size)
-    return _State(
-        at=start.clone(),
-        loss=row.clone(),
-        gradient=torch.zeros_like(start),
-        direction=torch.zeros_like(start),
-        step=row.clone(),
-        low=row.clone(),
-        high=torch.full_like(row, torch.inf),
-        tries=torch.zeros_like(row, dtype=torch.long),
-        steps=block,
-        changes=block.clone(),
-        scale=start.new_zeros(trials, history),
-        running=torch.ones_like(row, dtype=torch.bool),
-    )
 
 
 def _wolfe(

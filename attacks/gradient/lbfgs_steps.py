@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from attacks.gradient.inversion_loop import Minimum, Objective
-from attacks.progress import told
+from attacks.progress import reported
 
 STEP_ITERATIONS = 20
 """Quasi-Newton iterations of one step (torch's ``max_iter``), and so its evaluations at most."""
@@ -19,7 +17,6 @@ CHANGE_TOLERANCE = 1e-9
 LEAST_CURVATURE = 1e-10
 
 
-@dataclass
 class _Walk:
     """Rows are problems: (T, ...). The i-th pair of a row is in slot i % H of ``steps`` and ``changes``.
 
@@ -27,38 +24,14 @@ class _Walk:
     whether the point was clamped since or not: torch does not look either.
     """
 
-    at: Tensor
-    gradient: Tensor
-    moved: Tensor
-    steps: Tensor
-    changes: Tensor
-    scale: Tensor
-    pairs: Tensor
-    initial: Tensor
-    best: Tensor
-    lowest: Tensor
-    evaluations: Tensor
-    running: Tensor
-
-    @classmethod
-    def begin(cls, start: Tensor, slots: int) -> _Walk:
+    def __init__(self, start: Tensor, slots: int) -> None:
         trials, size = start.shape
-        count = torch.zeros(trials, dtype=torch.long, device=start.device)
-        block = start.new_zeros(trials, slots, size)
-        return cls(
-            at=start.clone(),
-            gradient=torch.zeros_like(start),
-            moved=torch.zeros_like(start),
-            steps=block,
-            changes=block.clone(),
-            scale=start.new_zeros(trials, slots),
-            pairs=count,
-            initial=start.new_ones(trials),
-            best=start.clone(),
-            lowest=start.new_full((trials,), torch.inf),
-            evaluations=count.clone(),
-            running=torch.ones_like(count, dtype=torch.bool),
-        )
+        self.at, self.gradient, self.moved = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
+        self.steps, self.changes = (start.new_zeros(trials, slots, size) for _ in "ab")
+        self.scale, self.initial = start.new_zeros(trials, slots), start.new_ones(trials)
+        self.pairs, self.evaluations = (torch.zeros(trials, dtype=torch.long, device=start.device) for _ in "ab")
+        self.best, self.lowest = start.clone(), start.new_full((trials,), torch.inf)
+        self.running = torch.ones_like(self.pairs, dtype=torch.bool)
 
     def evaluate(self, objective: Objective, rows: Tensor, signed: bool) -> tuple[Tensor, Tensor, Tensor]:
         """The rows whose loss (n,) and gradient (n, D) are finite, and these; the others fail."""
@@ -128,8 +101,8 @@ def walk(
     Source: Nocedal, "Updating quasi-Newton matrices with limited storage", 1980, with the tolerances and the history of 100 pairs
     of ``torch.optim.LBFGS``.
     """
-    state = _Walk.begin(start.clamp(*bounds), min(HISTORY, STEP_ITERATIONS * steps))
-    for step in told(range(steps), steps):
+    state = _Walk(start.clamp(*bounds), min(HISTORY, STEP_ITERATIONS * steps))
+    for step in reported(range(steps), steps):
         rows = state.running.nonzero()[:, 0]
         if not len(rows):
             break

@@ -62,7 +62,6 @@ class NoiseModelInversion(GradientInversion):
     signed: bool = False
     learning_rate: float = 1.0
     iterations: int = 400
-    restarts: int = 1
     total_variation: float = 0.0
     step_decay: bool = False
     line_search: bool = True

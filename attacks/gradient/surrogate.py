@@ -20,7 +20,7 @@ from defenses.base import Update
 from defenses.checks import require, share_field
 
 ONE_STEP = (Probe, Aggregate)
-"""Observations that are of one step whatever they say: a training update may be of more steps than the server was told."""
+"""Observations that are of one step whatever they say: a training update may be of more steps than the server knows."""
 ALPHA_UNIT = 0.1
 """Of alpha for one unit of its unknown: a step of the optimizer moves pixels by tenths, and alpha should move by hundredths."""
 
@@ -97,11 +97,7 @@ class SurrogateMatching(GradientInversion):
 
 
 def moves(owners: list[Target]) -> Update:
-    """Name -> w_T - w_0 of each target, (T, *shape); 0 for updates of one step, whose gradient is that of w_0.
-
-    Raises:
-        AttackError: When an update does not fit the model; see ``ClientUpdate.gradient``.
-    """
+    """Name -> w_T - w_0 of each target, (T, *shape); 0 for updates of one step, whose gradient is that of w_0."""
 
     def sent(observation: ClientUpdate, like: Update) -> Update:
         if missing := sorted(set(like) - set(observation.update)):

@@ -15,7 +15,7 @@ from attacks.attributes.update_sketch import Standardise, UpdateSketch, made_by
 from attacks.base import Attack, Knowledge
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mean_psnr
-from attacks.observations import AttackError, ClientUpdate, Probe
+from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Update
@@ -75,7 +75,6 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         learning_rate: The largest.
     """
 
-    observes: ClassVar[type] = Probe
     needs_one_step: ClassVar[bool] = True
     learns_from_model: ClassVar[bool] = True
     learns_prior: ClassVar[bool] = True

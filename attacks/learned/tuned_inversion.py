@@ -17,7 +17,7 @@ from attacks.gradient.presets import InvertingGradients
 from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
 from attacks.learned.learning_to_invert import matched
-from attacks.observations import AttackError, ClientUpdate, Probe
+from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import split_rows
 from defenses.base import Update
 from defenses.checks import examples_field, starts_field
@@ -66,7 +66,6 @@ class TunedInversion(InvertingGradients):
         updates: Simulated updates that each is tried on.
     """
 
-    observes: ClassVar[type] = Probe
     needs_auxiliary: ClassVar[bool] = True
     learns_from_model: ClassVar[bool] = True
     source: ClassVar[str] = (
@@ -127,12 +126,12 @@ class TunedInversion(InvertingGradients):
         assert self.learned is not None
         if not observations:
             return []
-        best, told = self._chosen(self.learned, observations[0])
+        best, scores = self._chosen(self.learned, observations[0])
         guesses = best.attack_many(observations, generators)
-        return [replace(guess, diagnostics={**guess.diagnostics, **told}) for guess in guesses]
+        return [replace(guess, diagnostics={**guess.diagnostics, **scores}) for guess in guesses]
 
     def _chosen(self, trials: Trials, like: ClientUpdate) -> tuple[GradientInversion, dict[str, float]]:
-        """The inversion to attack with, and what is told of the choice."""
+        """The inversion to attack with, and the scores of the choice."""
         count = len(trials.images[0])
         if like.num_examples != count:
             raise AttackError(f"the update covers {like.num_examples} examples, it was fitted to updates of {count}")
@@ -144,9 +143,9 @@ class TunedInversion(InvertingGradients):
         whole = {at: self._tried(trials, like, trials.settings[at], self.iterations) for at in again}
         winner = max(whole, key=lambda at: whole[at])
         best = self._with(trials.settings[winner], self.iterations)
-        told = {"tuned_psnr": whole[winner], "tuned_psnr_default": whole[0]}
+        scores = {"tuned_psnr": whole[winner], "tuned_psnr_default": whole[0]}
         chosen = {"total_variation": best.total_variation, "step_size": best.learning_rate, "signed": best.signed}
-        return best, told | {f"tuned_{name}": float(value) for name, value in chosen.items()}
+        return best, scores | {f"tuned_{name}": float(value) for name, value in chosen.items()}
 
     def _tried(self, trials: Trials, like: ClientUpdate, settings: Mapping[str, Any], iterations: int) -> float:
         """Mean PSNR on the auxiliary images, in dB; minus infinity where an attack failed."""

@@ -1,1 +1,1 @@
-"""Attacks on who was part of the training."""
+"""Attacks on which records were part of the training."""

@@ -51,7 +51,7 @@ class MembershipNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class Membership:
-    """A test that tells members from others. It goes to the client, who applies it to records the server never sees.
+    """A test that tells members from others. It goes to the client, which applies it to records that the server never sees.
 
     Attributes:
         model: The client's model after local training, as the update gave it away, in eval mode; None where the attack failed.

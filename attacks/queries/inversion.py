@@ -41,11 +41,7 @@ class Inversion:
     scale: Tensor
 
     def errors(self, images: Tensor) -> Tensor:
-        """Mean squared error of what would be sent: (B,).
-
-        Raises:
-            AttackError: When that cannot be sent, or has another shape than what was.
-        """
+        """Mean squared error of what would be sent: (B,)."""
         try:
             sent = self.send(images)
         except DefenseError as misfit:
@@ -63,9 +59,6 @@ class Inversion:
 
         The numbers are means over images: "feature_loss", the error, and "relative_loss", the same over ``spread``, the variance
         of what was sent, which is the error that a constant would reach.
-
-        Raises:
-            AttackError: See ``errors``; when an objective was never finite.
         """
         found, _ = minimise(self.objective, start, iterations, rule)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What attacks share that learn from features of auxiliary images: who is held out, which features they are, steps and scores."""
+"""What attacks share that learn from features of auxiliary images: the hold-out, the features, steps and scores."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from attacks.base import Knowledge
 from attacks.observations import AttackError
 from attacks.queries.base import Guess, QueryAttack
-from attacks.query_sender import QuerySender, key_of
+from attacks.query_sender import QuerySender
 from attacks.refinement.restoration import HOLDOUT
+from attacks.sender import key_of
 from defenses.base import DefenseError
 
 MIN_EXAMPLES = 2 * HOLDOUT
@@ -41,11 +42,7 @@ class Learned:
     diagnostics: dict[str, float]
 
     def __call__(self, features: Tensor) -> Tensor:
-        """What it tells of the features of a query: (B, ...), on the CPU.
-
-        Raises:
-            AttackError: When they have another shape than those of the auxiliary images.
-        """
+        """What it tells of the features of a query: (B, ...), on the CPU."""
         if tuple(features.shape[1:]) != self.shape:
             raise AttackError(f"features have shape {tuple(features.shape[1:])}, it was fitted to {self.shape}")
         known = features.detach().cpu()
@@ -95,14 +92,11 @@ class LearnedQueryAttack(QueryAttack[Guess]):
         Args:
             knowledge: Holds the auxiliary examples and the client half.
             generator: Of all draws.
-            truth: (N, ...), what is to be told of each auxiliary example.
+            truth: (N, ...), what is to be learned of each auxiliary example.
             build: Some of the features (B, C', H', W') -> a new network for such, in train mode.
             sample: How many features ``build`` is shown.
             loss: What the network tells of a batch, and the truth of it -> the mean loss.
             judge: What it tells of the examples that were held out, their truth, and that of those it learned from -> scores.
-
-        Raises:
-            AttackError: With fewer than 16 auxiliary examples, where clients send no features, or when the training diverges.
         """
         sender = query_sender_of(knowledge)
         kept, held = split_rows(knowledge, generator)
@@ -120,22 +114,14 @@ class LearnedQueryAttack(QueryAttack[Guess]):
 
 
 def query_sender_of(knowledge: Knowledge) -> QuerySender:
-    """What makes features of auxiliary images.
-
-    Raises:
-        AttackError: Where clients send no features to be answered.
-    """
+    """What makes features of auxiliary images."""
     if knowledge.query_sender is None:
         raise AttackError("there is no client half to attack: this is for edge-cloud inference and split learning")
     return knowledge.query_sender
 
 
 def split_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows of auxiliary examples to learn from, and one in eight that is held out, drawn at random.
-
-    Raises:
-        AttackError: When there are fewer than 16.
-    """
+    """Rows of auxiliary examples to learn from, and one in eight that is held out, drawn at random."""
     count = len(knowledge.auxiliary.images)
     if count < MIN_EXAMPLES:
         raise AttackError(f"{count} auxiliary examples are too few to learn from; at least {MIN_EXAMPLES} are needed")
@@ -147,9 +133,6 @@ def features_of(sender: QuerySender, training: str, images: Tensor, generator: t
     """Features (B, ...) of clean images (B, C, H, W) in [0, 1], on the client half's device; without gradient.
 
     "retrained" draws every defence afresh; a defence may mix the images.
-
-    Raises:
-        AttackError: When the defences refuse such images.
     """
     weight = next(sender.client_model.parameters(), None)
     images = images if weight is None else images.to(weight.device)
@@ -166,9 +149,6 @@ def features_by_row(
     """``features_of`` the images (N, C, H, W) in some rows (B,); made once where nothing is drawn and ``MOST_KEPT`` allows it.
 
     What is learned does not depend on which: each call takes the same from ``generator``.
-
-    Raises:
-        AttackError: As ``features_of``.
     """
 
     def anew(rows: Tensor) -> Tensor:
@@ -206,11 +186,7 @@ def train_network(
     batch_size: int,
     learning_rate: float,
 ) -> None:
-    """Adam on the loss of batches of rows, drawn without replacement within a batch; the network is frozen in eval mode after it.
-
-    Raises:
-        AttackError: When the loss becomes NaN or infinite.
-    """
+    """Adam on the loss of batches of rows, drawn without replacement within a batch; then the network is frozen in eval mode."""
     optimizer = torch.optim.Adam(network.parameters(), learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations)
     # Dropout draws globally: from a stream of its own, that the caller's state neither decides nor notices.

@@ -109,7 +109,7 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
     def threat_class(self) -> str:
         """What the most knowing stage needs; "" where the first reads no update."""
         letter = max(stage.threat_class for stage in self.stages) if self.stages[0].threat_class else ""
-        # Who manipulates models and has examples of its own is one letter further, whichever stage has them.
+        # A server that manipulates models and has examples of its own is one letter further, whichever stage has them.
         return "G" if letter == "F" and self.needs_auxiliary else letter
 
     @property

@@ -177,5 +177,5 @@ class _Puzzle:
 
 @functools.cache
 def _all_orders(k: int) -> Tensor:
-    """Every order of k blocks, (k!, k), the present one first; nobody may write to it."""
+    """Every order of k blocks, (k!, k), the present one first; read only."""
     return torch.tensor(list(permutations(range(k))))

@@ -176,9 +176,6 @@ def possible_draws(policies: Sequence[tuple[int, ...]], use_prob: bool, channels
     """Everything that ATS may do, each once, with its probability: policies, signs and, with ``use_prob``, skipped steps.
 
     Steps that change nothing are left out; draws that do the same are one draw, under the policy that does it first.
-
-    Raises:
-        AttackError: When there are more than ``MOST_DRAWS``.
     """
     found: dict[Steps, Draw] = {}
     for number, policy in enumerate(policies):

@@ -159,11 +159,7 @@ class LearnedRestorer(NetworkRefinement):
 
 
 def kept_and_held(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows of auxiliary examples to learn from, and one in ``HOLDOUT`` to judge by.
-
-    Raises:
-        AttackError: With fewer than 16 examples.
-    """
+    """Rows of auxiliary examples to learn from, and one in ``HOLDOUT`` to judge by."""
     if count < 2 * HOLDOUT:
         raise AttackError(f"learning takes {2 * HOLDOUT} auxiliary examples or more, there are {count}")
     order = torch.randperm(count, generator=generator)

@@ -91,12 +91,12 @@ class Unshuffle(Refinement):
 
     @property
     def needs_auxiliary(self) -> bool:  # type: ignore[override]
-        """Whether it learns to find windows: not where they are given or told."""
+        """Whether it learns to find windows: not where they are known."""
         return not (self.window or self.reveals_windows)
 
     @property
     def reveals_windows(self) -> bool:
-        """Whether it is told the true windows."""
+        """Whether it gets the true windows."""
         return self.partition == "told"
 
     @property
@@ -141,7 +141,7 @@ class Unshuffle(Refinement):
         """Undoes the shuffle in every image.
 
         Without one in the pipeline images stay, with ``nothing_to_undo`` = 1. A guess fails when its windows are to be inferred and
-        its images have another size than the auxiliary ones, or when it was not told what it should have been.
+        its images have another size than the auxiliary ones, or when the true windows are missing.
         """
         results, groups = [one.guess for one in begun], defaultdict(list)
         for at, (observation, guess, generator) in enumerate(begun):
@@ -192,7 +192,7 @@ class Unshuffle(Refinement):
         sides = observation.window_sides if observation is not None else None
         if sides is None:
             raise AttackError(f"{self} is an upper bound and was not told the true windows")
-        # A guess of several images may have them in any order, so that nobody could say which windows belong to which.
+        # A guess of several images may have them in any order, and windows belong to one image.
         if len(images) != 1 or sides.shape != (1, *images.shape[-2:]):
             raise AttackError(f"{self} needs windows of one image, not {tuple(sides.shape)} for {tuple(images.shape)}")
         return levels_of(sides.cpu())

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from defenses.images.vfe import widened, window_fill, window_sum
+from defenses.functional import widened
+from defenses.images.vfe import window_fill, window_sum
 from defenses.images.visual_mixer_windows import Level
 
 Mix = Callable[[Tensor, torch.Generator], tuple[list[Level], Tensor]]

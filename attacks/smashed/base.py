@@ -101,12 +101,12 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
 
     @property
     def reveals_order(self) -> bool:
-        """Whether it is an upper bound that is told the true order of the tokens."""
+        """Whether it is an upper bound that gets the true order of the tokens."""
         return False
 
     @property
     def upper_bound(self) -> str:
-        """See ``Attack``: a told order, and transmissions that the run does not make."""
+        """See ``Attack``: the true order, and transmissions that the run does not make."""
         reasons = {"told the order": self.reveals_order, BEYOND_RUN: self.beyond_run}
         return ", ".join(reason for reason, holds in reasons.items() if holds)
 
@@ -126,11 +126,7 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
 
 
 def sender_of(knowledge: Knowledge) -> Sender:
-    """What makes smashed data of auxiliary images.
-
-    Raises:
-        AttackError: Outside of split learning.
-    """
+    """What makes smashed data of auxiliary images."""
     if knowledge.sender is None:
         raise AttackError("there is no client half to attack: this is for split learning only")
     return knowledge.sender

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -13,15 +12,13 @@ from torch import Tensor, nn
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mean_psnr
-from attacks.networks.decoder import DecoderNetwork, Layout
+from attacks.networks.decoder import Layout
 from attacks.observations import AttackError
 from attacks.refinement.restoration import kept_and_held
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
 from defenses.checks import examples_field, require, scale_field, steps_field, width_field
 
-WARM_UP = 40
-"""Steps over which the learning rate rises, as in the paper."""
 GROUPS_AT_ONCE = 8
 """Groups of images whose transmissions are held in memory together; also those that are sent together."""
 
@@ -144,11 +141,7 @@ def mean_of_transmissions(features: Tensor) -> Tensor:
 
 
 def split_auxiliary(knowledge: Knowledge, generator: torch.Generator) -> tuple[Sender, Tensor, Tensor]:
-    """The sender, and the auxiliary images to train on and to hold out, on the device of the client half.
-
-    Raises:
-        AttackError: See ``DecoderAttack.fit``.
-    """
+    """The sender, and the auxiliary images to train on and to hold out, on the device of the client half."""
     sender, images = sender_of(knowledge), knowledge.auxiliary.images
     # A client half that only cuts images has no weights.
     weight = next(sender.edge.parameters(), None) if isinstance(sender.edge, nn.Module) else None
@@ -211,37 +204,3 @@ def from_store(inputs: Tensor, images: Tensor, batch_size: int, generator: torch
         return inputs[rows], images[rows]
 
     return draw
-
-
-def train_decoder(
-    draw: Draw,
-    layout: Layout,
-    *,
-    iterations: int,
-    learning_rate: float,
-    width: int,
-    depth: int,
-    heads: int,
-    as_set: bool,
-    generator: torch.Generator,
-) -> nn.Module:
-    """Trains a ``DecoderNetwork`` by squared error: AdamW with betas (0.9, 0.95), 40 steps of warm-up, a cosine to zero."""
-    sample, _ = draw()
-    network = DecoderNetwork(
-        sample, layout, width=width, depth=depth, heads=heads, as_set=as_set, generator=generator
-    ).to(sample.device)
-    optimizer = torch.optim.AdamW(network.parameters(), learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
-
-    def rate(step: int) -> float:
-        progress = max(step - WARM_UP, 0) / max(iterations - WARM_UP, 1)
-        return min((step + 1) / WARM_UP, (1 + math.cos(math.pi * progress)) / 2)
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-    for _ in range(iterations):
-        inputs, clean = draw()
-        loss = (network(inputs) - clean).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    return network

@@ -150,11 +150,7 @@ class GradientProblem:
         return torch.arange(batch * num_tokens).view(batch, num_tokens)
 
     def sent(self, images: Tensor) -> Tensor:
-        """Smashed data (B, N, D), tokens in order.
-
-        Raises:
-            AttackError: When they have another shape than what was sent.
-        """
+        """Smashed data (B, N, D), tokens in order."""
         # Fused attention has no second derivative.
         with sdpa_kernel(SDPBackend.MATH):
             features = self.assumed.features(images, self._order())
@@ -189,11 +185,7 @@ class GradientProblem:
         return fits[0] if len(fits) == 1 else None
 
     def solve(self) -> Tensor:
-        """The images (B, C, H, W) in [0, 1] next to what the smashed data show whose gradient is the observed one.
-
-        Raises:
-            AttackError: When the embedding is not an affine map of single patches.
-        """
+        """The images (B, C, H, W) in [0, 1] next to what the smashed data show whose gradient is the observed one."""
         seen, name = self.observation, self._weight_name()
         assert name is not None
         shown = patches_of_tokens(seen.features[0], seen.edge, seen.input_shape)

@@ -15,7 +15,7 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import Normalisation, normalise
 from attacks.observations import AttackError
-from attacks.sender import EdgeHalf
+from attacks.sender import EdgeHalf, key_of
 from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
 from attacks.smashed.tokens.positions import TokenReader
 from attacks.smashed.tokens.training import train_reader
@@ -41,11 +41,7 @@ class AssumedSender:
     known: Normalisation
 
     def features(self, images: Tensor, order: Tensor) -> Tensor:
-        """Smashed data (B, N, D) of images (B, C, H, W) in [0, 1] if slots held the tokens ``order`` (B, N); differentiable.
-
-        Raises:
-            AttackError: When the defences refuse such a batch.
-        """
+        """Smashed data (B, N, D) of images (B, C, H, W) in [0, 1] if slots held the tokens ``order`` (B, N); differentiable."""
         return self.encode(self.edge.embed(normalise(images, self.known)), order)
 
     def encode(self, tokens: Tensor, order: Tensor) -> Tensor:
@@ -193,5 +189,4 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
 
     def _draw(self, features: Tensor, generator: torch.Generator) -> Tensor:
         assert self.learned is not None
-        key = ("attacker", int(torch.randint(1 << 62, (), generator=generator)))
-        return self.learned.pipeline.token_order(features.shape[0], features.shape[1], key)
+        return self.learned.pipeline.token_order(features.shape[0], features.shape[1], key_of(generator))

@@ -15,9 +15,6 @@ def patch_embedding(edge: EdgeHalf, shape: tuple[int, int, int]) -> tuple[Tensor
     """The client half's embedding as an affine map of a normalised patch: token = patch @ weight (P, D) + offset (D,).
 
     Patches are in the order of ``to_patches``, of images of shape (C, H, W).
-
-    Raises:
-        AttackError: When tokens are not an affine function of one patch each, the same for all.
     """
     size = edge.patch_size
     length, num_tokens = shape[0] * size**2, edge.grid[0] * edge.grid[1]
@@ -35,11 +32,7 @@ def patch_embedding(edge: EdgeHalf, shape: tuple[int, int, int]) -> tuple[Tensor
 
 
 def patches_of_tokens(tokens: Tensor, edge: EdgeHalf, shape: tuple[int, int, int]) -> Tensor:
-    """Normalised patches (B, N, P) whose embedding comes closest to tokens (B, N, D) in the sense of least squares.
-
-    Raises:
-        AttackError: See ``patch_embedding``.
-    """
+    """Normalised patches (B, N, P) whose embedding comes closest to tokens (B, N, D) in the sense of least squares."""
     weight, offset = patch_embedding(edge, shape)
     patches: Tensor = (tokens - offset) @ torch.linalg.pinv(weight)
     return patches

@@ -81,11 +81,7 @@ class TableAttack(SmashedAttack[Cells]):
 
 
 def auxiliary_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Sender, Tensor, Tensor]:
-    """The sender, and auxiliary rows (n, 1, F, 1) to learn from and to hold out.
-
-    Raises:
-        AttackError: Outside of split learning; of images; with fewer than 16 rows.
-    """
+    """The sender, and auxiliary rows (n, 1, F, 1) to learn from and to hold out."""
     sender, rows = sender_of(knowledge), knowledge.auxiliary.images
     if rows.shape[1] != 1 or rows.shape[3] != 1:
         raise AttackError(f"auxiliary examples are images {tuple(rows.shape[1:])}; this attack reads rows of a table")
@@ -100,11 +96,7 @@ def embeddings_of(sender: Sender, rows: Tensor) -> Tensor:
 
 
 def table_of(sender: Sender) -> list[Tensor]:
-    """The client half's whole public table: of each column (K, D), one embedding for each of its categories.
-
-    Raises:
-        AttackError: When the client half looks nothing up.
-    """
+    """The client half's whole public table: of each column (K, D), one embedding for each of its categories."""
     sizes = sender.edge.cardinalities
     if not sizes:
         raise AttackError("the client half has no table of embeddings; expected one of a model of tables")
@@ -124,11 +116,7 @@ def categories_of(rows: Tensor) -> Tensor:
 
 
 def check_features(features: Tensor, fields: int, dim: int) -> None:
-    """Whether smashed data (..., N, D) are those of such rows.
-
-    Raises:
-        AttackError: When they are not, or are not finite.
-    """
+    """Whether smashed data (..., N, D) are those of such rows."""
     if tuple(features.shape[-2:]) != (fields, dim):
         raise AttackError(
             f"smashed data has shape {tuple(features.shape[-2:])} per row, that of auxiliary rows {(fields, dim)}"

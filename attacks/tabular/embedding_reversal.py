@@ -109,7 +109,7 @@ class EmbeddingReversal(TableAttack):
         if factors_of is None:
             raise AttackError(f"{self} reverses the vector-wise factors of DIFM; {type(server).__name__} has none")
         sender, dictionary, kept, held, seed = self.learned
-        # Its stream must not depend on who is attacked first.
+        # Its stream must not depend on the order of the observations.
         generator = torch.Generator().manual_seed(seed)
         fields, dim = kept.shape[2], dictionary.embeddings.shape[1]
         sample = _factors(factors_of, sender, kept[: 8 * self.batch_size], generator)
@@ -128,11 +128,11 @@ class EmbeddingReversal(TableAttack):
         network.eval().requires_grad_(False)
         guess = network((_factors(factors_of, sender, held, generator) - mean) / std)
         truth, blind = embeddings_of(sender, held), embeddings_of(sender, kept).mean(0)
-        told = {
+        scores = {
             "holdout_mse": float((guess - truth).square().mean()),
             "holdout_mse_mean_embedding": float((blind - truth).square().mean()),
         }
-        return _Reverser(network, factors_of, mean, std, dictionary, sender.edge.token_length, told)
+        return _Reverser(network, factors_of, mean, std, dictionary, sender.edge.token_length, scores)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ PASSES = 4
 
 @dataclass(frozen=True)
 class FieldReader:
-    """What auxiliary rows told.
+    """What was learned from auxiliary rows.
 
     Attributes:
         dictionary: Of all categories that they show.
@@ -147,8 +147,8 @@ class FieldReading(TableAttack):
         # Fewer transmissions where more are no better.
         scores = [(_right(replace(reader, together=one), sent, truth), -one) for one in options]
         right, together = max(scores)
-        told = {"holdout_cells_right": right, "noise_std": variance**0.5, "transmissions_read": float(-together)}
-        return replace(self, learned=replace(reader, together=-together, diagnostics=told))
+        numbers = {"holdout_cells_right": right, "noise_std": variance**0.5, "transmissions_read": float(-together)}
+        return replace(self, learned=replace(reader, together=-together, diagnostics=numbers))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Cells:
         """Reads the target rows."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ class UploadedImages:
     Attributes:
         images: (B, C, H, W), after all input defences; in [0, 1] unless a defence leaves that range.
         labels: (B,) int64, the classes that came with them; of a mixed label the largest part.
-        window_sides: Always None: nobody is told the true windows of what was uploaded.
+        window_sides: Always None: the true windows of uploads are not revealed.
     """
 
     images: Tensor
@@ -46,11 +45,7 @@ class UploadedCollection:
     passes: int
 
     def first_pass(self) -> Reconstruction:
-        """The guess that takes the images of the first pass as they came.
-
-        Raises:
-            AttackError: When an upload is not finite.
-        """
+        """The guess that takes the images of the first pass as they came."""
         if not torch.isfinite(self.images).all():
             raise AttackError(NOT_FINITE)
         count = len(self.images) // self.passes
@@ -70,7 +65,7 @@ class CollectionAttack(Attack[UploadedCollection, Reconstruction]):
 
 
 class TrainedModel(TrainingUpdate):
-    """The model that the server trained on all uploads, as an update of nothing: whoever gets the model can attack it."""
+    """The model that the server trained on all uploads, as an update of nothing: a party that gets the model can attack it."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,7 +79,6 @@ class AsUploaded(Attack[UploadedImages, Reconstruction]):
     begins_chains: ClassVar[bool] = True
     source: ClassVar[str] = "VisualMixer (NDSS 2024), threat model"
     threat: ClassVar[str] = "the uploaded images; no auxiliary data"
-    quick: ClassVar[Mapping[str, Any]] = {}
 
     def attack_one(self, observation: UploadedImages, generator: torch.Generator) -> Reconstruction:
         """The images; nothing is random."""

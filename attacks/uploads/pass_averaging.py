@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,7 +23,7 @@ class PassAveraging(CollectionAttack):
     A shuffle keeps the values of each window, so that the mean over the blocks of the largest windows' size is the same in all
     passes: by it the uploads of one image find each other, exactly, whatever order they came in. The mean over m shuffles of a
     window of variance s^2 has the window's mean as its expectation in every pixel and the variance s^2 / m around it: it tends to
-    the picture of window means, which one upload gives at once to who knows the windows (``WindowMean``). Many passes tell one
+    the picture of window means, which one upload gives at once where the windows are known (``WindowMean``). Many passes tell one
     thing more, which this picture shows: where the windows are.
 
     Without VisualMixer in the pipeline the guesses are the first pass.
@@ -35,7 +34,6 @@ class PassAveraging(CollectionAttack):
 
     source: ClassVar[str] = "folklore: averaging out independent draws"
     threat: ClassVar[str] = "all uploads of a client, VisualMixer's settings (never its draws); no auxiliary data"
-    quick: ClassVar[Mapping[str, Any]] = {}
 
     learned: tuple[VisualMixer, ...] = field(default=(), repr=False, compare=False)
 

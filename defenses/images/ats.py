@@ -79,7 +79,8 @@ class ATS(InputDefense):
 
     Args:
         policies: Policies joined by "+"; they must not share transforms, the paper's condition for a hybrid (4.4). Never a
-            file's name, which ``read`` takes: this text comes with messages, too, and would open files of whoever gets them.
+            file's name, which ``read`` takes: this text comes with messages, too, and would open files of the machine that gets
+            them.
         use_prob: Apply a transform with the probability of the AutoAugment policy that it comes from. The authors' code
             keeps these numbers and applies everything with certainty, the default here.
         channels: Channels of the images that the policies are meant for, those that they were searched on as a rule; 0: any.

@@ -56,7 +56,7 @@ class InstaHide(InputDefense):
     with p_1 the identity and p_2 .. p_k random permutations of the batch. Fresh weights, partners and signs every time.
     Broken by Carlini et al. (IEEE S&P 2021), who recover the images from their encryptions; kept as a baseline.
 
-    Differences from the authors: images are mixed within a batch, which bounds who can be mixed with whom; they are centred at 1/2
+    Differences from the authors: images are mixed within a batch, which bounds what can be mixed; they are centred at 1/2
     and not at the data set's mean, since normalisation comes later here; and the weights are uniform on the allowed set, where
     their code normalises half-normal draws.
     This is the "inside-dataset" variant. Test images stay plain, as in the authors' code: a mixture has no class of

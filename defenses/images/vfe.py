@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from defenses.functional import widened
+
 
 def pair_count(height: int, width: int) -> int:
     """Neighbouring pixel pairs inside a height x width rectangle: h(w-1) + w(h-1); 2 WS (WS-1) for a square window."""
@@ -100,8 +102,3 @@ def window_variance(images: Tensor, window: int) -> Tensor:
     # Subtracting the mean first keeps precision where the squares of the pixels dwarf the variance.
     centred = pixels - window_fill(mean, window, height, width)
     return window_sum(centred.square_(), window) / (count - 1).clamp(min=1)
-
-
-def widened(images: Tensor) -> Tensor:
-    """The same values in float32, or unchanged if float64: 16-bit sums of squares overflow or round away."""
-    return images if images.dtype == torch.float64 else images.float()

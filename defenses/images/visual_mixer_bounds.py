@@ -67,9 +67,6 @@ def window_upper_bound(within: float, confidence: float = 0.5, *, strict: bool =
     A window of 3 changes it little with probability alpha_0 = ``within``. The paper says that a window of 3 + 2m has m^2 outputs,
     hence alpha = alpha_0^(m^2), so m = sqrt(log alpha / log alpha_0); but m = 0 has one output, not none: with ``strict`` (m + 1)^2
     count. The paper gives no alpha.
-
-    Raises:
-        ValueError: When no window qualifies, or all do as far as a sample can tell.
     """
     if within in (0.0, 1.0):
         known = "every" if within else "no"
@@ -86,7 +83,7 @@ def window_upper_bound(within: float, confidence: float = 0.5, *, strict: bool =
 def public_probability(max_change: float, estimator: str) -> float:
     """``within_probability`` from a stream that everyone knows.
 
-    Clients and those who attack them must find the same bound, and a client's secret must not show in it.
+    Clients and attackers must find the same bound, and a client's secret must not show in it.
     """
     return within_probability(max_change, estimator, generator_for("VisualMixer", "window_upper"))
 

@@ -135,11 +135,7 @@ class DeltaAutoencoder(FittedDefense):
         return enumerate(self.training(context, generator))
 
     def training(self, context: FitContext, generator: torch.Generator) -> Iterator[Self]:
-        """The defence as it is before the first epoch and after each; the last is that of ``fit``.
-
-        Raises:
-            DefenseError: See ``fit``.
-        """
+        """The defence as it is before the first epoch and after each; the last is that of ``fit``."""
         images = context.images
         with in_eval_mode(context.client), torch.no_grad():
             sample = context.client(placed(images[:1], context.client))

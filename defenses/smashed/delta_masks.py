@@ -47,11 +47,7 @@ class DeltaMasks:
         check_fields(self)
 
     def apply(self, images: Tensor, context: FitContext) -> tuple[Tensor, Tensor]:
-        """Masks images: (B, C, H, W), normalised -> the masked images and the mask (B, H, W), all pixels that were ever masked.
-
-        Raises:
-            DefenseError: When ``delta`` is "min" and the context has no adversary, or Grad-CAM finds no maps.
-        """
+        """Masks images: (B, C, H, W), normalised -> the masked images and the mask (B, H, W), all pixels that were ever masked."""
         server = _Looking(context.client, context.server, images)
         adversary = None
         if self.delta == "min":

@@ -18,9 +18,11 @@ from defenses.checks import (
     noise_field,
     scale_field,
 )
-from defenses.functional import gaussian_like
+from defenses.functional import gaussian_like, widened
 from defenses.neighbours import REPLACE_ONE, SENSITIVITY, ZERO_OUT
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
+
+AGAINST_NOISE = ("FeatureAveraging", "FieldReading", "AttributeInference", "InverseNetwork")
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,9 +45,7 @@ class FeatureNoise(SmashedDefense):
     )
     at_inference: ClassVar[bool] = True
     takes_maps: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = (
-        "FeatureAveraging", "FieldReading", "AttributeInference", "InverseNetwork",
-    )  # fmt: skip
+    adaptive_attacks: ClassVar[tuple[str, ...]] = AGAINST_NOISE
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
         """Adds the noise."""
@@ -94,9 +94,7 @@ class FeatureDP(SmashedDefense):
     )
     at_inference: ClassVar[bool] = True
     takes_maps: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = (
-        "FeatureAveraging", "FieldReading", "AttributeInference", "InverseNetwork",
-    )  # fmt: skip
+    adaptive_attacks: ClassVar[tuple[str, ...]] = AGAINST_NOISE
 
     def epsilon(self, releases: int = 1) -> float:
         """The exact epsilon at ``delta`` of sending the features of one example ``releases`` times; inf without noise.
@@ -127,8 +125,7 @@ class FeatureDP(SmashedDefense):
 
 def clip_examples(features: Tensor, clip: float) -> Tensor:
     """Scales every example by min(1, C / ||h||_2), with one norm over all of its numbers: (B, ...) -> (B, ...)."""
-    # Half precision would overflow in the squares.
-    exact = features if features.dtype == torch.float64 else features.float()
+    exact = widened(features)
     norms: Tensor = torch.linalg.vector_norm(exact, dim=tuple(range(1, exact.dim())), keepdim=True)
     # A norm of zero is raised to C, not divided by.
     return (exact * (clip / norms.clamp(min=clip))).to(features.dtype)

@@ -12,6 +12,7 @@ from torch import Tensor
 from defenses.base import DefenseError
 from defenses.checks import examples_field, require
 from defenses.fitting import SHAPE, FitContext, FittedDefense, features_in_batches
+from defenses.functional import widened
 
 _COLUMNS = 1 << 16
 """Features that are held in double precision at a time."""
@@ -71,12 +72,7 @@ class FeaturePCA(FittedDefense):
         return self.with_state(learned)
 
     def truncated(self, components: int) -> Self:
-        """The fitted defence with its first components only: what a fit of so many gives, for sweeps.
-
-        Raises:
-            DefenseError: When it is not fitted.
-            ValueError: When it has fewer.
-        """
+        """The fitted defence with its first components only: what a fit of so many gives, for sweeps."""
         narrow = replace(self, components=components)
         require(components <= self.components, narrow, "components", f"at most {self.components}, which were fitted")
         return narrow.with_state({**self._kept(), "basis": self._kept()["basis"][:components]})
@@ -96,7 +92,7 @@ class FeaturePCA(FittedDefense):
     def encode(self, features: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, k); see the base class."""
         self._require(features)
-        exact = _exact(features)
+        exact = widened(features)
         tensors = self._tensors(exact)
         latent = (exact - tensors["mean"]).flatten(1) @ tensors["basis"].flatten(1).T
         return latent.to(features.dtype)
@@ -104,7 +100,7 @@ class FeaturePCA(FittedDefense):
     def decode(self, latent: Tensor) -> Tensor:
         """(B, k) -> (B, C, H, W); see the base class."""
         self._require(latent, latent=True)
-        exact = _exact(latent)
+        exact = widened(latent)
         tensors = self._tensors(exact)
         features = torch.einsum("bk,kchw->bchw", exact, tensors["basis"]) + tensors["mean"]
         return features.to(latent.dtype)
@@ -142,8 +138,3 @@ def _centred_blocks(rows: Tensor) -> Iterator[Tensor]:
     for block in torch.split(rows, _COLUMNS, 1):
         exact = block.double()
         yield exact - exact.mean(0)
-
-
-def _exact(tensor: Tensor) -> Tensor:
-    # Sums over hundreds of thousands of features say nothing in half precision.
-    return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from defenses.base import DefenseError
 from defenses.fitting import in_eval_mode
+from defenses.module_calls import calls_of
 
 _POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 LEAST_SIDE = 7
@@ -24,9 +25,6 @@ def grad_cam(model: nn.Module, images: Tensor, layer: nn.Module, classes: Tensor
     with ``cam`` scaled bilinearly to the image before each image's least and largest value, min and max (after the subtraction),
     are taken. A map that is the same everywhere becomes 0 everywhere. The class is that of the largest logit unless ``classes``
     (B,) says otherwise. Modes, weights, statistics and gradients of the model stay as they are.
-
-    Raises:
-        DefenseError: When the layer is not run or returns no maps, or the model no logits of several classes.
 
     Source: Selvaraju et al., "Grad-CAM", ICCV 2017, Eq. 1 and 2; scaling as in the package grad-cam.
     """
@@ -62,24 +60,12 @@ def last_map_layer(model: nn.Module, images: Tensor, client: nn.Module | None = 
     Smaller images would leave 3 x 3 positions or fewer there, which cannot tell one part of an image from another. Never is it one
     inside the client half: its features are the first maps that count. An average pool's maps do not count. Where several modules
     return the same maps it is the outermost.
-
-    Raises:
-        DefenseError: When no module returns such maps.
     """
-    found: list[tuple[int, nn.Module]] = []
     inside = set() if client is None else set(client.modules()) - {client}
-
-    def keep(module: nn.Module, _: Any, output: Any) -> None:
-        if _is_maps(output) and output[0, 0].numel() > 1 and not isinstance(module, _POOLS):
-            found.append((min(output.shape[2:]), module))
-
-    handles = [module.register_forward_hook(keep) for module in model.modules() if module not in inside]
-    try:
-        with in_eval_mode(model), torch.no_grad():
-            model(images[:1])
-    finally:
-        for handle in handles:
-            handle.remove()
+    with in_eval_mode(model), torch.no_grad(), calls_of(m for m in model.modules() if m not in inside) as calls:
+        model(images[:1])
+    maps = [(module, output) for module, _, output in calls if _is_maps(output) and not isinstance(module, _POOLS)]
+    found = [(min(output.shape[2:]), module) for module, output in maps if output[0, 0].numel() > 1]
     if not found:
         raise DefenseError(
             f"no layer of the model returns maps of more than one position for images {tuple(images.shape[1:])}: "

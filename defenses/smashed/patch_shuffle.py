@@ -97,7 +97,7 @@ class BatchShuffle(SmashedDefense):
         return math.floor(self.k * num_tokens + 1e-9)
 
     def check_batch(self, batch_size: int, num_tokens: int, dim: int) -> None:
-        """Whether there is someone to exchange with, something to exchange and something to keep, where ``k`` says so."""
+        """Whether there are images to exchange with, tokens to exchange and tokens to keep, where ``k`` says so."""
         self._check(batch_size, num_tokens)
 
     def _check(self, batch_size: int, num_tokens: int) -> None:

@@ -5,8 +5,8 @@ With N tokens per image of which K stay native, N' = N - K, and B images (Yao et
     equation 7, all orders of a batch:                          (C(N, K) K!)^B       (B N')!
     equation 8, those with the target's tokens in one order:    (C(N, K) K!)^(B-1)   ((B - 1) N')!
 
-Their ratio is the chance that an image is sent with all of its own tokens in one given order. That is what a guesser who
-ignores the tokens themselves faces. The tokens are on the wire, so it bounds no real attack.
+Their ratio is the chance that an image is sent with all of its own tokens in one given order. That is what a guesser faces that
+ignores the tokens themselves. The tokens are on the wire, so it bounds no real attack.
 """
 
 from __future__ import annotations

@@ -50,11 +50,7 @@ def least_epsilon(delta: float) -> float:
 
 @functools.lru_cache(maxsize=64)
 def noise_for_budget(epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
-    """The noise over the sensitivity with which ``steps`` steps spend at most ``epsilon``, and at least 99.9 % of it.
-
-    Raises:
-        DefenseError: When no noise multiplier up to a million is enough.
-    """
+    """The noise over the sensitivity with which ``steps`` steps spend at most ``epsilon``, and at least 99.9 % of it."""
     from opacus.accountants.utils import get_noise_multiplier  # type: ignore[import-untyped]
 
     with warnings.catch_warnings():

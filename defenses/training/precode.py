@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from defenses.base import DefenseError, Training, TrainingDefense
 from defenses.checks import scale_field, width_field
+from defenses.module_calls import calls_of
 from defenses.random_draws import spawned
 
 
@@ -20,7 +19,7 @@ class VariationalBottleneck(nn.Module):
 
         (mu, log sigma^2) = encoder(r),   b = mu + sigma * eps,   eps ~ N(0, I),   r' = decoder(b)
 
-    Without a generator ``noise``, where eps is drawn from, b is mu: so it is in use, and in a copy that somebody else holds.
+    Without a generator ``noise``, where eps is drawn from, b is mu: so it is in use, and in a copy that another party holds.
     """
 
     def __init__(self, features: int, size: int) -> None:
@@ -94,9 +93,9 @@ class Precode(TrainingDefense):
         inner, beta = training.loss, self.beta
 
         def loss(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-            with outputs_of(bottleneck.encoder) as seen:
+            with calls_of([bottleneck.encoder]) as seen:
                 value = inner(model, images, targets)
-            return value + beta * divergence(seen[-1]) if beta else value
+            return value + beta * divergence(seen[-1][2]) if beta else value
 
         return replace(training, loss=loss)
 
@@ -111,18 +110,3 @@ def divergence(encoded: Tensor) -> Tensor:
     """Mean over examples of KL(N(mu, sigma^2) || N(0, I)), of (B, 2k) means and logarithms of variances."""
     mean, log_variance = encoded.chunk(2, -1)
     return 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1).mean()
-
-
-@contextmanager
-def outputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
-    """What a module returns while the context is open, in order."""
-    seen: list[Tensor] = []
-
-    def keep(_: nn.Module, __: Any, output: Tensor) -> None:
-        seen.append(output)
-
-    hook = module.register_forward_hook(keep)
-    try:
-        yield seen
-    finally:
-        hook.remove()

@@ -1,4 +1,4 @@
-"""The steps that a privacy accountant is told of, as they stand in a training state; a state may come from a message or a file."""
+"""The steps that a privacy accountant recorded in a training state, which may come from a message or a file."""
 
 from __future__ import annotations
 

@@ -91,11 +91,7 @@ class Soteria(TrainingDefense):
         return replace(training, loss=loss)
 
     def defended(self, model: nn.Module) -> tuple[str, nn.Linear]:
-        """The defended layer and its name.
-
-        Raises:
-            DefenseError: When the model has none of that name.
-        """
+        """The defended layer and its name."""
         found = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
         if not found or (self.layer and self.layer not in found):
             raise DefenseError(f"{self}: the model's fully connected layers are {', '.join(found) or 'none'}")
@@ -103,11 +99,7 @@ class Soteria(TrainingDefense):
         return name, found[name]
 
     def kept(self, representation: Tensor, images: Tensor) -> Tensor:
-        """Which entries of a representation (B, D) of images (B, C, H, W), which ask for gradients, are not pruned: (D,) bool.
-
-        Raises:
-            DefenseError: When the layer does not get one vector for each image.
-        """
+        """Which entries of a representation (B, D) of images (B, C, H, W), which ask for gradients, are not pruned: (D,) bool."""
         if representation.dim() != 2 or len(representation) != len(images):
             raise DefenseError(
                 f"{self}: the layer gets {tuple(representation.shape)} for {len(images)} images; one vector each is expected"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attacks.progress import told, watched
+from attacks.progress import reported, watched
 from attacks.spec import parse_attacks
 from tests.attacks.wire import linear_net, observe, pictures
 
@@ -37,7 +37,7 @@ def test_every_search_tells_each_of_its_steps(text: str, steps: int) -> None:
 def test_steps_are_told_when_they_are_done() -> None:
     heard: list[int] = []
     with watched(lambda done, _: heard.append(done)):
-        steps = told(range(2), 2)
+        steps = reported(range(2), 2)
         assert (next(steps), heard) == (0, [])
         assert (next(steps), heard) == (1, [1])
         assert (next(steps, None), heard) == (None, [1, 2])

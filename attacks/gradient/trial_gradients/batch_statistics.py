@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.observations import AttackError, ClientUpdate
+from defenses.module_calls import calls_of
 
 Statistics = dict[str, tuple[Tensor, Tensor]]
 """Layer name -> (mean, variance) over a batch of what enters it, one value per channel; biased, as BatchNorm normalises."""
@@ -28,9 +28,6 @@ def sent_statistics(observation: ClientUpdate) -> Statistics:
 
     Returns:
         One entry per layer whose running averages were sent, in the model's order. A negative variance (from a defence) is 0.
-
-    Raises:
-        AttackError: Unless the update was one step in train mode, of a model that has such layers with a fixed momentum.
 
     Source: Yin et al., "See through Gradients" (GradInversion), 2021, section 3.3, assumes the statistics known; this is why they
     are, when buffers are sent (Huang et al., "Evaluating Gradient Inversion Attacks", 2021, section 3).
@@ -65,42 +62,19 @@ def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
     return {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
 
 
-@contextmanager
-def recorded_statistics(model: nn.Module) -> Iterator[Statistics]:
-    """Fills the dictionary that it gives with the batch statistics of every BatchNorm layer, each time the model is called.
-
-    Enter and use it within one transformed function: under ``torch.func`` the entries are of that level and must not leave it but
-    as results.
-    """
-    seen = Statistics()
-
-    def recorder(name: str) -> object:
-        def record(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            values = inputs[0].transpose(0, 1).flatten(1)  # (C, B * H * W)
-            seen[name] = (values.mean(1), values.var(1, unbiased=False))
-
-        return batch_norms(model)[name].register_forward_pre_hook(record)
-
-    handles = [recorder(name) for name in batch_norms(model)]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()  # type: ignore[attr-defined]
-
-
 def call_with_statistics(
     model: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], images: Tensor
 ) -> tuple[Tensor, Statistics]:
     """Logits (B, K) of normalised images (B, C, H, W), and the batch statistics of every BatchNorm layer on the way.
 
-    Pure, and differentiable under ``torch.func.grad`` and ``vmap``, for a model from
-    ``attacks.gradient.trial_gradients.matching.attackable`` with
-    ``train_mode``, which normalises by the batch.
+    Pure, and differentiable under ``torch.func.grad`` and ``vmap``, for a model from ``attackable`` with ``train_mode``, which
+    normalises by the batch.
     """
-    with recorded_statistics(model) as seen:
+    names: dict[nn.Module, str] = {layer: name for name, layer in batch_norms(model).items()}
+    with calls_of(names) as calls:
         logits = functional_call(model, (dict(parameters), dict(buffers)), (images,))
-    return logits, seen
+    entered = {names[layer]: values.transpose(0, 1).flatten(1) for layer, values, _ in calls}  # (C, B * H * W)
+    return logits, {name: (rows.mean(1), rows.var(1, unbiased=False)) for name, rows in entered.items()}
 
 
 def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
@@ -109,9 +83,6 @@ def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
         (m - m')^2 / (v + eps) + (v - v')^2 / (v + eps)^2,   eps = 1e-5 of BatchNorm
 
     Differs from Yin et al. 2021, Eq. 9, sums of norms, which have no derivative at their minimum and follow the scale of features.
-
-    Raises:
-        AttackError: When ``dummy`` lacks a layer of ``observed``.
     """
     if missing := sorted(set(observed) - set(dummy)):
         raise AttackError(f"the dummy statistics lack {missing[:3]}")
@@ -125,17 +96,8 @@ def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
 
 def _values_per_channel(observation: ClientUpdate) -> dict[str, int]:
     """Values per channel of every layer: examples of the batch times positions of its feature map."""
-    model, counts = attackable(observation.model, train_mode=False), dict[str, int]()
-    like = next(model.parameters())
-
-    def counter(name: str) -> None:
-        def count(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            counts[name] = observation.num_examples * inputs[0][0, 0].numel()
-
-        batch_norms(model)[name].register_forward_pre_hook(count)
-
-    for name in batch_norms(model):
-        counter(name)
-    with torch.no_grad():
-        model(like.new_zeros(1, *observation.input_shape))
-    return counts
+    model = attackable(observation.model, train_mode=False)
+    names: dict[nn.Module, str] = {layer: name for name, layer in batch_norms(model).items()}
+    with torch.no_grad(), calls_of(names) as calls:
+        model(next(model.parameters()).new_zeros(1, *observation.input_shape))
+    return {names[layer]: observation.num_examples * maps[0, 0].numel() for layer, maps, _ in calls}

@@ -128,9 +128,6 @@ def agrees(
     """Whether ``DifferencedMatching`` may stand for ``exact``: same losses and, up to 1 - cosine = 1e-3, gradients at (T, D).
 
     False, too, where the model has layers or operations that cannot be differenced.
-
-    Raises:
-        AttackError: When the objective has no gradient.
     """
     trials = torch.arange(len(unknowns), device=unknowns.device)
     losses, gradients = exact(unknowns, trials)

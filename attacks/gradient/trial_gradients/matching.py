@@ -124,11 +124,7 @@ class GradientMatching:
         self.buffers = dict(model.named_buffers())
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses (n,) and their gradients (n, D) at ``unknowns`` (n, D), whose rows belong to ``trials`` (n,), ascending.
-
-        Raises:
-            AttackError: When an operation of the model has no second derivative in torch.
-        """
+        """Losses (n,) and their gradients (n, D) at ``unknowns`` (n, D), whose rows belong to ``trials`` (n,), ascending."""
         return self._evaluated(self._loss, unknowns, *self.of_trials(trials))
 
     @staticmethod

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.observations import AttackError
+from defenses.module_calls import calls_of
 
 Trial = TypeVar("Trial")
 End = TypeVar("End")
@@ -56,28 +57,15 @@ def _activations(model: nn.Module, input_shape: tuple[int, int, int]) -> int:
 
 
 def _count(model: nn.Module, image: Tensor) -> int:
-    found = [image.numel()]
-
-    def record(_: nn.Module, __: object, output: object) -> None:
-        found.extend(
-            value.numel() for value in (output if isinstance(output, tuple) else (output,)) if torch.is_tensor(value)
-        )
-
-    for module in model.modules():
-        if not any(module.children()):
-            module.register_forward_hook(record)
-    with torch.no_grad():
+    with torch.no_grad(), calls_of(module for module in model.modules() if not any(module.children())) as calls:
         # In train mode, BatchNorm refuses one value per channel.
         model.eval()(image)
-    return sum(found)
+    outputs = [one for _, _, output in calls for one in (output if isinstance(output, tuple) else (output,))]
+    return image.numel() + sum(one.numel() for one in outputs if torch.is_tensor(one))
 
 
 def fitting_trials(model: nn.Module, input_shape: tuple[int, int, int], images: int) -> int:
-    """How many trials fit into the memory that is free where the model is, by ``trial_bytes``.
-
-    Raises:
-        AttackError: When not even one does.
-    """
+    """How many trials fit into the memory that is free where the model is, by ``trial_bytes``."""
     device = next(model.parameters()).device
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     needed = trial_bytes(model, input_shape, images)
@@ -107,11 +95,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def in_chunks(run: Callable[[Sequence[Trial]], End], trials: Sequence[Trial], chunk: int) -> list[End]:
-    """Results for consecutive parts of ``trials``, of at most ``chunk`` each and fewer where memory runs out.
-
-    Raises:
-        AttackError: When even one trial does not fit.
-    """
+    """Results for consecutive parts of ``trials``, of at most ``chunk`` each and fewer where memory runs out."""
     ends: list[End] = []
     done = 0
     while done < len(trials):
@@ -135,5 +119,5 @@ def in_chunks(run: Callable[[Sequence[Trial]], End], trials: Sequence[Trial], ch
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Accelerators raise their own class; the CPU's allocator a plain RuntimeError, like many an error of another kind."""
-    told = ("out of memory", "not enough memory", "can't allocate memory")
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error).lower() for words in told)
+    messages = ("out of memory", "not enough memory", "can't allocate memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error).lower() for words in messages)

@@ -25,7 +25,6 @@ class TokenReading(SmashedAttack[Reconstruction]):
         iterations: Training steps of the network.
         width: Of the network, a multiple of 4.
         batch_size: Auxiliary images per step, best as many as the clients': a batch shuffle mixes so many.
-        learned: Set by ``fit``.
     """
 
     threat: ClassVar[str] = "smashed data; the defences' algorithm; auxiliary images like the clients'"
@@ -55,11 +54,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
         return replace(self, learned=reader)
 
     def reader_for(self, observation: SmashedData) -> TokenReader:
-        """The network.
-
-        Raises:
-            AttackError: For smashed data that it cannot read.
-        """
+        """The network."""
         assert self.learned is not None
         self.learned.check(observation.features)
         return self.learned

@@ -100,13 +100,7 @@ class TokenReader(nn.Module):
     def __init__(
         self, features: Tensor, contents: Tensor, grid: tuple[int, int], width: int, kept_share: float
     ) -> None:
-        """Args:
-        features: (M, N, D) received tokens, for statistics.
-        contents: (M, N, P), what they show.
-        grid: See the class.
-        width: Of the transformer; a multiple of 4.
-        kept_share: See the class.
-        """
+        """Of received tokens (M, N, D), for statistics, and what they show (M, N, P); ``width`` is a multiple of 4."""
         from timm.models.vision_transformer import Block
 
         super().__init__()

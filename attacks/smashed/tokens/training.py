@@ -39,9 +39,6 @@ def train_reader(
     One image in eight is held out, and the reader's diagnostics are of those: ``position_accuracy`` (tokens whose position
     is right, after the optimal assignment of positions alone; chance is 1 / N), ``order_accuracy`` (the same of image and
     position together, after ``solve``), ``patch_mse`` (of pixels) and ``trust`` (see ``TokenReader``).
-
-    Raises:
-        AttackError: With fewer than 16 images.
     """
     if len(images) < 2 * HOLDOUT:
         raise AttackError(f"learning to read tokens takes {2 * HOLDOUT} auxiliary images or more, not {len(images)}")

@@ -8,20 +8,17 @@ from typing import ClassVar
 import torch
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import is_whole, require
+from defenses.checks import whole_field
 
 
 @dataclass(frozen=True, repr=False)
 class Posterise(InputDefense):
     """Keeps the ``bits`` highest bits of every pixel."""
 
-    bits: int = 2
+    bits: int = whole_field(2, 1, 8)
 
     source: ClassVar[str] = "folklore: posterisation, as in image editors"
     resamples: ClassVar[bool] = False  # deterministic: protecting once is enough
-
-    def __post_init__(self) -> None:
-        require(is_whole(self.bits) and 1 <= self.bits <= 8, self, "bits", "a whole number from 1 to 8")
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Rounds every pixel down to one of 2^bits levels, which span [0, 1]."""
