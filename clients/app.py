@@ -65,7 +65,7 @@ def setup(message: Message, context: Context) -> Message:
     sizes = {"partition": partition, "train-examples": client.data.num_train, "test-examples": client.data.num_test}
     if empty := [name for name, size in sizes.items() if name != "partition" and not size]:
         raise RuntimeError(f"partition {partition} has no {empty[0]}; use fewer clients or another partition")
-    # A wrong value is told before the run, not in its middle.
+    # A wrong value ends the set-up, not the middle of the run.
     answers_of(context)
     reported = _reported(context, client)
     if "indices" not in message.content:  # else the server dealt the examples out, and counted them

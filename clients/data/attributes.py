@@ -51,10 +51,8 @@ def binary_attribute(name: str, text: str, titles: Sequence[str]) -> tuple[Label
 
 
 def balanced(name: str, primary: Labels, sensitive: Labels) -> Rows:
-    """Rows, sorted, with equally many of each combination of two binary attributes (N,): of each, the first in order.
-
-    Raises:
-        DataError: When a combination does not occur; ``name`` says what the examples are.
+    """Rows, sorted, with equally many of each pair of binary attributes (N,), the first in order; ``DataError`` where one is
+    missing.
     """
     joint = 2 * primary + sensitive
     counts = np.bincount(joint, minlength=4)

@@ -200,19 +200,7 @@ def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> I
     channels = max(train.images.shape[1], test.images.shape[1])
     train, test = (with_channels(part, channels) for part in (train, test))
     mean, std = (values * channels if len(values) == 1 else values for values in (source.mean, source.std))
-    return ImageDataset(
-        name,
-        train,
-        test,
-        len(source.class_names),
-        source.class_names,
-        mean,
-        std,
-        sensitive_names=source.sensitive_names,
-        notes=source.notes,
-        columns=source.columns,
-        cardinalities=source.cardinalities,
-    )
+    return ImageDataset(name, **vars(source) | {"train": train, "test": test, "mean": mean, "std": std})
 
 
 def _attributes_of_celeba(option: str) -> int:

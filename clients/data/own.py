@@ -68,11 +68,7 @@ def _both_parts(name: str) -> tuple[Any, Any]:
 
 
 def source_of(name: str, train_data: Any, test_data: Any) -> Source:
-    """Two map-style data sets of (image, class), as ``own_source`` says.
-
-    Raises:
-        DataError: Naming the part and the example that does not fit.
-    """
+    """Two map-style data sets of (image, class), as ``own_source`` says; ``DataError`` for an example that does not fit."""
     train, test = _part(f"{name}, train", train_data), _part(f"{name}, test", test_data)
     count = int(max(train.labels.max(), test.labels.max())) + 1
     if count > MOST_CLASSES:
@@ -134,10 +130,10 @@ def _part(what: str, data: Any) -> Part:
 
 def _labels(what: str, data: Any) -> Labels:
     """Of all examples; from ``targets`` where the data set has them, so that no image is decoded for its class."""
-    told = getattr(data, "targets", None)
+    targets = getattr(data, "targets", None)
     values = (
-        told
-        if told is not None and len(told) == len(data)
+        targets
+        if targets is not None and len(targets) == len(data)
         else [_example(what, data, at)[1] for at in range(len(data))]
     )
     found = np.asarray(values)

@@ -71,7 +71,7 @@ def photos() -> Source:
     ]
     labels = np.repeat(np.arange(len(PHOTOS)), [len(some) for some in tiles])
     images, tests = np.concatenate(tiles), ranks_in_class(labels)[0] % TEST_SHARE == TEST_SHARE - 1
-    # The photographs are public, so that their statistics tell nothing about a client.
+    # The photographs are public, so that their statistics reveal nothing about a client.
     mean, std = (tuple(float(v) for v in f(images[~tests] / 255, axis=(0, 2, 3))) for f in (np.mean, np.std))
     train, test = (array_part(images[part], labels[part]) for part in (~tests, tests))
     return Source(train, test, tuple(PHOTOS), mean, std)

@@ -78,7 +78,7 @@ class Dirichlet(Partition):
         try:
             return draw(min_size=1)
         except ValueError:
-            # Every draw left someone without examples: the first one shows the caller whom.
+            # Every draw left a client without examples: the first one shows which.
             return draw(min_size=0)
 
 
@@ -105,7 +105,7 @@ class Shards(Partition):
                 f"{num_partitions} partitions of {self.num_shards_per_partition} shards need {num_shards} examples, "
                 f"there are {len(labels)}; choose fewer partitions or shards"
             )
-        # Equal up to one example: of equal shards, the remainder of the division would belong to nobody.
+        # Equal up to one example: of equal shards, the remainder of the division would be left over.
         shards = np.array_split(np.argsort(labels, kind="stable"), num_shards)
         dealt = np.random.default_rng(seed).permutation(num_shards).reshape(num_partitions, -1)
         return [np.concatenate([shards[at] for at in mine]) for mine in dealt]

@@ -170,7 +170,7 @@ def _blocks(
 
     return csv.open_csv(
         file,
-        # One thread: with several, nobody knows the number of a line.
+        # One thread: with several, the number of a line is unknown.
         read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=BLOCK),
         parse_options=csv.ParseOptions(
             delimiter=delimiter, quote_char=False, ignore_empty_lines=False, invalid_row_handler=refuse
@@ -185,11 +185,7 @@ def _blocks(
 
 
 def split_lines(path: Path, share: int, limits: tuple[int, int] = (0, 0)) -> tuple[Lines, Lines]:
-    """The first lines of a file and the last of ``share`` parts of it (rounded down), each up to a limit of lines; 0: all.
-
-    Raises:
-        DataError: When there are fewer than ``share`` lines.
-    """
+    """The first lines of a file and the last of ``share`` parts of it, each up to a limit of lines, 0 for all."""
     counts, sizes, last = [0], [0], b"\n"
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -275,11 +271,7 @@ def table_source(encoded: EncodedTables, labels: Sequence[Labels], class_names: 
 
 
 def labels_of(table: TextTable, column: int, positive: Sequence[str], negative: Sequence[str]) -> Labels:
-    """Classes (N,): 1 for the texts in ``positive``, 0 for those in ``negative``.
-
-    Raises:
-        DataError: For any other text, naming file and line.
-    """
+    """Classes (N,): 1 for the texts in ``positive``, 0 for those in ``negative``; ``DataError`` for any other text."""
     known = dict.fromkeys(negative, 0) | dict.fromkeys(positive, 1)
     for at, text in enumerate(table.texts[column]):
         if text not in known and (table.index[column] == at).any():

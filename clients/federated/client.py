@@ -74,10 +74,8 @@ class LocalClient(Client):
     """One client's work on one task of federated learning."""
 
     def train(self, weights: Mapping[str, Tensor], ledger: Ledger) -> LocalResult:
-        """One local round from the global weights; ``ledger`` is what the training defences recorded before.
-
-        Raises:
-            TrainingError: When the update is not finite.
+        """One local round; ``ledger`` is what the training defences recorded before. ``TrainingError`` for an update that is not
+        finite.
         """
         start = time.perf_counter()
         self.data.renew("train")
@@ -86,16 +84,16 @@ class LocalClient(Client):
         training = self._training(model, KeptExamples(self.data), ledger.get("train", {}), key)
         loss, steps = self._run(training, key)
         update = self._update(model, weights, key)
-        # An exact loss is a message about every example, which no bound of what an update tells would cover.
-        told = {} if any(defense.bounds_examples for defense in self.pipeline.defenses) else {"train-loss": loss}
+        # An exact loss is a message about every example, which no bound of an update would cover.
+        losses = {} if any(defense.bounds_examples for defense in self.pipeline.defenses) else {"train-loss": loss}
         spent = self._privacy(training.state)
         # Only the client's ledger knows both: what they spend together is not the sum of two budgets.
         spent |= self._privacy_with_probes(training.state, ledger["probe"]) if ledger.get("probe") else {}
         public = self.pipeline.reported_examples(self.task.plan.batch_size)
-        # Where the number of examples is hidden, times would tell it.
+        # Where the number of examples is hidden, times would reveal it.
         times = {} if public else {"train-seconds": time.perf_counter() - start}
-        metrics = {**told, **spent, **times}
-        # Exact, because a pass repeats nobody; of a Poisson sample (DP-SGD) the expected size, as the true one is private.
+        metrics = {**losses, **spent, **times}
+        # Exact, because a pass repeats no example; of a Poisson sample (DP-SGD) the expected size, as the true one is private.
         examples = public or min(self.data.num_train, steps * self.task.plan.batch_size)
         return LocalResult([update], examples, steps, metrics, _without_empty(ledger | {"train": training.state}))
 
@@ -123,7 +121,7 @@ class LocalClient(Client):
         if not self.task.plan.local_steps:
             return everyone
         drawn = everyone[torch.isin(everyone, torch.cat(list(self._drawn())))]
-        # Poisson sampling may draw nobody, and a score needs somebody.
+        # Poisson sampling may draw no example, and a score needs one.
         return drawn if len(drawn) else everyone
 
     def trained_views(self) -> Probed:
@@ -154,7 +152,7 @@ class LocalClient(Client):
         everyone = torch.arange(self.data.num_train)
         key = self.data.key("train", self.task.round)
         training = self._training(self.task.plan.build_model(), TensorDataset(everyone, everyone), {}, key)
-        return (positions for positions, _ in self._batches(training))
+        return (positions for positions, _ in batches(training, self.task.plan.local_steps))
 
     def probe(self, weights: Mapping[str, Tensor], ledger: Ledger, question: int = 0) -> LocalResult:
         """One-step updates on a few images each, through the same defences: the strongest setting of the papers.
@@ -264,10 +262,8 @@ class LocalClient(Client):
         def gradient(step: int) -> None:
             protect_gradient(self.pipeline, training.model, (*key, "gradient", step))
 
-        return train_on(training, self._batches(training), self.data.card, enter=enter, protect=gradient)
-
-    def _batches(self, training: Training) -> Iterator[tuple[Tensor, ...]]:
-        return batches(training, self.task.plan.local_steps)
+        found = batches(training, self.task.plan.local_steps)
+        return train_on(training, found, self.data.card, enter=enter, protect=gradient)
 
     def _update(self, model: nn.Module, weights: Mapping[str, Tensor], key: Key) -> Update:
         update = {name: local.cpu() - weights[name] for name, local in shared_tensors(model).items()}

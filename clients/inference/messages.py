@@ -12,7 +12,7 @@ type                content                                              reply
 ==================  ===================================================  =================================================
 
 A device keeps its half; here it comes with every message, so that a client needs no memory. The whole model comes with the
-evaluation alone: it was trained on the server's own images, and tells the client what it would have been told without a defence.
+evaluation alone: it was trained on the server's own images, and gives the client the answers without a defence.
 
 Within a phase a node works with one version of what the defences have learned: under two of them, what is sent of an image would
 be two protected forms of it.
@@ -63,7 +63,7 @@ def features(message: Message, context: Context) -> Message:
     )
 
 
-def require_version(context: Context, client: InferenceClient, version: str, told: str) -> None:
+def require_version(context: Context, client: InferenceClient, version: str, stated: str) -> None:
     """Book the version of what defences have learned that a phase's queries are protected with; the node keeps the latest of
     each pipeline.
 
@@ -71,9 +71,9 @@ def require_version(context: Context, client: InferenceClient, version: str, tol
         RefusedError: When this phase has another one.
         ValueError: When the message's version is not that of its tensors.
     """
-    if version != told:
+    if version != stated:
         raise ValueError(
-            f"version is {told!r}, but the tensors under learned are {version!r}; allowed: their own version"
+            f"version is {stated!r}, but the tensors under learned are {version!r}; allowed: their own version"
         )
     kept: Any = context.state.get("versions") or {}
     name, now = str(client.pipeline), client.task.round

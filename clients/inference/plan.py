@@ -51,11 +51,7 @@ class InferencePlan(WholeModelPlan):
 
     @property
     def cut_names(self) -> tuple[str, ...]:
-        """The cuts in order; where none is named, the model's first.
-
-        Raises:
-            ModelError: When the model has no such cut, or none at all, or one is named twice.
-        """
+        """The cuts in order, or the model's first; ``ModelError`` where the model lacks one, or one is named twice."""
         named = (
             [word.strip() for word in self.cuts.split(",")] if self.cuts else [next(iter(CUTS.get(self.model, ())), "")]
         )
@@ -64,11 +60,7 @@ class InferencePlan(WholeModelPlan):
         return tuple(checked_cut(self.model, name) for name in named)
 
     def cut_of(self, server_round: int) -> str:
-        """The cut that is served in a phase.
-
-        Raises:
-            ValueError: When nothing is served in that round.
-        """
+        """The cut that is served in a phase; ``ValueError`` when nothing is served in that round."""
         names = self.cut_names
         if not self.rounds < server_round <= self.rounds + len(names):
             last = self.rounds + len(names)
@@ -86,11 +78,7 @@ class InferencePlan(WholeModelPlan):
         return min(self.attribute_queries or num_test, num_test)
 
     def build_cut(self, cut: str, weights: Mapping[str, Tensor] | None = None) -> CutModel:
-        """The model in two halves, ready for use, with ``weights`` of the whole model; None leaves the initial ones.
-
-        Raises:
-            ModelError: When the model has no such cut.
-        """
+        """The model in two halves, ready for use, with ``weights`` of the whole model, or the initial ones."""
         whole = self.build_model()
         if weights is not None:
             load_weights(whole, weights)

@@ -84,14 +84,14 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
 
 def _limit(message: Message, context: Context) -> tuple[str, float]:
     """The setting that limits a message, the server's or the node's smaller one, and its seconds; 0: no limit."""
-    told = {
+    limits = {
         "client-timeout": values_of(message, "config").get("timeout", 0.0),
         "max-seconds": context.node_config.get("max-seconds", 0.0),
     }
-    for name, value in told.items():
+    for name, value in limits.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
             raise ValueError(f"{name} is {shortened(value)}; allowed: seconds, 0 for no limit")
-    seconds, name = min(((value, name) for name, value in told.items() if value > 0), default=(0.0, ""))
+    seconds, name = min(((value, name) for name, value in limits.items() if value > 0), default=(0.0, ""))
     # A timer of less than a microsecond is none: a server that sets it would take the node's own limit away.
     return name, min(max(float(seconds), LEAST_SECONDS), MOST_SECONDS) if name else 0.0
 
@@ -129,11 +129,7 @@ def draws_from_seed(context: Context) -> bool:
 
 
 def draws_of(context: Context, seed: int) -> Draws:
-    """Where this node's random draws start; ``seed`` is that of the server, and counts in a simulation only.
-
-    Raises:
-        SecretError: When the node cannot keep a secret.
-    """
+    """Where this node's random draws start; the server's ``seed`` counts in a simulation only. ``SecretError`` without a secret."""
     partition = partition_of(context)
     if draws_from_seed(context):
         return Draws.simulated(seed, partition)

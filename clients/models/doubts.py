@@ -26,11 +26,7 @@ SEEDS = (0, 1)
 def examine(
     name: str, num_classes: int, input_shape: list[int], width: int, norm: str, batch_size: int = COUNT
 ) -> list[str]:
-    """Build a model (``build_model`` tries it), take a step, and return its doubts: those of ``RANDOM`` and so on that hold.
-
-    Raises:
-        ModelError: When a step on a batch of ``batch_size`` images fails.
-    """
+    """Build a model, take a step (``ModelError`` when it fails), and return the doubts that hold: ``RANDOM`` and so on."""
     channels, height, side = input_shape
     shape = (channels, height, side)
     model = build_model(name, num_classes=num_classes, input_shape=shape, width=width, norm=norm)

@@ -31,11 +31,7 @@ class PackagedWeights:
     file: str
 
     def path(self) -> Path:
-        """Where the file is; nothing of the package is imported.
-
-        Raises:
-            ModelError: When the package is not installed or lacks the file.
-        """
+        """Where the file is, without an import of the package; ``ModelError`` when package or file is missing."""
         try:
             found = Path(str(importlib.metadata.distribution(self.distribution).locate_file(self.file)))
         except importlib.metadata.PackageNotFoundError as error:

@@ -40,11 +40,7 @@ def is_own(name: str, known: Collection[str] = ()) -> bool:
 
 @functools.cache
 def installed(group: str) -> dict[str, EntryPoint]:
-    """Name -> what other packages offer under it in a group of entry points, without importing any. Read once.
-
-    Raises:
-        RegistryError: When a name holds a colon, which would make it a place, or two packages offer the same.
-    """
+    """Name -> what other packages offer in a group of entry points, read once; ``RegistryError`` for a bad or doubled name."""
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         where = f"entry point {point.name} = {point.value!r} ({group})"

@@ -78,11 +78,8 @@ def collect(message: Message, context: Context) -> Message:
 def smash(message: Message, context: Context) -> Message:
     """Sends audit batches, over and over: what training sends in as many passes, with the same defences."""
     start = time.perf_counter()
-    client, config, answers = (
-        client_as(SplitClient, message, context),
-        values_of(message, "config"),
-        answers_of(context),
-    )
+    client, answers = client_as(SplitClient, message, context), answers_of(context)
+    config = values_of(message, "config")
     transmissions, targets = int(config["transmissions"]), range(client.task.plan.probe_targets)
     _count_transmissions(context, answers, transmissions * len(targets))
     edge = client.load_edge(tensors_of(message, "edge")).requires_grad_(False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from clients.models.fits import Sizes, require_fits
+from clients.models.fits import require_fits
 from clients.models.split.halves import EdgeHalf
 from clients.models.split.server_half import ServerHalf
 from clients.models.split.split_models import SplitShape, build_split_model, default_width
@@ -74,8 +74,7 @@ class SplitPlan(Plan):
             seed=self.seed,
             cardinalities=card.cardinalities,
         )
-        sizes = Sizes(self.model, card.input_shape, self.image_size, self.batch_size, self.width, self.depth)
-        require_fits(sizes, build)
+        require_fits(build, self.model, card.input_shape, self.image_size, self.batch_size, self.width, self.depth)
         edge, server = build(pretrained=self.pretrained)
         rows, columns = edge.grid
         for defense in pipeline.smashed_defenses:

@@ -143,9 +143,8 @@ class SplitClient(Client):
         loss = (features * gradient).sum()
         if network is None or self.pipeline.edge_training is None:
             return loss
-        patches = RawPatches(SplitPlan.narrow(self.task.plan).patch_size)(
-            self.batches.originals(number).images.to(device())
-        )
+        cut = RawPatches(SplitPlan.narrow(self.task.plan).patch_size)
+        patches = cut(self.batches.originals(number).images.to(device()))
         own, penalty = self.pipeline.edge_training.losses(network, features, patches)
         return loss + own + penalty
 
@@ -163,12 +162,11 @@ class SplitClient(Client):
 
     def load_edge(self, weights: Mapping[str, Tensor]) -> EdgeHalf:
         """The client half with these weights; without any, as it was initialised."""
-        edge = copy.deepcopy(_initial_edge(SplitPlan.narrow(self.task.plan)))
+        plan = SplitPlan.narrow(self.task.plan)
+        edge = copy.deepcopy(_initial_edge(plan))
         if weights:
             load_weights(edge, weights)
-        return edge.requires_grad_(SplitPlan.narrow(self.task.plan).trains_edge).train(
-            SplitPlan.narrow(self.task.plan).trains_edge
-        )
+        return edge.requires_grad_(plan.trains_edge).train(plan.trains_edge)
 
     def edge_update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Update:
         """What this client sends of its half at the end of a round: after - before, through the update defences."""
@@ -184,20 +182,13 @@ class SplitClient(Client):
         Examples are mixed in batches as large as in training, whatever a message holds; one that is left over joins the last.
         """
         self.data.renew("test-tokens")
-        with torch.no_grad():
-            sent = [
-                smashed(
-                    self.data,
-                    edge,
-                    self._test_shown(positions),
-                    self.data.key("test-tokens", self.task.round, int(positions[0])),
-                )
-                for positions in chunks(min(count, self.data.num_test - first), self.task.plan.batch_size, first)
-            ]
+        sent = []
+        for positions in chunks(min(count, self.data.num_test - first), self.task.plan.batch_size, first):
+            start = int(positions[0])
+            images = self.data.protected_test("test", self.data.test_plain(positions), start).images
+            with torch.no_grad():
+                sent.append(smashed(self.data, edge, images, self.data.key("test-tokens", self.task.round, start)))
         return torch.cat(sent)
-
-    def _test_shown(self, positions: Tensor) -> Tensor:
-        return self.data.protected_test("test", self.data.test_plain(positions), int(positions[0])).images
 
     def judge(self, logits: Tensor) -> dict[str, list[float]]:
         """Counts behind accuracy and correlation, from the server's logits (n, K) of all test examples.

@@ -65,11 +65,7 @@ class GuardedExchange:
     def ask(
         self, task: Task, message_type: str, contents: Mapping[int, RecordDict], fault_in: FaultIn | None = None
     ) -> Answers:
-        """Send one message to each partition in ``contents`` and return the replies that can be used.
-
-        Raises:
-            TooFewReplies: When they are fewer than ``min_usable`` of those asked.
-        """
+        """Send one message to each partition and return the replies that can be used; ``TooFewReplies`` below ``min_usable``."""
         return self.receive(task, self.post(message_type, contents), fault_in)
 
     def post(self, message_type: str, contents: Mapping[int, RecordDict]) -> Posted:
@@ -118,7 +114,7 @@ class GuardedExchange:
             standing.append(partition)
             reason = self._reason(partition, reply, fault_in)
             if reply is not None and not reason:
-                self._tell_withheld(task, message_type, partition, reply)
+                self._record_withheld(task, message_type, partition, reply)
                 good[partition] = reply
                 continue
             reasons.append(f"client {partition}: {reason}")
@@ -134,19 +130,19 @@ class GuardedExchange:
             return reason_of(reply)
         return oversized(reply.content) or unreadable(reply) or (fault_in(partition, reply) if fault_in else "")
 
-    def _tell_withheld(self, task: Task, message_type: str, partition: int, reply: Message) -> None:
+    def _record_withheld(self, task: Task, message_type: str, partition: int, reply: Message) -> None:
         """Write a row for each part that an answer leaves out, up to ``MOST_WITHHELD``, and one for the others."""
         reasons = list(values_of(reply, WITHHELD).values())
         for reason in reasons[:MOST_WITHHELD]:
-            told = reason if isinstance(reason, str) else shortened(reason)
-            self._row(task, "refused", partition, f"{message_type}: {told[:MAX_REASON]}")
+            text = reason if isinstance(reason, str) else shortened(reason)
+            self._row(task, "refused", partition, f"{message_type}: {text[:MAX_REASON]}")
         if (more := len(reasons) - MOST_WITHHELD) > 0:
             message = f"{message_type}: {more} more parts were withheld; at most {MOST_WITHHELD} are recorded"
             self._row(task, "refused", partition, message)
 
     def _row(self, task: Task, status: str, partition: int, message: str) -> None:
-        told = one_line(message, MAX_REASON)  # it may quote what a client sent
-        self.rows.row(task, metric="client", value=None, status=status, client=partition, message=told)
+        text = one_line(message, MAX_REASON)  # it may quote what a client sent
+        self.rows.row(task, metric="client", value=None, status=status, client=partition, message=text)
 
 
 def require_enough(

@@ -74,7 +74,7 @@ class ActiveServer:
         judges: dict[int, bool],
     ) -> None:
         good = self._ask(task, sent)
-        # Who answers no probes at all says nothing about the model; that has a row of its own.
+        # A client that answers no probes at all says nothing about the model; that has a row of its own.
         refused = [why for why in good.refused.values() if is_refusal(why, "model_check")]
         judged = len(self._auditor.exchange.nodes) - len(good.refused) + len(refused)
         for attack in group if judged else ():

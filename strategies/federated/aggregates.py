@@ -45,9 +45,9 @@ class SecureSums:
         of: dict[int, list[SeenUpdate]] = defaultdict(list)
         for one in seen:
             of[one.partition].append(one)
-        everyone = sorted(self._auditor.exchange.nodes)
+        partitions = sorted(self._auditor.exchange.nodes)
         for size in self._sizes:
-            groups = groups_of(everyone, size, task.plan.seed)
+            groups = groups_of(partitions, size, task.plan.seed)
             answered = [[partition for partition in group if partition in of] for group in groups]
             if size > 1 and (hidden := sum(len(group) < 2 for group in answered)):
                 self._recorder.row(
@@ -80,9 +80,9 @@ class SecureSums:
         self, task: Task, size: int, sums: Sequence[SeenAggregate], weights: dict[str, Tensor], accuracy: float | None
     ) -> ThreatCard:
         count = sums[0].num_clients
-        told = f"sum of {count} clients; single updates are hidden by secure aggregation (assumed, not run)"
+        hidden = f"sum of {count} clients; single updates are hidden by secure aggregation (assumed, not run)"
         card = self._audit.card(task, AGGREGATE, sums, weights, accuracy).but(
-            clients=count, aggregation=told if count > 1 else "none: of one client the sum is the plain probe"
+            clients=count, aggregation=hidden if count > 1 else "none: of one client the sum is the plain probe"
         )
         if count < size:
             card = card.but(clients_missing=f"{size - count} of {size} did not answer")

@@ -28,13 +28,13 @@ from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit, seen_updates
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.federated.replies import (
-    MOST_TOLD,
+    MOST_REPORTED,
     alike,
     fault_in_probe,
     fault_in_update,
     ledger_of,
+    reported_by_most,
     targets_of,
-    told_by_most,
 )
 from strategies.training.evaluation import fault_in_report, record_reports
 
@@ -200,14 +200,15 @@ class CuriousFedAvg(FedAvg):
             )
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
-        told, left_out = told_by_most(good)
+        names, left_out = reported_by_most(good)
         if left_out:
-            why = f"train: {left_out} numbers that clients report are left out; at most {MOST_TOLD} with short names are recorded"
+            most = f"at most {MOST_REPORTED} with short names are recorded"
+            why = f"train: {left_out} numbers that clients report are left out; {most}"
             self.recorder.row(task, metric="client", value=None, n=len(good), status="failed", message=why)
-        self._record_training(task, good, told)
+        self._record_training(task, good, names)
         if self.audit.wants(UPDATE, server_round):
             self.audit.attack(task, UPDATE, self._weights, self.accuracy, seen_updates(task, UPDATE, good, ["arrays"]))
-        mean_update, metrics = super().aggregate_train(server_round, [alike(reply, told) for reply in good.values()])
+        mean_update, metrics = super().aggregate_train(server_round, [alike(reply, names) for reply in good.values()])
         if mean_update is None:
             return None, None
         return self._step(mean_update), metrics
@@ -242,8 +243,8 @@ class CuriousFedAvg(FedAvg):
             moved_weights[name] = moved
         return to_record(moved_weights)
 
-    def _record_training(self, task: Task, good: Mapping[int, Message], told: Sequence[str]) -> None:
-        for name in told:
+    def _record_training(self, task: Task, good: Mapping[int, Message], names: Sequence[str]) -> None:
+        for name in names:
             values = [
                 float(values_of(reply, "metrics")[name])
                 for reply in good.values()
@@ -257,7 +258,7 @@ class CuriousFedAvg(FedAvg):
 
     def _probe(self, server_round: int, arrays: ArrayRecord) -> None:
         task = self.plan.at(server_round)
-        asked = {"publish-labels": self.known_labels, "reveal-windows": self.audit.told_windows()}
+        asked = {"publish-labels": self.known_labels, "reveal-windows": self.audit.needs_windows()}
         records = targets_of(task)
         good = self._ask_step(task, arrays, asked)
         self._record_probe(task, good)

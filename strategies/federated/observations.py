@@ -187,8 +187,8 @@ class Aggregates(_Updates):
     def suits(self, attack: Attack[Any, Any]) -> bool:
         """Whether it guesses images of any single update; what learns from one client's probes knows nothing of sums."""
         first = stages_of(attack)[0]
-        told = first.observes_history or first.learns_from_model or first.reveals_windows
-        return super().suits(attack) and first.begins_chains and not told
+        excluded = first.observes_history or first.learns_from_model or first.reveals_windows
+        return super().suits(attack) and first.begins_chains and not excluded
 
     def meant(self, attack: Attack[Any, Any]) -> bool:
         """As one on one-step probes, or on the images that such an attack found."""

@@ -112,17 +112,22 @@ class _Measure:
         if adversary is not None and hidden is not None:
             self.readers["path-adversary-accuracy"] = (adversary, hidden)
 
+    @torch.no_grad()
+    def _hits(self, features: Callable[[Tensor], Tensor]) -> dict[str, list[float]]:
+        """Reader -> whether it is right on each image, of which ``features`` gives some by their rows."""
+        hits: dict[str, list[float]] = {name: [] for name in self.readers}
+        for piece in torch.split(torch.arange(len(self.kept)), AT_ONCE):
+            found = features(piece)
+            for name, (read, truth) in self.readers.items():
+                hits[name] += (read(found) == truth[piece]).float().tolist()
+        return hits
+
     def record(self, pipeline: Pipeline, place: Mapping[str, Any]) -> None:
         """A row of each reader; every state meets the same draws, so that a curve shows the states and not the draws."""
         card = self.task.plan.data_card()
         sender = QuerySender(self.model.client, pipeline, card.mean, card.std)
         generator = generator_for("path", self.task.plan.seed)
-        hits: dict[str, list[float]] = {name: [] for name in self.readers}
-        for piece in torch.split(torch.arange(len(self.kept)), AT_ONCE):
-            with torch.no_grad():
-                features, _ = sender.send(self.kept.batch.images[piece].to(device()), generator)
-                for name, (read, truth) in self.readers.items():
-                    hits[name] += (read(features) == truth[piece]).float().tolist()
+        hits = self._hits(lambda piece: sender.send(self.kept.batch.images[piece].to(device()), generator)[0])
         for name, found in hits.items():
             self.rows.row(self.task, metric=name, **share_and_interval(found), **place)
 
@@ -135,14 +140,15 @@ class _Measure:
         cut = fitted.context_of(index, replace(context, server=nn.Identity(), adversary=None), key)
         shown = fitted.protect_test(self.kept.batch, ("path", self.task.plan.seed)).images
         shares: list[float] = []
-        hits: dict[str, list[float]] = {name: [] for name in self.readers}
-        for piece in torch.split(torch.arange(len(self.kept)), AT_ONCE):
-            masked, mask = stage.masks.apply(normalise(shown[piece].to(device()), card), behind)
-            shares += mask.flatten(1).float().mean(1).tolist()
-            with torch.no_grad():
-                features = cut.server(cut.client(masked))
-                for name, (read, truth) in self.readers.items():
-                    hits[name] += (read(features) == truth[piece]).float().tolist()
+
+        def masked(piece: Tensor) -> Tensor:
+            with torch.enable_grad():
+                images, mask = stage.masks.apply(normalise(shown[piece].to(device()), card), behind)
+            shares.extend(mask.flatten(1).float().mean(1).tolist())
+            features: Tensor = cut.server(cut.client(images))
+            return features
+
+        hits = self._hits(masked)
         self.rows.row(self.task, metric="masked-share", **mean_and_interval(shares))
         for name, found in hits.items():
             self.rows.row(self.task, metric=name.replace("path", "masked", 1), **share_and_interval(found))

@@ -39,7 +39,7 @@ from strategies.inference.fit_path import fit_with_path
 from strategies.inference.mask_pictures import picture_masks
 from strategies.inference.observations import ATTRIBUTE, DEFENSES, MODEL, QUERY, SeenQuery
 from strategies.inference.offline_adversary import OfflineAdversaries
-from strategies.inference.public_training import PublicTraining
+from strategies.inference.public_model import PublicTraining
 from strategies.inference.service import Served, Service
 from strategies.training.evaluation import fault_in_report, record_reports
 from strategies.training.smashed_privacy import ALL_CUTS, record_privacy

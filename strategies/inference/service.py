@@ -59,11 +59,7 @@ class Service:
             self._latent_shape = self.sender.latent(blank, ("shape",)).shape[1:]
 
     def run(self) -> dict[int, Served]:
-        """Asks every client for its queries; one that fails is asked no more, and what it has sent is kept.
-
-        Raises:
-            TooFewReplies: When too few clients ask all that they have.
-        """
+        """Ask every client for its queries; one that fails is asked no more, and what it has sent is kept."""
         shapes = {"features": tuple(self._latent_shape)}
         for partition, reply in self.collection.replies(shapes, self._records, version=self.version):
             self._answer(partition, reply)

@@ -70,11 +70,7 @@ class OutsourcedServer:
     # Uploads ------------------------------------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Asks every client for its upload; one that fails is asked no more, and what it has sent is used.
-
-        Raises:
-            TooFewReplies: When too few clients upload all that they have.
-        """
+        """Ask every client for its upload; one that fails is asked no more, and what it has sent is used."""
         task = self.plan.at(UPLOAD_ROUND)
         work = {
             partition: self.plan.upload_passes * chunks(size, self.plan.batch_size)

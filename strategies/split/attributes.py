@@ -40,7 +40,7 @@ class AttributeAudit:
         self._sent: dict[int, list[Tensor]] = defaultdict(list)
 
     def listener(self, task: Task) -> Listener | None:
-        """Who hears the evaluation of the task's round; None where nobody attacks it."""
+        """The listener of the evaluation of the task's round; None where it is not attacked."""
         self._sent.clear()
         if not self.attacks or task.round not in self.rounds:
             return None

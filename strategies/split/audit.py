@@ -59,11 +59,7 @@ class SplitAudit:
         )
 
     def observe(self, task: Task, server: SplitServer) -> None:
-        """Queue one round's attacks; each sees what it asks for, as far as the run itself has sent it by then.
-
-        Raises:
-            TooFewReplies: When too few clients answer.
-        """
+        """Queue one round's attacks; each sees what it asks for, as far as the run itself has sent it by then."""
         if not self.attacks:
             return
         attacks = self.attacks
@@ -88,20 +84,20 @@ class SplitAudit:
         judges = self.auditor.baselines(task, SMASHED, list(good), card)
         judged = [(one, count) for one, count in zip(seen, counts, strict=True) if one.partition in judges]
         for at, attack in enumerate(self.attacks):
-            # Whoever keeps the order to itself is not attacked by those who must be told.
+            # A client that keeps the order to itself is not attacked by attacks that need it.
             of = [(one, count) for one, count in judged if one.orders is not None or not attack.reveals_order]
             if not of:
                 continue
             most = attack.transmissions_behind(task.plan.defenses())
             if not attack.beyond_run:
                 most = max(1, min(most, transmissions, max(int(count.max()) for _, count in of)))
-            told: dict[str, Any] = {"transmissions_used": most}
+            more: dict[str, Any] = {"transmissions_used": most}
             if attack.needs_step:
-                told |= {"client_half_update": "one step"} | strength(task, one_step=True)
+                more |= {"client_half_update": "one step"} | strength(task, one_step=True)
             shown = [_slice(one, attack, most, count) for one, count in of]
             observed = Observed(task, server.weights(), shown)
             name = f"{self.label}-r{task.round:04d}-smashed-{at:02d}"
-            self.auditor.submit(AttackJob(name, (attack,), SMASHED, observed, card.but(**told)))
+            self.auditor.submit(AttackJob(name, (attack,), SMASHED, observed, card.but(**more)))
 
     def _ask(self, task: Task, server: SplitServer, transmissions: int, *, reveal: bool) -> dict[int, Message]:
         since, until = window(task)
@@ -237,11 +233,11 @@ def audit_sizes(task: Task, holder: Holder) -> tuple[int, int]:
 def _slice(seen: SeenTokens, attack: SmashedAttack[Any], transmissions: int, counts: Tensor) -> SeenTokens:
     step = attack.needs_step and seen.gradient is not None
     counts = torch.full_like(counts, transmissions) if attack.beyond_run else counts
-    told = attack.reveals_order and seen.orders is not None
+    shown = attack.reveals_order and seen.orders is not None
     return replace(
         seen,
         update=seen.update if step else {},
         features=as_sent(seen.features, transmissions, counts),
-        orders=as_sent(seen.orders, transmissions, counts) if told and seen.orders is not None else None,
+        orders=as_sent(seen.orders, transmissions, counts) if shown and seen.orders is not None else None,
         gradient=seen.gradient if step else None,
     )

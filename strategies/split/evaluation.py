@@ -23,7 +23,7 @@ from strategies.exchange.guard import fault, like
 from strategies.split.server import SplitServer
 
 Listener = Callable[[int, Tensor], None]
-"""Is told each client's tokens (n, N, D) on the CPU, in the order of its test images."""
+"""Receives each client's tokens (n, N, D) on the CPU, in the order of its test images."""
 
 COUNTS = ("true-positives", "false-positives", "false-negatives")
 

@@ -30,6 +30,7 @@ from clients.training.evaluation import device
 from clients.training.optimizer_state import flat_state, load_flat_state
 from clients.wire.records import tensors_of, to_record
 from strategies.audit.auditor import Auditor
+from strategies.audit.kinds import part_of
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.exchange import Posted
 from strategies.exchange.guard import fault, numbered, require_enough
@@ -125,23 +126,15 @@ class SplitFed(SplitServer):
 
     def restore(self, tensors: Mapping[str, Tensor], accuracy: float | None) -> None:
         """Takes up what ``tensors`` returned."""
-        by_prefix: dict[str, dict[str, Tensor]] = {EDGE: {}, SERVER: {}, OPTIMIZER: {}}
-        for name, tensor in tensors.items():
-            prefix = name.partition("/")[0] + "/"
-            by_prefix[prefix][name.removeprefix(prefix)] = tensor
-        self.edge = by_prefix[EDGE]
-        load_weights(self.server, by_prefix[SERVER])
-        load_flat_state([self.optimizer], by_prefix[OPTIMIZER])
+        self.edge = part_of(tensors, EDGE)
+        load_weights(self.server, part_of(tensors, SERVER))
+        load_flat_state([self.optimizer], part_of(tensors, OPTIMIZER))
         self.accuracy = accuracy
 
     # Rounds -------------------------------------------------------------------------------------------------------------
 
     def train_round(self, server_round: int) -> None:
-        """Attacks the round's model if it is to be attacked, trains, and averages trained client halves.
-
-        Raises:
-            TooFewReplies: When a step leaves too few usable replies.
-        """
+        """Attack the round's model if it is to be attacked, train, and average trained client halves."""
         self.observe_model(server_round)
         task = self._task(server_round)
         for group, rate in zip(self.optimizer.param_groups, self.schedule.at(server_round), strict=True):
@@ -191,7 +184,7 @@ class SplitFed(SplitServer):
                 begun |= set(replies)
                 gradients |= self._train_on(replies, progress, wanted=self.plan.trains_edge)
                 posted[at] = self._post(task, wave, first + count, gradients, begun)
-            # Who has no batches left has not failed: the last client at work may miss a step without ending the run.
+            # A client without batches left has not failed: the last client at work may miss a step without ending the run.
             standing = [partition for partition in partitions if partition not in failed]
             require_enough(task, "train.step", partitions, standing, self.exchange.min_usable)
         return gradients

@@ -46,10 +46,8 @@ class CentralTraining:
         self._decays = not any(isinstance(defense, TrainingDefense) for defense in plan.defenses().defenses)
 
     def run_round(self, task: Task) -> tuple[float, float]:
-        """Trains for one round; returns the mean loss per example and the seconds.
-
-        Raises:
-            DivergedError: When a weight is not finite.
+        """Train for one round; returns the mean loss per example and the seconds. ``DivergedError`` for a weight that is not
+        finite.
         """
         start = time.perf_counter()
         self.training.model.train()

@@ -23,7 +23,7 @@ PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 """Names of folders that hold classes where they hold folders."""
 HALF = (0.5,)
 """Mean and standard deviation where the data set has no constants of its own: images then enter the model in [-1, 1].
-Statistics of the pictures would differ from client to client, and tell the others something about them."""
+Statistics of the pictures would differ from client to client, and reveal something about its pictures."""
 
 
 def folder(root: Path, skip_broken: bool = False) -> Source:
