@@ -30,9 +30,6 @@ def binary_attribute(name: str, text: str, titles: Sequence[str]) -> tuple[Label
 
     Returns:
         Class -> 0, 1, or -1 for a class that is in neither group: (len(titles),); and the names of both groups.
-
-    Raises:
-        DataError: When the text is no such attribute.
     """
     groups = text.split("-")
     digits = "".join(groups)
@@ -73,10 +70,8 @@ def paired(name: str, primary: Labels, sensitive: Labels, generator: np.random.G
 
     Returns:
         Rows of the first and of the second source, as many as both allow; combinations take turns in the order of
-            ``COMBINATIONS``, so that every beginning is balanced too.
-
-    Raises:
-        DataError: When a value of an attribute has fewer than two examples.
+            ``COMBINATIONS``, so that every beginning is balanced too. A value with fewer than two examples is a
+            ``DataError``.
     """
     pools = [[generator.permutation(np.flatnonzero(values == v)) for v in (0, 1)] for values in (primary, sensitive)]
     # Each value is in two combinations.

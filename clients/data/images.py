@@ -26,10 +26,8 @@ class DataError(ValueError):
 class MissingDataError(DataError):
     """Data that is not where it was looked for.
 
-    Args:
-        found: What is missing where.
-        directory: The setting that names the directory; commands have settings of their own.
-        download: The setting that lets it be fetched; "" where there is none.
+    The message names the setting of its ``directory``, and one that lets it be fetched, if any; commands have settings of
+    their own.
     """
 
     def __init__(self, found: str, directory: str = "data-dir", download: str = "") -> None:
@@ -43,11 +41,8 @@ def to_float(images: Tensor) -> Tensor:
 
 
 class StoredImages:
-    """Images that are read, decoded and resized whenever they are asked for; equal to the tensor of all of them, row by row.
-
-    Args:
-        read: Rows (n,) -> uint8 images (n, C, H, W).
-        shape: (N, C, H, W).
+    """Images (N, C, H, W) that are read, decoded and resized whenever they are asked for: ``read`` gives uint8 ones by their
+    rows (n,).
     """
 
     dtype = torch.uint8

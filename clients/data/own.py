@@ -24,24 +24,19 @@ MOST_MEASURED = 2000
 
 
 def own_source(name: str) -> Source:
-    """What a function returns: (train, test), each a sequence of (image, class).
+    """What a function returns, called without arguments: (train, test), each a sequence of (image, class).
 
-    It is called without arguments. An image is a picture of PIL, a tensor (C, H, W) or an array (H, W) or (H, W, C): uint8,
-    or floats in [0, 1]; a class is a whole number from 0. A data set with a list ``classes``, as torchvision's have, names
-    them.
-
-    Raises:
-        DataError: When there is no such function, or it returns something else.
+    An image is a picture of PIL, a tensor (C, H, W) or an array (H, W) or (H, W, C): uint8, or floats in [0, 1]; a class is a
+    whole number from 0. A data set with a list ``classes``, as torchvision's have, names them. ``DataError`` for anything
+    else.
     """
     train, test = _both_parts(name)
     return source_of(f"{name}()", train, test)
 
 
 def examine(name: str) -> None:
-    """Call a function as ``own_source`` does, and read ``MOST_EXAMINED`` images of each part, each of them twice.
-
-    Raises:
-        DataError: As ``own_source``; also when an image differs at the second reading.
+    """Call a function as ``own_source`` does, and read ``MOST_EXAMINED`` images of each part twice; ``DataError`` where they
+    differ.
     """
     for what, data in zip(("train", "test"), _both_parts(name), strict=True):
         part = f"{name}(), {what}"

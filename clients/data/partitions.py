@@ -115,11 +115,8 @@ _PARTITIONS: dict[str, Callable[..., Partition]] = {"iid": Iid, "dirichlet": Dir
 
 
 def parse_partition(text: str) -> Partition:
-    """Read ``iid``, ``dirichlet(alpha=0.5)`` or ``shards(num_shards_per_partition=2)``; arguments may be left out.
-
-    Raises:
-        SpecError: When the text names something else (with the closest name) or an argument that is not allowed.
-        DataError: When it is not exactly one partition.
+    """Read ``iid``, ``dirichlet(alpha=0.5)`` or ``shards(num_shards_per_partition=2)``; ``SpecError`` or ``DataError`` for
+    anything else.
     """
     statements = parse_statements(text, _PARTITIONS, "partition")
     if len(statements) != 1 or len(statements[0]) != 1:

@@ -84,11 +84,8 @@ class TextTable:
 
 @dataclass(frozen=True, eq=False)
 class EncodedTables:
-    """Training part (N, F) and test part (M, F) as int32 numbers of categories.
-
-    Attributes:
-        columns: Names of the F columns.
-        cardinalities: Categories of each column, ``UNSEEN`` among them; every number is below.
+    """Training part (N, F) and test part (M, F) as int32 numbers of categories, below each column's cardinality (``UNSEEN`` is
+    0).
     """
 
     train: NDArray[np.int32]

@@ -65,12 +65,7 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Tried:
-    """What a model does on examples of the client's own.
-
-    Attributes:
-        loss: Mean cross-entropy.
-        active: Of the layers with a ReLU behind them the smallest share of values that are on; 1 where it is unknown.
-    """
+    """What a model does on the client's own examples: its mean cross-entropy, and the smallest share of values on behind a ReLU."""
 
     loss: float
     active: float = 1.0
@@ -120,15 +115,10 @@ class ModelCheck:
         tried: Callable[[Weights], Tried],
         classes: int,
     ) -> str:
-        """Why a model is not the agreed one, or "".
+        """Why the model that a server sends in round ``at`` is not the agreed one, or "".
 
-        Args:
-            sent: What the server sends.
-            initial: What the agreed seed gives.
-            last: What the client remembers.
-            at: The round.
-            tried: What a model does on examples of the client's own.
-            classes: Of the data set.
+        ``initial`` follows from the agreed seed, ``last`` is what the client remembers, ``tried`` tries a model on the
+        client's own examples.
         """
         if why := architecture_fault(sent, initial):
             return why

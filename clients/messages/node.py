@@ -203,17 +203,10 @@ def client_as(kind: type[C], message: Message, context: Context) -> C:
 def book(
     context: Context, client: Client, kind: str, first: int = 0, count: int = 1, *, over_rounds: bool = False
 ) -> None:
-    """Book that what a round needs once is about to be sent, under new draws.
+    """Book that ``count`` batches or images from ``first`` on, of ``kind`` in words, are about to be sent under new draws.
 
-    Rounds only go forward, so that only those of the latest one are counted.
-
-    Args:
-        context: Keeps the counts, for one run.
-        client: Says the pipeline and the round.
-        kind: What is sent, in words.
-        first: Number of the first batch or image.
-        count: How many.
-        over_rounds: It is needed once in a run, so that sending it in another round is sending it again.
+    Rounds only go forward, so that only the counts of the latest one are kept in ``context``. With ``over_rounds`` a run
+    needs each once, so that sending it in another round is sending it again.
 
     Raises:
         RefusedError: When it was sent before, more often than the node's operator allows (``repeats``).

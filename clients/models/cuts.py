@@ -29,21 +29,16 @@ text can also be read, the features at ``bottleneck4`` have the same shape."""
 
 
 def halves(model: nn.Module, name: str, cut: str) -> tuple[nn.Sequential, nn.Sequential]:
-    """Cut a classifier in two, of which ``server(client(images))`` equals ``model(images)`` bit for bit.
+    """Cut a classifier ``name`` in two, of which ``server(client(images))`` equals ``model(images)`` bit for bit.
 
     Both halves hold the very submodules of the model: training one trains the model, and moving one moves the model's layers.
-
-    Args:
-        model: What ``build_model`` gives for ``name``, with BatchNorm or GroupNorm.
-        name: A key of ``CUTS``.
-        cut: One of ``CUTS[name]``.
 
     Returns:
         The client half, images (B, C, H, W) -> features (B, Z, H', W'), and the server half, features -> logits (B,
             num_classes).
 
     Raises:
-        ModelError: When the model or the cut is unknown, or ``model`` is no such model.
+        ModelError: When the model or the cut is unknown, or ``model`` is not what ``build_model`` gives for ``name``.
     """
     match = re.fullmatch(r"([a-z]+)(\d+)", checked_cut(name, cut))
     assert match is not None  # Every name in CUTS is a word and a number.

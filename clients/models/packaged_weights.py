@@ -18,13 +18,7 @@ Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class PackagedWeights:
-    """Weights of a whole classifier in an installed package.
-
-    Attributes:
-        model: Name of the classifier (see ``clients.models.classifiers``).
-        distribution: The package, as it is installed.
-        file: Path in it of a file for ``load_classifier``.
-    """
+    """Weights of a whole classifier ``model``, in a file for ``load_classifier`` of an installed package ``distribution``."""
 
     model: str
     distribution: str

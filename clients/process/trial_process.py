@@ -38,15 +38,10 @@ class AbruptError(OwnCodeError):
 
 
 def tried(work: str, arguments: Mapping[str, Any], seconds: float) -> Any:
-    """Call a function of ours, which runs the user's code, in a child process that is killed after some seconds.
+    """Call ``package.module:function`` of ours, which runs the user's code, in a child process that is killed after some
+    seconds.
 
-    Args:
-        work: ``package.module:function``.
-        arguments: Of the function, as JSON can write them.
-        seconds: Until the child is killed.
-
-    Returns:
-        What the function returns, as JSON can write it.
+    Arguments and result are what JSON can write.
 
     Raises:
         OwnCodeError: With the text of a ``ValueError`` of the function.

@@ -39,12 +39,8 @@ NETWORK_OPTIMIZER = "1/"
 
 @dataclass(frozen=True)
 class EdgeState:
-    """What a client keeps of its half between the messages of one round.
-
-    Attributes:
-        weights: Name -> tensor.
-        optimizer: Flat state of the optimizers (see ``flat_state``); empty before the first step.
-        steps: Optimizer steps so far in this round.
+    """What a client keeps of its half between the messages of one round: weights, optimizers (see ``flat_state``) and steps so
+    far.
     """
 
     weights: dict[str, Tensor]
@@ -92,15 +88,11 @@ class SplitClient(Client):
         return EdgeState({**weights, **network}, learned)
 
     def apply_gradients(self, state: EdgeState, first: int, gradients: Sequence[Tensor]) -> EdgeState:
-        """Steps the client half with the gradients of consecutive batches that were sent with the weights in ``state``.
+        """Step the client half with the gradients of consecutive batches, from ``first`` on, that were sent with the weights in
+        ``state``.
 
-        All of them are taken at those weights, as the server's gradients are; then one step follows for each, in order. With one
-        batch per message this is exact training; with K, a gradient is up to K - 1 steps late.
-
-        Args:
-            state: What the batches were sent with.
-            first: Number of the first batch.
-            gradients: One (B, N, D) for each batch: the loss's gradient with respect to what was sent.
+        All gradients (B, N, D) of the loss are taken at those weights, as the server's are; then one step follows for each,
+        in order. With one batch per message this is exact training; with K, a gradient is up to K - 1 steps late.
 
         Raises:
             TrainingError: When a gradient does not fit, or the weights are no longer finite.

@@ -21,13 +21,7 @@ Flower's simulation takes longer to find the next one, and its grid looks every 
 
 @dataclass(frozen=True)
 class Posted:
-    """Messages on their way.
-
-    Attributes:
-        contents: Partition -> content.
-        ids: Of the messages, in the same order.
-        deadline: Time on the monotonic clock at which waiting ends.
-    """
+    """Messages on their way, by partition; waiting for their replies ends at ``deadline`` on the monotonic clock."""
 
     message_type: str
     contents: dict[int, RecordDict]
@@ -37,11 +31,10 @@ class Posted:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Round trips with the nodes of one run.
+    """Round trips with the nodes of one run; ``nodes`` is partition -> node id, as ids are random and results are ordered by
+    partition.
 
-    Attributes:
-        nodes: Partition -> node id. Node ids are random; partitions are what results are ordered by.
-        timeout: Seconds that a client may take; the client knows it, and then answers with an error.
+    ``timeout`` is what a client may take, in seconds; the client knows it, and then answers with an error.
     """
 
     grid: Grid

@@ -47,10 +47,7 @@ class Answers(dict[int, Message]):
 class GuardedExchange:
     """Ask clients, hand on the replies that can be used, and write a row for every other and for what a reply leaves out.
 
-    Args:
-        exchange: Round trips with the nodes.
-        rows: Where failures and refusals are recorded.
-        min_usable: Share of those asked that must answer usably, at least one; 0 lets all fail.
+    ``min_usable`` is the share of those asked that must answer usably, at least one; 0 lets all fail.
     """
 
     def __init__(self, exchange: Exchange, rows: Rows, min_usable: float = 0.0) -> None:

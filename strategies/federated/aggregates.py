@@ -23,15 +23,11 @@ WITHHELD = "aggregates-withheld"
 
 
 class SecureSums:
-    """Sums the probes of groups of clients, and queues the attacks on the sums.
+    """Sums the probes of groups of clients, for each of the ``sizes`` of a group, and queues the attacks on the sums.
 
     No secure aggregation is run: the simulated server holds each update, and hides it from these attacks. The groups are
     drawn from the run's seed, and are the same in every round and pipeline; no client is in two groups of one size, and one
-    that is left over is in none. Update defences have acted at each client by then.
-
-    Args:
-        audit: Knows the attacks, and makes threat cards.
-        sizes: Clients of a group; each size gives sums of its own. Of one client the sum is its plain probe.
+    that is left over is in none. Update defences have acted at each client by then. Of one client the sum is its plain probe.
     """
 
     def __init__(self, audit: UpdateAudit, sizes: Sequence[int]) -> None:

@@ -22,15 +22,7 @@ from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_AT
 
 
 class UpdateAudit:
-    """Queues the attacks on one pipeline's updates.
-
-    Args:
-        auditor: Has attacks run and scored.
-        attacks: Kind of observation -> attacks on it.
-        attack_rounds: Server rounds that are attacked; ``last_round`` + 1 is the model after the last one.
-        last_round: The last round that trains.
-        label: Short name of the pipeline for file names.
-    """
+    """Queues the attacks on one pipeline's updates, in the attacked rounds; ``last_round`` + 1 is the model after the last one."""
 
     def __init__(
         self,

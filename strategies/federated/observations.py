@@ -24,10 +24,9 @@ from strategies.audit.kinds import Kind, Observed, Seen, digest
 
 @dataclass(frozen=True)
 class SeenUpdate(Seen):
-    """One update, and what the server knows of its making.
+    """One update (local - global), and what the server knows of its making.
 
     Attributes:
-        update: Name -> (local - global).
         local_steps: Optimizer steps, as the client reports them.
         labels: Classes of the examples where clients publish them, else None.
         windows: Sides of the windows that VisualMixer shuffled the images in, (B, H, W), for upper bounds only.

@@ -25,13 +25,10 @@ HELD = "held/"
 
 @dataclass(frozen=True)
 class OfflineAdversary:
-    """A trained adversary and what it is worth.
+    """A network, features (B, C', H', W') -> logits (B, K'), in eval mode on the CPU, and its accuracy.
 
-    Attributes:
-        network: Features (B, C', H', W') -> logits (B, K'), in eval mode, on the CPU.
-        accuracy: On images of the server's own that it was not trained on, with unprotected features.
-        majority: Of answering them with the most frequent value.
-        held: How many they are.
+    ``accuracy`` is on ``held`` images of the server's own that it was not trained on, with unprotected features; ``majority``
+    is that of answering them with the most frequent value.
     """
 
     network: nn.Module
@@ -43,11 +40,8 @@ class OfflineAdversary:
 class OfflineAdversaries:
     """One adversary for each cut, for all pipelines of a run: it sees unprotected features alone.
 
-    Its randomness is not that of the attacks, which have another network of the same architecture.
-
-    Args:
-        architecture: One of ``attacks.attributes.inference.ARCHITECTURES``.
-        iterations: Steps of its training.
+    Its randomness is not that of the attacks, which have another network of the same architecture (one of
+    ``attacks.attributes.inference.ARCHITECTURES``).
     """
 
     def __init__(self, architecture: str, iterations: int) -> None:
@@ -59,10 +53,8 @@ class OfflineAdversaries:
     def at(
         self, cut: str, plan: InferencePlan, model: CutModel, examples: Batch, sensitive: Tensor | None
     ) -> OfflineAdversary:
-        """The adversary at a cut of the trained model; trained on the server's own examples when it is first asked for.
-
-        Raises:
-            AttackError: When they have no sensitive attribute (N,), or one value of it only, or are too few.
+        """The adversary at a cut of the trained model, trained when it is first asked for; ``AttackError`` without enough
+        examples.
         """
         if cut not in self._found:
             weights = {name: tensor.cpu() for name, tensor in shared_tensors(model.whole).items()}

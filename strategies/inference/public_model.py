@@ -27,13 +27,7 @@ FINGERPRINT = "weights-sha256"
 
 @dataclass(frozen=True)
 class FileWeights:
-    """Weights of a whole model that were read from a file.
-
-    Attributes:
-        tensors: Name -> tensor, of the whole model.
-        is_complete: Whether the last layer is the file's. Else the file's was for other classes, and the model is to be
-            trained before it can answer.
-    """
+    """Weights of a whole model from a file; without the file's last layer, for other classes, the model is to be trained first."""
 
     tensors: dict[str, Tensor]
     is_complete: bool

@@ -24,13 +24,7 @@ from strategies.exchange.guard import GuardedExchange, Rows, seconds_of
 
 @dataclass
 class Served:
-    """One client's queries.
-
-    Attributes:
-        latents: What travelled, by batch.
-        answers: The server half's logits (B, K), by batch.
-        seconds: Of the client's work.
-    """
+    """One client's queries: what travelled, the server half's logits (B, K), both by batch, and seconds of the client's work."""
 
     latents: list[Tensor] = field(default_factory=list)
     answers: list[Tensor] = field(default_factory=list)

@@ -49,11 +49,8 @@ OPTIMIZER = "optimizer/"
 class Schedule:
     """Learning rates of a run: each group falls from its own rate to its own floor along half a cosine over the rounds.
 
-    Attributes:
-        head: Of what starts from nothing: head and adapter.
-        blocks: Of the transformer blocks in both halves.
-        floor: The last round's rate over the first's; in the paper 0.004 for both (2e-4 of 0.05, 2e-6 of 5e-4).
-        rounds: Rounds of the run.
+    ``head`` is that of what starts from nothing (head and adapter), ``blocks`` that of the transformer blocks in both halves,
+    ``floor`` the last round's rate over the first's; in the paper 0.004 for both (2e-4 of 0.05, 2e-6 of 5e-4).
     """
 
     head: float

@@ -29,13 +29,7 @@ class DivergedError(RuntimeError):
 
 
 class CentralTraining:
-    """One model, trained on a set of examples, round by round.
-
-    Args:
-        plan: What the run fixes.
-        examples: Images in [0, 1], such as uploads as they came, and class probabilities.
-        key: Where the orders of the examples start.
-    """
+    """One model, trained round by round on images in [0, 1] and class probabilities, whose orders start at ``key``."""
 
     def __init__(self, plan: WholeModelPlan, examples: Batch, key: Key) -> None:
         self.plan, self.examples, self.key = plan, examples, key
