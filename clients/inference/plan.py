@@ -27,13 +27,6 @@ class CutModel:
     client: nn.Module
     server: nn.Module
 
-    def ready(self) -> CutModel:
-        """Itself, where this process computes."""
-        self.whole.to(device()).eval().requires_grad_(False)
-        for half in (self.client, self.server):
-            half.eval()
-        return self
-
 
 @dataclass(frozen=True)
 class InferencePlan(WholeModelPlan):
@@ -82,7 +75,9 @@ class InferencePlan(WholeModelPlan):
         whole = self.build_model()
         if weights is not None:
             load_weights(whole, weights)
-        return CutModel(whole, *halves(whole, self.model, cut)).ready()
+        whole.to(device()).eval().requires_grad_(False)
+        client, server = halves(whole, self.model, cut)
+        return CutModel(whole, client.eval(), server.eval())
 
     def build_client_half(self, cut: str, weights: Mapping[str, Tensor]) -> nn.Module:
         """The client half alone, with the weights that its own names give, ready for use."""

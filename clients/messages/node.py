@@ -174,12 +174,11 @@ def client_of(message: Message, context: Context) -> Client:
     partition, draws = partition_of(context), draws_of(context, task.plan.seed)
     if task.plan.owns_data:
         data = task.plan.load_data()
-        return client_side(task.plan.scenario).client(
-            LocalData(task, partition, range(len(data.train)), range(len(data.test)), draws)
-        )
-    if "indices" not in context.state:
+        train, test = list(range(len(data.train))), list(range(len(data.test)))
+    elif "indices" not in context.state:
         raise RuntimeError("this node was not set up: it joined after the start, or its `query.setup` failed")
-    train, test = _share(context.state["indices"])
+    else:
+        train, test = _share(context.state["indices"])
     return client_side(task.plan.scenario).client(LocalData(task, partition, train, test, draws))
 
 

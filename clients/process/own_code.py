@@ -158,12 +158,11 @@ def _from_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a script that parses arguments or ends itself when it is imported
         del sys.modules[name]
+        relative = isinstance(error, ImportError) and "relative import" in str(error)
         hint = (
             "; a file that imports its neighbours so is named as PACKAGE.MODULE:NAME, from the folder above the package"
-            if isinstance(error, ImportError) and "relative import" in str(error)
-            else ""
         )
-        raise OwnCodeError(f"{path} cannot be imported: {type(error).__name__}: {error}{hint}") from error
+        raise _not_imported(path, error, hint if relative else "") from error
     return module
 
 
@@ -171,9 +170,9 @@ def _imported(place: str) -> ModuleType:
     try:
         return importlib.import_module(place)
     except (Exception, SystemExit) as error:
-        hint = (
-            f"; a file is named by its path, such as {place.replace('.', '/')}.py:NAME"
-            if isinstance(error, ImportError)
-            else ""
-        )
-        raise OwnCodeError(f"{place} cannot be imported: {type(error).__name__}: {error}{hint}") from error
+        hint = f"; a file is named by its path, such as {place.replace('.', '/')}.py:NAME"
+        raise _not_imported(place, error, hint if isinstance(error, ImportError) else "") from error
+
+
+def _not_imported(place: object, error: BaseException, hint: str) -> OwnCodeError:
+    return OwnCodeError(f"{place} cannot be imported: {type(error).__name__}: {error}{hint}")

@@ -36,13 +36,8 @@ class UpdateAudit:
         self.attacks = attacks
         probed = frozenset(attack_rounds)
         # Attacks on the final model have the last update that led to it: no other follows.
-        self.rounds: dict[Kind, frozenset[int]] = {
-            PROBE: probed,
-            PROBE_ATTRIBUTE: probed,
-            ACTIVE: probed,
-            AGGREGATE: probed,
-            UPDATE: frozenset(min(at, last_round) for at in probed),
-        }
+        self.rounds: dict[Kind, frozenset[int]] = dict.fromkeys((PROBE, PROBE_ATTRIBUTE, ACTIVE, AGGREGATE), probed)
+        self.rounds[UPDATE] = frozenset(min(at, last_round) for at in probed)
         self.label = label
 
     def wants(self, kind: Kind, server_round: int) -> bool:

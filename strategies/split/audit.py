@@ -17,8 +17,7 @@ from torch import Tensor
 
 from attacks.smashed.base import SmashedAttack
 from clients.scoring.image_scores import paper_scale
-from clients.split.passes import SplitPasses
-from clients.split.plan import SplitPlan
+from clients.split.plan import SplitPasses, SplitPlan
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
 from strategies.audit.auditor import Auditor

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.smashed.base import SmashedAttack
-from clients.split.passes import SplitPasses
-from clients.split.plan import SplitPlan, build_optimizer
+from clients.split.plan import SplitPasses, SplitPlan, build_optimizer
 from clients.task.task import Task, load_weights
 from clients.training.evaluation import device
 from clients.training.optimizer_state import flat_state, load_flat_state
@@ -139,7 +138,7 @@ class SplitFed(SplitServer):
         self.exchange.tally = Tally()
         self._sizes = {p: SplitPasses(task, holder.num_train).batches() for p, holder in self.holders.items()}
         self.server.train()
-        progress, start = _Progress(sum(len(self._work(p)) for p in self.holders)), time.perf_counter()
+        progress, start = _Progress(sum(len(self._sizes[p]) for p in self.holders)), time.perf_counter()
         gradients = self._steps(task, progress)
         if self.plan.trains_edge:
             self._send_last(task, gradients)
@@ -163,9 +162,6 @@ class SplitFed(SplitServer):
         rate = self.schedule.at(min(max(server_round, 1), self.schedule.rounds))[1] if self.plan.trains_edge else 0.0
         return self.plan.at(server_round, rate)
 
-    def _work(self, partition: int) -> list[int]:
-        return self._sizes[partition]
-
     def _steps(self, task: Task, progress: _Progress) -> dict[int, RecordDict]:
         """All ``train.step`` messages of a round, in two waves; returns the gradients that were not sent yet."""
         partitions, count = list(self.holders), self.batches_per_message
@@ -173,7 +169,7 @@ class SplitFed(SplitServer):
         gradients: dict[int, RecordDict] = {}
         begun: set[int] = set()
         posted = [self._post(task, wave, 0, gradients, begun) for wave in waves]
-        for first in range(0, max(len(self._work(p)) for p in partitions), count):
+        for first in range(0, max(len(self._sizes[p]) for p in partitions), count):
             failed: set[int] = set()
             for at, wave in enumerate(waves):
                 replies = self.exchange.receive(task, posted[at], self._fault_in_batches(first), at_least=0.0)
@@ -197,7 +193,7 @@ class SplitFed(SplitServer):
         )  # fmt: skip
         contents = {}
         for partition in wave:
-            if first < len(self._work(partition)):
+            if first < len(self._sizes[partition]):
                 contents[partition] = RecordDict({"config": config, **gradients.pop(partition, {})})
                 # Until a client has answered once in a round, it may not hold the weights to begin with.
                 if self.plan.trains_edge and partition not in begun:
@@ -208,7 +204,7 @@ class SplitFed(SplitServer):
         classes = self.plan.data_card().num_classes
 
         def fault_in(partition: int, reply: Message) -> str:
-            sizes = self._work(partition)[first : first + self.batches_per_message]
+            sizes = self._sizes[partition][first : first + self.batches_per_message]
             if why := fault(reply, numbered([(size, *self.token_shape) for size in sizes]), "features"):
                 return why
             labels = self.holders[partition].labels
@@ -252,7 +248,7 @@ class SplitFed(SplitServer):
     def _send_last(self, task: Task, gradients: Mapping[int, RecordDict]) -> None:
         contents = {}
         for partition, record in gradients.items():
-            last = (len(self._work(partition)) - 1) // self.batches_per_message * self.batches_per_message
+            last = (len(self._sizes[partition]) - 1) // self.batches_per_message * self.batches_per_message
             config = self.exchange.config(task, applied=last)
             contents[partition] = RecordDict({"config": config, **record})
         if contents:

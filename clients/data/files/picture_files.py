@@ -76,10 +76,10 @@ def _why_broken(path: Path) -> str:
 def _left_out(broken: Mapping[Path, str]) -> tuple[str, ...]:
     if not broken:
         return ()
-    count = (
+    left_out = (
         "1 picture that cannot be read is" if len(broken) == 1 else f"{len(broken)} pictures that cannot be read are"
     )
-    return (f"{count} left out; the first: {next(iter(broken.values()))}",)
+    return (f"{left_out} left out; the first: {next(iter(broken.values()))}",)
 
 
 def cut_by_hash(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -133,8 +133,11 @@ def celeba(root: Path, attribute: str) -> Source:
             f"{lists[0]} has commas between its columns, as copies at Kaggle have; expected the authors' file: a line with the "
             "number of pictures, a line of names, and blanks between columns"
         )
-    wanted = _wanted(attribute, header.split())
-    values = _attributes(lists[0], header.split(), lines, wanted)
+    attributes = header.split()
+    wanted = _wanted(attribute, attributes)
+    if missing := [name for name in wanted if name not in attributes]:
+        raise DataError(f"CelebA has no attribute {missing[0]!r}; {lists[0]} has: {', '.join(attributes) or 'none'}")
+    values = _columns(lists[0], lines, [1 + attributes.index(name) for name in wanted], {"-1": 0, "1": 1})
     sides = {
         name: side for name, (side,) in _columns(lists[1], _lines(lists[1]), [1], {"0": 0, "1": 1, "2": 2}).items()
     }
@@ -166,19 +169,9 @@ def _wanted(option: str, attributes: Sequence[str]) -> list[str]:
     return names
 
 
-def _attributes(
-    path: Path, attributes: Sequence[str], lines: Sequence[str], wanted: Sequence[str]
-) -> dict[str, list[int]]:
-    """Picture -> 1 or 0 for each wanted attribute."""
-    if missing := [name for name in wanted if name not in attributes]:
-        raise DataError(f"CelebA has no attribute {missing[0]!r}; {path} has: {', '.join(attributes) or 'none'}")
-    return _columns(path, lines, [1 + attributes.index(name) for name in wanted], {"-1": 0, "1": 1})
-
-
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace").split(
-        "\n"
-    )  # names may hold what else ends a line for Python
+    # Not splitlines: names may hold what else ends a line for Python.
+    return path.read_text(encoding="utf-8", errors="replace").split("\n")
 
 
 def _columns(path: Path, lines: Sequence[str], columns: Sequence[int], meaning: dict[str, int]) -> dict[str, list[int]]:

@@ -86,25 +86,17 @@ def build_split_model(
     if (name in _OF_TABLES) != bool(cardinalities):
         what, fitting = ("rows of a table", _OF_TABLES) if cardinalities else ("images", _BUILDERS)
         raise ModelError(f"model is {name!r}; allowed for {what}: {', '.join(fitting)}")
-    if name in _OF_TABLES:
-        return _seeded(seed, lambda: _OF_TABLES[name](num_classes, cardinalities, shape))
-    _check(num_classes, input_shape, shape)
-
-    def build() -> tuple[EdgeHalf, ServerHalf]:
+    if name not in _OF_TABLES:
+        _check(num_classes, input_shape, shape)
+    with torch.random.fork_rng(devices=[]):
+        # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
+        torch.default_generator.manual_seed(seed)
+        if name in _OF_TABLES:
+            return _OF_TABLES[name](num_classes, cardinalities, shape)
         whole = _BUILDERS[name](num_classes, input_shape, shape)
         if pretrained:
             load_pretrained(whole, pretrained)
         return _cut(whole, input_shape, shape)
-
-    return _seeded(seed, build)
-
-
-def _seeded(seed: int, build: Callable[[], tuple[EdgeHalf, ServerHalf]]) -> tuple[EdgeHalf, ServerHalf]:
-    """What is built with random weights that depend on the seed alone; the caller's random state stays as it was."""
-    with torch.random.fork_rng(devices=[]):
-        # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
-        torch.default_generator.manual_seed(seed)
-        return build()
 
 
 def split_model_names() -> dict[str, str]:
