@@ -48,9 +48,7 @@ def binary_attribute(name: str, text: str, titles: Sequence[str]) -> tuple[Label
 
 
 def balanced(name: str, primary: Labels, sensitive: Labels) -> Rows:
-    """Rows, sorted, with equally many of each pair of binary attributes (N,), the first in order; ``DataError`` where one is
-    missing.
-    """
+    """Rows, sorted, with equally many of each pair of binary attributes (N,); ``DataError`` where a pair is missing."""
     joint = 2 * primary + sensitive
     counts = np.bincount(joint, minlength=4)
     if counts.min() == 0:

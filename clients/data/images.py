@@ -41,9 +41,7 @@ def to_float(images: Tensor) -> Tensor:
 
 
 class StoredImages:
-    """Images (N, C, H, W) that are read, decoded and resized whenever they are asked for: ``read`` gives uint8 ones by their
-    rows (n,).
-    """
+    """Images (N, C, H, W), uint8, that ``read`` decodes and resizes by their rows (n,) whenever they are asked for."""
 
     dtype = torch.uint8
 

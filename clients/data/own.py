@@ -35,9 +35,7 @@ def own_source(name: str) -> Source:
 
 
 def examine(name: str) -> None:
-    """Call a function as ``own_source`` does, and read ``MOST_EXAMINED`` images of each part twice; ``DataError`` where they
-    differ.
-    """
+    """Read ``MOST_EXAMINED`` images of each part of ``own_source`` twice; ``DataError`` where they differ."""
     for what, data in zip(("train", "test"), _both_parts(name), strict=True):
         part = f"{name}(), {what}"
         _require_map(part, data)

@@ -115,9 +115,7 @@ _PARTITIONS: dict[str, Callable[..., Partition]] = {"iid": Iid, "dirichlet": Dir
 
 
 def parse_partition(text: str) -> Partition:
-    """Read ``iid``, ``dirichlet(alpha=0.5)`` or ``shards(num_shards_per_partition=2)``; ``SpecError`` or ``DataError`` for
-    anything else.
-    """
+    """Read ``iid``, ``dirichlet(alpha=0.5)`` or ``shards(num_shards_per_partition=2)``; else ``SpecError`` or ``DataError``."""
     statements = parse_statements(text, _PARTITIONS, "partition")
     if len(statements) != 1 or len(statements[0]) != 1:
         raise DataError(f"partition {text!r}: expected exactly one of {', '.join(_PARTITIONS)}")

@@ -84,9 +84,7 @@ class TextTable:
 
 @dataclass(frozen=True, eq=False)
 class EncodedTables:
-    """Training part (N, F) and test part (M, F) as int32 numbers of categories, below each column's cardinality (``UNSEEN`` is
-    0).
-    """
+    """Training (N, F) and test part (M, F) as int32 numbers of categories, below each column's cardinality; 0 is ``UNSEEN``."""
 
     train: NDArray[np.int32]
     test: NDArray[np.int32]

@@ -74,9 +74,7 @@ class LocalClient(Client):
     """One client's work on one task of federated learning."""
 
     def train(self, weights: Mapping[str, Tensor], ledger: Ledger) -> LocalResult:
-        """One local round; ``ledger`` is what the training defences recorded before. ``TrainingError`` for an update that is not
-        finite.
-        """
+        """One local round; ``ledger`` is that of the round before. ``TrainingError`` for an update that is not finite."""
         start = time.perf_counter()
         self.data.renew("train")
         model = self._model(weights)

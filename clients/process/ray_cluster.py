@@ -83,9 +83,7 @@ def start_ray(tell: Callable[[str], object], **arguments: Any) -> None:
 
 
 def ray_reason(text: str) -> str:
-    """The reason that Ray gives for a failed start, in one line: without the lines of logs, which end it, and without
-    tracebacks.
-    """
+    """The reason that Ray gives for a failed start, in one line, without lines of logs and tracebacks."""
     return " ".join(_LOGS.split(text)[0].split())
 
 

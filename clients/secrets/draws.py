@@ -63,8 +63,8 @@ class Note:
 
 @dataclass
 class Notebook:
-    """The nonces of one node in one run, newest last; ``keep`` receives the whole as text at every draw, and ``text`` is its
-    last one.
+    """The nonces of one node in one run, newest last; ``keep`` receives them as text at every draw, and ``text`` is its last
+    one.
     """
 
     text: str = field(repr=False)
@@ -91,8 +91,8 @@ class Notebook:
 
 @dataclass(frozen=True)
 class Draws:
-    """The start of all random streams of one client: a secret, and a real node's nonces. In a simulation draws repeat without
-    any.
+    """The start of all random streams of one client: a secret, and a real node's nonces; a simulation has none, and draws
+    repeat.
     """
 
     secret: bytes = field(repr=False)
@@ -104,9 +104,7 @@ class Draws:
         return cls(hashlib.blake2b(repr(("simulated client", seed, partition)).encode(), digest_size=32).digest())
 
     def renew(self, kind: str, pipeline: str, server_round: int, first: int = 0, count: int = 1) -> None:
-        """Begin a message whose reply depends on ``count`` draws of a kind (of ``RENEWED``, or with ``MESSAGE`` in front) from
-        ``first`` on.
-        """
+        """Begin a message whose reply depends on ``count`` new draws from ``first`` on; see ``key`` for the kinds."""
         if not _renewed(kind):
             raise ValueError(f"draws of {kind!r} are not renewed; known: {sorted(RENEWED)}")
         if self.notebook:

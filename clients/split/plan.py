@@ -122,9 +122,7 @@ class SplitPasses:
         return len(self.within(since, until))
 
     def within(self, since: int, until: int) -> list[tuple[int, int, int]]:
-        """The passes of which rounds ``since`` to ``until`` send anything: number, first of its batches in these rounds, end of
-        them.
-        """
+        """Number, first batch and end of each pass of which rounds ``since`` to ``until`` send anything."""
         per_round, per_pass = self._batches_per_round(), len(self._pass())
         first, end = (since - 1) * per_round, until * per_round
         passes = range(first // per_pass, math.ceil(end / per_pass)) if first < end else range(0)

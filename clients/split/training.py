@@ -39,9 +39,7 @@ NETWORK_OPTIMIZER = "1/"
 
 @dataclass(frozen=True)
 class EdgeState:
-    """What a client keeps of its half between the messages of one round: weights, optimizers (see ``flat_state``) and steps so
-    far.
-    """
+    """What a client keeps of its half between messages: weights, optimizers (see ``flat_state``) and steps of the round so far."""
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor] = field(default_factory=dict)

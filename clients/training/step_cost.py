@@ -76,8 +76,7 @@ def _differentiate(made: Tensor, weights: Sequence[Tensor]) -> None:
 
 
 def count_macs(operator: str, args: Sequence[Any], result: Any) -> int:
-    """Multiply-accumulates of one call of an ATen operator ("addmm"), its arguments and result; 0 for all but a network's main
-    work.
+    """Multiply-accumulates of one call of an ATen operator such as "addmm"; 0 for all but a network's main work.
 
     Matrix products, convolutions and attention: multiplications of their matrices. Fourier transforms: 5 M log2 M real
     operations for a plane of M points, half of them MACs; the transform of real numbers counts as that of complex ones.

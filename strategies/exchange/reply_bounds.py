@@ -20,9 +20,7 @@ MOST_IN_ALL = 2**26
 
 
 def oversized(content: RecordDict) -> str:
-    """Why the content of a reply holds more than an honest client sends, or "". Arrays are compared with what was asked for
-    instead.
-    """
+    """Why the content of a reply, without its arrays, holds more than an honest client sends, or ""."""
     if len(content) > MOST_NAMES:
         return f"{len(content)} records; at most {MOST_NAMES} are read"
     total = 0

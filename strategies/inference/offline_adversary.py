@@ -53,9 +53,7 @@ class OfflineAdversaries:
     def at(
         self, cut: str, plan: InferencePlan, model: CutModel, examples: Batch, sensitive: Tensor | None
     ) -> OfflineAdversary:
-        """The adversary at a cut of the trained model, trained when it is first asked for; ``AttackError`` without enough
-        examples.
-        """
+        """The adversary at a cut, trained when it is first asked for; ``AttackError`` without enough examples."""
         if cut not in self._found:
             weights = {name: tensor.cpu() for name, tensor in shared_tensors(model.whole).items()}
             builder = adversary_builder(plan, cut, weights)

@@ -16,9 +16,7 @@ from defenses.random_draws import generator_for
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples of the server's own: images (N, C, H, W) in [0, 1] with one-hot classes, and their sensitive attribute (N,), if
-    any.
-    """
+    """The server's own images (N, C, H, W) in [0, 1] with one-hot classes, and their sensitive attribute (N,), if any."""
 
     batch: Batch
     sensitive: Tensor | None

@@ -75,9 +75,7 @@ class Service:
         return {partition: torch.cat(mine.answers) for partition, mine in self.served.items() if partition in whole}
 
     def record(self, rows: Rows) -> None:
-        """Rows of counts, seconds, and bytes: of one query as it travels and as plain features, of its answer, and of the client
-        half with what its defences have learned, which a device gets once; the row of these names the version of what was learned.
-        """
+        """Rows of counts, seconds, and bytes: of a query, as plain features too, of an answer, and of what a device gets once."""
         plan = self.task.plan
         numbers = {
             "query-bytes": 4 * self._latent_shape.numel(),

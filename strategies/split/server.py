@@ -22,9 +22,7 @@ from strategies.split.observations import EDGE, SERVER
 
 @dataclass
 class Tally:
-    """What a round cost each client in seconds of work and bytes of tensors, and the partitions with a reply that could not be
-    used.
-    """
+    """What a round cost each client in seconds of work and bytes of tensors, and the clients with an unusable reply."""
 
     seconds: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))

@@ -40,7 +40,7 @@ class CentralTraining:
         self._decays = not any(isinstance(defense, TrainingDefense) for defense in plan.defenses().defenses)
 
     def run_round(self, task: Task) -> tuple[float, float]:
-        """Train for one round; returns the mean loss per example and the seconds. ``DivergedError`` for a weight that is not
+        """Train for one round; returns the mean loss per example and the seconds. ``DivergedError`` for weights that are not
         finite.
         """
         start = time.perf_counter()

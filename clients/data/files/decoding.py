@@ -20,9 +20,7 @@ MOST_LEVELS = 65535
 
 @dataclass(frozen=True)
 class Decoded:
-    """A picture, uint8 (1, C, H, W), upright, C = 1 where its channels are equal, else 3; ``notes`` say what of the file is
-    lost.
-    """
+    """A picture, uint8 (1, C, H, W), upright, C = 1 where its channels are equal, else 3; ``notes`` say what is lost."""
 
     image: Tensor
     notes: tuple[str, ...] = ()

@@ -42,9 +42,7 @@ class FieldEmbedding(nn.Module):
         self.table = nn.Embedding(sum(cardinalities), dim)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Rows (B, 1, F, 1) of whole numbers, in any dtype, to embeddings (B, F, D); ``ValueError`` for a number that is no
-        category.
-        """
+        """Whole numbers (B, 1, F, 1), in any dtype, to embeddings (B, F, D); ``ValueError`` for what is no category."""
         codes = rows[:, 0, :, 0].long()
         sizes = torch.tensor(self.cardinalities, device=codes.device)
         if codes.shape[1] != len(sizes) or (codes < 0).any() or (codes >= sizes).any():
