@@ -124,12 +124,9 @@ def _part(what: str, data: Any) -> Part:
 def _labels(what: str, data: Any) -> Labels:
     """Of all examples; from ``targets`` where the data set has them, so that no image is decoded for its class."""
     targets = getattr(data, "targets", None)
-    values = (
-        targets
-        if targets is not None and len(targets) == len(data)
-        else [_example(what, data, at)[1] for at in range(len(data))]
-    )
-    found = np.asarray(values)
+    if targets is None or len(targets) != len(data):
+        targets = [_example(what, data, at)[1] for at in range(len(data))]
+    found = np.asarray(targets)
     if found.shape != (len(data),) or not np.issubdtype(found.dtype, np.integer) or found.min() < 0:
         raise DataError(
             f"dataset: classes of {what} are {found.dtype} of shape {found.shape}{_least(found)}; whole numbers from 0 are expected"

@@ -28,10 +28,11 @@ from flwr.app import ConfigRecord, Context, Message
 
 from attacks.query_sender import QuerySender
 from clients.inference.plan import InferencePlan
-from clients.inference.queries import InferenceClient
+from clients.inference.queries import KIND, InferenceClient
 from clients.messages.node import book, client_as, reply_to
 from clients.secrets.policy import RefusedError
 from clients.task.scenarios import ClientSide
+from clients.task.task import load_weights
 from clients.wire.records import metrics, tensors_of, to_record, values_of
 
 
@@ -49,8 +50,8 @@ def features(message: Message, context: Context) -> Message:
     numbers = range(first, min(first + count, len(client.queries)))
     # At another cut the same image is sent again, under new noise: for the node that is a repetition.
     book(context, client, "a query", first, len(numbers), over_rounds=True)
-    client.queries.begin(first, len(numbers))
-    half = plan.build_client_half(cut, tensors_of(message, "client"))
+    client.data.renew(KIND, first, len(numbers))
+    half = load_weights(plan.build_cut(cut).client, tensors_of(message, "client"))
     sender = QuerySender(half, pipeline, client.data.card.mean, client.data.card.std)
     sent = {str(number): client.queries.latent(number, sender) for number in numbers}
     seconds = time.perf_counter() - start

@@ -78,9 +78,3 @@ class InferencePlan(WholeModelPlan):
         whole.to(device()).eval().requires_grad_(False)
         client, server = halves(whole, self.model, cut)
         return CutModel(whole, client.eval(), server.eval())
-
-    def build_client_half(self, cut: str, weights: Mapping[str, Tensor]) -> nn.Module:
-        """The client half alone, with the weights that its own names give, ready for use."""
-        client = self.build_cut(cut).client
-        load_weights(client, weights)
-        return client

@@ -32,10 +32,6 @@ class Queries:
     def __len__(self) -> int:
         return len(self._batches)
 
-    def begin(self, first: int, count: int) -> None:
-        """To be called before batches are sent."""
-        self.data.renew(KIND, first, count)
-
     def view(self, number: int) -> Probed:
         """Images of batch ``number``, as the person holds them and as they enter the client half."""
         positions = self._batches[number]

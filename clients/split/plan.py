@@ -12,7 +12,7 @@ import torch
 from clients.models.fits import require_fits
 from clients.models.split.halves import EdgeHalf
 from clients.models.split.server_half import ServerHalf
-from clients.models.split.split_models import SplitShape, build_split_model, default_width
+from clients.models.split.split_models import DEFAULT_WIDTHS, SplitShape, build_split_model
 from clients.task.task import Plan, Task
 from defenses.base import DefenseError
 
@@ -46,7 +46,7 @@ class SplitPlan(Plan):
         pipeline = self.defenses()
         return SplitShape(
             patch_size=self.patch_size,
-            width=self.width or default_width(self.model),
+            width=self.width or DEFAULT_WIDTHS[self.model],
             depth=self.depth,
             heads=self.heads,
             edge_blocks=self.edge_blocks if pipeline.edge_blocks is None else pipeline.edge_blocks,

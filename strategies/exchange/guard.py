@@ -10,12 +10,19 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from clients.task.task import Task
 from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, reason_of, values_of, view_of
-from clients.wire.texts import RecordError, one_line, shortened
+from clients.wire.texts import MOST_JSON, RecordError, one_line, shortened
 from strategies.exchange.exchange import Exchange, Posted
-from strategies.exchange.reply_bounds import oversized
 
 MOST_WITHHELD = 16
 """Parts that an answer may leave out, each with a row: there are fewer questions that a node may refuse."""
+MOST_NAMES = 4096
+"""Of the records of a reply, and of the values of a record."""
+LONGEST_KEY = 2**16
+"""Characters of a name; a ledger is under the text of its pipeline."""
+MOST_VALUES = 2**20
+"""Of one list, such as a score of each example."""
+MOST_IN_ALL = 2**26
+"""Characters, bytes and values of all records together."""
 
 FaultIn = Callable[[int, Message], str]
 """(partition, reply that is no error) -> why it cannot be used, or ""."""
@@ -60,10 +67,16 @@ class GuardedExchange:
         return self.exchange.config(task, **values)
 
     def ask(
-        self, task: Task, message_type: str, contents: Mapping[int, RecordDict], fault_in: FaultIn | None = None
+        self,
+        task: Task,
+        message_type: str,
+        contents: Mapping[int, RecordDict],
+        fault_in: FaultIn | None = None,
+        *,
+        at_least: float | None = None,
     ) -> Answers:
         """Send one message to each partition and return the replies that can be used; ``TooFewReplies`` below ``min_usable``."""
-        return self.receive(task, self.post(message_type, contents), fault_in)
+        return self.receive(task, self.post(message_type, contents), fault_in, at_least=at_least)
 
     def post(self, message_type: str, contents: Mapping[int, RecordDict]) -> Posted:
         """Sends without waiting: ``receive`` does."""
@@ -152,6 +165,40 @@ def require_enough(
             f"round {task.round}, {task.plan.pipeline or 'no defence'}: {len(good)} of {len(asked)} {what} replies are usable, "
             f"min-usable = {min_usable} asks for more{why}"
         )
+
+
+def oversized(content: RecordDict) -> str:
+    """Why the content of a reply, without its arrays, holds more than an honest client sends, or ""."""
+    if len(content) > MOST_NAMES:
+        return f"{len(content)} records; at most {MOST_NAMES} are read"
+    total = 0
+    plain: dict[str, Mapping[str, Any]] = {**content.config_records, **content.metric_records}
+    for name, record in plain.items():
+        if len(record) > MOST_NAMES:
+            return f"{shortened(name[:LONGEST_KEY])}: {len(record)} names; at most {MOST_NAMES} are read"
+        if (longest := max(map(len, (name, *record)))) > LONGEST_KEY:
+            return f"{shortened(name[:LONGEST_KEY])}: a name of {longest} characters; at most {LONGEST_KEY} are read"
+        for key, value in record.items():
+            size, why = _size(value)
+            if why:
+                return f"{shortened(name)}: {shortened(key)} has {why}"
+            total += size + len(key)
+    if total > MOST_IN_ALL:
+        return f"{total} characters and values in all; at most {MOST_IN_ALL} are read"
+    return ""
+
+
+def _size(value: Any) -> tuple[int, str]:
+    """Characters, bytes or values of a value, and why they are too many, or ""."""
+    if isinstance(value, str | bytes):
+        kind = "characters" if isinstance(value, str) else "bytes"
+        return len(value), f"{len(value)} {kind}; at most {MOST_JSON} are read" if len(value) > MOST_JSON else ""
+    if not isinstance(value, list):
+        return 1, ""
+    if len(value) > MOST_VALUES:
+        return len(value), f"{len(value)} values; at most {MOST_VALUES} are read"
+    sizes = [_size(one) for one in value]
+    return sum(size for size, _ in sizes), next((why for _, why in sizes if why), "")
 
 
 def unreadable(reply: Message) -> str:

@@ -28,11 +28,11 @@ from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit, seen_updates
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.federated.replies import (
+    MOST_LEDGER,
     MOST_REPORTED,
     alike,
     fault_in_probe,
     fault_in_update,
-    ledger_of,
     reported_by_most,
     targets_of,
 )
@@ -274,12 +274,11 @@ class CuriousFedAvg(FedAvg):
         self, task: Task, arrays: ArrayRecord, asked: Mapping[str, Any], at_least: float | None = None
     ) -> Answers:
         contents = self._contents(task.round, arrays, sorted(self.exchange.nodes), asked)
-        posted = self._guarded.post("train.probe", contents)
 
         def fault_in(_: int, reply: Message) -> str:
             return fault_in_probe(reply, self._reference(), task)
 
-        good = self._guarded.receive(task, posted, fault_in, at_least=at_least)
+        good = self._guarded.ask(task, "train.probe", contents, fault_in, at_least=at_least)
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         return good
@@ -298,7 +297,9 @@ class CuriousFedAvg(FedAvg):
             self.recorder.row(task, metric="epsilon-with-probes", worst=max(values), **mean_and_interval(values))
 
     def _keep_ledger(self, partition: int, reply: Message) -> None:
-        if ledger := ledger_of(reply, self.plan.pipeline):
+        """Keep what the training defences of a client recorded, to be handed back on resume."""
+        ledger = values_of(reply, "ledger").get(self.plan.pipeline)
+        if isinstance(ledger, str) and 0 < len(ledger) <= MOST_LEDGER:
             self.ledgers[partition] = ledger
 
     # Evaluation -------------------------------------------------------------------------------------------------------

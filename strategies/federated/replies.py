@@ -83,9 +83,3 @@ def alike(reply: Message, names: Sequence[str]) -> Message:
     numbers = {"num-examples": found["num-examples"]} | {name: found.get(name, math.nan) for name in names}
     content = RecordDict({"arrays": updates, "metrics": MetricRecord(numbers)})
     return Message(content, dst_node_id=reply.metadata.src_node_id, message_type="train")
-
-
-def ledger_of(reply: Message, pipeline: str) -> str:
-    """What the training defences of a client recorded, to be handed back on resume; "" where it sends nothing of the kind."""
-    ledger = values_of(reply, "ledger").get(pipeline)
-    return ledger if isinstance(ledger, str) and len(ledger) <= MOST_LEDGER else ""

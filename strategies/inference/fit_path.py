@@ -24,7 +24,7 @@ from defenses.smashed.delta_autoencoder import DeltaAutoencoder
 from strategies.audit.score_rows import mean_and_interval, share_and_interval
 from strategies.exchange.guard import Rows
 from strategies.inference.observations import adversary_builder, unprotected_knowledge
-from strategies.inference.own_images import OwnImages
+from strategies.inference.public_model import OwnImages
 
 MOST_POINTS = 13
 """Of a curve: more would cost more than the fit and show no more."""

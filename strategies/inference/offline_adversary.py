@@ -17,7 +17,7 @@ from defenses.base import Batch
 from defenses.random_draws import generator_for
 from strategies.audit.kinds import part_of
 from strategies.inference.observations import QUERY, adversary_builder, unprotected_knowledge
-from strategies.inference.own_images import Examples
+from strategies.inference.public_model import Examples
 
 HELD = "held/"
 """What a checkpoint keeps of the held-out images: how many, the share that is right, and that of the most frequent value."""

@@ -164,8 +164,7 @@ class OutsourcedServer:
         task = self.plan.at(server_round)
         content = RecordDict({"config": self.exchange.config(task), "arrays": to_record(self.training.weights())})
         asked = dict.fromkeys(self.sizes, content)
-        posted = self.exchange.post("evaluate", asked)
-        good = self.exchange.receive(task, posted, fault_in_report, at_least=0.0)
+        good = self.exchange.ask(task, "evaluate", asked, fault_in_report, at_least=0.0)
         means = record_reports(task, good, self.auditor.recorder)
         self.accuracy = means.get("test-accuracy-original", self.accuracy)
 

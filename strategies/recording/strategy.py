@@ -13,7 +13,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.exchange.reply_bounds import oversized
+from strategies.exchange.guard import oversized
 from strategies.recording.files import RecordingWriter
 from strategies.recording.tensor_file import values_of_array
 from strategies.recording.wrapper import WrappingStrategy

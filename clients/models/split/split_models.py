@@ -110,11 +110,6 @@ def split_model_names() -> dict[str, str]:
     }
 
 
-def default_width(name: str) -> int:
-    """Width of a split model where the user names none."""
-    return _DEFAULT_WIDTHS[name]
-
-
 def vit(num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape) -> VisionTransformer:
     """A ViT whose patch embedding is a strided convolution; 768 wide, 12 deep, 12 heads, patches of 16 is ViT-B/16."""
     return _transformer(num_classes, input_shape, shape, mlp_ratio=4.0, qkv_bias=True)
@@ -222,7 +217,8 @@ _BUILDERS: dict[str, Callable[[int, tuple[int, int, int], SplitShape], VisionTra
     "t2t": functools.partial(t2t, SoftmaxAttention),
     "t2t-performer": functools.partial(t2t, PerformerAttention),
 }
-_DEFAULT_WIDTHS = {"vit": 64, "t2t": 64, "t2t-performer": 64, "difm": 4, "difm-factors": 4}
+DEFAULT_WIDTHS = {"vit": 64, "t2t": 64, "t2t-performer": 64, "difm": 4, "difm-factors": 4}
+"""Of split models where the user names none."""
 
 
 def _difm(

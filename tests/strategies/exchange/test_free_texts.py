@@ -14,8 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, metrics, reason_of, to_record
 from clients.wire.texts import MOST_JSON
 from strategies.exchange.exchange import Exchange
-from strategies.exchange.guard import MOST_WITHHELD, GuardedExchange
-from strategies.exchange.reply_bounds import MOST_NAMES, MOST_VALUES, oversized
+from strategies.exchange.guard import MOST_NAMES, MOST_VALUES, MOST_WITHHELD, GuardedExchange, oversized
 from strategies.federated.replies import MOST_REPORTED, alike, reported_by_most
 from strategies.recording.files import read_recording
 from strategies.recording.strategy import RecordingStrategy
