@@ -1,7 +1,6 @@
 """Data with two attributes of each example: the one that is asked for, and a sensitive one that should stay private.
 
-Examples are balanced over the four combinations of two binary attributes, so that neither attribute says anything about the
-other.
+Examples are balanced over the four combinations of two binary attributes, so that neither attribute says anything about the other.
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ def paired(name: str, primary: Labels, sensitive: Labels, generator: np.random.G
 
     Returns:
         Rows of the first and of the second source, as many as both allow; combinations take turns in the order of
-            ``COMBINATIONS``, so that every beginning is balanced too. A value with fewer than two examples is a
-            ``DataError``.
+            ``COMBINATIONS``, so that every beginning is balanced too. A value with fewer than two examples is a ``DataError``.
     """
     pools = [[generator.permutation(np.flatnonzero(values == v)) for v in (0, 1)] for values in (primary, sensitive)]
     # Each value is in two combinations.

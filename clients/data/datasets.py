@@ -78,14 +78,13 @@ def load_dataset(
 
     Args:
         name: See ``dataset_names``; or ``file.py:function`` or ``package.module:function`` (``clients.data.own``). An option
-            follows a colon: ``celeba:Male``, ``lfw:50``. With two attributes, ``celeba:Male,Smiling``, examples carry
-            sensitive labels and are balanced over the combinations; with more, or ``celeba:all``, each example has a vector
-            of labels.
+            follows a colon: ``celeba:Male``, ``lfw:50``. With two attributes, ``celeba:Male,Smiling``, examples carry sensitive
+            labels and are balanced over the combinations; with more, or ``celeba:all``, each example has a vector of labels.
         data_dir: Directory of the files; "" means ``~/.cache/fedveil`` (and, for fashion-mnist, the system's copy).
         download: Fetch missing files into it with torchvision or scikit-learn, which check their digests.
         image_size: Side in pixels; pictures are cut to their central square and scaled. 0 keeps their size.
-        train_limit: At most so many training images, with the class proportions of all (the first lines of criteo's file); 0
-            for all.
+        train_limit: At most so many training images, with the class proportions of all (the first lines of criteo's file); 0 for
+            all.
         test_limit: Likewise for test images.
         image_memory: GiB of decoded images that a part may hold; those of a larger part are read when they are asked for.
 

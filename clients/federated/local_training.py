@@ -72,9 +72,8 @@ def probes_alone(
 ) -> Iterator[tuple[Tensor, Update]]:
     """One-step updates that a client with these examples would send in a round, of images and under draws of its own each.
 
-    The task's pipeline protects them. A protection that an image gets once and keeps is drawn anew for every ``AT_ONCE``
-    updates, which rarely show it twice. Noise that follows from a privacy budget (DP-SGD) is that of a client with so many
-    examples.
+    The task's pipeline protects them. A protection that an image gets once and keeps is drawn anew for every ``AT_ONCE`` updates,
+    which rarely show it twice. Noise that follows from a privacy budget (DP-SGD) is that of a client with so many examples.
 
     Args:
         task: Orders of the round.

@@ -65,8 +65,7 @@ def features(message: Message, context: Context) -> Message:
 
 
 def require_version(context: Context, client: InferenceClient, version: str, stated: str) -> None:
-    """Book the version of what defences have learned that protects a phase's queries; the node keeps the latest of each
-    pipeline.
+    """Book the version of what defences have learned that protects a phase's queries; the node keeps the latest of each pipeline.
 
     Raises:
         RefusedError: When this phase has another one.

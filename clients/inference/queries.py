@@ -79,10 +79,9 @@ class InferenceClient(Client):
             model: The whole model, which gives the answers without a defence.
 
         Returns:
-            As ``clients.training.evaluation.evaluate``, where "original" is of the whole model on clean images and
-                "transformed" of the answers, "agreement", the share of test images whose most likely class is the same in
-                both, and "answers-lost" and "answers-gained", the shares for which only the whole model's, or only the
-                answer, is right.
+            As ``clients.training.evaluation.evaluate``, where "original" is of the whole model on clean images and "transformed"
+                of the answers, "agreement", the share of test images whose most likely class is the same in both, and
+                "answers-lost" and "answers-gained", the shares for which only the whole model's, or only the answer, is right.
 
         Raises:
             ValueError: When there is not one answer for each test image.

@@ -111,9 +111,8 @@ MODS: list[Mod] = [watchdog, refusals]
 def draws_from_seed(context: Context) -> bool:
     """Whether this node's random draws follow from the experiment's seed, as they should in a simulation and nowhere else.
 
-    Nothing that the server sends has a say. A node draws from the seed when it is a worker of Flower's simulation, or when
-    its own configuration says ``randomness = "seed"``; otherwise, and with ``randomness = "secret"``, from a secret of its
-    own.
+    Nothing that the server sends has a say. A node draws from the seed when it is a worker of Flower's simulation, or when its own
+    configuration says ``randomness = "seed"``; otherwise, and with ``randomness = "secret"``, from a secret of its own.
 
     Raises:
         ValueError: When ``randomness`` is something else.

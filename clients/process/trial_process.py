@@ -38,8 +38,7 @@ class AbruptError(OwnCodeError):
 
 
 def tried(work: str, arguments: Mapping[str, Any], seconds: float) -> Any:
-    """Call ``package.module:function`` of ours, which runs the user's code, in a child process that is killed after some
-    seconds.
+    """Call ``package.module:function`` of ours, which runs the user's code, in a child process that is killed after some seconds.
 
     Arguments and result are what JSON can write.
 

@@ -105,8 +105,7 @@ class Answers:
 def allowed_pipelines(node_config: Mapping[str, Any]) -> frozenset[Pipeline] | None:
     """The pipelines under which a node takes part, by its key ``pipelines``; None: all.
 
-    The key holds texts separated by ``;``. That without any defence is written ``none``, so that it is never allowed by a
-    slip.
+    The key holds texts separated by ``;``. That without any defence is written ``none``, so that it is never allowed by a slip.
 
     Raises:
         ValueError: When the value is no such text.

@@ -215,9 +215,8 @@ def unreadable(reply: Message) -> str:
 def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays") -> str:
     """Why a reply's arrays cannot be used, or "".
 
-    Refused are missing records, other names, shapes or dtypes, NaN or infinite values, metrics that are not single numbers,
-    and counts of examples that are not positive whole numbers (they are the weights of the average, and the client chooses
-    them).
+    Refused are missing records, other names, shapes or dtypes, NaN or infinite values, metrics that are not single numbers, and
+    counts of examples that are not positive whole numbers (they are the weights of the average, and the client chooses them).
 
     Args:
         reply: A client's reply that is no error.

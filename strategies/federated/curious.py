@@ -45,10 +45,9 @@ PROBED = (PROBE, PROBE_ATTRIBUTE)
 class CuriousFedAvg(FedAvg):
     """FedAvg on updates, with a guard before the average, and attacks on what arrives.
 
-    Clients reply with updates (local - global), not with weights. Before the training messages of an attacked round the
-    server asks for one-step probes; both kinds of updates go to the auditor, whose attacks run beside the following rounds.
-    The final model, which no training follows, is probed too (``observe_model``); attacks on training updates then have the
-    last round's.
+    Clients reply with updates (local - global), not with weights. Before the training messages of an attacked round the server
+    asks for one-step probes; both kinds of updates go to the auditor, whose attacks run beside the following rounds. The final
+    model, which no training follows, is probed too (``observe_model``); attacks on training updates then have the last round's.
 
     ``start`` runs it as any strategy of Flower; a loop of one's own calls the four hooks, as Flower's does.
 
@@ -58,18 +57,17 @@ class CuriousFedAvg(FedAvg):
         probe_attacks: Attacks on one-step probes.
         update_attacks: Attacks on real training updates.
         attribute_attacks: Attacks on the sensitive attribute behind one-step probes.
-        active_attacks: Attacks that send models of their own making instead of the agreed one; none unless a study is about
-            them.
+        active_attacks: Attacks that send models of their own making instead of the agreed one; none unless a study is about them.
         aggregate_attacks: Attacks on sums of clients' one-step probes.
         aggregate_clients: Over how many clients these sums are; one by one.
-        attack_rounds: Server rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one. None: the first
-            round and that model.
+        attack_rounds: Server rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one. None: the first round
+            and that model.
         known_labels: Clients publish the classes of probed images.
         fraction_train: Share of the clients that train in a round.
         min_usable: Share of the asked clients that must send something usable, or the run stops.
         label: Short name of the pipeline for file names, such as "p02".
-        sizes: Partition -> training examples that the client reported at the set-up; it may not report more in a round.
-            Empty: unknown.
+        sizes: Partition -> training examples that the client reported at the set-up; it may not report more in a round. Empty:
+            unknown.
 
     Raises:
         TypeError: When the plan is of a scenario that trains no whole model.

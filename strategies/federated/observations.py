@@ -45,8 +45,7 @@ class SeenAggregate(SeenUpdate):
     """The sum of several clients' updates, weighted by their examples and divided by the number of these.
 
     Attributes:
-        scorers: Partitions (k,), int64, of those of the ``num_clients`` that score guesses; ``partition`` is the first
-            client's.
+        scorers: Partitions (k,), int64, of those of the ``num_clients`` that score guesses; ``partition`` is the first client's.
     """
 
     num_clients: int = 1

@@ -65,9 +65,8 @@ def targets_of(task: Task) -> tuple[str, ...]:
 def reported_by_most(good: Mapping[int, Message]) -> tuple[list[str], int]:
     """Names of the numbers that more than half of the clients report, and how many names are left out beside them.
 
-    All clients of a pipeline report the same numbers. A name that one client makes up would otherwise be a row of the study,
-    or the end of the round. Where most clients make up the same names, as a single client can, their length and number are
-    bounded.
+    All clients of a pipeline report the same numbers. A name that one client makes up would otherwise be a row of the study, or
+    the end of the round. Where most clients make up the same names, as a single client can, their length and number are bounded.
     """
     counts = Counter(name for reply in good.values() for name in values_of(reply, "metrics"))
     most = sorted(name for name in counts.keys() - COUNTED if 2 * counts[name] > len(good))

@@ -109,17 +109,16 @@ def lfw(root: Path, min_pictures: int) -> Source:
 
 
 def celeba(root: Path, attribute: str) -> Source:
-    """Aligned faces of celebrities; class 1 has the attribute and class 0 has not. With many attributes each is a label of its
-    own.
+    """Aligned faces of celebrities; class 1 has the attribute and class 0 has not. With many attributes each is a label of its own.
 
-    Reads ``list_attr_celeba.txt``, ``list_eval_partition.txt`` and ``img_align_celeba/`` in ``root``, with the official
-    training (0) and test (2) parts.
+    Reads ``list_attr_celeba.txt``, ``list_eval_partition.txt`` and ``img_align_celeba/`` in ``root``, with the official training
+    (0) and test (2) parts.
 
     Args:
         root: The folder of these.
-        attribute: One of the 40, or two with a comma between: the second is the sensitive one then, and each part holds
-            equally many pictures of the four combinations, as many as of the rarest, the first in the order of the list.
-            Three or more, or ``ALL``: a vector of labels for every picture, in the order in which the attributes are named.
+        attribute: One of the 40, or two with a comma between: the second is the sensitive one then, and each part holds equally
+            many pictures of the four combinations, as many as of the rarest, the first in the order of the list. Three or more, or
+            ``ALL``: a vector of labels for every picture, in the order in which the attributes are named.
 
     Raises:
         DataError: When a list is damaged, an attribute is unknown, two are equal, or a combination does not occur.
