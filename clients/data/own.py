@@ -127,14 +127,11 @@ def _labels(what: str, data: Any) -> Labels:
         targets = [_example(what, data, at)[1] for at in range(len(data))]
     found = np.asarray(targets)
     if found.shape != (len(data),) or not np.issubdtype(found.dtype, np.integer) or found.min() < 0:
+        least = f", down to {found.min()}" if np.issubdtype(found.dtype, np.integer) and found.size else ""
         raise DataError(
-            f"dataset: classes of {what} are {found.dtype} of shape {found.shape}{_least(found)}; whole numbers from 0 are expected"
+            f"dataset: classes of {what} are {found.dtype} of shape {found.shape}{least}; whole numbers from 0 are expected"
         )
     return found.astype(np.int64)
-
-
-def _least(classes: NDArray[Any]) -> str:
-    return f", down to {classes.min()}" if np.issubdtype(classes.dtype, np.integer) and classes.size else ""
 
 
 def _example(what: str, data: Any, at: int) -> tuple[Any, Any]:

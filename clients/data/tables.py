@@ -147,7 +147,7 @@ def read_table(path: Path, columns: Sequence[Column], delimiter: str, lines: Lin
             raise DataError(f"{path} is not UTF-8 text; expected a text file, saved as UTF-8") from error
         raise DataError(
             f"{path}: {wrong[0] if wrong else error}; expected {len(columns)} on every line, separated by {delimiter!r}: "
-            f"{_listed(columns)}"
+            f"{', '.join(column.name for column in columns)}"
         ) from error
     index = tuple(np.concatenate(parts) if parts else np.empty(0, np.int32) for parts in found)
     table = TextTable(path, lines.first, length, tuple(list(own) for own in known), index)
@@ -299,7 +299,3 @@ def _keys(table: TextTable, at: int, column: Column) -> list[Any]:
         return [None if text in MISSING else text for text in texts]
     # A text of a line behind the last one, in the same block, may be no number: nothing has it.
     return [bucket(int(text)) if _NUMBER.match(text) else None for text in texts]
-
-
-def _listed(columns: Sequence[Column]) -> str:
-    return ", ".join(column.name for column in columns)

@@ -70,7 +70,8 @@ def build_model(
     if norm not in _NORMS:
         raise ModelError(f"norm is {norm!r}; allowed: {', '.join(map(repr, _NORMS))}")
     factory = own_factory(name)
-    if factory and ":" not in name and _is_taken(name):
+    ours = name in _OWN or name in _LIBRARY_NAMES
+    if factory and ":" not in name and (ours or library_of(name, LIBRARIES)):
         raise RegistryError(f"model {name!r}: another package offers one of this name; it must be renamed there")
     with torch.random.fork_rng(devices=[]):
         # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
@@ -290,10 +291,6 @@ def _checked_width(name: str, width: int, most: int) -> int:
     if not 1 <= width <= most:
         raise ModelError(f"width is {width}; {name} takes 1 to {most}, or 0 for its default")
     return width
-
-
-def _is_taken(name: str) -> bool:
-    return name in _OWN or name in _LIBRARY_NAMES or bool(library_of(name, list(LIBRARIES)))
 
 
 def _locate(name: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from clients.split.plan import SplitPlan, build_optimizer
 from clients.task.batches import chunks
 from clients.task.client import Client
 from clients.task.local_data import LocalData
-from clients.task.task import Task, load_weights
+from clients.task.task import load_weights
 from clients.task.truths import Truths
 from clients.training.evaluation import device
 from clients.training.optimizer_state import flat_state, load_flat_state
@@ -98,7 +98,9 @@ class SplitClient(Client):
         edge = self.load_edge(state.weights)
         network = self._network(edge, state.weights)
         parameters = [*edge.parameters(), *(network.parameters() if network else ())]
-        optimizers = _optimizers(self.task, edge, network)
+        groups = [{"params": list(edge.parameters()), "lr": self.task.learning_rate}]
+        optimizers = [build_optimizer(SplitPlan.narrow(self.task.plan), groups)]
+        optimizers += [torch.optim.Adam(network.parameters())] if network else []
         load_flat_state(optimizers, state.optimizer)
         steps = []
         for at, gradient in enumerate(gradients):
@@ -212,12 +214,6 @@ def _pairs(logits: Tensor, truth: Tensor) -> dict[str, list[float]]:
     members, others = score[truth == 1], score[truth == 0]
     pairs = len(members) * len(others)
     return {"pairs": [pairs * auc(members, others) if pairs else 0.0, float(pairs)]}
-
-
-def _optimizers(task: Task, edge: EdgeHalf, network: nn.Module | None) -> list[torch.optim.Optimizer]:
-    groups = [{"params": list(edge.parameters()), "lr": task.learning_rate}]
-    own = [torch.optim.Adam(network.parameters())] if network else []
-    return [build_optimizer(SplitPlan.narrow(task.plan), groups), *own]
 
 
 @functools.lru_cache(maxsize=16)

@@ -52,7 +52,12 @@ class SecureSums:
                 )  # fmt: skip
             # A group is who answered: sums over fewer clients are told apart.
             for count in range(size, min(size, 2) - 1, -1):
-                sums = [total for group in answered if len(group) == count for total in _sums([of[p] for p in group])]
+                sums = [
+                    total
+                    for group in answered
+                    if len(group) == count
+                    for total in map(_sum, zip(*(of[p] for p in group), strict=True))
+                ]
                 if sums:
                     self._submit(task, size, sums, weights, accuracy)
 
@@ -103,10 +108,6 @@ def summed(updates: Sequence[Update], examples: Sequence[int]) -> Update:
         .to(tensor.dtype if tensor.is_floating_point() else torch.float32)
         for name, tensor in names.items()
     }  # fmt: skip
-
-
-def _sums(group: Sequence[Sequence[SeenUpdate]]) -> list[SeenAggregate]:
-    return [_sum(ones) for ones in zip(*group, strict=True)]
 
 
 def _sum(ones: Sequence[SeenUpdate]) -> SeenAggregate:

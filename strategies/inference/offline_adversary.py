@@ -58,7 +58,9 @@ class OfflineAdversaries:
             weights = {name: tensor.cpu() for name, tensor in shared_tensors(model.whole).items()}
             builder = adversary_builder(plan, cut, weights)
             if cut in self._kept:
-                self._found[cut] = _restored(self._kept[cut], builder(self.architecture, _values(sensitive), 0))
+                assert sensitive is not None  # What was trained had values.
+                network = builder(self.architecture, int(sensitive.max()) + 1, 0)
+                self._found[cut] = _restored(self._kept[cut], network)
                 return self._found[cut]
             knowledge = unprotected_knowledge(Examples(examples, sensitive), plan, model, builder, QUERY.train(plan))
             recipe = AttributeInference(architecture=self.architecture, training=STATIC, iterations=self.iterations)
@@ -92,8 +94,3 @@ def _restored(kept: Mapping[str, Tensor], network: nn.Module) -> OfflineAdversar
     held, accuracy, majority = kept[HELD].tolist()
     network.load_state_dict({name: tensor for name, tensor in kept.items() if name != HELD})
     return OfflineAdversary(network.eval().requires_grad_(False), accuracy, majority, int(held))
-
-
-def _values(sensitive: Tensor | None) -> int:
-    assert sensitive is not None  # What was trained had values.
-    return int(sensitive.max()) + 1

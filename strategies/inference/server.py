@@ -229,6 +229,9 @@ class InferenceServer:
     def _attack(self, task: Task, pipeline: Pipeline, kind: Kind, seen: list[SeenQuery]) -> None:
         if not (self.attacks[kind] and seen):
             return
+        sensitive = self.training.sensitive()
+        # Below one half, a guess of two values is worth as much as its opposite.
+        values = {"attribute_values": int(sensitive.max()) + 1} if kind is ATTRIBUTE and sensitive is not None else {}
         card = self.auditor.card(
             task,
             kind,
@@ -238,7 +241,7 @@ class InferenceServer:
             transmissions=1,
             client_half="known: the server has the whole model",
             answers="known: the server gave them",
-            **self._values(kind),
+            **values,
         )
         if not (seen := judged(self.auditor, task, kind, seen, card)):
             return
@@ -249,8 +252,3 @@ class InferenceServer:
         for at, group in enumerate(groups):
             name = f"{self.label}-r{task.round:04d}-{kind.name}-{at:02d}"
             self.auditor.submit(AttackJob(name, group, kind, observed, card))
-
-    def _values(self, kind: Kind) -> dict[str, Any]:
-        """How many values the attribute has: below one half, a guess of two is worth as much as its opposite."""
-        sensitive = self.training.sensitive()
-        return {"attribute_values": int(sensitive.max()) + 1} if kind is ATTRIBUTE and sensitive is not None else {}

@@ -79,7 +79,8 @@ class SplitAudit:
         ):
             seen = self._with_steps(task, server, good, seen)
         counts = [tensors_of(good[one.partition], "exposure")[f"target-{one.target}"] for one in seen]
-        card = self._card(task, server, seen, _range(torch.cat(counts)))
+        low, high = (int(end) for end in torch.cat(counts).aminmax())
+        card = self._card(task, server, seen, low if low == high else f"{low} to {high}")
         judges = self.auditor.baselines(task, SMASHED, list(good), card)
         judged = [(one, count) for one, count in zip(seen, counts, strict=True) if one.partition in judges]
         for at, attack in enumerate(self.attacks):
@@ -215,11 +216,6 @@ def as_sent(values: Tensor, transmissions: int, counts: Tensor) -> Tensor:
         if count < transmissions:
             kept[:, row] = values[torch.arange(transmissions) % max(count, 1), row]
     return kept
-
-
-def _range(counts: Tensor) -> int | str:
-    low, high = int(counts.min()), int(counts.max())
-    return low if low == high else f"{low} to {high}"
 
 
 def audit_sizes(task: Task, holder: Holder) -> tuple[int, int]:

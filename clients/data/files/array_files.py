@@ -87,16 +87,12 @@ _DAMAGED = (
 """What unpickling raises when bytes are missing or wrong."""
 
 
-def _encode(text: str, _encoding: str = "latin1") -> bytes:
-    return text.encode("latin1")
-
-
 _STAND_INS: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _PickledType,
     ("numpy._core.multiarray", "_reconstruct"): _PickledType,
     ("numpy", "ndarray"): _PickledType,
     ("numpy", "dtype"): _PickledType,
-    ("_codecs", "encode"): _encode,
+    ("_codecs", "encode"): lambda text, _encoding="latin1": text.encode("latin1"),
 }
 
 
