@@ -11,9 +11,8 @@ type               content                                             reply
 ``query.audit``    ``guesses``: see ``clients.scoring.guesses``               ``metrics``: scores; ``pictures`` when shared
 =================  ==================================================  ==================================================
 
-Probes and audits are answered as the node's own configuration allows (``clients.secrets.policy``). A refused question gets
-an error of
-the code ``REFUSED``; an answer that leaves out a part carries ``withheld``: key of the configuration -> reason.
+Probes and audits are answered as the node's own configuration allows (``clients.secrets.policy``). A refused question gets an error
+of the code ``REFUSED``; an answer that leaves out a part carries ``withheld``: key of the configuration -> reason.
 """
 
 from __future__ import annotations

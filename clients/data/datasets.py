@@ -202,10 +202,6 @@ def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> I
     return ImageDataset(name, **vars(source) | {"train": train, "test": test, "mean": mean, "std": std})
 
 
-def _attributes_of_celeba(option: str) -> int:
-    return 40 if option == picture_files.ALL else option.count(",") + 1
-
-
 WITHOUT_FILES = frozenset({"mnist-5k", "photos", "photo-face"})
 """Data sets of ours that come with packages alone."""
 
@@ -250,7 +246,7 @@ _SOURCES: dict[str, DataSource] = {
         file_sets.celeba,
         "CelebA faces by one attribute, celeba:Smiling by default, by two, or (split only) by three or more at once, "
         "celeba:all for all 40 (Liu et al. 2015); wants an image-size",
-        attributes=_attributes_of_celeba,
+        attributes=lambda option: 40 if option == picture_files.ALL else option.count(",") + 1,
         option="Smiling",
     ),
     "lfw": DataSource(

@@ -66,9 +66,12 @@ def photos() -> Source:
     dropped (``MIN_DETAIL``), and of the others at most ``MOST_TILES`` are kept of a photograph, evenly spaced. Every fifth of
     these tests: training and test tiles are of one distribution, as members and non-members must be.
     """
-    tiles = [
-        _detailed(_read_photo(packaged_file("skimage", f"data/{file}"), factor)) for file, factor in PHOTOS.values()
-    ]
+    from PIL import Image
+
+    tiles = []
+    for file, factor in PHOTOS.values():
+        with Image.open(packaged_file("skimage", f"data/{file}")) as photo:
+            tiles.append(_detailed(np.asarray(photo.convert("RGB").reduce(factor))))
     labels = np.repeat(np.arange(len(PHOTOS)), [len(some) for some in tiles])
     images, tests = np.concatenate(tiles), ranks_in_class(labels)[0] % TEST_SHARE == TEST_SHARE - 1
     # The photographs are public, so that their statistics reveal nothing about a client.
@@ -116,14 +119,6 @@ def _reduced(square: NDArray[np.uint8]) -> NDArray[np.uint8]:
     fine = square.repeat(factor, 0).repeat(factor, 1).reshape(TILE, BLOCK // TILE, TILE, BLOCK // TILE, 3)
     means: NDArray[np.uint8] = fine.mean(axis=(1, 3)).round().astype(np.uint8)
     return means
-
-
-def _read_photo(path: Path, factor: int) -> NDArray[np.uint8]:
-    from PIL import Image
-
-    with Image.open(path) as photo:
-        pixels: NDArray[np.uint8] = np.asarray(photo.convert("RGB").reduce(factor))
-        return pixels
 
 
 def packaged_file(package: str, file: str) -> Path:

@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from attacks.attributes.property_inference import majority
 from attacks.local_model import shared_tensors
-from clients.federated.kept_examples import KeptExamples
 from clients.federated.plan import FederatedPlan
 from clients.task.batches import join
 from clients.task.client import Client
+from clients.task.local_data import LocalData
 from clients.task.task import Plan, load_weights
 from clients.task.truths import Probed, Truths, rows
-from clients.training.evaluation import device, evaluate
-from clients.training.sgd import batches, plain_training, train_on
+from clients.training.evaluation import device, evaluate, set_eval
+from clients.training.sgd import batches, plain_training, protect_gradient, train_on
 from defenses.base import Batch, Training, TrainingDefense, Update
-from defenses.pipeline import Pipeline
 from defenses.random_draws import Key, generator_for
 
 Ledger = dict[str, dict[str, Any]]
@@ -68,6 +66,23 @@ class LocalResult:
 def _judged(plan: Plan) -> nn.Module:
     """The model into which evaluations load their weights: building one for each of a thousand clients takes longer."""
     return plan.build_model().to(device())
+
+
+class KeptExamples(Dataset[tuple[Tensor, Tensor]]):
+    """A client's training examples for a loader, read when they are asked for."""
+
+    def __init__(self, data: LocalData) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return self._data.num_train
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        batch = self._data.kept(torch.tensor(indices, dtype=torch.long))
+        return list(zip(batch.images, batch.targets, strict=True))
 
 
 class LocalClient(Client):
@@ -271,25 +286,6 @@ class LocalClient(Client):
                 f"lower learning-rate (now {self.task.learning_rate:g})"
             )
         return self.pipeline.protect_update(update, (*key, "update"))
-
-
-def protect_gradient(pipeline: Pipeline, model: nn.Module, key: Key) -> None:
-    """Defences per step, in place: the optimizer sees nothing else."""
-    held = {name: weight for name, weight in model.named_parameters() if weight.grad is not None}
-    gradient = {name: weight.grad for name, weight in held.items() if weight.grad is not None}
-    for name, protected in pipeline.protect_gradient(gradient, key).items():
-        held[name].grad = protected
-
-
-def set_eval(model: nn.Module, *, keep_hooked: bool = False) -> None:
-    """Put a model into eval mode in place: BatchNorm uses its running statistics, dropout is off.
-
-    With ``keep_hooked``, layers with weights of their own stay in train mode, because Opacus collects gradients per example
-    in no other; none of those that it knows computes anything else there.
-    """
-    for module in [model, *model.modules()]:
-        own = next(module.parameters(recurse=False), None) is not None
-        module.training = keep_hooked and own and not isinstance(module, _BatchNorm)
 
 
 def _without_empty(ledger: Ledger) -> Ledger:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
 from attacks.scoring.roc import auc
-from clients.federated.client import TrainingError, protect_gradient
+from clients.federated.client import TrainingError
 from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.audits import AuditBatches
 from clients.split.batches import SplitBatches, smashed
@@ -28,6 +28,7 @@ from clients.task.task import load_weights
 from clients.task.truths import Truths
 from clients.training.evaluation import device
 from clients.training.optimizer_state import flat_state, load_flat_state
+from clients.training.sgd import protect_gradient
 from defenses.base import Update
 from defenses.random_draws import generator_for
 

@@ -16,6 +16,8 @@ from clients.data.card import DataCard
 from clients.task.task import Plan
 from clients.training.evaluation import device
 from defenses.base import Batch, Training
+from defenses.pipeline import Pipeline
+from defenses.random_draws import Key
 
 
 def soft_cross_entropy(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
@@ -82,3 +84,11 @@ def train_on(
         training.optimizer.step()
         total, seen, step = total + float(loss.detach()) * len(batch), seen + len(batch), step + 1
     return total / max(seen, 1), step
+
+
+def protect_gradient(pipeline: Pipeline, model: nn.Module, key: Key) -> None:
+    """Defences per step, in place: the optimizer sees nothing else."""
+    held = {name: weight for name, weight in model.named_parameters() if weight.grad is not None}
+    gradient = {name: weight.grad for name, weight in held.items() if weight.grad is not None}
+    for name, protected in pipeline.protect_gradient(gradient, key).items():
+        held[name].grad = protected

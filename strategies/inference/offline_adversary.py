@@ -60,7 +60,10 @@ class OfflineAdversaries:
             if cut in self._kept:
                 assert sensitive is not None  # What was trained had values.
                 network = builder(self.architecture, int(sensitive.max()) + 1, 0)
-                self._found[cut] = _restored(self._kept[cut], network)
+                kept = dict(self._kept[cut])
+                held, right, most = kept.pop(HELD).tolist()
+                network.load_state_dict(kept)
+                self._found[cut] = OfflineAdversary(network.eval().requires_grad_(False), right, most, int(held))
                 return self._found[cut]
             knowledge = unprotected_knowledge(Examples(examples, sensitive), plan, model, builder, QUERY.train(plan))
             recipe = AttributeInference(architecture=self.architecture, training=STATIC, iterations=self.iterations)
@@ -88,9 +91,3 @@ class OfflineAdversaries:
         """Goes on from what ``tensors`` gave; what is known already stays."""
         for cut in {name.partition("/")[0] for name in tensors} - set(self._found):
             self._kept[cut] = part_of(tensors, f"{cut}/")
-
-
-def _restored(kept: Mapping[str, Tensor], network: nn.Module) -> OfflineAdversary:
-    held, accuracy, majority = kept[HELD].tolist()
-    network.load_state_dict({name: tensor for name, tensor in kept.items() if name != HELD})
-    return OfflineAdversary(network.eval().requires_grad_(False), accuracy, majority, int(held))
