@@ -23,16 +23,14 @@ _HASH = re.compile(r"[0-9a-f]{1,8}\Z")
 def criteo(path: Path, fields: str = "categorical", limits: tuple[int, int] = (0, 0)) -> Source:
     """The labelled file of Kaggle's contest (``train.txt``): tab-separated, missing values empty.
 
-    The first nine tenths train, in the order of the file, which is that of time; the rest tests. The shuffling paper names another
-    publication of the same columns, the terabyte click logs.
+    The first nine tenths train, in the order of the file, which is that of time; the rest tests. The shuffling paper names
+    another publication of the same columns, the terabyte click logs.
 
     Args:
         path: The file.
-        fields: A key of ``FIELDS``: "categorical" is the shuffling paper's 26 fields, "all" puts the 13 numbers in buckets before.
+        fields: A key of ``FIELDS``: "categorical" is the shuffling paper's 26 fields, "all" puts the 13 numbers in buckets
+            before.
         limits: Of both parts the first lines alone are read, so many; 0: all. Memory grows with these, not with the file.
-
-    Raises:
-        DataError: When the file is damaged, or too short for two parts.
 
     Source: Criteo Labs, Kaggle Display Advertising Challenge, 2014.
     """

@@ -59,17 +59,11 @@ def train_on(
     enter: Callable[[Batch, int], Batch] = lambda batch, _: batch,
     protect: Callable[[int], None] = lambda _: None,
 ) -> tuple[float, int]:
-    """Take a step for each batch.
+    """Take a step for each batch of images (B, C, H, W) in [0, 1] and soft targets (B, K); one without examples is a step as
+    well.
 
-    Args:
-        training: Its model is changed in place.
-        found: (images (B, C, H, W) in [0, 1], soft targets (B, K)); one without examples is a step as well.
-        card: Normalises the images.
-        enter: (batch, number of the step) -> what enters the model.
-        protect: Changes the gradient of a step in place.
-
-    Returns:
-        The mean loss per example, and the number of steps.
+    ``enter`` maps a batch and the number of the step to what enters the model, ``protect`` changes the gradient of a step in
+    place. Returns the mean loss per example, and the number of steps.
     """
     total, seen, step = 0.0, 0, 0
     for images, targets in found:

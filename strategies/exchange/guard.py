@@ -101,15 +101,8 @@ class GuardedExchange:
     ) -> Answers:
         """The usable ones among replies; each of the others costs a row, and so does what they leave out.
 
-        A client that refuses the question has not failed: the share is of the others.
-
-        Args:
-            task: Orders of the round.
-            message_type: Of what was asked.
-            asked: Partitions that were asked.
-            replies: Partition -> its reply, if it came.
-            fault_in: What else than an error makes a reply useless; None: nothing.
-            at_least: Share that must be usable, in place of ``min_usable``.
+        A client that refuses the question has not failed: the share ``at_least`` (else ``min_usable``) is of the others.
+        ``fault_in`` says what else than an error makes a reply useless.
 
         Raises:
             TooFewReplies: When too few can be used.

@@ -132,19 +132,12 @@ class CuriousFedAvg(FedAvg):
     ) -> Result:
         """Flower's loop over the rounds; before it the initial model is evaluated, behind it the final one is attacked.
 
-        Returns when all attacks are scored.
-
-        Args:
-            grid: The auditor's, or one that carries messages to the same nodes.
-            initial_arrays: See the method of that name.
-            num_rounds: As many as ``plan.rounds``, which clients plan by (a privacy budget, for one).
-            timeout: Seconds to wait for the replies to training and evaluation.
-            train_config: Further values for the clients' training messages; those that this strategy sets come first.
-            evaluate_config: The same for evaluation.
-            evaluate_fn: The server's own evaluation of a round's model.
+        Returns when all attacks are scored. ``grid`` is the auditor's, or one that carries messages to the same nodes. Values of
+        ``train_config`` and ``evaluate_config`` that this strategy sets itself come first. ``evaluate_fn`` is the server's own
+        evaluation of a round's model.
 
         Raises:
-            ValueError: When the plan is for another number of rounds.
+            ValueError: When ``num_rounds`` is not ``plan.rounds``, which clients plan by (a privacy budget, for one).
             TooFewReplies: When a round leaves too few usable replies.
         """
         if num_rounds != self.plan.rounds:

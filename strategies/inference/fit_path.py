@@ -52,26 +52,15 @@ def fit_with_path(
     """``pipeline.fit(context, key)``, with rows of what it is on the way, measured on images that nothing here has learned from.
 
     Rows "path-server-accuracy" and, where the images have a sensitive attribute, "path-adversary-accuracy", with n, the exact
-    interval, and as further columns "axis" ("epochs", "components") and "position"; those without a position are of
-    unprotected features. None where nothing is kept to measure on, or what learns has no path.
+    interval, and as further columns "axis" ("epochs", "components") and "position"; those without a position are of unprotected
+    features. None where nothing is kept to measure on, or what learns has no path.
 
     Of a delta autoencoder also what it learns to imitate: "masked-share", the mean share of an image that is masked, and
-    "masked-server-accuracy" and "masked-adversary-accuracy", the accuracies on the masked images. Those two are the limit of
-    any autoencoder that is fitted to these masks; longer training does not hide what they leave.
+    "masked-server-accuracy" and "masked-adversary-accuracy", the accuracies on the masked images. Those two are the limit of any
+    autoencoder that is fitted to these masks; longer training does not hide what they leave.
 
-    Args:
-        pipeline: The clients' defences, not yet fitted.
-        context: What they learn from.
-        key: Of the fit's draws.
-        model: The trained model in two halves.
-        cut: Where it is cut.
-        own: The server's images, the same object for all pipelines of the run.
-        task: Orders of the round.
-        rows: Where the rows go.
-        recipe: The run's static adversary, one for all pipelines of the run; None takes ``ADVERSARY``.
-
-    Raises:
-        DefenseError: When a defence cannot learn from these features, with the reason.
+    All pipelines of a run share ``own``, the server's images, and ``recipe``, its static adversary; None takes ``ADVERSARY``.
+    ``DefenseError`` says why a defence cannot learn from these features.
     """
     if not len(own.kept) or not pipeline.path_axis:
         return pipeline.fit(context, key)
