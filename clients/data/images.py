@@ -24,11 +24,7 @@ class DataError(ValueError):
 
 
 class MissingDataError(DataError):
-    """Data that is not where it was looked for.
-
-    The message names the setting of its ``directory``, and one that lets it be fetched, if any; commands have settings of
-    their own.
-    """
+    """Data that is not where it was looked for; the message names the settings of its directory and of a download."""
 
     def __init__(self, found: str, directory: str = "data-dir", download: str = "") -> None:
         super().__init__(f"{found}; set {directory} to the directory that holds it{download and f', or {download}'}")

@@ -66,18 +66,22 @@ def photos() -> Source:
     dropped (``MIN_DETAIL``), and of the others at most ``MOST_TILES`` are kept of a photograph, evenly spaced. Every fifth of
     these tests: training and test tiles are of one distribution, as members and non-members must be.
     """
-    from PIL import Image
-
-    tiles = []
-    for file, factor in PHOTOS.values():
-        with Image.open(packaged_file("skimage", f"data/{file}")) as photo:
-            tiles.append(_detailed(np.asarray(photo.convert("RGB").reduce(factor))))
+    tiles = [_detailed(photograph(name)) for name in PHOTOS]
     labels = np.repeat(np.arange(len(PHOTOS)), [len(some) for some in tiles])
     images, tests = np.concatenate(tiles), ranks_in_class(labels)[0] % TEST_SHARE == TEST_SHARE - 1
     # The photographs are public, so that their statistics reveal nothing about a client.
     mean, std = (tuple(float(v) for v in f(images[~tests] / 255, axis=(0, 2, 3))) for f in (np.mean, np.std))
     train, test = (array_part(images[part], labels[part]) for part in (~tests, tests))
     return Source(train, test, tuple(PHOTOS), mean, std)
+
+
+def photograph(name: str) -> NDArray[np.uint8]:
+    """A photograph (H, W, 3) of ``PHOTOS``, reduced."""
+    from PIL import Image
+
+    file, factor = PHOTOS[name]
+    with Image.open(packaged_file("skimage", f"data/{file}")) as photo:
+        return np.asarray(photo.convert("RGB").reduce(factor))
 
 
 def tile_boxes(height: int, width: int) -> list[Box]:

@@ -35,10 +35,7 @@ ROUNDS = f"{KEY} rounds"
 def checks_models(context: Context, client: LocalClient) -> bool:
     """Whether this node refuses models that are not the agreed one.
 
-    By its own key; else a deployed node does, and a simulated one where the experiment says so.
-
-    Raises:
-        ValueError: When the key is neither true nor false.
+    Its own key (true or false) decides; else a deployed node does, and a simulated one where the experiment says so.
     """
     chosen: Any = context.node_config.get(KEY)
     if chosen is None:

@@ -130,12 +130,12 @@ class LocalClient(Client):
 
     def trained_on(self) -> Tensor:
         """Positions (n,), int64 and ascending, of the training examples that this round's training update depends on."""
-        everyone = torch.arange(self.data.num_train)
+        every = torch.arange(self.data.num_train)
         if not self.task.plan.local_steps:
-            return everyone
-        drawn = everyone[torch.isin(everyone, torch.cat(list(self._drawn())))]
+            return every
+        drawn = every[torch.isin(every, torch.cat(list(self._drawn())))]
         # Poisson sampling may draw no example, and a score needs one.
-        return drawn if len(drawn) else everyone
+        return drawn if len(drawn) else every
 
     def trained_views(self) -> Probed:
         """The examples of ``trained_on`` as they first entered this round's training.
@@ -162,9 +162,9 @@ class LocalClient(Client):
 
     def _drawn(self) -> Iterator[Tensor]:
         """Positions (b,) of the examples in each batch of this round's training: the draws of ``train`` without its images."""
-        everyone = torch.arange(self.data.num_train)
+        every = torch.arange(self.data.num_train)
         key = self.data.key("train", self.task.round)
-        training = self._training(self.task.plan.build_model(), TensorDataset(everyone, everyone), {}, key)
+        training = self._training(self.task.plan.build_model(), TensorDataset(every, every), {}, key)
         return (positions for positions, _ in batches(training, self.task.plan.local_steps))
 
     def probe(self, weights: Mapping[str, Tensor], ledger: Ledger, question: int = 0) -> LocalResult:

@@ -97,7 +97,7 @@ def _limit(message: Message, context: Context) -> tuple[str, float]:
 
 
 def refusals(message: Message, context: Context, call_next: Call) -> Message:
-    """Turns a refused question into an error reply of its own code, so that the server can tell it from a failure."""
+    """Turn a refused question into an error reply of its own code, which the server distinguishes from a failure."""
     try:
         return call_next(message, context)
     except RefusedError as refused:

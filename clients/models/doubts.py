@@ -52,7 +52,7 @@ def doubts(model: nn.Module, input_shape: Shape) -> list[str]:
     disturb(disturbed)  # A last layer of zeros would hide what stands before it.
     found = set[str]()
     for one in (copy.deepcopy(model), disturbed):
-        with torch.no_grad(), suppress(Exception):  # Whatever fails here, other trials tell.
+        with torch.no_grad(), suppress(Exception):  # Other trials report whatever fails here.
             one.eval()
             if not _equal(*(_answers(one, images, seed) for seed in SEEDS)):
                 found.add(RANDOM)

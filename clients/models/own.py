@@ -35,12 +35,9 @@ def own_factory(name: str) -> Callable[..., Any] | None:
 
 
 def build_own_model(name: str, factory: Callable[..., Any], num_classes: int, input_shape: Shape) -> nn.Module:
-    """Call a factory, and prove that it makes a classifier of such images which can be trained and attacked.
+    """Call a factory, and prove that it makes a classifier of such images which can be trained and attacked; else ``ModelError``.
 
     The factory gets ``num_classes`` and ``input_shape`` (C, H, W), each where it has a parameter of that name.
-
-    Raises:
-        ModelError: When it cannot be called so, or what it returns is no classifier.
     """
     if isinstance(factory, nn.Module):
         raise ModelError(f"model {name!r} is a model already; name a class or function that builds it")

@@ -64,9 +64,6 @@ def normalisation(name: str, channels: int) -> Statistics:
     """Mean and standard deviation of each of 1 or 3 channels that the published weights ``name`` of ``NORMALISATIONS`` expect.
 
     A grey image has the means over the three channels: exact for "efficientnet-lite0", whose channels have the same; else near.
-
-    Raises:
-        ModelError: When the images have another number of channels.
     """
     mean, std = NORMALISATIONS[name]
     if channels == len(mean):

@@ -57,7 +57,7 @@ def load_pretrained(whole: nn.Module, path: str) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _read(file: Path, _modified: int) -> Mapping[str, Tensor]:
-    """A file's weights but those that are dropped; the modification time tells versions of the file apart."""
+    """A file's weights but those that are dropped, cached by the modification time."""
     from timm.models import load_state_dict
 
     try:

@@ -83,12 +83,9 @@ def absolute(name: str) -> str:
 
 
 def own_code(name: str) -> Callable[..., Any]:
-    """The class or function that a name means.
+    """The class or function that a name means; ``OwnCodeError`` where there is no such file, module or name.
 
     To be called before anything is seeded: a file may draw when it is imported, which happens once in a process.
-
-    Raises:
-        OwnCodeError: When there is no such file, module or name.
     """
     place, _, attribute = name.rpartition(":")
     if not _is_file(place) and ":" in place:

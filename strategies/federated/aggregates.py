@@ -50,7 +50,7 @@ class SecureSums:
                     task, metric=WITHHELD, value=hidden, n=len(groups), status="failed",
                     message=f"of {hidden} groups of {size} clients fewer than two answered: no sum of one is revealed",
                 )  # fmt: skip
-            # A group is who answered: sums over fewer clients are told apart.
+            # A group is the clients that answered: sums over fewer have attacks of their own.
             for count in range(size, min(size, 2) - 1, -1):
                 sums = [
                     total

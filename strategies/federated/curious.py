@@ -303,7 +303,7 @@ class CuriousFedAvg(FedAvg):
         return self.exchange.messages("evaluate", self._contents(server_round, arrays, asked, config))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Means over the clients' test examples, and a row for each; who cannot evaluate leaves a row and ends nothing."""
+        """Means over the clients' test examples, and a row for each; a client that cannot evaluate ends nothing."""
         task, received = self.plan.at(server_round), self.exchange.by_partition(replies)
         good = self._guarded.check(
             task, "evaluate", sorted(self.exchange.nodes), received, fault_in_report, at_least=0.0

@@ -67,7 +67,9 @@ class _Updates(Kind):
     seen: ClassVar[type[Seen]] = SeenUpdate
 
     def suits(self, attack: Attack[Any, Any]) -> bool:
-        """Whether it attacks updates, and guesses what is guessed of them; who sends a model reads the answer to that only."""
+        """Whether it attacks updates, and guesses what is guessed of them; attacks that send a model read the answer to that
+        only.
+        """
         first = stages_of(attack)[0]
         if issubclass(ManipulatedProbe, self.observation) or issubclass(first.observes, ManipulatedProbe):
             return first.observes is self.observation

@@ -136,9 +136,8 @@ class InferenceServer:
         )  # fmt: skip
 
     def fitted(self, task: Task, model: CutModel) -> Pipeline:
-        """The pipeline after what learns has learned, from the server's own images; itself where nothing does.
-
-        Leaves rows and pictures of how it learned.
+        """The pipeline after its fit to the server's own images; itself where nothing learns. Leaves rows and pictures of the
+        fit.
 
         Raises:
             AttackError: When a defence needs an adversary, and there is nothing to train one on.

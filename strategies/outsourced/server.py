@@ -160,7 +160,7 @@ class OutsourcedServer:
         row(task, metric="server-seconds", value=seconds)
 
     def evaluate_round(self, server_round: int) -> None:
-        """Means over the clients' test examples, and a row for each; who cannot evaluate leaves a row and ends nothing."""
+        """Means over the clients' test examples, and a row for each; a client that cannot evaluate ends nothing."""
         task = self.plan.at(server_round)
         content = RecordDict({"config": self.exchange.config(task), "arrays": to_record(self.training.weights())})
         asked = dict.fromkeys(self.sizes, content)

@@ -1,4 +1,4 @@
-"""Evaluation of a split model: clients send test images as smashed data, the server returns logits, clients count who was right."""
+"""Evaluation of a split model: clients send test images as smashed data, the server returns logits, clients count right answers."""
 
 from __future__ import annotations
 

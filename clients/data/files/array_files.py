@@ -120,12 +120,9 @@ def _array(pickled: _PickledType) -> NDArray[np.uint8]:
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """Read a pickled dictionary of arrays of bytes, numbers and texts, as Python 2 wrote it; refuse everything else.
+    """Read a pickled dictionary of arrays of bytes, numbers and texts, as Python 2 wrote it; ``DataError`` for everything else.
 
     torchvision's reader would run whatever a file says, and calls a damaged file "not found".
-
-    Raises:
-        DataError: When the file is damaged or asks for more.
     """
     try:
         with path.open("rb") as file:

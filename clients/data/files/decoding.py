@@ -27,12 +27,9 @@ class Decoded:
 
 
 def decode(path: Path) -> Tensor:
-    """Read any picture that Pillow can: uint8 (1, C, H, W) with C = 1 when its channels are equal, else 3.
+    """Read any picture that Pillow can: uint8 (1, C, H, W) with C = 1 when its channels are equal, else 3; else ``DataError``.
 
     A rotation noted by the camera is applied, transparency is dropped, and 16-bit grey is scaled to 8 bits.
-
-    Raises:
-        DataError: When the file is missing, damaged, or holds no grey or colour levels.
     """
     try:
         return decode_noted(path).image
