@@ -47,10 +47,9 @@ class _GivenData(LocalData):
 
 
 def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
-    """A model trained on one batch of examples as clients train theirs, in as many rounds and under the same pipeline; in eval
-    mode.
+    """A model trained on one batch of examples as clients train theirs, in as many rounds and under the same pipeline.
 
-    The weights and the training follow from ``seed``, which touches no seed of a client.
+    It is in eval mode. Its weights and its training follow from ``seed``, which touches no seed of a client.
     """
     # Streams that no client has: clients' partitions count from 0.
     own_seed = int(torch.randint(2**31, (), generator=generator_for("alone", plan.seed, seed)))

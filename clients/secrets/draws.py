@@ -42,8 +42,7 @@ class ForgottenError(RuntimeError):
 
 @dataclass(frozen=True)
 class Note:
-    """A nonce of 64 hexadecimal digits, and what it was drawn for: ``count`` numbers (of batches, of audit targets) from
-    ``first`` on.
+    """A nonce of 64 hexadecimal digits, and what it was drawn for: ``count`` batches or audit targets from ``first`` on.
 
     ``kind`` is one of ``RENEWED``, ``about`` the digest of the pipeline's text, ``round`` the server's.
     """
@@ -63,9 +62,7 @@ class Note:
 
 @dataclass
 class Notebook:
-    """The nonces of one node in one run, newest last; ``keep`` receives them as text at every draw, and ``text`` is its last
-    one.
-    """
+    """The nonces of one node in one run, newest last; ``keep`` receives them as text at every draw, ``text`` is its last one."""
 
     text: str = field(repr=False)
     keep: Callable[[str], None] = field(repr=False)
@@ -91,9 +88,7 @@ class Notebook:
 
 @dataclass(frozen=True)
 class Draws:
-    """The start of all random streams of one client: a secret, and a real node's nonces; a simulation has none, and draws
-    repeat.
-    """
+    """The start of all random streams of one client: a secret, and a real node's nonces; in a simulation draws repeat."""
 
     secret: bytes = field(repr=False)
     notebook: Notebook | None = field(default=None, repr=False)

@@ -146,8 +146,7 @@ class _Measure:
 def static_adversary(
     model: CutModel, cut: str, own: OwnImages, task: Task, recipe: AttributeInference | None = None
 ) -> Answer | None:
-    """Classify the sensitive attribute from unprotected features; trained on what the server learns from, once for each cut of a
-    run.
+    """Classify the sensitive attribute from unprotected features; trained on the server's images, once for each cut of a run.
 
     None where the images have no such attribute, only one value of it, or are too few.
     """
