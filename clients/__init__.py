@@ -6,11 +6,11 @@ from pathlib import Path
 
 if Path(sys.argv[0]).stem == "flwr-simulation":
     # Ray puts the driver's working directory first on every worker's path, and a Flower simulation inherits that directory
-    # from whoever first started the local runtime: workers would import the `clients` package of another checkout, without
+    # from the first process that started the local runtime: workers would import the `clients` package of another checkout, without
     # an error. The ClientApp is imported in the driver before Ray starts, so moving there makes them find this very bundle.
     os.chdir(Path(__file__).resolve().parents[1])
 
-    # In the simulation of a plain `flwr run`, Ray would listen on every address of the machine, and obey anybody.
+    # In the simulation of a plain `flwr run`, Ray would listen on every address of the machine, and obey any process.
     if "RAY_ADDRESS" not in os.environ:
         from clients.process.ray_cluster import keep_ray_here
 

@@ -11,9 +11,8 @@ type               content                                             reply
 ``query.audit``    ``guesses``: see ``clients.scoring.guesses``               ``metrics``: scores; ``pictures`` when shared
 =================  ==================================================  ==================================================
 
-Probes and audits are answered as the node's own configuration allows (``clients.secrets.policy``). A refused question gets
-an error of
-the code ``REFUSED``; an answer that leaves out a part carries ``withheld``: key of the configuration -> reason.
+Probes and audits are answered as the node's own configuration allows (``clients.secrets.policy``). A refused question gets an error
+of the code ``REFUSED``; an answer that leaves out a part carries ``withheld``: key of the configuration -> reason.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def setup(message: Message, context: Context) -> Message:
     sizes = {"partition": partition, "train-examples": client.data.num_train, "test-examples": client.data.num_test}
     if empty := [name for name, size in sizes.items() if name != "partition" and not size]:
         raise RuntimeError(f"partition {partition} has no {empty[0]}; use fewer clients or another partition")
-    # A wrong value is told before the run, not in its middle.
+    # A wrong value ends the set-up, not the middle of the run.
     answers_of(context)
     reported = _reported(context, client)
     if "indices" not in message.content:  # else the server dealt the examples out, and counted them

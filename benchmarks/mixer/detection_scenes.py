@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clients.data.images import ImageData, to_float
-from clients.data.packaged import PHOTOS, _read_photo, packaged_file
+from clients.data.packaged import PHOTOS, photograph
 
 PARTS = ("train", "auxiliary", "validation", "test")
 """Scenes of the clients, of the server, to choose a confidence on, and to be judged on; of each photograph a quarter each."""
@@ -143,8 +143,7 @@ def background(part: str, size: int, stream: torch.Generator) -> Tensor:
 @functools.cache
 def _photo(name: str) -> Tensor:
     """A photograph of the ``photos`` data set before it is cut into tiles, (3, H, W) in [0, 1]."""
-    file, factor = PHOTOS[name]
-    pixels = torch.from_numpy(_read_photo(packaged_file("skimage", f"data/{file}"), factor).copy())
+    pixels = torch.from_numpy(photograph(name).copy())
     return to_float(pixels.permute(2, 0, 1))
 
 

@@ -1,7 +1,6 @@
 """Data with two attributes of each example: the one that is asked for, and a sensitive one that should stay private.
 
-Examples are balanced over the four combinations of two binary attributes, so that neither attribute says anything about the
-other.
+Examples are balanced over the four combinations of two binary attributes, so that neither attribute says anything about the other.
 """
 
 from __future__ import annotations
@@ -30,9 +29,6 @@ def binary_attribute(name: str, text: str, titles: Sequence[str]) -> tuple[Label
 
     Returns:
         Class -> 0, 1, or -1 for a class that is in neither group: (len(titles),); and the names of both groups.
-
-    Raises:
-        DataError: When the text is no such attribute.
     """
     groups = text.split("-")
     digits = "".join(groups)
@@ -51,11 +47,7 @@ def binary_attribute(name: str, text: str, titles: Sequence[str]) -> tuple[Label
 
 
 def balanced(name: str, primary: Labels, sensitive: Labels) -> Rows:
-    """Rows, sorted, with equally many of each combination of two binary attributes (N,): of each, the first in order.
-
-    Raises:
-        DataError: When a combination does not occur; ``name`` says what the examples are.
-    """
+    """Rows, sorted, with equally many of each pair of binary attributes (N,); ``DataError`` where a pair is missing."""
     joint = 2 * primary + sensitive
     counts = np.bincount(joint, minlength=4)
     if counts.min() == 0:
@@ -75,10 +67,7 @@ def paired(name: str, primary: Labels, sensitive: Labels, generator: np.random.G
 
     Returns:
         Rows of the first and of the second source, as many as both allow; combinations take turns in the order of
-            ``COMBINATIONS``, so that every beginning is balanced too.
-
-    Raises:
-        DataError: When a value of an attribute has fewer than two examples.
+            ``COMBINATIONS``, so that every beginning is balanced too. A value with fewer than two examples is a ``DataError``.
     """
     pools = [[generator.permutation(np.flatnonzero(values == v)) for v in (0, 1)] for values in (primary, sensitive)]
     # Each value is in two combinations.

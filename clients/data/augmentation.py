@@ -38,9 +38,7 @@ def random_crop_and_flip(images: Tensor, padding: int, flip: bool, generator: to
 
 
 def mean_view(images: Tensor, padding: int, flip: bool) -> Tensor:
-    """Expectation of ``random_crop_and_flip``: every pixel of (B, C, H, W) averaged over the (2 padding + 1)^2 shifts and the
-    mirror.
-    """
+    """Expectation of ``random_crop_and_flip`` (B, C, H, W): the mean over the (2 padding + 1)^2 shifts and the mirror."""
     if padding:
         images = F.avg_pool2d(F.pad(images, [padding] * 4), 2 * padding + 1, stride=1)
     return (images + images.flip(-1)) / 2 if flip else images

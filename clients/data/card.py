@@ -44,11 +44,7 @@ class DataCard:
 
     @classmethod
     def from_json(cls, text: str) -> DataCard:
-        """Read a card that was written as a JSON object.
-
-        Raises:
-            ValueError: When it is none.
-        """
+        """Read a card that was written as a JSON object; ``ValueError`` when it is none."""
         try:
             return cls.from_mapping(read_json(text))
         except RecursionError:  # nested deeper than Python goes
@@ -56,11 +52,7 @@ class DataCard:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> DataCard:
-        """Read a card whose tuples have become lists.
-
-        Raises:
-            ValueError: Naming the value that no data set has.
-        """
+        """Read a card whose tuples have become lists; ``ValueError`` for a value that no data set has."""
         needed = {spec.name for spec in fields(cls) if spec.default is MISSING}
         if not isinstance(values, Mapping) or not needed <= set(values) <= set(_CHECKS):
             raise ValueError(f"the card is no object of {', '.join(_CHECKS)}: {str(values)[:120]!r}")

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from clients.data.attributes import binary_attribute, paired
-from clients.data.images import DataError, Labels, Part, Source, array_part
+from clients.data.images import DataError, Part, Source, array_part
 from clients.data.packaged import PHOTOS, mnist_5k, packaged_file, photos
 
 SEED = 20_240_229
@@ -57,7 +57,8 @@ def garment_digit(name: str, fashion: Source, option: str) -> Source:
         first, second = paired(name, garment[cloth.labels], digit[number.labels], generator)
         images = cloth.read(first, 0).numpy(), number.read(second, 0).numpy()
         frames = _quadrants(*images, generator)
-        parts.append(_two_labels(frames, garment[cloth.labels[first]], digit[number.labels[second]]))
+        part = array_part(frames, garment[cloth.labels[first]])
+        parts.append(replace(part, sensitive=digit[number.labels[second]]))
     return _source(parts, garments, numbers)
 
 
@@ -92,7 +93,8 @@ def photo_face(name: str, option: str) -> Source:
         first, second = paired(name, kind[tile.labels], faces[chosen], generator)
         frames = tile.read(first, 0).numpy().repeat(FRAME // 32, 2).repeat(FRAME // 32, 3)
         _paste(frames, pictures[chosen][second], generator)
-        parts.append(_two_labels(frames, kind[tile.labels[first]], faces[chosen][second]))
+        part = array_part(frames, kind[tile.labels[first]])
+        parts.append(replace(part, sensitive=faces[chosen][second]))
     return _source(parts, kinds, ("no face", "face"))
 
 
@@ -119,12 +121,8 @@ def _paste(frames: NDArray[np.uint8], pictures: NDArray[np.uint8], generator: np
         frame[:, top : top + height, left : left + width] = picture
 
 
-def _two_labels(frames: NDArray[np.uint8], primary: Labels, sensitive: Labels) -> Part:
-    return replace(array_part(frames, primary), sensitive=sensitive)
-
-
 def _source(parts: list[Part], names: tuple[str, str], sensitive_names: tuple[str, str]) -> Source:
-    # The pictures are public, so that their statistics tell nothing about a client.
+    # The pictures are public, so that their statistics reveal nothing about a client.
     frames = parts[0].read(np.arange(len(parts[0].labels)), 0).to(torch.float32) / 255
     mean, std = (tuple(values.tolist()) for values in (frames.mean((0, 2, 3)), frames.std((0, 2, 3))))
     return Source(parts[0], parts[1], names, mean, std, sensitive_names=sensitive_names)

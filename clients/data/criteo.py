@@ -32,9 +32,6 @@ def criteo(path: Path, fields: str = "categorical", limits: tuple[int, int] = (0
             before.
         limits: Of both parts the first lines alone are read, so many; 0: all. Memory grows with these, not with the file.
 
-    Raises:
-        DataError: When the file is damaged, or too short for two parts.
-
     Source: Criteo Labs, Kaggle Display Advertising Challenge, 2014.
     """
     if fields not in FIELDS:

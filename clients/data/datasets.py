@@ -78,14 +78,13 @@ def load_dataset(
 
     Args:
         name: See ``dataset_names``; or ``file.py:function`` or ``package.module:function`` (``clients.data.own``). An option
-            follows a colon: ``celeba:Male``, ``lfw:50``. With two attributes, ``celeba:Male,Smiling``, examples carry
-            sensitive labels and are balanced over the combinations; with more, or ``celeba:all``, each example has a vector
-            of labels.
+            follows a colon: ``celeba:Male``, ``lfw:50``. With two attributes, ``celeba:Male,Smiling``, examples carry sensitive
+            labels and are balanced over the combinations; with more, or ``celeba:all``, each example has a vector of labels.
         data_dir: Directory of the files; "" means ``~/.cache/fedveil`` (and, for fashion-mnist, the system's copy).
         download: Fetch missing files into it with torchvision or scikit-learn, which check their digests.
         image_size: Side in pixels; pictures are cut to their central square and scaled. 0 keeps their size.
-        train_limit: At most so many training images, with the class proportions of all (the first lines of criteo's file); 0
-            for all.
+        train_limit: At most so many training images, with the class proportions of all (the first lines of criteo's file); 0 for
+            all.
         test_limit: Likewise for test images.
         image_memory: GiB of decoded images that a part may hold; those of a larger part are read when they are asked for.
 
@@ -200,23 +199,7 @@ def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> I
     channels = max(train.images.shape[1], test.images.shape[1])
     train, test = (with_channels(part, channels) for part in (train, test))
     mean, std = (values * channels if len(values) == 1 else values for values in (source.mean, source.std))
-    return ImageDataset(
-        name,
-        train,
-        test,
-        len(source.class_names),
-        source.class_names,
-        mean,
-        std,
-        sensitive_names=source.sensitive_names,
-        notes=source.notes,
-        columns=source.columns,
-        cardinalities=source.cardinalities,
-    )
-
-
-def _attributes_of_celeba(option: str) -> int:
-    return 40 if option == picture_files.ALL else option.count(",") + 1
+    return ImageDataset(name, **vars(source) | {"train": train, "test": test, "mean": mean, "std": std})
 
 
 WITHOUT_FILES = frozenset({"mnist-5k", "photos", "photo-face"})
@@ -263,7 +246,7 @@ _SOURCES: dict[str, DataSource] = {
         file_sets.celeba,
         "CelebA faces by one attribute, celeba:Smiling by default, by two, or (split only) by three or more at once, "
         "celeba:all for all 40 (Liu et al. 2015); wants an image-size",
-        attributes=_attributes_of_celeba,
+        attributes=lambda option: 40 if option == picture_files.ALL else option.count(",") + 1,
         option="Smiling",
     ),
     "lfw": DataSource(

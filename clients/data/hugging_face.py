@@ -13,7 +13,6 @@ from clients.data.own import source_of
 if TYPE_CHECKING:
     from datasets import Dataset  # type: ignore[import-untyped]
 
-PARTS = ("train", "test")
 TEST_PARTS = ("test", "validation")
 """What may stand for the test part, in order: some publish theirs without classes under another name."""
 

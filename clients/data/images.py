@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,13 +24,7 @@ class DataError(ValueError):
 
 
 class MissingDataError(DataError):
-    """Data that is not where it was looked for.
-
-    Args:
-        found: What is missing where.
-        directory: The setting that names the directory; commands have settings of their own.
-        download: The setting that lets it be fetched; "" where there is none.
-    """
+    """Data that is not where it was looked for; the message names the settings of its directory and of a download."""
 
     def __init__(self, found: str, directory: str = "data-dir", download: str = "") -> None:
         super().__init__(f"{found}; set {directory} to the directory that holds it{download and f', or {download}'}")
@@ -43,28 +36,8 @@ def to_float(images: Tensor) -> Tensor:
     return images.float() / 255 if images.dtype == torch.uint8 else images.float()
 
 
-class Images(Protocol):
-    """What is read of uint8 images (N, C, H, W), whether they are in memory (a tensor) or not (``StoredImages``)."""
-
-    @property
-    def shape(self) -> torch.Size:
-        """(N, C, H, W)."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """torch.uint8; of rows of a table torch.int32."""
-
-    def __getitem__(self, rows: Any, /) -> Tensor:
-        """The images at ``rows``, a tensor (n,) of positions: (n, C, H, W)."""
-
-
 class StoredImages:
-    """Images that are read, decoded and resized whenever they are asked for; equal to the tensor of all of them, row by row.
-
-    Args:
-        read: Rows (n,) -> uint8 images (n, C, H, W).
-        shape: (N, C, H, W).
-    """
+    """Images (N, C, H, W), uint8, that ``read`` decodes and resizes by their rows (n,) whenever they are asked for."""
 
     dtype = torch.uint8
 
@@ -84,6 +57,10 @@ class StoredImages:
         """The same images after ``convert``, which gives them so many channels."""
         count, _, height, width = self.shape
         return StoredImages(lambda rows: convert(self._read(rows)), (count, channels, height, width))
+
+
+Images = Tensor | StoredImages
+"""Images (N, C, H, W): uint8, or int32 for rows of a table."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,11 +89,9 @@ class ImageData:
         row = self.images.dtype == torch.int32 and len(shape) == 4 and shape[1] == shape[3] == 1
         if not row and (self.images.dtype != torch.uint8 or len(shape) != 4 or shape[1] not in (1, 3)):
             raise DataError(f"images are {self.images.dtype} {shape}; expected uint8 (N, 1 or 3, H, W)")
-        if self.labels.dtype != torch.int64 or tuple(self.labels.shape) != shape[:1]:
-            raise DataError(f"labels are {self.labels.dtype} {tuple(self.labels.shape)}; expected int64 {shape[:1]}")
-        hidden = self.sensitive
-        if hidden is not None and (hidden.dtype != torch.int64 or tuple(hidden.shape) != shape[:1]):
-            raise DataError(f"sensitive labels are {hidden.dtype} {tuple(hidden.shape)}; expected int64 {shape[:1]}")
+        for what, own in (("labels", self.labels), ("sensitive labels", self.sensitive)):
+            if own is not None and (own.dtype != torch.int64 or tuple(own.shape) != shape[:1]):
+                raise DataError(f"{what} are {own.dtype} {tuple(own.shape)}; expected int64 {shape[:1]}")
         many = self.vectors
         if many is not None and (many.dtype != torch.int64 or many.ndim != 2 or len(many) != len(self.labels)):
             raise DataError(
@@ -161,8 +136,7 @@ class ImageDataset:
     Attributes:
         name: What it was loaded as.
         test: Test images, of the same shape as those of training.
-        num_classes: Labels are 0 to num_classes - 1.
-        mean: Per channel, of images in [0, 1], for the normalisation: constants that every client shares.
+            mean: Per channel, of images in [0, 1], for the normalisation: constants that every client shares.
         std: Likewise.
         columns: Names of a table's columns; empty where examples are images.
         cardinalities: Categories of each column.
@@ -173,7 +147,6 @@ class ImageDataset:
     name: str
     train: ImageData
     test: ImageData
-    num_classes: int
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -181,6 +154,11 @@ class ImageDataset:
     cardinalities: tuple[int, ...] = ()
     sensitive_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def num_classes(self) -> int:
+        """Labels are 0 to num_classes - 1."""
+        return len(self.class_names)
 
     @property
     def multi_label(self) -> bool:

@@ -24,25 +24,17 @@ MOST_MEASURED = 2000
 
 
 def own_source(name: str) -> Source:
-    """What a function returns: (train, test), each a sequence of (image, class).
+    """What a function returns, called without arguments: (train, test), each a sequence of (image, class).
 
-    It is called without arguments. An image is a picture of PIL, a tensor (C, H, W) or an array (H, W) or (H, W, C): uint8,
-    or floats in [0, 1]; a class is a whole number from 0. A data set with a list ``classes``, as torchvision's have, names
-    them.
-
-    Raises:
-        DataError: When there is no such function, or it returns something else.
+    An image is a picture of PIL, a tensor (C, H, W) or an array (H, W) or (H, W, C): uint8, or floats in [0, 1]; a class is a
+    whole number from 0. A data set with a list ``classes``, as torchvision's have, names them. ``DataError`` for anything else.
     """
     train, test = _both_parts(name)
     return source_of(f"{name}()", train, test)
 
 
 def examine(name: str) -> None:
-    """Call a function as ``own_source`` does, and read ``MOST_EXAMINED`` images of each part, each of them twice.
-
-    Raises:
-        DataError: As ``own_source``; also when an image differs at the second reading.
-    """
+    """Read ``MOST_EXAMINED`` images of each part of ``own_source`` twice; ``DataError`` where they differ."""
     for what, data in zip(("train", "test"), _both_parts(name), strict=True):
         part = f"{name}(), {what}"
         _require_map(part, data)
@@ -68,11 +60,7 @@ def _both_parts(name: str) -> tuple[Any, Any]:
 
 
 def source_of(name: str, train_data: Any, test_data: Any) -> Source:
-    """Two map-style data sets of (image, class), as ``own_source`` says.
-
-    Raises:
-        DataError: Naming the part and the example that does not fit.
-    """
+    """Two map-style data sets of (image, class), as ``own_source`` says; ``DataError`` for an example that does not fit."""
     train, test = _part(f"{name}, train", train_data), _part(f"{name}, test", test_data)
     count = int(max(train.labels.max(), test.labels.max())) + 1
     if count > MOST_CLASSES:
@@ -134,22 +122,16 @@ def _part(what: str, data: Any) -> Part:
 
 def _labels(what: str, data: Any) -> Labels:
     """Of all examples; from ``targets`` where the data set has them, so that no image is decoded for its class."""
-    told = getattr(data, "targets", None)
-    values = (
-        told
-        if told is not None and len(told) == len(data)
-        else [_example(what, data, at)[1] for at in range(len(data))]
-    )
-    found = np.asarray(values)
+    targets = getattr(data, "targets", None)
+    if targets is None or len(targets) != len(data):
+        targets = [_example(what, data, at)[1] for at in range(len(data))]
+    found = np.asarray(targets)
     if found.shape != (len(data),) or not np.issubdtype(found.dtype, np.integer) or found.min() < 0:
+        least = f", down to {found.min()}" if np.issubdtype(found.dtype, np.integer) and found.size else ""
         raise DataError(
-            f"dataset: classes of {what} are {found.dtype} of shape {found.shape}{_least(found)}; whole numbers from 0 are expected"
+            f"dataset: classes of {what} are {found.dtype} of shape {found.shape}{least}; whole numbers from 0 are expected"
         )
     return found.astype(np.int64)
-
-
-def _least(classes: NDArray[Any]) -> str:
-    return f", down to {classes.min()}" if np.issubdtype(classes.dtype, np.integer) and classes.size else ""
 
 
 def _example(what: str, data: Any, at: int) -> tuple[Any, Any]:

@@ -66,15 +66,22 @@ def photos() -> Source:
     dropped (``MIN_DETAIL``), and of the others at most ``MOST_TILES`` are kept of a photograph, evenly spaced. Every fifth of
     these tests: training and test tiles are of one distribution, as members and non-members must be.
     """
-    tiles = [
-        _detailed(_read_photo(packaged_file("skimage", f"data/{file}"), factor)) for file, factor in PHOTOS.values()
-    ]
+    tiles = [_detailed(photograph(name)) for name in PHOTOS]
     labels = np.repeat(np.arange(len(PHOTOS)), [len(some) for some in tiles])
     images, tests = np.concatenate(tiles), ranks_in_class(labels)[0] % TEST_SHARE == TEST_SHARE - 1
-    # The photographs are public, so that their statistics tell nothing about a client.
+    # The photographs are public, so that their statistics reveal nothing about a client.
     mean, std = (tuple(float(v) for v in f(images[~tests] / 255, axis=(0, 2, 3))) for f in (np.mean, np.std))
     train, test = (array_part(images[part], labels[part]) for part in (~tests, tests))
     return Source(train, test, tuple(PHOTOS), mean, std)
+
+
+def photograph(name: str) -> NDArray[np.uint8]:
+    """A photograph (H, W, 3) of ``PHOTOS``, reduced."""
+    from PIL import Image
+
+    file, factor = PHOTOS[name]
+    with Image.open(packaged_file("skimage", f"data/{file}")) as photo:
+        return np.asarray(photo.convert("RGB").reduce(factor))
 
 
 def tile_boxes(height: int, width: int) -> list[Box]:
@@ -118,14 +125,6 @@ def _reduced(square: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return means
 
 
-def _read_photo(path: Path, factor: int) -> NDArray[np.uint8]:
-    from PIL import Image
-
-    with Image.open(path) as photo:
-        pixels: NDArray[np.uint8] = np.asarray(photo.convert("RGB").reduce(factor))
-        return pixels
-
-
 def packaged_file(package: str, file: str) -> Path:
     """A file inside an installed package, found without importing the package (which would take seconds)."""
     spec = importlib.util.find_spec(package)
@@ -137,12 +136,12 @@ def packaged_file(package: str, file: str) -> Path:
 
 
 def _read_table(path: Path, columns: int) -> NDArray[np.uint8]:
-    """Reads comma-separated whole numbers from 0 to 255, gzipped, seven times faster than ``numpy.loadtxt``."""
-    text = np.frombuffer(gzip.decompress(path.read_bytes()).rstrip() + b"\n", np.uint8)
-    ends = np.flatnonzero(text < ord("0"))
-    lengths = np.diff(ends, prepend=-1) - 1
-    if lengths.min() < 1 or lengths.max() > 3 or text.max() > ord("9") or len(ends) % columns:
+    """Read comma-separated whole numbers from 0 to 255, gzipped."""
+    text = gzip.decompress(path.read_bytes()).rstrip().replace(b"\n", b",")
+    try:
+        values = np.fromstring(text, dtype=np.int64, sep=",")  # several times as fast as numpy.loadtxt
+    except ValueError:
+        values = np.empty(0, dtype=np.int64)
+    if not values.size or values.size % columns or values.min() < 0 or values.max() > 255:
         raise DataError(f"{path} is not a table of {columns} whole numbers from 0 to 255 a line")
-    digits = text.astype(np.int16) - ord("0")
-    values = digits[ends - 1] + 10 * digits[ends - 2] * (lengths > 1) + 100 * digits[ends - 3] * (lengths > 2)
     return values.astype(np.uint8).reshape(-1, columns)

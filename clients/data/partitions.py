@@ -78,7 +78,7 @@ class Dirichlet(Partition):
         try:
             return draw(min_size=1)
         except ValueError:
-            # Every draw left someone without examples: the first one shows the caller whom.
+            # Every draw left a client without examples: the first one shows which.
             return draw(min_size=0)
 
 
@@ -105,7 +105,7 @@ class Shards(Partition):
                 f"{num_partitions} partitions of {self.num_shards_per_partition} shards need {num_shards} examples, "
                 f"there are {len(labels)}; choose fewer partitions or shards"
             )
-        # Equal up to one example: of equal shards, the remainder of the division would belong to nobody.
+        # Equal up to one example: of equal shards, the remainder of the division would be left over.
         shards = np.array_split(np.argsort(labels, kind="stable"), num_shards)
         dealt = np.random.default_rng(seed).permutation(num_shards).reshape(num_partitions, -1)
         return [np.concatenate([shards[at] for at in mine]) for mine in dealt]
@@ -115,12 +115,7 @@ _PARTITIONS: dict[str, Callable[..., Partition]] = {"iid": Iid, "dirichlet": Dir
 
 
 def parse_partition(text: str) -> Partition:
-    """Read ``iid``, ``dirichlet(alpha=0.5)`` or ``shards(num_shards_per_partition=2)``; arguments may be left out.
-
-    Raises:
-        SpecError: When the text names something else (with the closest name) or an argument that is not allowed.
-        DataError: When it is not exactly one partition.
-    """
+    """Read ``iid``, ``dirichlet(alpha=0.5)`` or ``shards(num_shards_per_partition=2)``; else ``SpecError`` or ``DataError``."""
     statements = parse_statements(text, _PARTITIONS, "partition")
     if len(statements) != 1 or len(statements[0]) != 1:
         raise DataError(f"partition {text!r}: expected exactly one of {', '.join(_PARTITIONS)}")

@@ -84,12 +84,7 @@ class TextTable:
 
 @dataclass(frozen=True, eq=False)
 class EncodedTables:
-    """Training part (N, F) and test part (M, F) as int32 numbers of categories.
-
-    Attributes:
-        columns: Names of the F columns.
-        cardinalities: Categories of each column, ``UNSEEN`` among them; every number is below.
-    """
+    """Training (N, F) and test part (M, F) as int32 numbers of categories, below each column's cardinality; 0 is ``UNSEEN``."""
 
     train: NDArray[np.int32]
     test: NDArray[np.int32]
@@ -152,7 +147,7 @@ def read_table(path: Path, columns: Sequence[Column], delimiter: str, lines: Lin
             raise DataError(f"{path} is not UTF-8 text; expected a text file, saved as UTF-8") from error
         raise DataError(
             f"{path}: {wrong[0] if wrong else error}; expected {len(columns)} on every line, separated by {delimiter!r}: "
-            f"{_listed(columns)}"
+            f"{', '.join(column.name for column in columns)}"
         ) from error
     index = tuple(np.concatenate(parts) if parts else np.empty(0, np.int32) for parts in found)
     table = TextTable(path, lines.first, length, tuple(list(own) for own in known), index)
@@ -170,7 +165,7 @@ def _blocks(
 
     return csv.open_csv(
         file,
-        # One thread: with several, nobody knows the number of a line.
+        # One thread: with several, the number of a line is unknown.
         read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=BLOCK),
         parse_options=csv.ParseOptions(
             delimiter=delimiter, quote_char=False, ignore_empty_lines=False, invalid_row_handler=refuse
@@ -185,11 +180,7 @@ def _blocks(
 
 
 def split_lines(path: Path, share: int, limits: tuple[int, int] = (0, 0)) -> tuple[Lines, Lines]:
-    """The first lines of a file and the last of ``share`` parts of it (rounded down), each up to a limit of lines; 0: all.
-
-    Raises:
-        DataError: When there are fewer than ``share`` lines.
-    """
+    """The first lines of a file and the last of ``share`` parts of it, each up to a limit of lines, 0 for all."""
     counts, sizes, last = [0], [0], b"\n"
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -275,11 +266,7 @@ def table_source(encoded: EncodedTables, labels: Sequence[Labels], class_names: 
 
 
 def labels_of(table: TextTable, column: int, positive: Sequence[str], negative: Sequence[str]) -> Labels:
-    """Classes (N,): 1 for the texts in ``positive``, 0 for those in ``negative``.
-
-    Raises:
-        DataError: For any other text, naming file and line.
-    """
+    """Classes (N,): 1 for the texts in ``positive``, 0 for those in ``negative``; ``DataError`` for any other text."""
     known = dict.fromkeys(negative, 0) | dict.fromkeys(positive, 1)
     for at, text in enumerate(table.texts[column]):
         if text not in known and (table.index[column] == at).any():
@@ -312,7 +299,3 @@ def _keys(table: TextTable, at: int, column: Column) -> list[Any]:
         return [None if text in MISSING else text for text in texts]
     # A text of a line behind the last one, in the same block, may be no number: nothing has it.
     return [bucket(int(text)) if _NUMBER.match(text) else None for text in texts]
-
-
-def _listed(columns: Sequence[Column]) -> str:
-    return ", ".join(column.name for column in columns)

@@ -35,10 +35,7 @@ ROUNDS = f"{KEY} rounds"
 def checks_models(context: Context, client: LocalClient) -> bool:
     """Whether this node refuses models that are not the agreed one.
 
-    By its own key; else a deployed node does, and a simulated one where the experiment says so.
-
-    Raises:
-        ValueError: When the key is neither true nor false.
+    Its own key (true or false) decides; else a deployed node does, and a simulated one where the experiment says so.
     """
     chosen: Any = context.node_config.get(KEY)
     if chosen is None:
@@ -58,7 +55,7 @@ def require_agreed(context: Context, client: LocalClient, sent: Weights) -> None
         raise RefusedError(_refused(f"round {at} of a run that was to have {rounds} rounds"))
     known = _remembered(context, client, initial)
     # A pipeline that was never trained may be a name that was made up to be judged by nothing.
-    last = known.measured_by(_told(about) for key, about in context.state.items() if _is_memory(key))
+    last = known.measured_by(_read(about) for key, about in context.state.items() if _is_memory(key))
     classes = client.data.card.num_classes
     if why := ModelCheck().fault(sent, initial, last, at, lambda weights: tried_on_own(client, weights), classes):
         raise RefusedError(_refused(why))
@@ -108,16 +105,16 @@ def _remembered(context: Context, client: LocalClient, initial: Weights) -> Reme
         return Remembered(0, initial)
     record = context.state[f"{place} weights"]
     assert isinstance(record, ArrayRecord)
-    return _told(context.state[place], to_tensors(record))
+    return _read(context.state[place], to_tensors(record))
 
 
 def _is_memory(key: str) -> bool:
     return key.startswith(f"{KEY} ") and not key.endswith(" weights") and key != ROUNDS
 
 
-def _told(about: Any, weights: Weights | None = None) -> Remembered:
-    told = json.loads(str(about["about"]))
-    return Remembered(int(told["round"]), weights or {}, told["moved"], told["turned"])
+def _read(about: Any, weights: Weights | None = None) -> Remembered:
+    values = json.loads(str(about["about"]))
+    return Remembered(int(values["round"]), weights or {}, values["moved"], values["turned"])
 
 
 def _remember(context: Context, client: LocalClient, last: Remembered) -> None:

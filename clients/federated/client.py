@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from attacks.attributes.property_inference import majority
 from attacks.local_model import shared_tensors
-from clients.federated.kept_examples import KeptExamples
 from clients.federated.plan import FederatedPlan
 from clients.task.batches import join
 from clients.task.client import Client
+from clients.task.local_data import LocalData
 from clients.task.task import Plan, load_weights
 from clients.task.truths import Probed, Truths, rows
-from clients.training.evaluation import device, evaluate
-from clients.training.sgd import batches, plain_training, train_on
+from clients.training.evaluation import device, evaluate, set_eval
+from clients.training.sgd import batches, plain_training, protect_gradient, train_on
 from defenses.base import Batch, Training, TrainingDefense, Update
-from defenses.pipeline import Pipeline
 from defenses.random_draws import Key, generator_for
 
 Ledger = dict[str, dict[str, Any]]
@@ -70,15 +68,28 @@ def _judged(plan: Plan) -> nn.Module:
     return plan.build_model().to(device())
 
 
+class KeptExamples(Dataset[tuple[Tensor, Tensor]]):
+    """A client's training examples for a loader, read when they are asked for."""
+
+    def __init__(self, data: LocalData) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return self._data.num_train
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        batch = self._data.kept(torch.tensor(indices, dtype=torch.long))
+        return list(zip(batch.images, batch.targets, strict=True))
+
+
 class LocalClient(Client):
     """One client's work on one task of federated learning."""
 
     def train(self, weights: Mapping[str, Tensor], ledger: Ledger) -> LocalResult:
-        """One local round from the global weights; ``ledger`` is what the training defences recorded before.
-
-        Raises:
-            TrainingError: When the update is not finite.
-        """
+        """One local round; ``ledger`` is that of the round before. ``TrainingError`` for an update that is not finite."""
         start = time.perf_counter()
         self.data.renew("train")
         model = self._model(weights)
@@ -86,16 +97,16 @@ class LocalClient(Client):
         training = self._training(model, KeptExamples(self.data), ledger.get("train", {}), key)
         loss, steps = self._run(training, key)
         update = self._update(model, weights, key)
-        # An exact loss is a message about every example, which no bound of what an update tells would cover.
-        told = {} if any(defense.bounds_examples for defense in self.pipeline.defenses) else {"train-loss": loss}
+        # An exact loss is a message about every example, which no bound of an update would cover.
+        losses = {} if any(defense.bounds_examples for defense in self.pipeline.defenses) else {"train-loss": loss}
         spent = self._privacy(training.state)
         # Only the client's ledger knows both: what they spend together is not the sum of two budgets.
         spent |= self._privacy_with_probes(training.state, ledger["probe"]) if ledger.get("probe") else {}
         public = self.pipeline.reported_examples(self.task.plan.batch_size)
-        # Where the number of examples is hidden, times would tell it.
+        # Where the number of examples is hidden, times would reveal it.
         times = {} if public else {"train-seconds": time.perf_counter() - start}
-        metrics = {**told, **spent, **times}
-        # Exact, because a pass repeats nobody; of a Poisson sample (DP-SGD) the expected size, as the true one is private.
+        metrics = {**losses, **spent, **times}
+        # Exact, because a pass repeats no example; of a Poisson sample (DP-SGD) the expected size, as the true one is private.
         examples = public or min(self.data.num_train, steps * self.task.plan.batch_size)
         return LocalResult([update], examples, steps, metrics, _without_empty(ledger | {"train": training.state}))
 
@@ -119,12 +130,12 @@ class LocalClient(Client):
 
     def trained_on(self) -> Tensor:
         """Positions (n,), int64 and ascending, of the training examples that this round's training update depends on."""
-        everyone = torch.arange(self.data.num_train)
+        every = torch.arange(self.data.num_train)
         if not self.task.plan.local_steps:
-            return everyone
-        drawn = everyone[torch.isin(everyone, torch.cat(list(self._drawn())))]
-        # Poisson sampling may draw nobody, and a score needs somebody.
-        return drawn if len(drawn) else everyone
+            return every
+        drawn = every[torch.isin(every, torch.cat(list(self._drawn())))]
+        # Poisson sampling may draw no example, and a score needs one.
+        return drawn if len(drawn) else every
 
     def trained_views(self) -> Probed:
         """The examples of ``trained_on`` as they first entered this round's training.
@@ -151,10 +162,10 @@ class LocalClient(Client):
 
     def _drawn(self) -> Iterator[Tensor]:
         """Positions (b,) of the examples in each batch of this round's training: the draws of ``train`` without its images."""
-        everyone = torch.arange(self.data.num_train)
+        every = torch.arange(self.data.num_train)
         key = self.data.key("train", self.task.round)
-        training = self._training(self.task.plan.build_model(), TensorDataset(everyone, everyone), {}, key)
-        return (positions for positions, _ in self._batches(training))
+        training = self._training(self.task.plan.build_model(), TensorDataset(every, every), {}, key)
+        return (positions for positions, _ in batches(training, self.task.plan.local_steps))
 
     def probe(self, weights: Mapping[str, Tensor], ledger: Ledger, question: int = 0) -> LocalResult:
         """One-step updates on a few images each, through the same defences: the strongest setting of the papers.
@@ -264,10 +275,8 @@ class LocalClient(Client):
         def gradient(step: int) -> None:
             protect_gradient(self.pipeline, training.model, (*key, "gradient", step))
 
-        return train_on(training, self._batches(training), self.data.card, enter=enter, protect=gradient)
-
-    def _batches(self, training: Training) -> Iterator[tuple[Tensor, ...]]:
-        return batches(training, self.task.plan.local_steps)
+        found = batches(training, self.task.plan.local_steps)
+        return train_on(training, found, self.data.card, enter=enter, protect=gradient)
 
     def _update(self, model: nn.Module, weights: Mapping[str, Tensor], key: Key) -> Update:
         update = {name: local.cpu() - weights[name] for name, local in shared_tensors(model).items()}
@@ -277,25 +286,6 @@ class LocalClient(Client):
                 f"lower learning-rate (now {self.task.learning_rate:g})"
             )
         return self.pipeline.protect_update(update, (*key, "update"))
-
-
-def protect_gradient(pipeline: Pipeline, model: nn.Module, key: Key) -> None:
-    """Defences per step, in place: the optimizer sees nothing else."""
-    held = {name: weight for name, weight in model.named_parameters() if weight.grad is not None}
-    gradient = {name: weight.grad for name, weight in held.items() if weight.grad is not None}
-    for name, protected in pipeline.protect_gradient(gradient, key).items():
-        held[name].grad = protected
-
-
-def set_eval(model: nn.Module, *, keep_hooked: bool = False) -> None:
-    """Put a model into eval mode in place: BatchNorm uses its running statistics, dropout is off.
-
-    With ``keep_hooked``, layers with weights of their own stay in train mode, because Opacus collects gradients per example
-    in no other; none of those that it knows computes anything else there.
-    """
-    for module in [model, *model.modules()]:
-        own = next(module.parameters(recurse=False), None) is not None
-        module.training = keep_hooked and own and not isinstance(module, _BatchNorm)
 
 
 def _without_empty(ledger: Ledger) -> Ledger:

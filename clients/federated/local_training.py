@@ -47,10 +47,9 @@ class _GivenData(LocalData):
 
 
 def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
-    """A model trained on one batch of examples as clients train theirs, in as many rounds and under the same pipeline; in eval
-    mode.
+    """A model trained on one batch of examples as clients train theirs, in as many rounds and under the same pipeline.
 
-    The weights and the training follow from ``seed``, which touches no seed of a client.
+    It is in eval mode. Its weights and its training follow from ``seed``, which touches no seed of a client.
     """
     # Streams that no client has: clients' partitions count from 0.
     own_seed = int(torch.randint(2**31, (), generator=generator_for("alone", plan.seed, seed)))
@@ -70,18 +69,12 @@ def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
 def probes_alone(
     task: Task, weights: Mapping[str, Tensor], batch: Batch, count: int, seed: int
 ) -> Iterator[tuple[Tensor, Update]]:
-    """One-step updates that a client with these examples would send in a round, of images and under draws of its own each.
+    """``count`` one-step updates that a client with these examples would send in a round, of images and under draws of its own
+    each.
 
-    The task's pipeline protects them. A protection that an image gets once and keeps is drawn anew for every ``AT_ONCE``
-    updates, which rarely show it twice. Noise that follows from a privacy budget (DP-SGD) is that of a client with so many
-    examples.
-
-    Args:
-        task: Orders of the round.
-        weights: The global model of the round.
-        batch: The examples.
-        count: How many updates.
-        seed: Of all draws; the clients' own seeds are not touched.
+    The task's pipeline protects them, under draws that follow from ``seed``. A protection that an image gets once and keeps is
+    drawn anew for every ``AT_ONCE`` updates, which rarely show it twice. Noise that follows from a privacy budget (DP-SGD) is
+    that of a client with so many examples.
 
     Yields:
         Positions (b,) of the images behind an update, and the update.

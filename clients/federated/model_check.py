@@ -65,12 +65,7 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Tried:
-    """What a model does on examples of the client's own.
-
-    Attributes:
-        loss: Mean cross-entropy.
-        active: Of the layers with a ReLU behind them the smallest share of values that are on; 1 where it is unknown.
-    """
+    """What a model does on the client's own examples: its mean cross-entropy, and the smallest share of values on behind a ReLU."""
 
     loss: float
     active: float = 1.0
@@ -80,27 +75,24 @@ class Tried:
 class ModelCheck:
     """Refuses what no honest round could have made; the model of a round is an average that a client cannot work out.
 
-    In order: names, shapes and numbers are those of the architecture; all models of one round are the same; the first one is
-    that of the agreed seed; no layer moved since the last accepted model by more than ``change`` times this client's own
-    updates, nor turned by more than ``turns`` times theirs, for each round in between; no layer is ``magnitude`` times as
-    large as it began; not more than ``share`` of a layer's rows (or columns) are multiples of one another, or zero; no class'
-    row of the last layer is ``head`` times the median row; the loss on own examples is below ``loss`` times that of the last
-    accepted model (or of a null baseline, if that is more); and no linear layer that had them has less than ``active`` of its
-    ReLUs on.
+    In order: names, shapes and numbers are those of the architecture; all models of one round are the same; the first one is that
+    of the agreed seed; no layer moved since the last accepted model by more than ``change`` times this client's own updates (root
+    mean square per parameter tensor), nor turned by more than ``turns`` times theirs, for each round in between; no layer is
+    ``magnitude`` times as large as it began; not more than ``share`` of a layer's rows (or columns) are multiples of one another,
+    or zero; no class' row of the last layer is ``head`` times the median row; the loss on own examples is below ``loss`` times
+    that of the last accepted model (or of a null baseline, if that is more); and no linear layer that had them has less than
+    ``active`` of its ReLUs on.
+
+    An average of updates moves by no more than the longest; of weights the ratio was at most 1.1 over honest rounds
+    (``benchmarks/inversion/model_check.py``).
 
     The number of the round is the server's word. So that it buys little, the last round is what the first order said, and no
-    count of rounds lets weights turn by more than ``MOST_TURN``; what a client knows of its own updates counts for all
-    pipelines of a run.
+    count of rounds lets weights turn by more than ``MOST_TURN``; what a client knows of its own updates counts for all pipelines
+    of a run.
 
-    It does not hold against a server that moves the model by no more than training does, round after round, or skips rounds
-    to move it by as much at once; nor fully before the client's first own update, when how far models move has no measure;
-    nor against a server that agreed on a seed or an architecture of its choice.
-
-    Attributes:
-        change: Root mean square per parameter tensor. An average of updates moves by no more than the longest; of weights the
-            ratio was at most 1.1 over honest rounds (``benchmarks/inversion/model_check.py``).
-        magnitude: Times the initial root mean square.
-        active: Share of a layer's values on own examples.
+    It does not hold against a server that moves the model by no more than training does, round after round, or skips rounds to
+    move it by as much at once; nor fully before the client's first own update, when how far models move has no measure; nor
+    against a server that agreed on a seed or an architecture of its choice.
     """
 
     change: float = 4.0
@@ -120,15 +112,10 @@ class ModelCheck:
         tried: Callable[[Weights], Tried],
         classes: int,
     ) -> str:
-        """Why a model is not the agreed one, or "".
+        """Why the model that a server sends in round ``at`` is not the agreed one, or "".
 
-        Args:
-            sent: What the server sends.
-            initial: What the agreed seed gives.
-            last: What the client remembers.
-            at: The round.
-            tried: What a model does on examples of the client's own.
-            classes: Of the data set.
+        ``initial`` follows from the agreed seed, ``last`` is what the client remembers, ``tried`` tries a model on the
+        client's own examples.
         """
         if why := architecture_fault(sent, initial):
             return why

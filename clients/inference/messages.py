@@ -12,7 +12,7 @@ type                content                                              reply
 ==================  ===================================================  =================================================
 
 A device keeps its half; here it comes with every message, so that a client needs no memory. The whole model comes with the
-evaluation alone: it was trained on the server's own images, and tells the client what it would have been told without a defence.
+evaluation alone: it was trained on the server's own images, and gives the client the answers without a defence.
 
 Within a phase a node works with one version of what the defences have learned: under two of them, what is sent of an image would
 be two protected forms of it.
@@ -28,10 +28,11 @@ from flwr.app import ConfigRecord, Context, Message
 
 from attacks.query_sender import QuerySender
 from clients.inference.plan import InferencePlan
-from clients.inference.queries import InferenceClient
+from clients.inference.queries import KIND, InferenceClient
 from clients.messages.node import book, client_as, reply_to
 from clients.secrets.policy import RefusedError
 from clients.task.scenarios import ClientSide
+from clients.task.task import load_weights
 from clients.wire.records import metrics, tensors_of, to_record, values_of
 
 
@@ -49,8 +50,8 @@ def features(message: Message, context: Context) -> Message:
     numbers = range(first, min(first + count, len(client.queries)))
     # At another cut the same image is sent again, under new noise: for the node that is a repetition.
     book(context, client, "a query", first, len(numbers), over_rounds=True)
-    client.queries.begin(first, len(numbers))
-    half = plan.build_client_half(cut, tensors_of(message, "client"))
+    client.data.renew(KIND, first, len(numbers))
+    half = load_weights(plan.build_cut(cut).client, tensors_of(message, "client"))
     sender = QuerySender(half, pipeline, client.data.card.mean, client.data.card.std)
     sent = {str(number): client.queries.latent(number, sender) for number in numbers}
     seconds = time.perf_counter() - start
@@ -63,17 +64,16 @@ def features(message: Message, context: Context) -> Message:
     )
 
 
-def require_version(context: Context, client: InferenceClient, version: str, told: str) -> None:
-    """Book the version of what defences have learned that a phase's queries are protected with; the node keeps the latest of
-    each pipeline.
+def require_version(context: Context, client: InferenceClient, version: str, stated: str) -> None:
+    """Book the version of what defences have learned that protects a phase's queries; the node keeps the latest of each pipeline.
 
     Raises:
         RefusedError: When this phase has another one.
         ValueError: When the message's version is not that of its tensors.
     """
-    if version != told:
+    if version != stated:
         raise ValueError(
-            f"version is {told!r}, but the tensors under learned are {version!r}; allowed: their own version"
+            f"version is {stated!r}, but the tensors under learned are {version!r}; allowed: their own version"
         )
     kept: Any = context.state.get("versions") or {}
     name, now = str(client.pipeline), client.task.round

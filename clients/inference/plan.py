@@ -27,13 +27,6 @@ class CutModel:
     client: nn.Module
     server: nn.Module
 
-    def ready(self) -> CutModel:
-        """Itself, where this process computes."""
-        self.whole.to(device()).eval().requires_grad_(False)
-        for half in (self.client, self.server):
-            half.eval()
-        return self
-
 
 @dataclass(frozen=True)
 class InferencePlan(WholeModelPlan):
@@ -51,11 +44,7 @@ class InferencePlan(WholeModelPlan):
 
     @property
     def cut_names(self) -> tuple[str, ...]:
-        """The cuts in order; where none is named, the model's first.
-
-        Raises:
-            ModelError: When the model has no such cut, or none at all, or one is named twice.
-        """
+        """The cuts in order, or the model's first; ``ModelError`` where the model lacks one, or one is named twice."""
         named = (
             [word.strip() for word in self.cuts.split(",")] if self.cuts else [next(iter(CUTS.get(self.model, ())), "")]
         )
@@ -64,11 +53,7 @@ class InferencePlan(WholeModelPlan):
         return tuple(checked_cut(self.model, name) for name in named)
 
     def cut_of(self, server_round: int) -> str:
-        """The cut that is served in a phase.
-
-        Raises:
-            ValueError: When nothing is served in that round.
-        """
+        """The cut that is served in a phase; ``ValueError`` when nothing is served in that round."""
         names = self.cut_names
         if not self.rounds < server_round <= self.rounds + len(names):
             last = self.rounds + len(names)
@@ -86,18 +71,10 @@ class InferencePlan(WholeModelPlan):
         return min(self.attribute_queries or num_test, num_test)
 
     def build_cut(self, cut: str, weights: Mapping[str, Tensor] | None = None) -> CutModel:
-        """The model in two halves, ready for use, with ``weights`` of the whole model; None leaves the initial ones.
-
-        Raises:
-            ModelError: When the model has no such cut.
-        """
+        """The model in two halves, ready for use, with ``weights`` of the whole model, or the initial ones."""
         whole = self.build_model()
         if weights is not None:
             load_weights(whole, weights)
-        return CutModel(whole, *halves(whole, self.model, cut)).ready()
-
-    def build_client_half(self, cut: str, weights: Mapping[str, Tensor]) -> nn.Module:
-        """The client half alone, with the weights that its own names give, ready for use."""
-        client = self.build_cut(cut).client
-        load_weights(client, weights)
-        return client
+        whole.to(device()).eval().requires_grad_(False)
+        client, server = halves(whole, self.model, cut)
+        return CutModel(whole, client.eval(), server.eval())

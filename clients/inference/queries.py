@@ -32,10 +32,6 @@ class Queries:
     def __len__(self) -> int:
         return len(self._batches)
 
-    def begin(self, first: int, count: int) -> None:
-        """To be called before batches are sent."""
-        self.data.renew(KIND, first, count)
-
     def view(self, number: int) -> Probed:
         """Images of batch ``number``, as the person holds them and as they enter the client half."""
         positions = self._batches[number]
@@ -83,10 +79,9 @@ class InferenceClient(Client):
             model: The whole model, which gives the answers without a defence.
 
         Returns:
-            As ``clients.training.evaluation.evaluate``, where "original" is of the whole model on clean images and
-                "transformed" of the answers, "agreement", the share of test images whose most likely class is the same in
-                both, and "answers-lost" and "answers-gained", the shares for which only the whole model's, or only the
-                answer, is right.
+            As ``clients.training.evaluation.evaluate``, where "original" is of the whole model on clean images and "transformed"
+                of the answers, "agreement", the share of test images whose most likely class is the same in both, and
+                "answers-lost" and "answers-gained", the shares for which only the whole model's, or only the answer, is right.
 
         Raises:
             ValueError: When there is not one answer for each test image.

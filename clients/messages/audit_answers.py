@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 from flwr.app import Context, Message
@@ -12,7 +11,7 @@ from torch import nn
 from attacks.metrics.names import scores_to_texts
 from attacks.scoring.oracle import Oracle
 from clients.messages.node import answers_of, reply_to
-from clients.scoring.audit import Audited, audit_baselines, audit_guesses
+from clients.scoring.audit import audit_baselines, audit_guesses
 from clients.scoring.guesses import read_guesses
 from clients.secrets.policy import refusal
 from clients.task.client import Client
@@ -29,24 +28,21 @@ def answer_audit(
     """
     config, answers = values_of(message, "config"), answers_of(context)
     observation, kind = str(config["observation"]), str(config["kind"])
+    left_out = {}
     if kind == "baselines":
-        wanted, left_out = bool(config["share-images"]), {}
+        wanted = bool(config["share-images"])
         if wanted and not answers.share_images:
             left_out["share-images"] = refusal("share_images", "pictures")
-        found = audit_baselines(
+        audited = audit_baselines(
             client, observation, pictures=wanted and answers.share_images, totals=bool(config.get("totals", True)),
             images=max(0, int(config.get("guesses", 0))),
         )  # fmt: skip
-        return _audit_reply(message, found, left_out)
-    arrays = tensors_of(message, "guesses")
-    model = (build_model or client.task.plan.build_model)() if kind == "membership" else None
-    guesses = read_guesses(kind, arrays, int(config["guesses"]), model)
-    sent = tensors_of(message, "oracle")
-    oracle = Oracle.from_tensors(sent, client.data.card.input_shape) if sent else None
-    return _audit_reply(message, audit_guesses(client, observation, guesses, oracle))
-
-
-def _audit_reply(message: Message, audited: Audited, left_out: Mapping[str, str] = MappingProxyType({})) -> Message:
+    else:
+        model = (build_model or client.task.plan.build_model)() if kind == "membership" else None
+        guesses = read_guesses(kind, tensors_of(message, "guesses"), int(config["guesses"]), model)
+        sent = tensors_of(message, "oracle")
+        oracle = Oracle.from_tensors(sent, client.data.card.input_shape) if sent else None
+        audited = audit_guesses(client, observation, guesses, oracle)
     records: dict[str, Any] = {"metrics": metrics(scores_to_texts(audited.scores)), **withheld(left_out)}
     if audited.pictures:
         records["pictures"] = to_record(audited.pictures)

@@ -84,20 +84,20 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
 
 def _limit(message: Message, context: Context) -> tuple[str, float]:
     """The setting that limits a message, the server's or the node's smaller one, and its seconds; 0: no limit."""
-    told = {
+    limits = {
         "client-timeout": values_of(message, "config").get("timeout", 0.0),
         "max-seconds": context.node_config.get("max-seconds", 0.0),
     }
-    for name, value in told.items():
+    for name, value in limits.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
             raise ValueError(f"{name} is {shortened(value)}; allowed: seconds, 0 for no limit")
-    seconds, name = min(((value, name) for name, value in told.items() if value > 0), default=(0.0, ""))
+    seconds, name = min(((value, name) for name, value in limits.items() if value > 0), default=(0.0, ""))
     # A timer of less than a microsecond is none: a server that sets it would take the node's own limit away.
     return name, min(max(float(seconds), LEAST_SECONDS), MOST_SECONDS) if name else 0.0
 
 
 def refusals(message: Message, context: Context, call_next: Call) -> Message:
-    """Turns a refused question into an error reply of its own code, so that the server can tell it from a failure."""
+    """Turn a refused question into an error reply of its own code, which the server distinguishes from a failure."""
     try:
         return call_next(message, context)
     except RefusedError as refused:
@@ -111,9 +111,8 @@ MODS: list[Mod] = [watchdog, refusals]
 def draws_from_seed(context: Context) -> bool:
     """Whether this node's random draws follow from the experiment's seed, as they should in a simulation and nowhere else.
 
-    Nothing that the server sends has a say. A node draws from the seed when it is a worker of Flower's simulation, or when
-    its own configuration says ``randomness = "seed"``; otherwise, and with ``randomness = "secret"``, from a secret of its
-    own.
+    Nothing that the server sends has a say. A node draws from the seed when it is a worker of Flower's simulation, or when its own
+    configuration says ``randomness = "seed"``; otherwise, and with ``randomness = "secret"``, from a secret of its own.
 
     Raises:
         ValueError: When ``randomness`` is something else.
@@ -129,11 +128,7 @@ def draws_from_seed(context: Context) -> bool:
 
 
 def draws_of(context: Context, seed: int) -> Draws:
-    """Where this node's random draws start; ``seed`` is that of the server, and counts in a simulation only.
-
-    Raises:
-        SecretError: When the node cannot keep a secret.
-    """
+    """Where this node's random draws start; the server's ``seed`` counts in a simulation only. ``SecretError`` without a secret."""
     partition = partition_of(context)
     if draws_from_seed(context):
         return Draws.simulated(seed, partition)
@@ -178,12 +173,11 @@ def client_of(message: Message, context: Context) -> Client:
     partition, draws = partition_of(context), draws_of(context, task.plan.seed)
     if task.plan.owns_data:
         data = task.plan.load_data()
-        return client_side(task.plan.scenario).client(
-            LocalData(task, partition, range(len(data.train)), range(len(data.test)), draws)
-        )
-    if "indices" not in context.state:
+        train, test = list(range(len(data.train))), list(range(len(data.test)))
+    elif "indices" not in context.state:
         raise RuntimeError("this node was not set up: it joined after the start, or its `query.setup` failed")
-    train, test = _share(context.state["indices"])
+    else:
+        train, test = _share(context.state["indices"])
     return client_side(task.plan.scenario).client(LocalData(task, partition, train, test, draws))
 
 
@@ -207,17 +201,10 @@ def client_as(kind: type[C], message: Message, context: Context) -> C:
 def book(
     context: Context, client: Client, kind: str, first: int = 0, count: int = 1, *, over_rounds: bool = False
 ) -> None:
-    """Book that what a round needs once is about to be sent, under new draws.
+    """Book that ``count`` batches or images from ``first`` on, of ``kind`` in words, are about to be sent under new draws.
 
-    Rounds only go forward, so that only those of the latest one are counted.
-
-    Args:
-        context: Keeps the counts, for one run.
-        client: Says the pipeline and the round.
-        kind: What is sent, in words.
-        first: Number of the first batch or image.
-        count: How many.
-        over_rounds: It is needed once in a run, so that sending it in another round is sending it again.
+    Rounds only go forward, so that only the counts of the latest one are kept in ``context``. With ``over_rounds`` a run
+    needs each once, so that sending it in another round is sending it again.
 
     Raises:
         RefusedError: When it was sent before, more often than the node's operator allows (``repeats``).

@@ -30,12 +30,8 @@ class Adversaries:
     weights: Mapping[str, Tensor] | None
 
     def __call__(self, architecture: str, num_values: int, seed: int) -> nn.Module:
-        """A network, features (B, ...) -> logits (B, num_values), in train mode on the CPU.
-
-        Args:
-            architecture: "split", "tuned" or "full".
-            num_values: Values of the attribute, at least 2.
-            seed: The new weights depend on it alone.
+        """A network, features (B, ...) -> logits (B, num_values), in train mode on the CPU; ``seed`` alone decides its new
+        weights.
 
         Raises:
             ModelError: When the architecture is unknown, the cut is, or "tuned" has no weights to start from.

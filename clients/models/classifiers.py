@@ -70,7 +70,8 @@ def build_model(
     if norm not in _NORMS:
         raise ModelError(f"norm is {norm!r}; allowed: {', '.join(map(repr, _NORMS))}")
     factory = own_factory(name)
-    if factory and ":" not in name and _is_taken(name):
+    ours = name in _OWN or name in _LIBRARY_NAMES
+    if factory and ":" not in name and (ours or library_of(name, LIBRARIES)):
         raise RegistryError(f"model {name!r}: another package offers one of this name; it must be renamed there")
     with torch.random.fork_rng(devices=[]):
         # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
@@ -119,7 +120,7 @@ def mlp(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequ
     del norm
     width = _checked_width("mlp", width or 200, 4096)
     layers: list[nn.Module] = [nn.Flatten()]
-    for into, out in _pairs(math.prod(input_shape), width, width):
+    for into, out in itertools.pairwise((math.prod(input_shape), width, width)):
         layers += [nn.Linear(into, out), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(width, num_classes))
 
@@ -142,10 +143,10 @@ def cnn(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequ
         )
     rows, columns = (((length - 4) // 2 - 4) // 2 for length in (height, side))
     layers: list[nn.Module] = []
-    for into, out in _pairs(channels, 6, 16):
+    for into, out in itertools.pairwise((channels, 6, 16)):
         layers += [nn.Conv2d(into, out, 5), nn.ReLU(), nn.MaxPool2d(2)]
     layers.append(nn.Flatten())
-    for into, out in _pairs(16 * rows * columns, 120, 84):
+    for into, out in itertools.pairwise((16 * rows * columns, 120, 84)):
         layers += [nn.Linear(into, out), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(84, num_classes))
 
@@ -187,10 +188,10 @@ def convnet(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.
             f"convnet pools by 3 twice, so images of {height}x{side} vanish; the smallest size that fits is 9x9"
         )
     layers: list[nn.Module] = []
-    for into, out in _pairs(channels, *(factor * width for factor in (1, 2, 2, 4, 4, 4))):
+    for into, out in itertools.pairwise((channels, *(factor * width for factor in (1, 2, 2, 4, 4, 4)))):
         layers += [nn.Conv2d(into, out, 3, padding=1), norm(out), nn.ReLU()]
     layers.append(nn.MaxPool2d(3))
-    for into, out in _pairs(*[4 * width] * 3):
+    for into, out in itertools.pairwise([4 * width] * 3):
         layers += [nn.Conv2d(into, out, 3, padding=1), norm(out), nn.ReLU()]
     layers += [nn.MaxPool2d(3), nn.Flatten()]
     return nn.Sequential(*layers, nn.Linear(4 * width * (height // 9) * (side // 9), num_classes))
@@ -230,7 +231,7 @@ def resnet20(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn
     """
     base = 16 * _checked_width("resnet20", width or 1, 16)
     layers: list[nn.Module] = [nn.Conv2d(input_shape[0], base, 3, padding=1, bias=False), norm(base), nn.ReLU()]
-    for into, out in _pairs(base, base, 2 * base, 4 * base):
+    for into, out in itertools.pairwise((base, base, 2 * base, 4 * base)):
         stride = 1 if into == out else 2
         layers += [
             ResidualBlock(into, out, stride, norm),
@@ -260,7 +261,7 @@ def vgg_small(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> n
             f"vgg_small halves images three times, so images of {height}x{side} vanish; the smallest size that fits is 8x8"
         )
     layers: list[nn.Module] = []
-    for into, out in _pairs(channels, width, 2 * width, 4 * width):
+    for into, out in itertools.pairwise((channels, width, 2 * width, 4 * width)):
         for first in (into, out):
             layers += [nn.Conv2d(first, out, 3, padding=1), norm(out), nn.ReLU()]
         layers.append(nn.MaxPool2d(2))
@@ -286,18 +287,10 @@ _LIBRARY_NAMES = {"efficientnet_lite0": "timm:tf_efficientnet_lite0"}
 """Short names of networks of a library. timm's own ``efficientnet_lite0`` pads otherwise: the packaged weights are not for it."""
 
 
-def _pairs(*channels: int) -> list[tuple[int, int]]:
-    return list(itertools.pairwise(channels))
-
-
 def _checked_width(name: str, width: int, most: int) -> int:
     if not 1 <= width <= most:
         raise ModelError(f"width is {width}; {name} takes 1 to {most}, or 0 for its default")
     return width
-
-
-def _is_taken(name: str) -> bool:
-    return name in _OWN or name in _LIBRARY_NAMES or bool(library_of(name, list(LIBRARIES)))
 
 
 def _locate(name: str) -> tuple[str, str]:

@@ -29,21 +29,15 @@ text can also be read, the features at ``bottleneck4`` have the same shape."""
 
 
 def halves(model: nn.Module, name: str, cut: str) -> tuple[nn.Sequential, nn.Sequential]:
-    """Cut a classifier in two, of which ``server(client(images))`` equals ``model(images)`` bit for bit.
+    """Cut a classifier ``name`` in two, of which ``server(client(images))`` equals ``model(images)`` bit for bit.
 
     Both halves hold the very submodules of the model: training one trains the model, and moving one moves the model's layers.
 
-    Args:
-        model: What ``build_model`` gives for ``name``, with BatchNorm or GroupNorm.
-        name: A key of ``CUTS``.
-        cut: One of ``CUTS[name]``.
-
     Returns:
-        The client half, images (B, C, H, W) -> features (B, Z, H', W'), and the server half, features -> logits (B,
-            num_classes).
+        The client half, images (B, C, H, W) -> features (B, Z, H', W'), and the server half, features -> logits (B, num_classes).
 
     Raises:
-        ModelError: When the model or the cut is unknown, or ``model`` is no such model.
+        ModelError: When the model or the cut is unknown, or ``model`` is not what ``build_model`` gives for ``name``.
     """
     match = re.fullmatch(r"([a-z]+)(\d+)", checked_cut(name, cut))
     assert match is not None  # Every name in CUTS is a word and a number.
@@ -91,14 +85,10 @@ def _resnet(model: nn.Module) -> Iterator[nn.Module]:
     yield from (model.avgpool, nn.Flatten(), model.fc)  # type: ignore[misc]
 
 
-def _efficientnet(model: nn.Module) -> Iterator[nn.Module]:
-    yield from model.as_sequential()  # type: ignore[operator]
-
-
 _CHAINS: Mapping[str, Callable[[nn.Module], Iterator[nn.Module]]] = {
     "vgg16": _vgg,
     "resnet50": _resnet,
-    "efficientnet_lite0": _efficientnet,
+    "efficientnet_lite0": lambda model: iter(model.as_sequential()),  # type: ignore[operator]
     "vgg_small": _sequential,
     "resnet20": _sequential,
 }

@@ -26,27 +26,20 @@ SEEDS = (0, 1)
 def examine(
     name: str, num_classes: int, input_shape: list[int], width: int, norm: str, batch_size: int = COUNT
 ) -> list[str]:
-    """Build a model (``build_model`` tries it), take a step, and return its doubts: those of ``RANDOM`` and so on that hold.
-
-    Raises:
-        ModelError: When a step on a batch of ``batch_size`` images fails.
-    """
+    """Build a model, take a step (``ModelError`` when it fails), and return the doubts that hold: ``RANDOM`` and so on."""
     channels, height, side = input_shape
     shape = (channels, height, side)
     model = build_model(name, num_classes=num_classes, input_shape=shape, width=width, norm=norm)
     found = doubts(model, shape)
-    _require_step(name, model, torch.rand(max(batch_size, 2), *shape, generator=torch.Generator().manual_seed(0)))
-    return found
-
-
-def _require_step(name: str, model: nn.Module, images: Tensor) -> None:
-    """A forward and a backward pass as training makes them: code may do otherwise on larger batches, or in train mode."""
+    images = torch.rand(max(batch_size, 2), *shape, generator=torch.Generator().manual_seed(0))
     try:
+        # As training makes it: code may do otherwise on larger batches, or in train mode.
         model.train()(images).sum().backward()
     except Exception as error:
         raise ModelError(
             f"model {name!r} fails in train mode on a batch of {len(images)} images: {type(error).__name__}: {error}"
         ) from error
+    return found
 
 
 def doubts(model: nn.Module, input_shape: Shape) -> list[str]:
@@ -59,8 +52,9 @@ def doubts(model: nn.Module, input_shape: Shape) -> list[str]:
     disturb(disturbed)  # A last layer of zeros would hide what stands before it.
     found = set[str]()
     for one in (copy.deepcopy(model), disturbed):
-        with torch.no_grad(), suppress(Exception):  # Whatever fails here, other trials tell.
-            if _is_random(one.eval(), images):
+        with torch.no_grad(), suppress(Exception):  # Other trials report whatever fails here.
+            one.eval()
+            if not _equal(*(_answers(one, images, seed) for seed in SEEDS)):
                 found.add(RANDOM)
             if _mixes(one, images):
                 found.add(MIXES)
@@ -71,11 +65,6 @@ def doubts(model: nn.Module, input_shape: Shape) -> list[str]:
             if _mixes(one, images):
                 found.add(MIXES_IN_TRAINING)
     return sorted(found)
-
-
-def _is_random(model: nn.Module, images: Tensor) -> bool:
-    one, other = (_answers(model, images, seed) for seed in SEEDS)
-    return not _equal(one, other)
 
 
 def _mixes(model: nn.Module, images: Tensor) -> bool:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from clients.models.library import ModelError
+from clients.models.library import ModelError, Shape
 from clients.process.machine import memory_of_machine
 
 FLOAT_BYTES = 4
@@ -23,37 +22,16 @@ class TooLargeError(ModelError):
     """A model, or a batch of images, that this machine cannot hold."""
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of a model and of its batches, as a plan fixes them.
-
-    Attributes:
-        shape: (C, H, W) of an image.
-        image_size: As it was asked for.
-        width: Of the model; 0: the usual one.
-        depth: Its blocks, where the plan names a number.
-    """
-
-    model: str
-    shape: tuple[int, int, int]
-    image_size: int
-    batch_size: int
-    width: int
-    depth: int = 0
-
-
 def is_usual(shape: Sequence[int], width: int, depth: int = 0) -> bool:
     """Whether a model of these sizes needs no such check, for which torch takes seconds to load what works without numbers."""
     return math.prod(shape) <= USUAL_VALUES and width <= USUAL_WIDTH and depth <= USUAL_DEPTH
 
 
-def require_fits(sizes: Sizes, build: Callable[[], Sequence[nn.Module]]) -> None:
-    """Refuse a model, whose trained modules ``build`` makes, or a batch of images that this machine cannot hold.
-
-    Raises:
-        TooLargeError: With what they need, and what to lower.
-    """
-    if is_usual(sizes.shape, sizes.width, sizes.depth):
+def require_fits(
+    build: Callable[[], Sequence[nn.Module]], model: str, shape: Shape, image_size: int, batch_size: int, width: int, depth: int = 0
+) -> None:  # fmt: skip
+    """Raise ``TooLargeError`` for a model, whose trained modules ``build`` makes, or a batch that this machine cannot hold."""
+    if is_usual(shape, width, depth):
         return
     try:
         with torch.device("meta"):
@@ -61,11 +39,11 @@ def require_fits(sizes: Sizes, build: Callable[[], Sequence[nn.Module]]) -> None
     except Exception:
         # Of models that read their own numbers while they are built, and of those that are refused elsewhere.
         parameters = 0
-    batch = sizes.batch_size * math.prod(sizes.shape)
+    batch = batch_size * math.prod(shape)
     needed, there = FLOAT_BYTES * (HELD * parameters + batch), memory_of_machine()
     if needed > there:
         raise TooLargeError(
-            f"image-size is {sizes.image_size}, width is {sizes.width}, batch-size is {sizes.batch_size}: {sizes.model!r} has "
-            f"{parameters:,} parameters on images of {sizes.shape[1]}x{sizes.shape[2]}, and to hold them and a batch takes "
+            f"image-size is {image_size}, width is {width}, batch-size is {batch_size}: {model!r} has "
+            f"{parameters:,} parameters on images of {shape[1]}x{shape[2]}, and to hold them and a batch takes "
             f"{needed / 2**30:.1f} GiB; this machine has {there / 2**30:.1f} GiB in all. Lower image-size, width or batch-size"
         )

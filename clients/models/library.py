@@ -107,11 +107,7 @@ def library_of(name: str, libraries: Sequence[str]) -> str:
 
 
 def build_library_model(library: str, name: str, num_classes: int, input_shape: Shape) -> nn.Module:
-    """Build a classifier for ``input_shape`` and prove by one forward pass that images of that size fit.
-
-    Raises:
-        ImageSizeError: When they do not, with the next larger square size that does.
-    """
+    """Build a classifier and prove by one forward pass that images of ``input_shape`` fit; else ``ImageSizeError``."""
     build = _torchvision if library == "torchvision" else _timm
     try:
         model = build(name, num_classes, input_shape)

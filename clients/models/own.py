@@ -26,11 +26,7 @@ def offered_models() -> dict[str, str]:
 
 
 def own_factory(name: str) -> Callable[..., Any] | None:
-    """The class or function that makes the model; None for a model that is known by its name. Before weights are seeded.
-
-    Raises:
-        ModelError: When there is no such file, module or name.
-    """
+    """The class or function that makes the model, or None for a known model; to be called before weights are seeded."""
     try:
         place = installed(GROUP)[name].value if name in installed(GROUP) else name
         return own_code(place) if is_own_model(place) else None
@@ -39,25 +35,22 @@ def own_factory(name: str) -> Callable[..., Any] | None:
 
 
 def build_own_model(name: str, factory: Callable[..., Any], num_classes: int, input_shape: Shape) -> nn.Module:
-    """Call a factory, and prove that it makes a classifier of such images which can be trained and attacked.
+    """Call a factory, and prove that it makes a classifier of such images which can be trained and attacked; else ``ModelError``.
 
     The factory gets ``num_classes`` and ``input_shape`` (C, H, W), each where it has a parameter of that name.
-
-    Raises:
-        ModelError: When it cannot be called so, or what it returns is no classifier.
     """
     if isinstance(factory, nn.Module):
         raise ModelError(f"model {name!r} is a model already; name a class or function that builds it")
-    told = {"num_classes": num_classes, "input_shape": tuple(input_shape)}
+    offered = {"num_classes": num_classes, "input_shape": tuple(input_shape)}
     if isinstance(factory, type) and next(one for one in factory.__mro__ if "__init__" in vars(one)) is nn.Module:
-        told = {}  # torch's own takes whatever it is given, to refuse it
+        offered = {}  # torch's own takes any argument, to refuse it
     try:
-        given = accepted(name, factory, told)
+        taken = accepted(name, factory, offered)
     except OwnCodeError as error:
         raise ModelError(f"model {error}") from error
-    called = f"{name}({', '.join(f'{key}={value}' for key, value in given.items())})"
+    called = f"{name}({', '.join(f'{key}={value}' for key, value in taken.items())})"
     try:
-        model = factory(**given)
+        model = factory(**taken)
     except (Exception, SystemExit) as error:
         raise ModelError(f"{called} raises {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):

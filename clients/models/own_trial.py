@@ -18,11 +18,7 @@ IN_PLACE = "; something is changed in place that a layer needs: write y = y + 1 
 
 
 def prove(called: str, model: nn.Module, num_classes: int, input_shape: Shape) -> None:
-    """Try on a copy what training and attacks do: logits, their gradient, and the gradient of that.
-
-    Raises:
-        ModelError: Saying what does not work, and at which layer.
-    """
+    """Try on a copy what training and attacks do: logits, gradients, and gradients of these; ``ModelError`` says what fails."""
     if lazy := [name for name, one in model.named_parameters() if isinstance(one, nn.UninitializedParameter)]:
         raise ModelError(
             f"{called}: {lazy[0]} has no shape before the first images (a lazy layer); name a function that shows the model some "

@@ -18,24 +18,14 @@ Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class PackagedWeights:
-    """Weights of a whole classifier in an installed package.
-
-    Attributes:
-        model: Name of the classifier (see ``clients.models.classifiers``).
-        distribution: The package, as it is installed.
-        file: Path in it of a file for ``load_classifier``.
-    """
+    """Weights of a whole classifier ``model``, in a file for ``load_classifier`` of an installed package ``distribution``."""
 
     model: str
     distribution: str
     file: str
 
     def path(self) -> Path:
-        """Where the file is; nothing of the package is imported.
-
-        Raises:
-            ModelError: When the package is not installed or lacks the file.
-        """
+        """Where the file is, without an import of the package; ``ModelError`` when package or file is missing."""
         try:
             found = Path(str(importlib.metadata.distribution(self.distribution).locate_file(self.file)))
         except importlib.metadata.PackageNotFoundError as error:
@@ -73,11 +63,7 @@ torchvision's. All of ``PACKAGED`` are among them."""
 def normalisation(name: str, channels: int) -> Statistics:
     """Mean and standard deviation of each of 1 or 3 channels that the published weights ``name`` of ``NORMALISATIONS`` expect.
 
-    A grey image has the means over the three channels: exact for "efficientnet-lite0", whose channels have the same; else
-    near.
-
-    Raises:
-        ModelError: When the images have another number of channels.
+    A grey image has the means over the three channels: exact for "efficientnet-lite0", whose channels have the same; else near.
     """
     mean, std = NORMALISATIONS[name]
     if channels == len(mean):

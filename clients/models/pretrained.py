@@ -36,7 +36,15 @@ def load_pretrained(whole: nn.Module, path: str) -> None:
         ModelError: When the file cannot be read, or its weights do not fit.
     """
     file = Path(path).expanduser()
-    weights = dict(_read(file, _modification(file)))
+    try:
+        if file.is_dir():
+            raise ModelError(f"pretrained: {file} is a folder; expected the file of a checkpoint in it")
+        modified = file.stat().st_mtime_ns
+    except OSError as error:
+        raise ModelError(
+            f"pretrained: cannot read {file} ({error.strerror}); the server and every client need the file at this path"
+        ) from error
+    weights = dict(_read(file, modified))
     own = whole.state_dict()
     expected = {key: tensor for key, tensor in own.items() if not key.startswith(DROPPED)}
     if PATCHES in weights and PATCHES in expected and (_channels(weights), _channels(expected)) == (3, 1):
@@ -47,20 +55,9 @@ def load_pretrained(whole: nn.Module, path: str) -> None:
     whole.load_state_dict(own | weights)
 
 
-def _modification(file: Path) -> int:
-    try:
-        if file.is_dir():
-            raise ModelError(f"pretrained: {file} is a folder; expected the file of a checkpoint in it")
-        return file.stat().st_mtime_ns
-    except OSError as error:
-        raise ModelError(
-            f"pretrained: cannot read {file} ({error.strerror}); the server and every client need the file at this path"
-        ) from error
-
-
 @functools.lru_cache(maxsize=1)
 def _read(file: Path, _modified: int) -> Mapping[str, Tensor]:
-    """A file's weights but those that are dropped; the modification time tells versions of the file apart."""
+    """A file's weights but those that are dropped, cached by the modification time."""
     from timm.models import load_state_dict
 
     try:

@@ -64,6 +64,6 @@ class OutsourcedClient(Client):
                 [rows(self.uploads.batch(at), count) for at in range(self.task.plan.probe_targets)], paired=True
             )
         if observation in ("collection", "model"):
-            everyone = torch.arange(self.data.num_train)
-            return Truths([self.data.view(everyone, self.data.key("mean-transformed", observation))], whole_round=True)
+            every = torch.arange(self.data.num_train)
+            return Truths([self.data.view(every, self.data.key("mean-transformed", observation))], whole_round=True)
         return super().truths(observation)

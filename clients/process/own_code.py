@@ -40,11 +40,7 @@ def is_own(name: str, known: Collection[str] = ()) -> bool:
 
 @functools.cache
 def installed(group: str) -> dict[str, EntryPoint]:
-    """Name -> what other packages offer under it in a group of entry points, without importing any. Read once.
-
-    Raises:
-        RegistryError: When a name holds a colon, which would make it a place, or two packages offer the same.
-    """
+    """Name -> what other packages offer in a group of entry points, read once; ``RegistryError`` for a bad or doubled name."""
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         where = f"entry point {point.name} = {point.value!r} ({group})"
@@ -87,12 +83,9 @@ def absolute(name: str) -> str:
 
 
 def own_code(name: str) -> Callable[..., Any]:
-    """The class or function that a name means.
+    """The class or function that a name means; ``OwnCodeError`` where there is no such file, module or name.
 
     To be called before anything is seeded: a file may draw when it is imported, which happens once in a process.
-
-    Raises:
-        OwnCodeError: When there is no such file, module or name.
     """
     place, _, attribute = name.rpartition(":")
     if not _is_file(place) and ":" in place:
@@ -162,12 +155,11 @@ def _from_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a script that parses arguments or ends itself when it is imported
         del sys.modules[name]
+        relative = isinstance(error, ImportError) and "relative import" in str(error)
         hint = (
             "; a file that imports its neighbours so is named as PACKAGE.MODULE:NAME, from the folder above the package"
-            if isinstance(error, ImportError) and "relative import" in str(error)
-            else ""
         )
-        raise OwnCodeError(f"{path} cannot be imported: {type(error).__name__}: {error}{hint}") from error
+        raise _not_imported(path, error, hint if relative else "") from error
     return module
 
 
@@ -175,9 +167,9 @@ def _imported(place: str) -> ModuleType:
     try:
         return importlib.import_module(place)
     except (Exception, SystemExit) as error:
-        hint = (
-            f"; a file is named by its path, such as {place.replace('.', '/')}.py:NAME"
-            if isinstance(error, ImportError)
-            else ""
-        )
-        raise OwnCodeError(f"{place} cannot be imported: {type(error).__name__}: {error}{hint}") from error
+        hint = f"; a file is named by its path, such as {place.replace('.', '/')}.py:NAME"
+        raise _not_imported(place, error, hint if isinstance(error, ImportError) else "") from error
+
+
+def _not_imported(place: object, error: BaseException, hint: str) -> OwnCodeError:
+    return OwnCodeError(f"{place} cannot be imported: {type(error).__name__}: {error}{hint}")

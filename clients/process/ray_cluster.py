@@ -60,10 +60,10 @@ def patient(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in PATIENCE.items() if name not in environment}
 
 
-def start_ray(tell: Callable[[str], object], **arguments: Any) -> None:
+def start_ray(notify: Callable[[str], object], **arguments: Any) -> None:
     """Start a Ray of this machine with the arguments of ``ray.init``, and once again where its processes did not start.
 
-    ``tell`` takes one line about a start that failed. The last start's exception is raised; ``ValueError`` and
+    ``notify`` takes one line about a start that failed. The last start's exception is raised; ``ValueError`` and
     ``AssertionError`` are about arguments, and end the first.
     """
     import ray
@@ -79,20 +79,18 @@ def start_ray(tell: Callable[[str], object], **arguments: Any) -> None:
             if start == STARTS:
                 raise
             ray.shutdown()
-            tell(f"Ray failed: {ray_reason(str(error)) or type(error).__name__}; started again")
+            notify(f"Ray failed: {ray_reason(str(error)) or type(error).__name__}; started again")
 
 
 def ray_reason(text: str) -> str:
-    """The reason that Ray gives for a failed start, in one line: without the lines of logs, which end it, and without
-    tracebacks.
-    """
+    """The reason that Ray gives for a failed start, in one line, without lines of logs and tracebacks."""
     return " ".join(_LOGS.split(text)[0].split())
 
 
 def session_folder(folder: Path) -> dict[str, str]:
     """Variables under which Ray keeps sockets and logs in a folder; none where a socket's path would be too long.
 
-    By default they are in ``/tmp/ray``, which Ray makes writable for everybody and never empties.
+    By default they are in ``/tmp/ray``, which Ray makes writable for every user and never empties.
     """
     return {FILES: str(folder)} if len(os.fsencode(folder)) <= LONGEST_FOLDER else {}
 

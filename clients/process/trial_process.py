@@ -38,15 +38,9 @@ class AbruptError(OwnCodeError):
 
 
 def tried(work: str, arguments: Mapping[str, Any], seconds: float) -> Any:
-    """Call a function of ours, which runs the user's code, in a child process that is killed after some seconds.
+    """Call ``package.module:function`` of ours, which runs the user's code, in a child process that is killed after some seconds.
 
-    Args:
-        work: ``package.module:function``.
-        arguments: Of the function, as JSON can write them.
-        seconds: Until the child is killed.
-
-    Returns:
-        What the function returns, as JSON can write it.
+    Arguments and result are what JSON can write.
 
     Raises:
         OwnCodeError: With the text of a ``ValueError`` of the function.
@@ -129,15 +123,15 @@ def main(folder: str) -> None:
         module, _, function = order["work"].partition(":")
         result = {"value": getattr(import_module(module), function)(**order["arguments"])}
         text = json.dumps(result)
-    except BaseException as error:  # KeyboardInterrupt and SystemExit too: nobody but the code raises them here
-        text = json.dumps(_told(error))
+    except BaseException as error:  # KeyboardInterrupt and SystemExit too: only the code raises them here
+        text = json.dumps(_described(error))
     part = Path(folder) / f"{RESULT}.{os.getpid()}"
     part.write_text(text, encoding="utf-8")
     part.replace(Path(folder) / RESULT)
     os._exit(0)  # without what the code would do at the end of its process
 
 
-def _told(error: BaseException) -> dict[str, str]:
+def _described(error: BaseException) -> dict[str, str]:
     try:
         text = str(error)[:LONGEST]
     except Exception:  # of a class that cannot say what it is

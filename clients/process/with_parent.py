@@ -13,10 +13,10 @@ def end_with_parent() -> None:
     A worker waits at a pipe that it holds both ends of: without this, it would never learn that no more work comes, and would
     keep its memory, its locks and whatever it computes for good.
     """
-    Thread(target=_wait_and_end, daemon=True).start()
 
+    def wait_and_end() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
 
-def _wait_and_end() -> None:
-    if (parent := multiprocessing.parent_process()) is not None:
-        parent.join()
-        os._exit(1)
+    Thread(target=wait_and_end, daemon=True).start()

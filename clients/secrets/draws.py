@@ -42,14 +42,9 @@ class ForgottenError(RuntimeError):
 
 @dataclass(frozen=True)
 class Note:
-    """A nonce of 64 hexadecimal digits, and what it was drawn for.
+    """A nonce of 64 hexadecimal digits, and what it was drawn for: ``count`` batches or audit targets from ``first`` on.
 
-    Attributes:
-        kind: One of ``RENEWED``.
-        about: Digest of the pipeline's text.
-        round: The server's round.
-        first: First number (of a batch, of an audit target) that it is for.
-        count: How many numbers from there.
+    ``kind`` is one of ``RENEWED``, ``about`` the digest of the pipeline's text, ``round`` the server's.
     """
 
     kind: str
@@ -67,12 +62,7 @@ class Note:
 
 @dataclass
 class Notebook:
-    """The nonces of one node in one run, newest last.
-
-    Args:
-        text: What ``keep`` last received; "" at first.
-        keep: Receives the whole notebook as text whenever a nonce was drawn.
-    """
+    """The nonces of one node in one run, newest last; ``keep`` receives them as text at every draw, ``text`` is its last one."""
 
     text: str = field(repr=False)
     keep: Callable[[str], None] = field(repr=False)
@@ -98,12 +88,7 @@ class Notebook:
 
 @dataclass(frozen=True)
 class Draws:
-    """The start of all random streams of one client.
-
-    Args:
-        secret: What all keys begin with.
-        notebook: Nonces of a node with a secret of its own; None in a simulation, where draws repeat.
-    """
+    """The start of all random streams of one client: a secret, and a real node's nonces; in a simulation draws repeat."""
 
     secret: bytes = field(repr=False)
     notebook: Notebook | None = field(default=None, repr=False)
@@ -114,33 +99,21 @@ class Draws:
         return cls(hashlib.blake2b(repr(("simulated client", seed, partition)).encode(), digest_size=32).digest())
 
     def renew(self, kind: str, pipeline: str, server_round: int, first: int = 0, count: int = 1) -> None:
-        """To be called when a message begins to be answered whose reply depends on draws of this kind.
-
-        Args:
-            kind: One of ``RENEWED``, or one that begins with ``MESSAGE``.
-            pipeline: Text of the pipeline.
-            server_round: The round.
-            first: First number that the message is about.
-            count: How many.
-        """
+        """Begin a message whose reply depends on ``count`` new draws from ``first`` on; see ``key`` for the kinds."""
         if not _renewed(kind):
             raise ValueError(f"draws of {kind!r} are not renewed; known: {sorted(RENEWED)}")
         if self.notebook:
             self.notebook.renew(kind, pipeline, server_round, first, count)
 
     def key(self, kind: str, *what: int | str | bytes, pipeline: str, server_round: int, number: int = 0) -> Key:
-        """The name of a stream.
+        """The name of a stream of a kind, within which ``what`` separates streams.
 
-        Args:
-            kind: One of ``CHOICES``, ``PROTECTED``, ``OWN`` or ``RENEWED``, or one that begins with ``MESSAGE``.
-            what: Separates streams of a kind.
-            pipeline: Text of the pipeline.
-            server_round: The round.
-            number: Of the batch or target, where one round has several messages of the kind.
+        ``number`` is that of the batch or target, where one round has several messages of the kind.
 
         Raises:
             ForgottenError: When this node never answered the message that the draws belong to, or no longer knows.
-            ValueError: When the kind is in none of these sets.
+            ValueError: When the kind is in none of ``CHOICES``, ``PROTECTED``, ``OWN`` and ``RENEWED``, and does not begin
+                with ``MESSAGE``.
         """
         if kind in CHOICES | PROTECTED:
             return (self.secret, "kept", kind, *what)

@@ -103,13 +103,9 @@ class Answers:
 
 
 def allowed_pipelines(node_config: Mapping[str, Any]) -> frozenset[Pipeline] | None:
-    """The pipelines under which a node takes part, by its key ``pipelines``; None: all.
+    """The pipelines under which a node takes part, by its key ``pipelines``, texts separated by ``;``; None: all.
 
-    The key holds texts separated by ``;``. That without any defence is written ``none``, so that it is never allowed by a
-    slip.
-
-    Raises:
-        ValueError: When the value is no such text.
+    That without any defence is written ``none``, so that it is never allowed by a slip. ``ValueError`` for any other text.
     """
     if "pipelines" not in node_config:
         return None

@@ -42,7 +42,7 @@ def kept_secret(path: Path, elsewhere: str = "set secret-dir in the node's confi
 
 def _check_folder(folder: Path) -> None:
     about = folder.stat()
-    # In a sticky folder, such as /tmp, nobody moves what belongs to another.
+    # In a sticky folder, such as /tmp, only the owner of a file moves it.
     if os.name == "posix" and about.st_mode & 0o022 and not about.st_mode & stat.S_ISVTX:
         raise SecretError(
             f"others may move files of the folder {folder} (mode {stat.S_IMODE(about.st_mode):o}); chmod 700 it"

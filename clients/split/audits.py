@@ -7,7 +7,7 @@ from torch import Tensor
 
 from clients.models.split.halves import EdgeHalf
 from clients.split.batches import SplitBatches, smashed
-from clients.task.truths import Probed
+from clients.task.truths import Probed, rows
 from clients.training.evaluation import device
 from defenses.base import Batch, Update
 from defenses.random_draws import Key, generator_for
@@ -24,12 +24,7 @@ class AuditBatches:
 
         Training images, or test images where the server's auxiliary data are the training images themselves.
         """
-        view = self._view(target, 0)
-        original, seen = (
-            Batch(batch.images[: self.task.plan.probe_images], batch.targets[: self.task.plan.probe_images])
-            for batch in (view.original, view.seen)
-        )
-        return Probed(original, seen, view.positions[: self.task.plan.probe_images])
+        return rows(self._view(target, 0), slice(self.task.plan.probe_images))
 
     def send(self, edge: EdgeHalf, target: int, transmissions: int) -> Tensor:
         """Transmissions (R, B, N, D) of an audit batch: the attacked images stay in front, their company changes."""
@@ -70,10 +65,8 @@ class AuditBatches:
         """
         features = smashed(self.data, edge, self._shown(target, 0).images, self._key(target, 0))
         self.data.renew("audit-step", target)
-        weights, key = (
-            dict(edge.named_parameters()),
-            self.data.key("audit-step", self.task.round, target, number=target),
-        )
+        weights = dict(edge.named_parameters())
+        key = self.data.key("audit-step", self.task.round, target, number=target)
         loss = (features * gradient.to(device())).sum()
         gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
         found = {name: own for name, own in zip(weights, gradients, strict=True) if own is not None}
@@ -95,10 +88,8 @@ class AuditBatches:
         order = order.roll(-target * self.task.plan.probe_images)
         attacked, rest = order[: self.task.plan.probe_images], order[self.task.plan.probe_images :]
         company = max(min(self.task.plan.batch_size, size) - len(attacked), 0)
-        drawn = torch.randperm(len(rest), generator=generator_for(*self._key(target, transmission), "company"))[
-            :company
-        ]
-        return torch.cat([attacked, rest[drawn]])
+        drawn = torch.randperm(len(rest), generator=generator_for(*self._key(target, transmission), "company"))
+        return torch.cat([attacked, rest[drawn[:company]]])
 
     def _shown(self, target: int, transmission: int) -> Batch:
         return self._view(target, transmission).seen

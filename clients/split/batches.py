@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attacks.sender import smash
 from clients.models.split.halves import EdgeHalf
-from clients.split.passes import SplitPasses
+from clients.split.plan import SplitPasses
 from clients.task.local_data import LocalData
 from clients.training.evaluation import device
 from defenses.base import Batch

@@ -32,7 +32,7 @@ from flwr.app import ConfigRecord, Context, Message
 from torch import Tensor
 
 from clients.messages.node import answers_of, book, client_as, reply_to
-from clients.secrets.policy import Answers, refusal
+from clients.secrets.policy import refusal
 from clients.split.plan import SplitPlan
 from clients.split.training import EdgeState, SplitClient
 from clients.task.scenarios import ClientSide
@@ -78,13 +78,12 @@ def collect(message: Message, context: Context) -> Message:
 def smash(message: Message, context: Context) -> Message:
     """Sends audit batches, over and over: what training sends in as many passes, with the same defences."""
     start = time.perf_counter()
-    client, config, answers = (
-        client_as(SplitClient, message, context),
-        values_of(message, "config"),
-        answers_of(context),
-    )
+    client, answers = client_as(SplitClient, message, context), answers_of(context)
+    config = values_of(message, "config")
     transmissions, targets = int(config["transmissions"]), range(client.task.plan.probe_targets)
-    _count_transmissions(context, answers, transmissions * len(targets))
+    kept: Any = context.state.get("transmissions") or {"sent": 0}
+    answers.require_transmissions(transmissions * len(targets), int(kept["sent"]))
+    context.state["transmissions"] = ConfigRecord({"sent": int(kept["sent"]) + transmissions * len(targets)})
     edge = client.load_edge(tensors_of(message, "edge")).requires_grad_(False)
     sent = {f"target-{at}": client.audits.send(edge, at, transmissions) for at in targets}
     records: dict[str, Any] = {name: to_record({"features": features}) for name, features in sent.items()}
@@ -130,19 +129,16 @@ def judge(message: Message, context: Context) -> Message:
     return reply_to(message, {"metrics": metrics(client.judge(logits))})
 
 
-def _count_transmissions(context: Context, answers: Answers, wanted: int) -> None:
-    """Refuses what is more than the node's operator allows in a run; else books it."""
-    kept: Any = context.state.get("transmissions") or {"sent": 0}
-    answers.require_transmissions(wanted, int(kept["sent"]))
-    context.state["transmissions"] = ConfigRecord({"sent": int(kept["sent"]) + wanted})
-
-
 def _advance(client: SplitClient, message: Message, context: Context) -> EdgeState:
     """The client half after the gradients of this message; kept in the node's state where it is trained."""
     if not SplitPlan.narrow(client.task.plan).trains_edge:
         return EdgeState({})
-    begin = tensors_of(message, "edge")
-    state = client.begin_round(begin, _last_kept(client, context)) if begin else _kept(client, context)
+    if begin := tensors_of(message, "edge"):
+        about: Any = context.state.get("edge-about")
+        same = about is not None and about["pipeline"] == client.task.plan.pipeline
+        state = client.begin_round(begin, _read(context) if same else EdgeState({}))
+    else:
+        state = _kept(client, context)
     if gradients := tensors_of(message, "gradients"):
         ordered = [gradients[name] for name in sorted(gradients, key=int)]
         state = client.apply_gradients(state, int(values_of(message, "config")["applied"]), ordered)
@@ -166,12 +162,6 @@ def _kept(client: SplitClient, context: Context) -> EdgeState:
             f"this node does not hold the client half of round {client.task.round}; it missed its beginning"
         )
     return _read(context)
-
-
-def _last_kept(client: SplitClient, context: Context) -> EdgeState:
-    """What the node kept in an earlier round of the same pipeline, if anything."""
-    about: Any = context.state.get("edge-about")
-    return _read(context) if about is not None and about["pipeline"] == client.task.plan.pipeline else EdgeState({})
 
 
 def _read(context: Context) -> EdgeState:

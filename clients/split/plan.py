@@ -1,18 +1,19 @@
-"""What a split run fixes for its clients."""
+"""What a split run fixes for its clients, and how training goes through their examples."""
 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from clients.models.fits import Sizes, require_fits
+from clients.models.fits import require_fits
 from clients.models.split.halves import EdgeHalf
 from clients.models.split.server_half import ServerHalf
-from clients.models.split.split_models import SplitShape, build_split_model, default_width
-from clients.task.task import Plan
+from clients.models.split.split_models import DEFAULT_WIDTHS, SplitShape, build_split_model
+from clients.task.task import Plan, Task
 from defenses.base import DefenseError
 
 
@@ -45,7 +46,7 @@ class SplitPlan(Plan):
         pipeline = self.defenses()
         return SplitShape(
             patch_size=self.patch_size,
-            width=self.width or default_width(self.model),
+            width=self.width or DEFAULT_WIDTHS[self.model],
             depth=self.depth,
             heads=self.heads,
             edge_blocks=self.edge_blocks if pipeline.edge_blocks is None else pipeline.edge_blocks,
@@ -74,8 +75,7 @@ class SplitPlan(Plan):
             seed=self.seed,
             cardinalities=card.cardinalities,
         )
-        sizes = Sizes(self.model, card.input_shape, self.image_size, self.batch_size, self.width, self.depth)
-        require_fits(sizes, build)
+        require_fits(build, self.model, card.input_shape, self.image_size, self.batch_size, self.width, self.depth)
         edge, server = build(pretrained=self.pretrained)
         rows, columns = edge.grid
         for defense in pipeline.smashed_defenses:
@@ -94,6 +94,47 @@ class SplitPlan(Plan):
         """
         pipeline = self.defenses()
         return (self.train_edge or pipeline.edge_training is not None) and not pipeline.raw_patches
+
+
+class SplitPasses:
+    """The passes over the training examples of one client. Batches of a round go on where the round before ended."""
+
+    def __init__(self, task: Task, num_examples: int) -> None:
+        self.task, self.num_examples = task, num_examples
+
+    def batches(self) -> list[int]:
+        """Sizes of the batches of this round.
+
+        They go on where the round before ended, so that no example is sent again before the others of the pass were sent.
+        """
+        once, first = self._pass(), self._first_batch()
+        return [once[at % len(once)] for at in range(first, first + self._batches_per_round())]
+
+    def _first_batch(self) -> int:
+        return (self.task.round - 1) * self._batches_per_round()
+
+    def place(self, number: int) -> tuple[int, int]:
+        """The pass, and the batch within it, of batch ``number`` of this round."""
+        return divmod(self._first_batch() + number, len(self._pass()))
+
+    def transmissions(self, until: int, since: int = 1) -> int:
+        """How often training sends any one example in rounds ``since`` to ``until``, at most: once in each pass, without audits."""
+        return len(self.within(since, until))
+
+    def within(self, since: int, until: int) -> list[tuple[int, int, int]]:
+        """Number, first batch and end of each pass of which rounds ``since`` to ``until`` send anything."""
+        per_round, per_pass = self._batches_per_round(), len(self._pass())
+        first, end = (since - 1) * per_round, until * per_round
+        passes = range(first // per_pass, math.ceil(end / per_pass)) if first < end else range(0)
+        return [(at, max(first - at * per_pass, 0), min(end - at * per_pass, per_pass)) for at in passes]
+
+    def _batches_per_round(self) -> int:
+        return self.task.plan.local_steps or self.task.plan.local_epochs * len(self._pass())
+
+    def _pass(self) -> list[int]:
+        """Sizes of the batches of one pass; a single image that is left over waits for another one."""
+        full, left = divmod(self.num_examples, self.task.plan.batch_size)
+        return [self.task.plan.batch_size] * full + ([left] if left > 1 or not full else [])
 
 
 def build_optimizer(plan: SplitPlan, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

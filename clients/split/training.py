@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
 from attacks.scoring.roc import auc
-from clients.federated.client import TrainingError, protect_gradient
+from clients.federated.client import TrainingError
 from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.audits import AuditBatches
 from clients.split.batches import SplitBatches, smashed
@@ -24,10 +24,11 @@ from clients.split.plan import SplitPlan, build_optimizer
 from clients.task.batches import chunks
 from clients.task.client import Client
 from clients.task.local_data import LocalData
-from clients.task.task import Task, load_weights
+from clients.task.task import load_weights
 from clients.task.truths import Truths
 from clients.training.evaluation import device
 from clients.training.optimizer_state import flat_state, load_flat_state
+from clients.training.sgd import protect_gradient
 from defenses.base import Update
 from defenses.random_draws import generator_for
 
@@ -39,13 +40,7 @@ NETWORK_OPTIMIZER = "1/"
 
 @dataclass(frozen=True)
 class EdgeState:
-    """What a client keeps of its half between the messages of one round.
-
-    Attributes:
-        weights: Name -> tensor.
-        optimizer: Flat state of the optimizers (see ``flat_state``); empty before the first step.
-        steps: Optimizer steps so far in this round.
-    """
+    """What a client keeps of its half between messages: weights, optimizers (see ``flat_state``) and steps of the round so far."""
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor] = field(default_factory=dict)
@@ -92,15 +87,11 @@ class SplitClient(Client):
         return EdgeState({**weights, **network}, learned)
 
     def apply_gradients(self, state: EdgeState, first: int, gradients: Sequence[Tensor]) -> EdgeState:
-        """Steps the client half with the gradients of consecutive batches that were sent with the weights in ``state``.
+        """Step the client half with the gradients of consecutive batches, from ``first`` on, that were sent with the weights in
+        ``state``.
 
-        All of them are taken at those weights, as the server's gradients are; then one step follows for each, in order. With one
-        batch per message this is exact training; with K, a gradient is up to K - 1 steps late.
-
-        Args:
-            state: What the batches were sent with.
-            first: Number of the first batch.
-            gradients: One (B, N, D) for each batch: the loss's gradient with respect to what was sent.
+        All gradients (B, N, D) of the loss are taken at those weights, as the server's are; then one step follows for each,
+        in order. With one batch per message this is exact training; with K, a gradient is up to K - 1 steps late.
 
         Raises:
             TrainingError: When a gradient does not fit, or the weights are no longer finite.
@@ -108,7 +99,9 @@ class SplitClient(Client):
         edge = self.load_edge(state.weights)
         network = self._network(edge, state.weights)
         parameters = [*edge.parameters(), *(network.parameters() if network else ())]
-        optimizers = _optimizers(self.task, edge, network)
+        groups = [{"params": list(edge.parameters()), "lr": self.task.learning_rate}]
+        optimizers = [build_optimizer(SplitPlan.narrow(self.task.plan), groups)]
+        optimizers += [torch.optim.Adam(network.parameters())] if network else []
         load_flat_state(optimizers, state.optimizer)
         steps = []
         for at, gradient in enumerate(gradients):
@@ -143,9 +136,8 @@ class SplitClient(Client):
         loss = (features * gradient).sum()
         if network is None or self.pipeline.edge_training is None:
             return loss
-        patches = RawPatches(SplitPlan.narrow(self.task.plan).patch_size)(
-            self.batches.originals(number).images.to(device())
-        )
+        cut = RawPatches(SplitPlan.narrow(self.task.plan).patch_size)
+        patches = cut(self.batches.originals(number).images.to(device()))
         own, penalty = self.pipeline.edge_training.losses(network, features, patches)
         return loss + own + penalty
 
@@ -163,12 +155,11 @@ class SplitClient(Client):
 
     def load_edge(self, weights: Mapping[str, Tensor]) -> EdgeHalf:
         """The client half with these weights; without any, as it was initialised."""
-        edge = copy.deepcopy(_initial_edge(SplitPlan.narrow(self.task.plan)))
+        plan = SplitPlan.narrow(self.task.plan)
+        edge = copy.deepcopy(_initial_edge(plan))
         if weights:
             load_weights(edge, weights)
-        return edge.requires_grad_(SplitPlan.narrow(self.task.plan).trains_edge).train(
-            SplitPlan.narrow(self.task.plan).trains_edge
-        )
+        return edge.requires_grad_(plan.trains_edge).train(plan.trains_edge)
 
     def edge_update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Update:
         """What this client sends of its half at the end of a round: after - before, through the update defences."""
@@ -184,20 +175,13 @@ class SplitClient(Client):
         Examples are mixed in batches as large as in training, whatever a message holds; one that is left over joins the last.
         """
         self.data.renew("test-tokens")
-        with torch.no_grad():
-            sent = [
-                smashed(
-                    self.data,
-                    edge,
-                    self._test_shown(positions),
-                    self.data.key("test-tokens", self.task.round, int(positions[0])),
-                )
-                for positions in chunks(min(count, self.data.num_test - first), self.task.plan.batch_size, first)
-            ]
+        sent = []
+        for positions in chunks(min(count, self.data.num_test - first), self.task.plan.batch_size, first):
+            start = int(positions[0])
+            images = self.data.protected_test("test", self.data.test_plain(positions), start).images
+            with torch.no_grad():
+                sent.append(smashed(self.data, edge, images, self.data.key("test-tokens", self.task.round, start)))
         return torch.cat(sent)
-
-    def _test_shown(self, positions: Tensor) -> Tensor:
-        return self.data.protected_test("test", self.data.test_plain(positions), int(positions[0])).images
 
     def judge(self, logits: Tensor) -> dict[str, list[float]]:
         """Counts behind accuracy and correlation, from the server's logits (n, K) of all test examples.
@@ -231,12 +215,6 @@ def _pairs(logits: Tensor, truth: Tensor) -> dict[str, list[float]]:
     members, others = score[truth == 1], score[truth == 0]
     pairs = len(members) * len(others)
     return {"pairs": [pairs * auc(members, others) if pairs else 0.0, float(pairs)]}
-
-
-def _optimizers(task: Task, edge: EdgeHalf, network: nn.Module | None) -> list[torch.optim.Optimizer]:
-    groups = [{"params": list(edge.parameters()), "lr": task.learning_rate}]
-    own = [torch.optim.Adam(network.parameters())] if network else []
-    return [build_optimizer(SplitPlan.narrow(task.plan), groups), *own]
 
 
 @functools.lru_cache(maxsize=16)

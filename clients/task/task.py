@@ -18,7 +18,7 @@ from clients.data.card import DataCard
 from clients.data.datasets import ImageDataset, load_dataset
 from clients.data.images import IMAGE_MEMORY
 from clients.models.classifiers import build_model
-from clients.models.fits import Sizes, require_fits
+from clients.models.fits import require_fits
 from clients.wire.limits import LIMITS, MOST_TEXT
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
@@ -219,9 +219,7 @@ class Plan:
             norm="group" if defenses.needs_group_norm else self.norm,
             seed=self.seed,
         )
-        require_fits(
-            Sizes(self.model, card.input_shape, self.image_size, self.batch_size, self.width), lambda: [build()]
-        )
+        require_fits(lambda: [build()], self.model, card.input_shape, self.image_size, self.batch_size, self.width)
         return defenses.extended(build(), self.seed)
 
 

@@ -1,10 +1,11 @@
-"""A whole model judged on a client's test examples; no Flower here."""
+"""A whole model in eval mode, and judged on a client's test examples; no Flower here."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.normalisation import normalise
 from clients.task.batches import CHUNK, chunks
@@ -44,3 +45,14 @@ def _judge(data: LocalData, model: nn.Module, batch: Batch) -> tuple[float, floa
     truth = batch.targets.argmax(1).to(device())
     logits = model(normalise(batch.images.to(device()), data.card))
     return float((logits.argmax(1) == truth).sum()), float(F.cross_entropy(logits, truth, reduction="sum"))
+
+
+def set_eval(model: nn.Module, *, keep_hooked: bool = False) -> None:
+    """Put a model into eval mode in place: BatchNorm uses its running statistics, dropout is off.
+
+    With ``keep_hooked``, layers with weights of their own stay in train mode, because Opacus collects gradients per example
+    in no other; none of those that it knows computes anything else there.
+    """
+    for module in [model, *model.modules()]:
+        own = next(module.parameters(recurse=False), None) is not None
+        module.training = keep_hooked and own and not isinstance(module, _BatchNorm)

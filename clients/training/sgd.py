@@ -16,6 +16,8 @@ from clients.data.card import DataCard
 from clients.task.task import Plan
 from clients.training.evaluation import device
 from defenses.base import Batch, Training
+from defenses.pipeline import Pipeline
+from defenses.random_draws import Key
 
 
 def soft_cross_entropy(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
@@ -57,17 +59,11 @@ def train_on(
     enter: Callable[[Batch, int], Batch] = lambda batch, _: batch,
     protect: Callable[[int], None] = lambda _: None,
 ) -> tuple[float, int]:
-    """Take a step for each batch.
+    """Take a step for each batch of images (B, C, H, W) in [0, 1] and soft targets (B, K); one without examples is a step as
+    well.
 
-    Args:
-        training: Its model is changed in place.
-        found: (images (B, C, H, W) in [0, 1], soft targets (B, K)); one without examples is a step as well.
-        card: Normalises the images.
-        enter: (batch, number of the step) -> what enters the model.
-        protect: Changes the gradient of a step in place.
-
-    Returns:
-        The mean loss per example, and the number of steps.
+    ``enter`` maps a batch and the number of the step to what enters the model, ``protect`` changes the gradient of a step in
+    place. Returns the mean loss per example, and the number of steps.
     """
     total, seen, step = 0.0, 0, 0
     for images, targets in found:
@@ -82,3 +78,11 @@ def train_on(
         training.optimizer.step()
         total, seen, step = total + float(loss.detach()) * len(batch), seen + len(batch), step + 1
     return total / max(seen, 1), step
+
+
+def protect_gradient(pipeline: Pipeline, model: nn.Module, key: Key) -> None:
+    """Defences per step, in place: the optimizer sees nothing else."""
+    held = {name: weight for name, weight in model.named_parameters() if weight.grad is not None}
+    gradient = {name: weight.grad for name, weight in held.items() if weight.grad is not None}
+    for name, protected in pipeline.protect_gradient(gradient, key).items():
+        held[name].grad = protected

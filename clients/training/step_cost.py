@@ -37,16 +37,11 @@ class StepCost:
 
 
 def measure_step(function: Callable[[], Tensor], modules: Sequence[nn.Module], *, trained: bool) -> StepCost:
-    """Run the modules once and count.
+    """Run ``function`` once, which maps nothing to what the modules make (of one image for costs per image), and count.
 
-    On CPUs, ``peak_bytes`` counts tensors that operators return, without the scratch space inside of them. On CUDA it asks
-    the allocator, which rounds every tensor up to 512 bytes.
-
-    Args:
-        function: Maps nothing to what the modules make, of one image if costs per image are wanted; with all defences. It
-            must have its images ready: these are not counted. Called twice on CUDA.
-        modules: All that it uses, on one device.
-        trained: Whether they are trained: the backward pass runs too. No ``grad`` of a parameter changes.
+    Its images must be ready: these are not counted. If the modules are ``trained``, the backward pass runs too; no ``grad`` of a
+    parameter changes. On CPUs, ``peak_bytes`` counts tensors that operators return, without the scratch space inside of them. On
+    CUDA the function runs twice, and the allocator is asked, which rounds every tensor up to 512 bytes.
     """
     held = list({id(t): t for module in modules for t in (*module.parameters(), *module.buffers())}.values())
     weights = [tensor for tensor in held if trained and tensor.requires_grad]
@@ -76,8 +71,7 @@ def _differentiate(made: Tensor, weights: Sequence[Tensor]) -> None:
 
 
 def count_macs(operator: str, args: Sequence[Any], result: Any) -> int:
-    """Multiply-accumulates of one call of an ATen operator ("addmm"), its arguments and result; 0 for all but a network's main
-    work.
+    """Multiply-accumulates of one call of an ATen operator such as "addmm"; 0 for all but a network's main work.
 
     Matrix products, convolutions and attention: multiplications of their matrices. Fourier transforms: 5 M log2 M real
     operations for a plane of M points, half of them MACs; the transform of real numbers counts as that of complex ones.

@@ -33,10 +33,9 @@ from simulations.settings.errors import ConfigError
 from simulations.settings.inference import USUAL
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.inference.loaded_model import read_weights
 from strategies.inference.observations import ATTRIBUTE, KINDS
 from strategies.inference.offline_adversary import OfflineAdversaries
-from strategies.inference.public_training import PublicTraining
+from strategies.inference.public_model import PublicTraining, read_weights
 from strategies.inference.server import InferenceServer
 
 

@@ -60,9 +60,8 @@ class BatchCollection:
         asked = [p for p, batches in self.work.items() if p in self.whole and first < len(batches)]
         config = self.exchange.config(self.task, first=first, count=self.per_message, **values)
         contents = {partition: RecordDict({"config": config, **records}) for partition in asked}
-        posted = self.exchange.post(self.message_type, contents)
-        at_least = None if first == 0 else 0.0
-        answers = self.exchange.receive(self.task, posted, self._fault_in(first, shapes), at_least=at_least)
+        fault_in, at_least = self._fault_in(first, shapes), None if first == 0 else 0.0
+        answers = self.exchange.ask(self.task, self.message_type, contents, fault_in, at_least=at_least)
         self.whole -= set(asked) - set(answers)
         return answers
 

@@ -15,19 +15,13 @@ MARGIN_SECONDS = 300.0
 """Beyond what clients may take: for worker processes that are started (again). Only what never answers waits so long."""
 
 SHORTEST_POLL, LONGEST_POLL = 0.005, 1.0
-"""Seconds between two looks for replies, where the grid says nothing of its own: with every message whose reply nobody has fetched,
+"""Seconds between two looks for replies, where the grid says nothing of its own: with every message whose reply is not fetched yet,
 Flower's simulation takes longer to find the next one, and its grid looks every tenth of a second."""
 
 
 @dataclass(frozen=True)
 class Posted:
-    """Messages on their way.
-
-    Attributes:
-        contents: Partition -> content.
-        ids: Of the messages, in the same order.
-        deadline: Time on the monotonic clock at which waiting ends.
-    """
+    """Messages on their way, by partition; waiting for their replies ends at ``deadline`` on the monotonic clock."""
 
     message_type: str
     contents: dict[int, RecordDict]
@@ -37,11 +31,10 @@ class Posted:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Round trips with the nodes of one run.
+    """Round trips with the nodes of one run; ``nodes`` is partition -> node id, as ids are random and results are ordered by
+    partition.
 
-    Attributes:
-        nodes: Partition -> node id. Node ids are random; partitions are what results are ordered by.
-        timeout: Seconds that a client may take; the client knows it, and then answers with an error.
+    ``timeout`` is what a client may take, in seconds; the client knows it, and then answers with an error.
     """
 
     grid: Grid
@@ -93,7 +86,7 @@ class Exchange:
             now = time.monotonic()
             if not open_ids or now >= deadline:
                 break
-            # Short messages are asked for often, long ones seldom: a tenth of the wait at most is lost.
+            # Short messages are asked for often, long ones rarely: a tenth of the wait at most is lost.
             time.sleep(min(max(0.1 * (now - start), SHORTEST_POLL), longest))
         return replies
 

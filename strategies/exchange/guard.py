@@ -10,12 +10,19 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from clients.task.task import Task
 from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, reason_of, values_of, view_of
-from clients.wire.texts import RecordError, one_line, shortened
+from clients.wire.texts import MOST_JSON, RecordError, one_line, shortened
 from strategies.exchange.exchange import Exchange, Posted
-from strategies.exchange.reply_bounds import oversized
 
 MOST_WITHHELD = 16
 """Parts that an answer may leave out, each with a row: there are fewer questions that a node may refuse."""
+MOST_NAMES = 4096
+"""Of the records of a reply, and of the values of a record."""
+LONGEST_KEY = 2**16
+"""Characters of a name; a ledger is under the text of its pipeline."""
+MOST_VALUES = 2**20
+"""Of one list, such as a score of each example."""
+MOST_IN_ALL = 2**26
+"""Characters, bytes and values of all records together."""
 
 FaultIn = Callable[[int, Message], str]
 """(partition, reply that is no error) -> why it cannot be used, or ""."""
@@ -47,10 +54,7 @@ class Answers(dict[int, Message]):
 class GuardedExchange:
     """Ask clients, hand on the replies that can be used, and write a row for every other and for what a reply leaves out.
 
-    Args:
-        exchange: Round trips with the nodes.
-        rows: Where failures and refusals are recorded.
-        min_usable: Share of those asked that must answer usably, at least one; 0 lets all fail.
+    ``min_usable`` is the share of those asked that must answer usably, at least one; 0 lets all fail.
     """
 
     def __init__(self, exchange: Exchange, rows: Rows, min_usable: float = 0.0) -> None:
@@ -63,14 +67,16 @@ class GuardedExchange:
         return self.exchange.config(task, **values)
 
     def ask(
-        self, task: Task, message_type: str, contents: Mapping[int, RecordDict], fault_in: FaultIn | None = None
+        self,
+        task: Task,
+        message_type: str,
+        contents: Mapping[int, RecordDict],
+        fault_in: FaultIn | None = None,
+        *,
+        at_least: float | None = None,
     ) -> Answers:
-        """Send one message to each partition in ``contents`` and return the replies that can be used.
-
-        Raises:
-            TooFewReplies: When they are fewer than ``min_usable`` of those asked.
-        """
-        return self.receive(task, self.post(message_type, contents), fault_in)
+        """Send one message to each partition and return the replies that can be used; ``TooFewReplies`` below ``min_usable``."""
+        return self.receive(task, self.post(message_type, contents), fault_in, at_least=at_least)
 
     def post(self, message_type: str, contents: Mapping[int, RecordDict]) -> Posted:
         """Sends without waiting: ``receive`` does."""
@@ -95,15 +101,8 @@ class GuardedExchange:
     ) -> Answers:
         """The usable ones among replies; each of the others costs a row, and so does what they leave out.
 
-        A client that refuses the question has not failed: the share is of the others.
-
-        Args:
-            task: Orders of the round.
-            message_type: Of what was asked.
-            asked: Partitions that were asked.
-            replies: Partition -> its reply, if it came.
-            fault_in: What else than an error makes a reply useless; None: nothing.
-            at_least: Share that must be usable, in place of ``min_usable``.
+        A client that refuses the question has not failed: the share ``at_least`` (else ``min_usable``) is of the others.
+        ``fault_in`` says what else than an error makes a reply useless.
 
         Raises:
             TooFewReplies: When too few can be used.
@@ -118,7 +117,7 @@ class GuardedExchange:
             standing.append(partition)
             reason = self._reason(partition, reply, fault_in)
             if reply is not None and not reason:
-                self._tell_withheld(task, message_type, partition, reply)
+                self._record_withheld(task, message_type, partition, reply)
                 good[partition] = reply
                 continue
             reasons.append(f"client {partition}: {reason}")
@@ -134,19 +133,19 @@ class GuardedExchange:
             return reason_of(reply)
         return oversized(reply.content) or unreadable(reply) or (fault_in(partition, reply) if fault_in else "")
 
-    def _tell_withheld(self, task: Task, message_type: str, partition: int, reply: Message) -> None:
+    def _record_withheld(self, task: Task, message_type: str, partition: int, reply: Message) -> None:
         """Write a row for each part that an answer leaves out, up to ``MOST_WITHHELD``, and one for the others."""
         reasons = list(values_of(reply, WITHHELD).values())
         for reason in reasons[:MOST_WITHHELD]:
-            told = reason if isinstance(reason, str) else shortened(reason)
-            self._row(task, "refused", partition, f"{message_type}: {told[:MAX_REASON]}")
+            text = reason if isinstance(reason, str) else shortened(reason)
+            self._row(task, "refused", partition, f"{message_type}: {text[:MAX_REASON]}")
         if (more := len(reasons) - MOST_WITHHELD) > 0:
             message = f"{message_type}: {more} more parts were withheld; at most {MOST_WITHHELD} are recorded"
             self._row(task, "refused", partition, message)
 
     def _row(self, task: Task, status: str, partition: int, message: str) -> None:
-        told = one_line(message, MAX_REASON)  # it may quote what a client sent
-        self.rows.row(task, metric="client", value=None, status=status, client=partition, message=told)
+        text = one_line(message, MAX_REASON)  # it may quote what a client sent
+        self.rows.row(task, metric="client", value=None, status=status, client=partition, message=text)
 
 
 def require_enough(
@@ -159,6 +158,40 @@ def require_enough(
             f"round {task.round}, {task.plan.pipeline or 'no defence'}: {len(good)} of {len(asked)} {what} replies are usable, "
             f"min-usable = {min_usable} asks for more{why}"
         )
+
+
+def oversized(content: RecordDict) -> str:
+    """Why the content of a reply, without its arrays, holds more than an honest client sends, or ""."""
+    if len(content) > MOST_NAMES:
+        return f"{len(content)} records; at most {MOST_NAMES} are read"
+    total = 0
+    plain: dict[str, Mapping[str, Any]] = {**content.config_records, **content.metric_records}
+    for name, record in plain.items():
+        if len(record) > MOST_NAMES:
+            return f"{shortened(name[:LONGEST_KEY])}: {len(record)} names; at most {MOST_NAMES} are read"
+        if (longest := max(map(len, (name, *record)))) > LONGEST_KEY:
+            return f"{shortened(name[:LONGEST_KEY])}: a name of {longest} characters; at most {LONGEST_KEY} are read"
+        for key, value in record.items():
+            size, why = _size(value)
+            if why:
+                return f"{shortened(name)}: {shortened(key)} has {why}"
+            total += size + len(key)
+    if total > MOST_IN_ALL:
+        return f"{total} characters and values in all; at most {MOST_IN_ALL} are read"
+    return ""
+
+
+def _size(value: Any) -> tuple[int, str]:
+    """Characters, bytes or values of a value, and why they are too many, or ""."""
+    if isinstance(value, str | bytes):
+        kind = "characters" if isinstance(value, str) else "bytes"
+        return len(value), f"{len(value)} {kind}; at most {MOST_JSON} are read" if len(value) > MOST_JSON else ""
+    if not isinstance(value, list):
+        return 1, ""
+    if len(value) > MOST_VALUES:
+        return len(value), f"{len(value)} values; at most {MOST_VALUES} are read"
+    sizes = [_size(one) for one in value]
+    return sum(size for size, _ in sizes), next((why for _, why in sizes if why), "")
 
 
 def unreadable(reply: Message) -> str:
@@ -175,9 +208,8 @@ def unreadable(reply: Message) -> str:
 def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays") -> str:
     """Why a reply's arrays cannot be used, or "".
 
-    Refused are missing records, other names, shapes or dtypes, NaN or infinite values, metrics that are not single numbers,
-    and counts of examples that are not positive whole numbers (they are the weights of the average, and the client chooses
-    them).
+    Refused are missing records, other names, shapes or dtypes, NaN or infinite values, metrics that are not single numbers, and
+    counts of examples that are not positive whole numbers (they are the weights of the average, and the client chooses them).
 
     Args:
         reply: A client's reply that is no error.

@@ -38,9 +38,7 @@ class ActiveServer:
         self._auditor, self._recorder = audit.auditor, audit.recorder
 
     def probe(self, task: Task, weights: Mapping[str, Tensor]) -> None:
-        """Make and send the models of one round, and queue the attacks on what comes back; ``weights`` are the agreed global
-        model.
-        """
+        """Make and send the models of one round in place of the agreed ``weights``, and queue the attacks on the replies."""
         judges: dict[int, bool] = {}
         for at, group in enumerate(grouped(self._audit.attacks[ACTIVE])[0]):
             try:
@@ -74,7 +72,7 @@ class ActiveServer:
         judges: dict[int, bool],
     ) -> None:
         good = self._ask(task, sent)
-        # Who answers no probes at all says nothing about the model; that has a row of its own.
+        # A client that answers no probes at all says nothing about the model; that has a row of its own.
         refused = [why for why in good.refused.values() if is_refusal(why, "model_check")]
         judged = len(self._auditor.exchange.nodes) - len(good.refused) + len(refused)
         for attack in group if judged else ():

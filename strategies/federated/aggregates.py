@@ -23,15 +23,11 @@ WITHHELD = "aggregates-withheld"
 
 
 class SecureSums:
-    """Sums the probes of groups of clients, and queues the attacks on the sums.
+    """Sums the probes of groups of clients, for each of the ``sizes`` of a group, and queues the attacks on the sums.
 
     No secure aggregation is run: the simulated server holds each update, and hides it from these attacks. The groups are
     drawn from the run's seed, and are the same in every round and pipeline; no client is in two groups of one size, and one
-    that is left over is in none. Update defences have acted at each client by then.
-
-    Args:
-        audit: Knows the attacks, and makes threat cards.
-        sizes: Clients of a group; each size gives sums of its own. Of one client the sum is its plain probe.
+    that is left over is in none. Update defences have acted at each client by then. Of one client the sum is its plain probe.
     """
 
     def __init__(self, audit: UpdateAudit, sizes: Sequence[int]) -> None:
@@ -45,18 +41,23 @@ class SecureSums:
         of: dict[int, list[SeenUpdate]] = defaultdict(list)
         for one in seen:
             of[one.partition].append(one)
-        everyone = sorted(self._auditor.exchange.nodes)
+        partitions = sorted(self._auditor.exchange.nodes)
         for size in self._sizes:
-            groups = groups_of(everyone, size, task.plan.seed)
+            groups = groups_of(partitions, size, task.plan.seed)
             answered = [[partition for partition in group if partition in of] for group in groups]
             if size > 1 and (hidden := sum(len(group) < 2 for group in answered)):
                 self._recorder.row(
                     task, metric=WITHHELD, value=hidden, n=len(groups), status="failed",
                     message=f"of {hidden} groups of {size} clients fewer than two answered: no sum of one is revealed",
                 )  # fmt: skip
-            # A group is who answered: sums over fewer clients are told apart.
+            # A group is the clients that answered: sums over fewer have attacks of their own.
             for count in range(size, min(size, 2) - 1, -1):
-                sums = [total for group in answered if len(group) == count for total in _sums([of[p] for p in group])]
+                sums = [
+                    total
+                    for group in answered
+                    if len(group) == count
+                    for total in map(_sum, zip(*(of[p] for p in group), strict=True))
+                ]
                 if sums:
                     self._submit(task, size, sums, weights, accuracy)
 
@@ -80,9 +81,9 @@ class SecureSums:
         self, task: Task, size: int, sums: Sequence[SeenAggregate], weights: dict[str, Tensor], accuracy: float | None
     ) -> ThreatCard:
         count = sums[0].num_clients
-        told = f"sum of {count} clients; single updates are hidden by secure aggregation (assumed, not run)"
+        hidden = f"sum of {count} clients; single updates are hidden by secure aggregation (assumed, not run)"
         card = self._audit.card(task, AGGREGATE, sums, weights, accuracy).but(
-            clients=count, aggregation=told if count > 1 else "none: of one client the sum is the plain probe"
+            clients=count, aggregation=hidden if count > 1 else "none: of one client the sum is the plain probe"
         )
         if count < size:
             card = card.but(clients_missing=f"{size - count} of {size} did not answer")
@@ -107,10 +108,6 @@ def summed(updates: Sequence[Update], examples: Sequence[int]) -> Update:
         .to(tensor.dtype if tensor.is_floating_point() else torch.float32)
         for name, tensor in names.items()
     }  # fmt: skip
-
-
-def _sums(group: Sequence[Sequence[SeenUpdate]]) -> list[SeenAggregate]:
-    return [_sum(ones) for ones in zip(*group, strict=True)]
 
 
 def _sum(ones: Sequence[SeenUpdate]) -> SeenAggregate:

@@ -22,15 +22,7 @@ from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_AT
 
 
 class UpdateAudit:
-    """Queues the attacks on one pipeline's updates.
-
-    Args:
-        auditor: Has attacks run and scored.
-        attacks: Kind of observation -> attacks on it.
-        attack_rounds: Server rounds that are attacked; ``last_round`` + 1 is the model after the last one.
-        last_round: The last round that trains.
-        label: Short name of the pipeline for file names.
-    """
+    """Queues the attacks on one pipeline's updates, in the attacked rounds; ``last_round`` + 1 is the model after the last one."""
 
     def __init__(
         self,
@@ -43,21 +35,16 @@ class UpdateAudit:
         self.auditor, self.recorder = auditor, auditor.recorder
         self.attacks = attacks
         probed = frozenset(attack_rounds)
-        # Who attacks the final model attacks the last update that led to it: no other follows.
-        self.rounds: dict[Kind, frozenset[int]] = {
-            PROBE: probed,
-            PROBE_ATTRIBUTE: probed,
-            ACTIVE: probed,
-            AGGREGATE: probed,
-            UPDATE: frozenset(min(at, last_round) for at in probed),
-        }
+        # Attacks on the final model have the last update that led to it: no other follows.
+        self.rounds: dict[Kind, frozenset[int]] = dict.fromkeys((PROBE, PROBE_ATTRIBUTE, ACTIVE, AGGREGATE), probed)
+        self.rounds[UPDATE] = frozenset(min(at, last_round) for at in probed)
         self.label = label
 
     def wants(self, kind: Kind, server_round: int) -> bool:
         """Whether any attack is on this kind of observation of this round."""
         return bool(self.attacks[kind]) and server_round in self.rounds[kind]
 
-    def told_windows(self) -> bool:
+    def needs_windows(self) -> bool:
         """Whether an attack on probes, or a stage of a chain, is an upper bound that needs the windows of VisualMixer."""
         stages = (stage for attack in self.attacks[PROBE] for stage in stages_of(attack))
         return any(stage.reveals_windows for stage in stages)
@@ -150,21 +137,20 @@ def _statistics(task: Task, train_mode: bool) -> str:
 
 def _recipe(task: Task) -> dict[str, Any]:
     """What a threat card says of the client's training beyond plain SGD on the images as they are."""
-    views = [f"crops of padding {task.plan.crop_padding}"] * bool(task.plan.crop_padding) + [
-        "flips"
-    ] * task.plan.horizontal_flip
+    views = [f"crops of padding {task.plan.crop_padding}"] if task.plan.crop_padding else []
+    views += ["flips"] if task.plan.horizontal_flip else []
     found = {"augmentation": f"{' and '.join(views)}; scored against the view that entered"} if views else {}
     return found | ({"momentum": f"Nesterov, {task.plan.momentum:g}"} if task.plan.nesterov else {})
 
 
 def _label_knowledge(seen: Sequence[SeenUpdate]) -> dict[str, Any]:
     """Clients of a real federation publish no labels: where one of them does, an attack is an upper bound."""
-    told = sum(one.labels is not None for one in seen)
-    if not told:
+    published = sum(one.labels is not None for one in seen)
+    if not published:
         return {"labels": KnownLabels.UNKNOWN}
-    if told == len(seen):
+    if published == len(seen):
         return {"labels": KnownLabels.KNOWN, "upper_bound": "told the labels"}
-    some = f"{told} of {len(seen)} updates"
+    some = f"{published} of {len(seen)} updates"
     return {"labels": KnownLabels.SOME, "labels_told": some, "upper_bound": "told the labels"}
 
 

@@ -28,13 +28,13 @@ from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit, seen_updates
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.federated.replies import (
-    MOST_TOLD,
+    MOST_LEDGER,
+    MOST_REPORTED,
     alike,
     fault_in_probe,
     fault_in_update,
-    ledger_of,
+    reported_by_most,
     targets_of,
-    told_by_most,
 )
 from strategies.training.evaluation import fault_in_report, record_reports
 
@@ -45,10 +45,9 @@ PROBED = (PROBE, PROBE_ATTRIBUTE)
 class CuriousFedAvg(FedAvg):
     """FedAvg on updates, with a guard before the average, and attacks on what arrives.
 
-    Clients reply with updates (local - global), not with weights. Before the training messages of an attacked round the
-    server asks for one-step probes; both kinds of updates go to the auditor, whose attacks run beside the following rounds.
-    The final model, which no training follows, is probed too (``observe_model``); attacks on training updates then have the
-    last round's.
+    Clients reply with updates (local - global), not with weights. Before the training messages of an attacked round the server
+    asks for one-step probes; both kinds of updates go to the auditor, whose attacks run beside the following rounds. The final
+    model, which no training follows, is probed too (``observe_model``); attacks on training updates then have the last round's.
 
     ``start`` runs it as any strategy of Flower; a loop of one's own calls the four hooks, as Flower's does.
 
@@ -58,18 +57,17 @@ class CuriousFedAvg(FedAvg):
         probe_attacks: Attacks on one-step probes.
         update_attacks: Attacks on real training updates.
         attribute_attacks: Attacks on the sensitive attribute behind one-step probes.
-        active_attacks: Attacks that send models of their own making instead of the agreed one; none unless a study is about
-            them.
+        active_attacks: Attacks that send models of their own making instead of the agreed one; none unless a study is about them.
         aggregate_attacks: Attacks on sums of clients' one-step probes.
         aggregate_clients: Over how many clients these sums are; one by one.
-        attack_rounds: Server rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one. None: the first
-            round and that model.
+        attack_rounds: Server rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one. None: the first round
+            and that model.
         known_labels: Clients publish the classes of probed images.
         fraction_train: Share of the clients that train in a round.
         min_usable: Share of the asked clients that must send something usable, or the run stops.
         label: Short name of the pipeline for file names, such as "p02".
-        sizes: Partition -> training examples that the client reported at the set-up; it may not report more in a round.
-            Empty: unknown.
+        sizes: Partition -> training examples that the client reported at the set-up; it may not report more in a round. Empty:
+            unknown.
 
     Raises:
         TypeError: When the plan is of a scenario that trains no whole model.
@@ -134,19 +132,12 @@ class CuriousFedAvg(FedAvg):
     ) -> Result:
         """Flower's loop over the rounds; before it the initial model is evaluated, behind it the final one is attacked.
 
-        Returns when all attacks are scored.
-
-        Args:
-            grid: The auditor's, or one that carries messages to the same nodes.
-            initial_arrays: See the method of that name.
-            num_rounds: As many as ``plan.rounds``, which clients plan by (a privacy budget, for one).
-            timeout: Seconds to wait for the replies to training and evaluation.
-            train_config: Further values for the clients' training messages; those that this strategy sets come first.
-            evaluate_config: The same for evaluation.
-            evaluate_fn: The server's own evaluation of a round's model.
+        Returns when all attacks are scored. ``grid`` is the auditor's, or one that carries messages to the same nodes. Values of
+        ``train_config`` and ``evaluate_config`` that this strategy sets itself come first. ``evaluate_fn`` is the server's own
+        evaluation of a round's model.
 
         Raises:
-            ValueError: When the plan is for another number of rounds.
+            ValueError: When ``num_rounds`` is not ``plan.rounds``, which clients plan by (a privacy budget, for one).
             TooFewReplies: When a round leaves too few usable replies.
         """
         if num_rounds != self.plan.rounds:
@@ -200,14 +191,15 @@ class CuriousFedAvg(FedAvg):
             )
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
-        told, left_out = told_by_most(good)
+        names, left_out = reported_by_most(good)
         if left_out:
-            why = f"train: {left_out} numbers that clients report are left out; at most {MOST_TOLD} with short names are recorded"
+            most = f"at most {MOST_REPORTED} with short names are recorded"
+            why = f"train: {left_out} numbers that clients report are left out; {most}"
             self.recorder.row(task, metric="client", value=None, n=len(good), status="failed", message=why)
-        self._record_training(task, good, told)
+        self._record_training(task, good, names)
         if self.audit.wants(UPDATE, server_round):
             self.audit.attack(task, UPDATE, self._weights, self.accuracy, seen_updates(task, UPDATE, good, ["arrays"]))
-        mean_update, metrics = super().aggregate_train(server_round, [alike(reply, told) for reply in good.values()])
+        mean_update, metrics = super().aggregate_train(server_round, [alike(reply, names) for reply in good.values()])
         if mean_update is None:
             return None, None
         return self._step(mean_update), metrics
@@ -242,8 +234,8 @@ class CuriousFedAvg(FedAvg):
             moved_weights[name] = moved
         return to_record(moved_weights)
 
-    def _record_training(self, task: Task, good: Mapping[int, Message], told: Sequence[str]) -> None:
-        for name in told:
+    def _record_training(self, task: Task, good: Mapping[int, Message], names: Sequence[str]) -> None:
+        for name in names:
             values = [
                 float(values_of(reply, "metrics")[name])
                 for reply in good.values()
@@ -257,7 +249,7 @@ class CuriousFedAvg(FedAvg):
 
     def _probe(self, server_round: int, arrays: ArrayRecord) -> None:
         task = self.plan.at(server_round)
-        asked = {"publish-labels": self.known_labels, "reveal-windows": self.audit.told_windows()}
+        asked = {"publish-labels": self.known_labels, "reveal-windows": self.audit.needs_windows()}
         records = targets_of(task)
         good = self._ask_step(task, arrays, asked)
         self._record_probe(task, good)
@@ -273,12 +265,11 @@ class CuriousFedAvg(FedAvg):
         self, task: Task, arrays: ArrayRecord, asked: Mapping[str, Any], at_least: float | None = None
     ) -> Answers:
         contents = self._contents(task.round, arrays, sorted(self.exchange.nodes), asked)
-        posted = self._guarded.post("train.probe", contents)
 
         def fault_in(_: int, reply: Message) -> str:
             return fault_in_probe(reply, self._reference(), task)
 
-        good = self._guarded.receive(task, posted, fault_in, at_least=at_least)
+        good = self._guarded.ask(task, "train.probe", contents, fault_in, at_least=at_least)
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
         return good
@@ -297,7 +288,9 @@ class CuriousFedAvg(FedAvg):
             self.recorder.row(task, metric="epsilon-with-probes", worst=max(values), **mean_and_interval(values))
 
     def _keep_ledger(self, partition: int, reply: Message) -> None:
-        if ledger := ledger_of(reply, self.plan.pipeline):
+        """Keep what the training defences of a client recorded, to be handed back on resume."""
+        ledger = values_of(reply, "ledger").get(self.plan.pipeline)
+        if isinstance(ledger, str) and 0 < len(ledger) <= MOST_LEDGER:
             self.ledgers[partition] = ledger
 
     # Evaluation -------------------------------------------------------------------------------------------------------
@@ -310,7 +303,7 @@ class CuriousFedAvg(FedAvg):
         return self.exchange.messages("evaluate", self._contents(server_round, arrays, asked, config))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Means over the clients' test examples, and a row for each; who cannot evaluate leaves a row and ends nothing."""
+        """Means over the clients' test examples, and a row for each; a client that cannot evaluate ends nothing."""
         task, received = self.plan.at(server_round), self.exchange.by_partition(replies)
         good = self._guarded.check(
             task, "evaluate", sorted(self.exchange.nodes), received, fault_in_report, at_least=0.0

@@ -24,10 +24,9 @@ from strategies.audit.kinds import Kind, Observed, Seen, digest
 
 @dataclass(frozen=True)
 class SeenUpdate(Seen):
-    """One update, and what the server knows of its making.
+    """One update (local - global), and what the server knows of its making.
 
     Attributes:
-        update: Name -> (local - global).
         local_steps: Optimizer steps, as the client reports them.
         labels: Classes of the examples where clients publish them, else None.
         windows: Sides of the windows that VisualMixer shuffled the images in, (B, H, W), for upper bounds only.
@@ -46,8 +45,7 @@ class SeenAggregate(SeenUpdate):
     """The sum of several clients' updates, weighted by their examples and divided by the number of these.
 
     Attributes:
-        scorers: Partitions (k,), int64, of those of the ``num_clients`` that score guesses; ``partition`` is the first
-            client's.
+        scorers: Partitions (k,), int64, of those of the ``num_clients`` that score guesses; ``partition`` is the first client's.
     """
 
     num_clients: int = 1
@@ -69,7 +67,9 @@ class _Updates(Kind):
     seen: ClassVar[type[Seen]] = SeenUpdate
 
     def suits(self, attack: Attack[Any, Any]) -> bool:
-        """Whether it attacks updates, and guesses what is guessed of them; who sends a model reads the answer to that only."""
+        """Whether it attacks updates, and guesses what is guessed of them; attacks that send a model read the answer to that
+        only.
+        """
         first = stages_of(attack)[0]
         if issubclass(ManipulatedProbe, self.observation) or issubclass(first.observes, ManipulatedProbe):
             return first.observes is self.observation
@@ -187,8 +187,8 @@ class Aggregates(_Updates):
     def suits(self, attack: Attack[Any, Any]) -> bool:
         """Whether it guesses images of any single update; what learns from one client's probes knows nothing of sums."""
         first = stages_of(attack)[0]
-        told = first.observes_history or first.learns_from_model or first.reveals_windows
-        return super().suits(attack) and first.begins_chains and not told
+        excluded = first.observes_history or first.learns_from_model or first.reveals_windows
+        return super().suits(attack) and first.begins_chains and not excluded
 
     def meant(self, attack: Attack[Any, Any]) -> bool:
         """As one on one-step probes, or on the images that such an attack found."""

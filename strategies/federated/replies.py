@@ -15,8 +15,8 @@ from clients.wire.texts import shortened
 from strategies.exchange.guard import fault
 
 COUNTED = {"num-examples", "local-steps"}
-"""What every update tells beside its metrics."""
-MOST_TOLD, LONGEST_NAME = 64, 200
+"""What every update reports beside its metrics."""
+MOST_REPORTED, LONGEST_NAME = 64, 200
 """Numbers that most clients report of a round's training, and characters of their names."""
 MOST_LEDGER = 2**20
 """Characters of a client's ledger: longer ones are not kept."""
@@ -62,30 +62,23 @@ def targets_of(task: Task) -> tuple[str, ...]:
     return tuple(f"target-{at}" for at in range(task.plan.probe_targets))
 
 
-def told_by_most(good: Mapping[int, Message]) -> tuple[list[str], int]:
+def reported_by_most(good: Mapping[int, Message]) -> tuple[list[str], int]:
     """Names of the numbers that more than half of the clients report, and how many names are left out beside them.
 
-    All clients of a pipeline report the same numbers. A name that one client makes up would otherwise be a row of the study,
-    or the end of the round. Where most clients make up the same names, as a single client can, their length and number are
-    bounded.
+    All clients of a pipeline report the same numbers. A name that one client makes up would otherwise be a row of the study, or
+    the end of the round. Where most clients make up the same names, as a single client can, their length and number are bounded.
     """
     counts = Counter(name for reply in good.values() for name in values_of(reply, "metrics"))
     most = sorted(name for name in counts.keys() - COUNTED if 2 * counts[name] > len(good))
-    told = [name for name in most if len(name) <= LONGEST_NAME and name.isprintable()][:MOST_TOLD]
-    return told, len(most) - len(told)
+    names = [name for name in most if len(name) <= LONGEST_NAME and name.isprintable()][:MOST_REPORTED]
+    return names, len(most) - len(names)
 
 
-def alike(reply: Message, told: Sequence[str]) -> Message:
+def alike(reply: Message, names: Sequence[str]) -> Message:
     """What of a reply is averaged. Flower's FedAvg ends the run where one reply holds a record or a number more than the others."""
     found, updates = values_of(reply, "metrics"), reply.content["arrays"]
     assert isinstance(updates, ArrayRecord)
     # A number that this client alone does not report stands for none.
-    numbers = {"num-examples": found["num-examples"]} | {name: found.get(name, math.nan) for name in told}
+    numbers = {"num-examples": found["num-examples"]} | {name: found.get(name, math.nan) for name in names}
     content = RecordDict({"arrays": updates, "metrics": MetricRecord(numbers)})
     return Message(content, dst_node_id=reply.metadata.src_node_id, message_type="train")
-
-
-def ledger_of(reply: Message, pipeline: str) -> str:
-    """What the training defences of a client recorded, to be handed back on resume; "" where it sends nothing of the kind."""
-    ledger = values_of(reply, "ledger").get(pipeline)
-    return ledger if isinstance(ledger, str) and len(ledger) <= MOST_LEDGER else ""

@@ -24,7 +24,7 @@ from defenses.smashed.delta_autoencoder import DeltaAutoencoder
 from strategies.audit.score_rows import mean_and_interval, share_and_interval
 from strategies.exchange.guard import Rows
 from strategies.inference.observations import adversary_builder, unprotected_knowledge
-from strategies.inference.own_images import OwnImages
+from strategies.inference.public_model import OwnImages
 
 MOST_POINTS = 13
 """Of a curve: more would cost more than the fit and show no more."""
@@ -52,26 +52,15 @@ def fit_with_path(
     """``pipeline.fit(context, key)``, with rows of what it is on the way, measured on images that nothing here has learned from.
 
     Rows "path-server-accuracy" and, where the images have a sensitive attribute, "path-adversary-accuracy", with n, the exact
-    interval, and as further columns "axis" ("epochs", "components") and "position"; those without a position are of
-    unprotected features. None where nothing is kept to measure on, or what learns has no path.
+    interval, and as further columns "axis" ("epochs", "components") and "position"; those without a position are of unprotected
+    features. None where nothing is kept to measure on, or what learns has no path.
 
     Of a delta autoencoder also what it learns to imitate: "masked-share", the mean share of an image that is masked, and
-    "masked-server-accuracy" and "masked-adversary-accuracy", the accuracies on the masked images. Those two are the limit of
-    any autoencoder that is fitted to these masks; longer training does not hide what they leave.
+    "masked-server-accuracy" and "masked-adversary-accuracy", the accuracies on the masked images. Those two are the limit of any
+    autoencoder that is fitted to these masks; longer training does not hide what they leave.
 
-    Args:
-        pipeline: The clients' defences, not yet fitted.
-        context: What they learn from.
-        key: Of the fit's draws.
-        model: The trained model in two halves.
-        cut: Where it is cut.
-        own: The server's images, the same object for all pipelines of the run.
-        task: Orders of the round.
-        rows: Where the rows go.
-        recipe: The run's static adversary, one for all pipelines of the run; None takes ``ADVERSARY``.
-
-    Raises:
-        DefenseError: When a defence cannot learn from these features, with the reason.
+    All pipelines of a run share ``own``, the server's images, and ``recipe``, its static adversary; None takes ``ADVERSARY``.
+    ``DefenseError`` says why a defence cannot learn from these features.
     """
     if not len(own.kept) or not pipeline.path_axis:
         return pipeline.fit(context, key)
@@ -112,17 +101,22 @@ class _Measure:
         if adversary is not None and hidden is not None:
             self.readers["path-adversary-accuracy"] = (adversary, hidden)
 
+    @torch.no_grad()
+    def _hits(self, features: Callable[[Tensor], Tensor]) -> dict[str, list[float]]:
+        """Reader -> whether it is right on each image, of which ``features`` gives some by their rows."""
+        hits: dict[str, list[float]] = {name: [] for name in self.readers}
+        for piece in torch.split(torch.arange(len(self.kept)), AT_ONCE):
+            found = features(piece)
+            for name, (read, truth) in self.readers.items():
+                hits[name] += (read(found) == truth[piece]).float().tolist()
+        return hits
+
     def record(self, pipeline: Pipeline, place: Mapping[str, Any]) -> None:
         """A row of each reader; every state meets the same draws, so that a curve shows the states and not the draws."""
         card = self.task.plan.data_card()
         sender = QuerySender(self.model.client, pipeline, card.mean, card.std)
         generator = generator_for("path", self.task.plan.seed)
-        hits: dict[str, list[float]] = {name: [] for name in self.readers}
-        for piece in torch.split(torch.arange(len(self.kept)), AT_ONCE):
-            with torch.no_grad():
-                features, _ = sender.send(self.kept.batch.images[piece].to(device()), generator)
-                for name, (read, truth) in self.readers.items():
-                    hits[name] += (read(features) == truth[piece]).float().tolist()
+        hits = self._hits(lambda piece: sender.send(self.kept.batch.images[piece].to(device()), generator)[0])
         for name, found in hits.items():
             self.rows.row(self.task, metric=name, **share_and_interval(found), **place)
 
@@ -135,14 +129,15 @@ class _Measure:
         cut = fitted.context_of(index, replace(context, server=nn.Identity(), adversary=None), key)
         shown = fitted.protect_test(self.kept.batch, ("path", self.task.plan.seed)).images
         shares: list[float] = []
-        hits: dict[str, list[float]] = {name: [] for name in self.readers}
-        for piece in torch.split(torch.arange(len(self.kept)), AT_ONCE):
-            masked, mask = stage.masks.apply(normalise(shown[piece].to(device()), card), behind)
-            shares += mask.flatten(1).float().mean(1).tolist()
-            with torch.no_grad():
-                features = cut.server(cut.client(masked))
-                for name, (read, truth) in self.readers.items():
-                    hits[name] += (read(features) == truth[piece]).float().tolist()
+
+        def masked(piece: Tensor) -> Tensor:
+            with torch.enable_grad():
+                images, mask = stage.masks.apply(normalise(shown[piece].to(device()), card), behind)
+            shares.extend(mask.flatten(1).float().mean(1).tolist())
+            features: Tensor = cut.server(cut.client(images))
+            return features
+
+        hits = self._hits(masked)
         self.rows.row(self.task, metric="masked-share", **mean_and_interval(shares))
         for name, found in hits.items():
             self.rows.row(self.task, metric=name.replace("path", "masked", 1), **share_and_interval(found))
@@ -151,8 +146,7 @@ class _Measure:
 def static_adversary(
     model: CutModel, cut: str, own: OwnImages, task: Task, recipe: AttributeInference | None = None
 ) -> Answer | None:
-    """Classify the sensitive attribute from unprotected features; trained on what the server learns from, once for each cut of a
-    run.
+    """Classify the sensitive attribute from unprotected features; trained on the server's images, once for each cut of a run.
 
     None where the images have no such attribute, only one value of it, or are too few.
     """

@@ -22,7 +22,7 @@ from clients.training.evaluation import device
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from strategies.audit.kinds import Kind, Observed, Seen, digest, part_of
-from strategies.inference.own_images import Examples
+from strategies.inference.public_model import Examples
 
 MODEL, DEFENSES = "model/", "defenses/"
 """Prefixes of the weights of the whole model, and of what the pipeline's defences have learned."""

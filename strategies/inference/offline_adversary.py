@@ -17,7 +17,7 @@ from defenses.base import Batch
 from defenses.random_draws import generator_for
 from strategies.audit.kinds import part_of
 from strategies.inference.observations import QUERY, adversary_builder, unprotected_knowledge
-from strategies.inference.own_images import Examples
+from strategies.inference.public_model import Examples
 
 HELD = "held/"
 """What a checkpoint keeps of the held-out images: how many, the share that is right, and that of the most frequent value."""
@@ -25,13 +25,10 @@ HELD = "held/"
 
 @dataclass(frozen=True)
 class OfflineAdversary:
-    """A trained adversary and what it is worth.
+    """A network, features (B, C', H', W') -> logits (B, K'), in eval mode on the CPU, and its accuracy.
 
-    Attributes:
-        network: Features (B, C', H', W') -> logits (B, K'), in eval mode, on the CPU.
-        accuracy: On images of the server's own that it was not trained on, with unprotected features.
-        majority: Of answering them with the most frequent value.
-        held: How many they are.
+    ``accuracy`` is on ``held`` images of the server's own that it was not trained on, with unprotected features; ``majority``
+    is that of answering them with the most frequent value.
     """
 
     network: nn.Module
@@ -43,11 +40,8 @@ class OfflineAdversary:
 class OfflineAdversaries:
     """One adversary for each cut, for all pipelines of a run: it sees unprotected features alone.
 
-    Its randomness is not that of the attacks, which have another network of the same architecture.
-
-    Args:
-        architecture: One of ``attacks.attributes.inference.ARCHITECTURES``.
-        iterations: Steps of its training.
+    Its randomness is not that of the attacks, which have another network of the same architecture (one of
+    ``attacks.attributes.inference.ARCHITECTURES``).
     """
 
     def __init__(self, architecture: str, iterations: int) -> None:
@@ -59,16 +53,17 @@ class OfflineAdversaries:
     def at(
         self, cut: str, plan: InferencePlan, model: CutModel, examples: Batch, sensitive: Tensor | None
     ) -> OfflineAdversary:
-        """The adversary at a cut of the trained model; trained on the server's own examples when it is first asked for.
-
-        Raises:
-            AttackError: When they have no sensitive attribute (N,), or one value of it only, or are too few.
-        """
+        """The adversary at a cut, trained when it is first asked for; ``AttackError`` without enough examples."""
         if cut not in self._found:
             weights = {name: tensor.cpu() for name, tensor in shared_tensors(model.whole).items()}
             builder = adversary_builder(plan, cut, weights)
             if cut in self._kept:
-                self._found[cut] = _restored(self._kept[cut], builder(self.architecture, _values(sensitive), 0))
+                assert sensitive is not None  # What was trained had values.
+                network = builder(self.architecture, int(sensitive.max()) + 1, 0)
+                kept = dict(self._kept[cut])
+                held, right, most = kept.pop(HELD).tolist()
+                network.load_state_dict(kept)
+                self._found[cut] = OfflineAdversary(network.eval().requires_grad_(False), right, most, int(held))
                 return self._found[cut]
             knowledge = unprotected_knowledge(Examples(examples, sensitive), plan, model, builder, QUERY.train(plan))
             recipe = AttributeInference(architecture=self.architecture, training=STATIC, iterations=self.iterations)
@@ -96,14 +91,3 @@ class OfflineAdversaries:
         """Goes on from what ``tensors`` gave; what is known already stays."""
         for cut in {name.partition("/")[0] for name in tensors} - set(self._found):
             self._kept[cut] = part_of(tensors, f"{cut}/")
-
-
-def _restored(kept: Mapping[str, Tensor], network: nn.Module) -> OfflineAdversary:
-    held, accuracy, majority = kept[HELD].tolist()
-    network.load_state_dict({name: tensor for name, tensor in kept.items() if name != HELD})
-    return OfflineAdversary(network.eval().requires_grad_(False), accuracy, majority, int(held))
-
-
-def _values(sensitive: Tensor | None) -> int:
-    assert sensitive is not None  # What was trained had values.
-    return int(sensitive.max()) + 1

@@ -39,7 +39,7 @@ from strategies.inference.fit_path import fit_with_path
 from strategies.inference.mask_pictures import picture_masks
 from strategies.inference.observations import ATTRIBUTE, DEFENSES, MODEL, QUERY, SeenQuery
 from strategies.inference.offline_adversary import OfflineAdversaries
-from strategies.inference.public_training import PublicTraining
+from strategies.inference.public_model import PublicTraining
 from strategies.inference.service import Served, Service
 from strategies.training.evaluation import fault_in_report, record_reports
 from strategies.training.smashed_privacy import ALL_CUTS, record_privacy
@@ -136,9 +136,8 @@ class InferenceServer:
         )  # fmt: skip
 
     def fitted(self, task: Task, model: CutModel) -> Pipeline:
-        """The pipeline after what learns has learned, from the server's own images; itself where nothing does.
-
-        Leaves rows and pictures of how it learned.
+        """The pipeline after its fit to the server's own images; itself where nothing learns. Leaves rows and pictures of the
+        fit.
 
         Raises:
             AttackError: When a defence needs an adversary, and there is nothing to train one on.
@@ -206,9 +205,8 @@ class InferenceServer:
             )
             for partition, logits in answers.items()
         }
-        posted = exchange.post("evaluate", contents)
         fault = functools.partial(fault_in_report, shares=SHARES)
-        good = exchange.receive(task, posted, fault, at_least=0.0)
+        good = exchange.ask(task, "evaluate", contents, fault, at_least=0.0)
         means = record_reports(task, good, exchange.rows, SHARES)
         self.accuracy = means.get("test-accuracy-original", self.accuracy)
 
@@ -230,6 +228,9 @@ class InferenceServer:
     def _attack(self, task: Task, pipeline: Pipeline, kind: Kind, seen: list[SeenQuery]) -> None:
         if not (self.attacks[kind] and seen):
             return
+        sensitive = self.training.sensitive()
+        # Below one half, a guess of two values is worth as much as its opposite.
+        values = {"attribute_values": int(sensitive.max()) + 1} if kind is ATTRIBUTE and sensitive is not None else {}
         card = self.auditor.card(
             task,
             kind,
@@ -239,7 +240,7 @@ class InferenceServer:
             transmissions=1,
             client_half="known: the server has the whole model",
             answers="known: the server gave them",
-            **self._values(kind),
+            **values,
         )
         if not (seen := judged(self.auditor, task, kind, seen, card)):
             return
@@ -250,8 +251,3 @@ class InferenceServer:
         for at, group in enumerate(groups):
             name = f"{self.label}-r{task.round:04d}-{kind.name}-{at:02d}"
             self.auditor.submit(AttackJob(name, group, kind, observed, card))
-
-    def _values(self, kind: Kind) -> dict[str, Any]:
-        """How many values the attribute has: below one half, a guess of two is worth as much as its opposite."""
-        sensitive = self.training.sensitive()
-        return {"attribute_values": int(sensitive.max()) + 1} if kind is ATTRIBUTE and sensitive is not None else {}

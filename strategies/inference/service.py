@@ -24,13 +24,7 @@ from strategies.exchange.guard import GuardedExchange, Rows, seconds_of
 
 @dataclass
 class Served:
-    """One client's queries.
-
-    Attributes:
-        latents: What travelled, by batch.
-        answers: The server half's logits (B, K), by batch.
-        seconds: Of the client's work.
-    """
+    """One client's queries: what travelled, the server half's logits (B, K), both by batch, and seconds of the client's work."""
 
     latents: list[Tensor] = field(default_factory=list)
     answers: list[Tensor] = field(default_factory=list)
@@ -59,11 +53,7 @@ class Service:
             self._latent_shape = self.sender.latent(blank, ("shape",)).shape[1:]
 
     def run(self) -> dict[int, Served]:
-        """Asks every client for its queries; one that fails is asked no more, and what it has sent is kept.
-
-        Raises:
-            TooFewReplies: When too few clients ask all that they have.
-        """
+        """Ask every client for its queries; one that fails is asked no more, and what it has sent is kept."""
         shapes = {"features": tuple(self._latent_shape)}
         for partition, reply in self.collection.replies(shapes, self._records, version=self.version):
             self._answer(partition, reply)
@@ -85,9 +75,7 @@ class Service:
         return {partition: torch.cat(mine.answers) for partition, mine in self.served.items() if partition in whole}
 
     def record(self, rows: Rows) -> None:
-        """Rows of counts, seconds, and bytes: of one query as it travels and as plain features, of its answer, and of the client
-        half with what its defences have learned, which a device gets once; the row of these names the version of what was learned.
-        """
+        """Rows of counts, seconds, and bytes: of a query, as plain features too, of an answer, and of what a device gets once."""
         plan = self.task.plan
         numbers = {
             "query-bytes": 4 * self._latent_shape.numel(),

@@ -31,13 +31,7 @@ class SeenUpload(Seen):
 
 @dataclass(frozen=True)
 class SeenCollection(Seen):
-    """All uploads of a client.
-
-    Attributes:
-        images: (M, C, H, W), pass after pass.
-        targets: (M, K).
-        passes: How often each image was uploaded.
-    """
+    """All uploads of a client, (M, C, H, W) with targets (M, K), pass after pass."""
 
     images: Tensor
     targets: Tensor

@@ -70,11 +70,7 @@ class OutsourcedServer:
     # Uploads ------------------------------------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Asks every client for its upload; one that fails is asked no more, and what it has sent is used.
-
-        Raises:
-            TooFewReplies: When too few clients upload all that they have.
-        """
+        """Ask every client for its upload; one that fails is asked no more, and what it has sent is used."""
         task = self.plan.at(UPLOAD_ROUND)
         work = {
             partition: self.plan.upload_passes * chunks(size, self.plan.batch_size)
@@ -164,12 +160,11 @@ class OutsourcedServer:
         row(task, metric="server-seconds", value=seconds)
 
     def evaluate_round(self, server_round: int) -> None:
-        """Means over the clients' test examples, and a row for each; who cannot evaluate leaves a row and ends nothing."""
+        """Means over the clients' test examples, and a row for each; a client that cannot evaluate ends nothing."""
         task = self.plan.at(server_round)
         content = RecordDict({"config": self.exchange.config(task), "arrays": to_record(self.training.weights())})
         asked = dict.fromkeys(self.sizes, content)
-        posted = self.exchange.post("evaluate", asked)
-        good = self.exchange.receive(task, posted, fault_in_report, at_least=0.0)
+        good = self.exchange.ask(task, "evaluate", asked, fault_in_report, at_least=0.0)
         means = record_reports(task, good, self.auditor.recorder)
         self.accuracy = means.get("test-accuracy-original", self.accuracy)
 

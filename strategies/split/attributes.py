@@ -40,14 +40,14 @@ class AttributeAudit:
         self._sent: dict[int, list[Tensor]] = defaultdict(list)
 
     def listener(self, task: Task) -> Listener | None:
-        """Who hears the evaluation of the task's round; None where nobody attacks it."""
+        """The listener of the evaluation of the task's round; None where it is not attacked."""
         self._sent.clear()
         if not self.attacks or task.round not in self.rounds:
             return None
         return lambda partition, tokens: self._sent[partition].append(tokens)
 
     def observe(self, task: Task, server: SplitServer) -> None:
-        """Queues the attacks on what was heard of this round; of a client that did not send all that is attacked, on nothing."""
+        """Queue the attacks on what this round's evaluation sent; clients that did not send all that is attacked are left out."""
         plan, seen = SplitPlan.narrow(task.plan), []
         for partition, parts in sorted(self._sent.items()):
             count, tokens = plan.observed_queries(server.holders[partition].num_test), torch.cat(parts)

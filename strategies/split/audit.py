@@ -17,8 +17,7 @@ from torch import Tensor
 
 from attacks.smashed.base import SmashedAttack
 from clients.scoring.image_scores import paper_scale
-from clients.split.passes import SplitPasses
-from clients.split.plan import SplitPlan
+from clients.split.plan import SplitPasses, SplitPlan
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
 from strategies.audit.auditor import Auditor
@@ -59,11 +58,7 @@ class SplitAudit:
         )
 
     def observe(self, task: Task, server: SplitServer) -> None:
-        """Queue one round's attacks; each sees what it asks for, as far as the run itself has sent it by then.
-
-        Raises:
-            TooFewReplies: When too few clients answer.
-        """
+        """Queue one round's attacks; each sees what it asks for, as far as the run itself has sent it by then."""
         if not self.attacks:
             return
         attacks = self.attacks
@@ -84,24 +79,25 @@ class SplitAudit:
         ):
             seen = self._with_steps(task, server, good, seen)
         counts = [tensors_of(good[one.partition], "exposure")[f"target-{one.target}"] for one in seen]
-        card = self._card(task, server, seen, _range(torch.cat(counts)))
+        low, high = (int(end) for end in torch.cat(counts).aminmax())
+        card = self._card(task, server, seen, low if low == high else f"{low} to {high}")
         judges = self.auditor.baselines(task, SMASHED, list(good), card)
         judged = [(one, count) for one, count in zip(seen, counts, strict=True) if one.partition in judges]
         for at, attack in enumerate(self.attacks):
-            # Whoever keeps the order to itself is not attacked by those who must be told.
+            # A client that keeps the order to itself is not attacked by attacks that need it.
             of = [(one, count) for one, count in judged if one.orders is not None or not attack.reveals_order]
             if not of:
                 continue
             most = attack.transmissions_behind(task.plan.defenses())
             if not attack.beyond_run:
                 most = max(1, min(most, transmissions, max(int(count.max()) for _, count in of)))
-            told: dict[str, Any] = {"transmissions_used": most}
+            more: dict[str, Any] = {"transmissions_used": most}
             if attack.needs_step:
-                told |= {"client_half_update": "one step"} | strength(task, one_step=True)
+                more |= {"client_half_update": "one step"} | strength(task, one_step=True)
             shown = [_slice(one, attack, most, count) for one, count in of]
             observed = Observed(task, server.weights(), shown)
             name = f"{self.label}-r{task.round:04d}-smashed-{at:02d}"
-            self.auditor.submit(AttackJob(name, (attack,), SMASHED, observed, card.but(**told)))
+            self.auditor.submit(AttackJob(name, (attack,), SMASHED, observed, card.but(**more)))
 
     def _ask(self, task: Task, server: SplitServer, transmissions: int, *, reveal: bool) -> dict[int, Message]:
         since, until = window(task)
@@ -222,11 +218,6 @@ def as_sent(values: Tensor, transmissions: int, counts: Tensor) -> Tensor:
     return kept
 
 
-def _range(counts: Tensor) -> int | str:
-    low, high = int(counts.min()), int(counts.max())
-    return low if low == high else f"{low} to {high}"
-
-
 def audit_sizes(task: Task, holder: Holder) -> tuple[int, int]:
     """Images of an audit batch that are attacked, and those that only come along."""
     pool = holder.num_test if task.plan.auxiliary_data == "private" else holder.num_train
@@ -237,11 +228,11 @@ def audit_sizes(task: Task, holder: Holder) -> tuple[int, int]:
 def _slice(seen: SeenTokens, attack: SmashedAttack[Any], transmissions: int, counts: Tensor) -> SeenTokens:
     step = attack.needs_step and seen.gradient is not None
     counts = torch.full_like(counts, transmissions) if attack.beyond_run else counts
-    told = attack.reveals_order and seen.orders is not None
+    shown = attack.reveals_order and seen.orders is not None
     return replace(
         seen,
         update=seen.update if step else {},
         features=as_sent(seen.features, transmissions, counts),
-        orders=as_sent(seen.orders, transmissions, counts) if told and seen.orders is not None else None,
+        orders=as_sent(seen.orders, transmissions, counts) if shown and seen.orders is not None else None,
         gradient=seen.gradient if step else None,
     )

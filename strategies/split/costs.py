@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.sender import smash
-from clients.models.split.halves import RawPatches
+from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.plan import SplitPlan
 from clients.training.step_cost import StepCost, measure_step
 from defenses.random_draws import generator_for
@@ -20,9 +20,9 @@ def record_costs(plan: SplitPlan, rows: Rows) -> None:
     Multiply-accumulates are counted, per image, through the client half and its defences. Memory is that of parameters,
     gradients and activations of one image (two where images are shuffled with each other), not of a process.
     """
-    task = plan.at(0)
+    task, (edge, _) = plan.at(0), plan.build_halves()
     images = 2 if any(defense.mixes_examples for defense in plan.defenses().smashed_defenses) else 1
-    cost = _measure(plan, images)
+    cost = _measure(plan, edge, images)
     found = {
         "edge-parameters": cost.parameters,
         "edge-macs": cost.macs / images,
@@ -31,7 +31,6 @@ def record_costs(plan: SplitPlan, rows: Rows) -> None:
     }
     for metric, value in found.items():
         rows.row(task, metric=metric, value=float(value), n=images)
-    edge, _ = plan.build_halves()
     if edge.keeps_slots:  # tokens leave in order: no order is hidden
         return
     for defense in plan.defenses().smashed_defenses:
@@ -39,9 +38,8 @@ def record_costs(plan: SplitPlan, rows: Rows) -> None:
             rows.row(task, metric=metric, value=value)
 
 
-def _measure(plan: SplitPlan, images: int) -> StepCost:
+def _measure(plan: SplitPlan, edge: EdgeHalf, images: int) -> StepCost:
     """Of one step on grey images; with what an edge-training defence trains beside the client half."""
-    edge, _ = plan.build_halves()
     card, pipeline = plan.data_card(), plan.defenses()
     edge.requires_grad_(plan.trains_edge)
     batch = torch.full((images, *card.input_shape), 0.5)

@@ -1,10 +1,10 @@
-"""Evaluation of a split model: clients send test images as smashed data, the server returns logits, clients count who was right."""
+"""Evaluation of a split model: clients send test images as smashed data, the server returns logits, clients count right answers."""
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from strategies.exchange.guard import fault, like
 from strategies.split.server import SplitServer
 
 Listener = Callable[[int, Tensor], None]
-"""Is told each client's tokens (n, N, D) on the CPU, in the order of its test images."""
+"""Receives each client's tokens (n, N, D) on the CPU, in the order of its test images."""
 
 COUNTS = ("true-positives", "false-positives", "false-negatives")
 
@@ -70,25 +70,25 @@ def evaluate(task: Task, server: SplitServer, listener: Listener | None = None) 
 
 def _logits(task: Task, server: SplitServer, listener: Listener | None) -> dict[int, list[Tensor]]:
     """Partition -> the server half's logits of its test images, in parts; only of clients that sent all of them."""
-    half = server.server.eval()
+    half, usual = server.server.eval(), task.plan.batch_size * server.batches_per_message
+    edge = {"edge": to_record(server.edge)} if SplitPlan.narrow(task.plan).trains_edge else {}
     found: dict[int, list[Tensor]] = defaultdict(list)
-    first = 0
     remaining = {partition: holder.num_test for partition, holder in server.holders.items()}
-    while asked := [p for p, left in remaining.items() if left > 0]:
-        counts = {p: _count(task, server.batches_per_message, remaining[p]) for p in asked}
-        contents: dict[int, RecordDict] = {}
-        for partition in asked:
-            config: Any = server.exchange.config(task, first=first, count=counts[partition])
-            contents[partition] = RecordDict({"config": config})
-            if SplitPlan.narrow(task.plan).trains_edge:
-                contents[partition]["edge"] = to_record(server.edge)
-        shapes = {p: {"0": like(counts[p], *server.token_shape)} for p in asked}
+    for first in itertools.count(0, usual):
+        # One image that would be left alone, without company to be shuffled with, comes along.
+        counts = {p: left if left <= usual + 1 else usual for p, left in remaining.items() if left > 0}
+        if not counts:
+            break
+        contents = {
+            partition: RecordDict({"config": server.exchange.config(task, first=first, count=count), **edge})
+            for partition, count in counts.items()
+        }
 
-        def fault_in(partition: int, reply: Message, shapes: dict[int, dict[str, np.ndarray]] = shapes) -> str:
-            return fault(reply, shapes[partition], "features")
+        def fault_in(partition: int, reply: Message, counts: dict[int, int] = counts) -> str:
+            return fault(reply, {"0": like(counts[partition], *server.token_shape)}, "features")
 
         good = server.exchange.ask(task, "evaluate.smash", contents, fault_in)
-        for partition in asked:
+        for partition in counts:
             if partition not in good:
                 # Logits of a part of the images would be scored as if they were all.
                 found.pop(partition, None)
@@ -100,14 +100,7 @@ def _logits(task: Task, server: SplitServer, listener: Listener | None) -> dict[
             with torch.no_grad():
                 found[partition].append(half(tokens.to(device())).cpu())
             remaining[partition] -= counts[partition]
-        first += task.plan.batch_size * server.batches_per_message
     return found
-
-
-def _count(task: Task, batches: int, remaining: int) -> int:
-    """Images of the next message: one that would be left alone, without company to be shuffled with, comes along."""
-    usual = task.plan.batch_size * batches
-    return remaining if remaining <= usual + 1 else usual
 
 
 def _fault_in(reply: Message, card: DataCard, examples: int) -> str:

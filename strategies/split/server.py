@@ -22,11 +22,7 @@ from strategies.split.observations import EDGE, SERVER
 
 @dataclass
 class Tally:
-    """What a round cost each client: partition -> seconds of work, and bytes of tensors that it sent.
-
-    Attributes:
-        failed: Partitions of which at least one reply could not be used.
-    """
+    """What a round cost each client in seconds of work and bytes of tensors, and the clients with an unusable reply."""
 
     seconds: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -57,9 +53,8 @@ class SplitExchange(GuardedExchange):
 class Holder:
     """What the server knows of one client's data.
 
-    Attributes:
-        labels: Classes (num_train,) or label vectors (num_train, K), int64, where they sit at the server; None where they
-            travel with the tokens.
+    ``labels`` are classes (num_train,) or label vectors (num_train, K), int64, where they sit at the server; None where they
+    travel.
     """
 
     num_train: int

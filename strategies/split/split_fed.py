@@ -23,13 +23,13 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.smashed.base import SmashedAttack
-from clients.split.passes import SplitPasses
-from clients.split.plan import SplitPlan, build_optimizer
+from clients.split.plan import SplitPasses, SplitPlan, build_optimizer
 from clients.task.task import Task, load_weights
 from clients.training.evaluation import device
 from clients.training.optimizer_state import flat_state, load_flat_state
 from clients.wire.records import tensors_of, to_record
 from strategies.audit.auditor import Auditor
+from strategies.audit.kinds import part_of
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.exchange import Posted
 from strategies.exchange.guard import fault, numbered, require_enough
@@ -48,11 +48,8 @@ OPTIMIZER = "optimizer/"
 class Schedule:
     """Learning rates of a run: each group falls from its own rate to its own floor along half a cosine over the rounds.
 
-    Attributes:
-        head: Of what starts from nothing: head and adapter.
-        blocks: Of the transformer blocks in both halves.
-        floor: The last round's rate over the first's; in the paper 0.004 for both (2e-4 of 0.05, 2e-6 of 5e-4).
-        rounds: Rounds of the run.
+    ``head`` is that of what starts from nothing (head and adapter), ``blocks`` that of the transformer blocks in both halves,
+    ``floor`` the last round's rate over the first's; in the paper 0.004 for both (2e-4 of 0.05, 2e-6 of 5e-4).
     """
 
     head: float
@@ -125,23 +122,15 @@ class SplitFed(SplitServer):
 
     def restore(self, tensors: Mapping[str, Tensor], accuracy: float | None) -> None:
         """Takes up what ``tensors`` returned."""
-        by_prefix: dict[str, dict[str, Tensor]] = {EDGE: {}, SERVER: {}, OPTIMIZER: {}}
-        for name, tensor in tensors.items():
-            prefix = name.partition("/")[0] + "/"
-            by_prefix[prefix][name.removeprefix(prefix)] = tensor
-        self.edge = by_prefix[EDGE]
-        load_weights(self.server, by_prefix[SERVER])
-        load_flat_state([self.optimizer], by_prefix[OPTIMIZER])
+        self.edge = part_of(tensors, EDGE)
+        load_weights(self.server, part_of(tensors, SERVER))
+        load_flat_state([self.optimizer], part_of(tensors, OPTIMIZER))
         self.accuracy = accuracy
 
     # Rounds -------------------------------------------------------------------------------------------------------------
 
     def train_round(self, server_round: int) -> None:
-        """Attacks the round's model if it is to be attacked, trains, and averages trained client halves.
-
-        Raises:
-            TooFewReplies: When a step leaves too few usable replies.
-        """
+        """Attack the round's model if it is to be attacked, train, and average trained client halves."""
         self.observe_model(server_round)
         task = self._task(server_round)
         for group, rate in zip(self.optimizer.param_groups, self.schedule.at(server_round), strict=True):
@@ -149,7 +138,7 @@ class SplitFed(SplitServer):
         self.exchange.tally = Tally()
         self._sizes = {p: SplitPasses(task, holder.num_train).batches() for p, holder in self.holders.items()}
         self.server.train()
-        progress, start = _Progress(sum(len(self._work(p)) for p in self.holders)), time.perf_counter()
+        progress, start = _Progress(sum(len(self._sizes[p]) for p in self.holders)), time.perf_counter()
         gradients = self._steps(task, progress)
         if self.plan.trains_edge:
             self._send_last(task, gradients)
@@ -173,9 +162,6 @@ class SplitFed(SplitServer):
         rate = self.schedule.at(min(max(server_round, 1), self.schedule.rounds))[1] if self.plan.trains_edge else 0.0
         return self.plan.at(server_round, rate)
 
-    def _work(self, partition: int) -> list[int]:
-        return self._sizes[partition]
-
     def _steps(self, task: Task, progress: _Progress) -> dict[int, RecordDict]:
         """All ``train.step`` messages of a round, in two waves; returns the gradients that were not sent yet."""
         partitions, count = list(self.holders), self.batches_per_message
@@ -183,7 +169,7 @@ class SplitFed(SplitServer):
         gradients: dict[int, RecordDict] = {}
         begun: set[int] = set()
         posted = [self._post(task, wave, 0, gradients, begun) for wave in waves]
-        for first in range(0, max(len(self._work(p)) for p in partitions), count):
+        for first in range(0, max(len(self._sizes[p]) for p in partitions), count):
             failed: set[int] = set()
             for at, wave in enumerate(waves):
                 replies = self.exchange.receive(task, posted[at], self._fault_in_batches(first), at_least=0.0)
@@ -191,7 +177,7 @@ class SplitFed(SplitServer):
                 begun |= set(replies)
                 gradients |= self._train_on(replies, progress, wanted=self.plan.trains_edge)
                 posted[at] = self._post(task, wave, first + count, gradients, begun)
-            # Who has no batches left has not failed: the last client at work may miss a step without ending the run.
+            # A client without batches left has not failed: the last client at work may miss a step without ending the run.
             standing = [partition for partition in partitions if partition not in failed]
             require_enough(task, "train.step", partitions, standing, self.exchange.min_usable)
         return gradients
@@ -207,7 +193,7 @@ class SplitFed(SplitServer):
         )  # fmt: skip
         contents = {}
         for partition in wave:
-            if first < len(self._work(partition)):
+            if first < len(self._sizes[partition]):
                 contents[partition] = RecordDict({"config": config, **gradients.pop(partition, {})})
                 # Until a client has answered once in a round, it may not hold the weights to begin with.
                 if self.plan.trains_edge and partition not in begun:
@@ -218,7 +204,7 @@ class SplitFed(SplitServer):
         classes = self.plan.data_card().num_classes
 
         def fault_in(partition: int, reply: Message) -> str:
-            sizes = self._work(partition)[first : first + self.batches_per_message]
+            sizes = self._sizes[partition][first : first + self.batches_per_message]
             if why := fault(reply, numbered([(size, *self.token_shape) for size in sizes]), "features"):
                 return why
             labels = self.holders[partition].labels
@@ -262,7 +248,7 @@ class SplitFed(SplitServer):
     def _send_last(self, task: Task, gradients: Mapping[int, RecordDict]) -> None:
         contents = {}
         for partition, record in gradients.items():
-            last = (len(self._work(partition)) - 1) // self.batches_per_message * self.batches_per_message
+            last = (len(self._sizes[partition]) - 1) // self.batches_per_message * self.batches_per_message
             config = self.exchange.config(task, applied=last)
             contents[partition] = RecordDict({"config": config, **record})
         if contents:

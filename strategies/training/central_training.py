@@ -29,13 +29,7 @@ class DivergedError(RuntimeError):
 
 
 class CentralTraining:
-    """One model, trained on a set of examples, round by round.
-
-    Args:
-        plan: What the run fixes.
-        examples: Images in [0, 1], such as uploads as they came, and class probabilities.
-        key: Where the orders of the examples start.
-    """
+    """One model, trained round by round on images in [0, 1] and class probabilities, whose orders start at ``key``."""
 
     def __init__(self, plan: WholeModelPlan, examples: Batch, key: Key) -> None:
         self.plan, self.examples, self.key = plan, examples, key
@@ -46,10 +40,8 @@ class CentralTraining:
         self._decays = not any(isinstance(defense, TrainingDefense) for defense in plan.defenses().defenses)
 
     def run_round(self, task: Task) -> tuple[float, float]:
-        """Trains for one round; returns the mean loss per example and the seconds.
-
-        Raises:
-            DivergedError: When a weight is not finite.
+        """Train for one round; returns the mean loss per example and the seconds. ``DivergedError`` for weights that are not
+        finite.
         """
         start = time.perf_counter()
         self.training.model.train()

@@ -36,9 +36,7 @@ def fault_in_report(_: int, reply: Message, shares: Sequence[str] = ()) -> str:
 def record_reports(
     task: Task, replies: Mapping[int, Message], rows: Rows, shares: Sequence[str] = ()
 ) -> dict[str, float]:
-    """Means over the test examples of all clients, and a row for each; nothing of no reply. See ``fault_in_report`` for
-    ``shares``.
-    """
+    """Means over the test examples of all clients, and a row for each; see ``fault_in_report`` for ``shares``."""
     found = [values_of(reply, "metrics") for reply in replies.values()]
     total = sum(int(one["num-examples"]) for one in found)
     means = {

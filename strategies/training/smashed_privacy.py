@@ -16,14 +16,10 @@ ALL_CUTS = "epsilon-all-cuts"
 def record_privacy(task: Task, rows: Rows, releases: int, more: Mapping[str, int]) -> None:
     """Rows "epsilon" and "delta" of clipped and noised smashed data, and others of more that was sent of the same example.
 
-    Each is the exact budget of independent Gaussian noise on that many transmissions of an example, which the column
-    "releases" says; it grows with the square root of their number and not by adding up.
-
-    Args:
-        task: Orders of the round.
-        rows: Where the rows go.
-        releases: How often the run has sent the example that it sent most often, of training or test images.
-        more: Metric -> how often counting further transmissions, too; without a row where these are none.
+    Each is the exact budget of independent Gaussian noise on that many transmissions of an example, which the column "releases"
+    says; it grows with the square root of their number and not by adding up. ``releases`` is that of the training or test image
+    that the run has sent most often, ``more`` maps a metric to the number with further transmissions; it has no row where these
+    are none.
     """
     for defense in task.plan.defenses().smashed_defenses:
         if spent := defense.privacy(releases):

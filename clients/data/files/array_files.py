@@ -87,16 +87,12 @@ _DAMAGED = (
 """What unpickling raises when bytes are missing or wrong."""
 
 
-def _encode(text: str, _encoding: str = "latin1") -> bytes:
-    return text.encode("latin1")
-
-
 _STAND_INS: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _PickledType,
     ("numpy._core.multiarray", "_reconstruct"): _PickledType,
     ("numpy", "ndarray"): _PickledType,
     ("numpy", "dtype"): _PickledType,
-    ("_codecs", "encode"): _encode,
+    ("_codecs", "encode"): lambda text, _encoding="latin1": text.encode("latin1"),
 }
 
 
@@ -124,12 +120,9 @@ def _array(pickled: _PickledType) -> NDArray[np.uint8]:
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """Read a pickled dictionary of arrays of bytes, numbers and texts, as Python 2 wrote it; refuse everything else.
+    """Read a pickled dictionary of arrays of bytes, numbers and texts, as Python 2 wrote it; ``DataError`` for everything else.
 
     torchvision's reader would run whatever a file says, and calls a damaged file "not found".
-
-    Raises:
-        DataError: When the file is damaged or asks for more.
     """
     try:
         with path.open("rb") as file:

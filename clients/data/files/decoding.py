@@ -20,21 +20,16 @@ MOST_LEVELS = 65535
 
 @dataclass(frozen=True)
 class Decoded:
-    """A picture, uint8 (1, C, H, W), upright, C = 1 where its channels are equal, else 3; ``notes`` say what of the file is
-    lost.
-    """
+    """A picture, uint8 (1, C, H, W), upright, C = 1 where its channels are equal, else 3; ``notes`` say what is lost."""
 
     image: Tensor
     notes: tuple[str, ...] = ()
 
 
 def decode(path: Path) -> Tensor:
-    """Read any picture that Pillow can: uint8 (1, C, H, W) with C = 1 when its channels are equal, else 3.
+    """Read any picture that Pillow can: uint8 (1, C, H, W) with C = 1 when its channels are equal, else 3; else ``DataError``.
 
     A rotation noted by the camera is applied, transparency is dropped, and 16-bit grey is scaled to 8 bits.
-
-    Raises:
-        DataError: When the file is missing, damaged, or holds no grey or colour levels.
     """
     try:
         return decode_noted(path).image
@@ -43,11 +38,8 @@ def decode(path: Path) -> Tensor:
 
 
 def decode_noted(path: Path, most_pixels: int | None = None) -> Decoded:
-    """What ``decode`` reads, with what it leaves out; of several frames the first.
-
-    Args:
-        path: The file.
-        most_pixels: Larger pictures are refused before they are decoded; None: Pillow's own limit alone.
+    """What ``decode`` reads, with what it leaves out; of several frames the first. Pictures of more than ``most_pixels`` are
+    refused.
 
     Raises:
         DataError: As ``decode``, with the reason alone: the caller knows the name.
@@ -74,11 +66,7 @@ def decode_noted(path: Path, most_pixels: int | None = None) -> Decoded:
 
 
 def levels_of(picture: Image.Image) -> Tensor:
-    """A picture in memory as uint8 (C, H, W), C = 1 for those of grey levels and 3 for others; 16-bit grey is scaled to 8 bits.
-
-    Raises:
-        DataError: When its values have no known range.
-    """
+    """A picture in memory as uint8 (C, H, W), C = 1 for grey levels and 3 for others; 16-bit grey is scaled to 8 bits."""
     return torch.from_numpy(_levels(picture)[0].transpose(2, 0, 1).copy())
 
 

@@ -21,13 +21,10 @@ FASHION_CLASSES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,
 
 @dataclass(frozen=True)
 class Place:
-    """Where a data set is looked for.
+    """Where a data set is looked for, or downloaded to.
 
     Attributes:
-        name: The data set, for messages.
-        root: The user's directory, or the default one.
-        given: The user named the directory.
-        download: Missing files may be fetched.
+        root: The user's directory (``given``), or the default one.
         option: What follows the colon of the name.
         limits: Training and test examples that are wanted, 0 for all; a loader may read more.
     """

@@ -23,7 +23,7 @@ PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 """Names of folders that hold classes where they hold folders."""
 HALF = (0.5,)
 """Mean and standard deviation where the data set has no constants of its own: images then enter the model in [-1, 1].
-Statistics of the pictures would differ from client to client, and tell the others something about them."""
+Statistics of the pictures would differ from client to client, and reveal something about its pictures."""
 
 
 def folder(root: Path, skip_broken: bool = False) -> Source:
@@ -76,10 +76,10 @@ def _why_broken(path: Path) -> str:
 def _left_out(broken: Mapping[Path, str]) -> tuple[str, ...]:
     if not broken:
         return ()
-    count = (
+    left_out = (
         "1 picture that cannot be read is" if len(broken) == 1 else f"{len(broken)} pictures that cannot be read are"
     )
-    return (f"{count} left out; the first: {next(iter(broken.values()))}",)
+    return (f"{left_out} left out; the first: {next(iter(broken.values()))}",)
 
 
 def cut_by_hash(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -109,17 +109,16 @@ def lfw(root: Path, min_pictures: int) -> Source:
 
 
 def celeba(root: Path, attribute: str) -> Source:
-    """Aligned faces of celebrities; class 1 has the attribute and class 0 has not. With many attributes each is a label of its
-    own.
+    """Aligned faces of celebrities; class 1 has the attribute and class 0 has not. With many attributes each is a label of its own.
 
-    Reads ``list_attr_celeba.txt``, ``list_eval_partition.txt`` and ``img_align_celeba/`` in ``root``, with the official
-    training (0) and test (2) parts.
+    Reads ``list_attr_celeba.txt``, ``list_eval_partition.txt`` and ``img_align_celeba/`` in ``root``, with the official training
+    (0) and test (2) parts.
 
     Args:
         root: The folder of these.
-        attribute: One of the 40, or two with a comma between: the second is the sensitive one then, and each part holds
-            equally many pictures of the four combinations, as many as of the rarest, the first in the order of the list.
-            Three or more, or ``ALL``: a vector of labels for every picture, in the order in which the attributes are named.
+        attribute: One of the 40, or two with a comma between: the second is the sensitive one then, and each part holds equally
+            many pictures of the four combinations, as many as of the rarest, the first in the order of the list. Three or more, or
+            ``ALL``: a vector of labels for every picture, in the order in which the attributes are named.
 
     Raises:
         DataError: When a list is damaged, an attribute is unknown, two are equal, or a combination does not occur.
@@ -133,8 +132,11 @@ def celeba(root: Path, attribute: str) -> Source:
             f"{lists[0]} has commas between its columns, as copies at Kaggle have; expected the authors' file: a line with the "
             "number of pictures, a line of names, and blanks between columns"
         )
-    wanted = _wanted(attribute, header.split())
-    values = _attributes(lists[0], header.split(), lines, wanted)
+    attributes = header.split()
+    wanted = _wanted(attribute, attributes)
+    if missing := [name for name in wanted if name not in attributes]:
+        raise DataError(f"CelebA has no attribute {missing[0]!r}; {lists[0]} has: {', '.join(attributes) or 'none'}")
+    values = _columns(lists[0], lines, [1 + attributes.index(name) for name in wanted], {"-1": 0, "1": 1})
     sides = {
         name: side for name, (side,) in _columns(lists[1], _lines(lists[1]), [1], {"0": 0, "1": 1, "2": 2}).items()
     }
@@ -166,19 +168,9 @@ def _wanted(option: str, attributes: Sequence[str]) -> list[str]:
     return names
 
 
-def _attributes(
-    path: Path, attributes: Sequence[str], lines: Sequence[str], wanted: Sequence[str]
-) -> dict[str, list[int]]:
-    """Picture -> 1 or 0 for each wanted attribute."""
-    if missing := [name for name in wanted if name not in attributes]:
-        raise DataError(f"CelebA has no attribute {missing[0]!r}; {path} has: {', '.join(attributes) or 'none'}")
-    return _columns(path, lines, [1 + attributes.index(name) for name in wanted], {"-1": 0, "1": 1})
-
-
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace").split(
-        "\n"
-    )  # names may hold what else ends a line for Python
+    # Not splitlines: names may hold what else ends a line for Python.
+    return path.read_text(encoding="utf-8", errors="replace").split("\n")
 
 
 def _columns(path: Path, lines: Sequence[str], columns: Sequence[int], meaning: dict[str, int]) -> dict[str, list[int]]:

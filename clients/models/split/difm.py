@@ -42,9 +42,7 @@ class FieldEmbedding(nn.Module):
         self.table = nn.Embedding(sum(cardinalities), dim)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Rows (B, 1, F, 1) of whole numbers, in any dtype, to embeddings (B, F, D); ``ValueError`` for a number that is no
-        category.
-        """
+        """Whole numbers (B, 1, F, 1), in any dtype, to embeddings (B, F, D); ``ValueError`` for what is no category."""
         codes = rows[:, 0, :, 0].long()
         sizes = torch.tensor(self.cardinalities, device=codes.device)
         if codes.shape[1] != len(sizes) or (codes < 0).any() or (codes >= sizes).any():
@@ -86,18 +84,18 @@ class DIFMBranches(nn.Module):
     is (m_vec, m_bit, v) of one field, all that the prediction layer takes. The paper's edge may already have multiplied v by
     the sum of the factors, which reveals the direction of v; its attacker reads m_vec, so that this is on the wire.
 
-    The attention's ``heads`` divide ``dim`` D; ``hidden`` are the widths of the perceptron's layers.
+    The attention's ``heads`` divide ``dim`` D.
     """
 
-    def __init__(self, fields: int, dim: int, heads: int, hidden: Sequence[int] = HIDDEN) -> None:
+    def __init__(self, fields: int, dim: int, heads: int) -> None:
         super().__init__()
         self.vector_wise = VectorWise(dim, heads)
         layers = [
-            layer for pair in itertools.pairwise((fields * dim, *hidden)) for layer in (nn.Linear(*pair), nn.ReLU())
+            layer for pair in itertools.pairwise((fields * dim, *HIDDEN)) for layer in (nn.Linear(*pair), nn.ReLU())
         ]
         self.bit_wise = nn.Sequential(*layers)
         self.from_vector = nn.Linear(fields * dim, fields, bias=False)
-        self.from_bit = nn.Linear(hidden[-1], fields, bias=False)
+        self.from_bit = nn.Linear(HIDDEN[-1], fields, bias=False)
 
     def vector_factors(self, features: Tensor) -> Tensor:
         """m_vec (B, F), the paper's vector-wise factors, of embeddings (B, F, D)."""
@@ -144,9 +142,9 @@ class DIFMPrediction(ServerHalf):
 class DIFMServer(ServerHalf):
     """The server half behind embeddings: (B, F, D), in whatever order they arrive, to two logits (B, 2); see ``DIFMBranches``."""
 
-    def __init__(self, fields: int, dim: int, heads: int, hidden: Sequence[int] = HIDDEN) -> None:
+    def __init__(self, fields: int, dim: int, heads: int) -> None:
         super().__init__()
-        self.branches = DIFMBranches(fields, dim, heads, hidden)
+        self.branches = DIFMBranches(fields, dim, heads)
         self.prediction = DIFMPrediction(fields, dim)
 
     def vector_factors(self, features: Tensor) -> Tensor:

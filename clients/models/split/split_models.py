@@ -86,25 +86,17 @@ def build_split_model(
     if (name in _OF_TABLES) != bool(cardinalities):
         what, fitting = ("rows of a table", _OF_TABLES) if cardinalities else ("images", _BUILDERS)
         raise ModelError(f"model is {name!r}; allowed for {what}: {', '.join(fitting)}")
-    if name in _OF_TABLES:
-        return _seeded(seed, lambda: _OF_TABLES[name](num_classes, cardinalities, shape))
-    _check(num_classes, input_shape, shape)
-
-    def build() -> tuple[EdgeHalf, ServerHalf]:
+    if name not in _OF_TABLES:
+        _check(num_classes, input_shape, shape)
+    with torch.random.fork_rng(devices=[]):
+        # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
+        torch.default_generator.manual_seed(seed)
+        if name in _OF_TABLES:
+            return _OF_TABLES[name](num_classes, cardinalities, shape)
         whole = _BUILDERS[name](num_classes, input_shape, shape)
         if pretrained:
             load_pretrained(whole, pretrained)
         return _cut(whole, input_shape, shape)
-
-    return _seeded(seed, build)
-
-
-def _seeded(seed: int, build: Callable[[], tuple[EdgeHalf, ServerHalf]]) -> tuple[EdgeHalf, ServerHalf]:
-    """What is built with random weights that depend on the seed alone; the caller's random state stays as it was."""
-    with torch.random.fork_rng(devices=[]):
-        # Seeding the CPU generator alone: torch.manual_seed would also reset the caller's accelerator streams.
-        torch.default_generator.manual_seed(seed)
-        return build()
 
 
 def split_model_names() -> dict[str, str]:
@@ -116,11 +108,6 @@ def split_model_names() -> dict[str, str]:
         "difm": "tables: factorisation machine with attention (Lu et al. 2020), width 4; no patch-size, depth or edge-blocks",
         "difm-factors": "the same, cut before its prediction layer (Yao et al. 2022): a shuffle is of one branch's input alone",
     }
-
-
-def default_width(name: str) -> int:
-    """Width of a split model where the user names none."""
-    return _DEFAULT_WIDTHS[name]
 
 
 def vit(num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape) -> VisionTransformer:
@@ -230,7 +217,8 @@ _BUILDERS: dict[str, Callable[[int, tuple[int, int, int], SplitShape], VisionTra
     "t2t": functools.partial(t2t, SoftmaxAttention),
     "t2t-performer": functools.partial(t2t, PerformerAttention),
 }
-_DEFAULT_WIDTHS = {"vit": 64, "t2t": 64, "t2t-performer": 64, "difm": 4, "difm-factors": 4}
+DEFAULT_WIDTHS = {"vit": 64, "t2t": 64, "t2t-performer": 64, "difm": 4, "difm-factors": 4}
+"""Of split models where the user names none."""
 
 
 def _difm(

@@ -127,20 +127,13 @@ def soft_split(features: Tensor, stride: int) -> Tensor:
 
 
 class TokensToToken(nn.Module):
-    """Images (B, C, H, W) -> tokens (B, H / p * W / p, embed_dim), row by row, where p is the patch size.
+    """Images (B, C, H, W) -> tokens (B, H / p * W / p, embed_dim), row by row, where p is the patch size, which divides H and W.
 
-    The map that the image is goes through soft split, token transformer, soft split, token transformer, soft split and a
-    linear projection, each transformer's tokens becoming a map again. Windows overlap, and each token transformer lets every
-    token see the whole image. So a token has a place in the grid, but it is no local crop of the image; there is neither a
-    position embedding nor a class token. The released code's Performer variant also has dropout of 0.1, which the paper does
-    not mention; here there is none.
-
-    Args:
-        img_size: (H, W), both divisible by ``patch_size``.
-        patch_size: p, the product of the strides of the three soft splits.
-        in_chans: C.
-        embed_dim: Length of a token.
-        attention: Attention of the token transformers.
+    The map that the image is goes through soft split, token transformer, soft split, token transformer, soft split and a linear
+    projection, each transformer's tokens becoming a map again; p is the product of the strides of the splits. Windows overlap,
+    and each token transformer lets every token see the whole image. So a token has a place in the grid, but it is no local crop
+    of the image; there is neither a position embedding nor a class token. The released code's Performer variant also has dropout
+    of 0.1, which the paper does not mention; here there is none.
     """
 
     def __init__(

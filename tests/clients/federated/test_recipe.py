@@ -12,11 +12,12 @@ from attacks import InvertingGradients
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.data.augmentation import random_crop_and_flip
-from clients.federated.client import LocalClient, set_eval
+from clients.federated.client import LocalClient
 from clients.federated.plan import FederatedPlan
 from clients.task.local_data import LocalData
 from clients.task.scenarios import read_task
 from clients.task.task import Task, load_weights
+from clients.training.evaluation import set_eval
 from defenses.base import Batch
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed

@@ -16,8 +16,7 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.federated.client import TrainingError
 from clients.models.split.halves import EdgeHalf, RawPatches
-from clients.split.passes import SplitPasses
-from clients.split.plan import SplitPlan, build_optimizer
+from clients.split.plan import SplitPasses, SplitPlan, build_optimizer
 from clients.split.training import (
     NETWORK,
     EdgeState,

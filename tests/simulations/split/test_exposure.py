@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from attacks.smashed.feature_averaging import FeatureAveraging
-from clients.split.passes import SplitPasses
+from clients.split.plan import SplitPasses
 from clients.task.task import Task
 from clients.wire.records import tensors_of
 from defenses.pipeline import Pipeline

@@ -14,9 +14,8 @@ from flwr.serverapp.strategy import FedAvg
 from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, metrics, reason_of, to_record
 from clients.wire.texts import MOST_JSON
 from strategies.exchange.exchange import Exchange
-from strategies.exchange.guard import MOST_WITHHELD, GuardedExchange
-from strategies.exchange.reply_bounds import MOST_NAMES, MOST_VALUES, oversized
-from strategies.federated.replies import MOST_TOLD, alike, told_by_most
+from strategies.exchange.guard import MOST_NAMES, MOST_VALUES, MOST_WITHHELD, GuardedExchange, oversized
+from strategies.federated.replies import MOST_REPORTED, alike, reported_by_most
 from strategies.recording.files import read_recording
 from strategies.recording.strategy import RecordingStrategy
 from tests.strategies.exchange.test_hostile_replies import NUMBERS, PLANNED, Rows, reply_of, server, valid
@@ -92,12 +91,12 @@ def test_what_honest_clients_send_is_within_the_bounds() -> None:
 def test_the_names_that_clients_report_are_bounded_and_the_rest_is_counted() -> None:
     made_up = {f"m{at}": 1.0 for at in range(3000)} | {"x" * 5000: 1.0, f"a{BREAKS}": 1.0}
     reply = reply_of(RecordDict({**valid(), "metrics": metrics({**NUMBERS, **made_up})}), 50)
-    told, dropped = told_by_most({0: reply})
-    assert len(told) == MOST_TOLD
+    told, dropped = reported_by_most({0: reply})
+    assert len(told) == MOST_REPORTED
     assert all(name.isprintable() and len(name) <= 200 for name in told)
-    assert dropped == 3003 - MOST_TOLD
+    assert dropped == 3003 - MOST_REPORTED
     sent = alike(reply, told).content["metrics"]
-    assert len(sent) == MOST_TOLD + 1  # type: ignore[arg-type]
+    assert len(sent) == MOST_REPORTED + 1  # type: ignore[arg-type]
 
 
 def test_the_server_says_how_many_names_it_left_out() -> None:
@@ -107,9 +106,9 @@ def test_the_server_says_how_many_names_it_left_out() -> None:
     replies = [reply_of(RecordDict({**valid(), "metrics": made_up}), node) for node in (50, 49)]
     strategy.aggregate_train(1, replies)
     added = rows.found[before:]
-    assert len(added) <= MOST_TOLD + 4
+    assert len(added) <= MOST_REPORTED + 4
     (left_out,) = [row for row in added if row.get("status") == "failed"]
-    assert f"{1001 - MOST_TOLD} numbers" in left_out["message"]
+    assert f"{1001 - MOST_REPORTED} numbers" in left_out["message"]
 
 
 def test_a_recording_bounds_what_replies_hold_beside_their_arrays(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from defenses import DeltaAutoencoder, FeaturePCA, FitContext, Pipeline, parse
 from strategies.inference import fit_path
 from strategies.inference.fit_path import MOST_POINTS, few, fit_with_path, static_adversary
 from strategies.inference.mask_pictures import OBSERVATION, _pictures, overlay, picture_masks
-from strategies.inference.own_images import OwnImages
-from strategies.inference.public_training import PublicTraining
+from strategies.inference.public_model import OwnImages, PublicTraining
 
 PLAN = InferencePlan(
     scenario="inference", dataset="garment-digit", data_dir="", download=False, image_size=28, train_limit=160, test_limit=40,

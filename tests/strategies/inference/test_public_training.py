@@ -18,8 +18,7 @@ from clients.inference.plan import InferencePlan
 from clients.models.classifiers import build_model
 from clients.models.library import ModelError
 from clients.task.auxiliary import Auxiliary
-from strategies.inference.loaded_model import read_weights
-from strategies.inference.public_training import PublicTraining
+from strategies.inference.public_model import PublicTraining, read_weights
 
 # One step on all of the server's 20 digits.
 PLAN = InferencePlan(

@@ -57,7 +57,7 @@ def slow_logit(server: DIFMServer, tokens: Array, heads: int) -> float:
 @pytest.mark.parametrize(("dim", "heads"), [(4, 4), (4, 1), (8, 2)])
 def test_logits_are_those_of_the_equations(dim: int, heads: int) -> None:
     torch.manual_seed(0)
-    server = DIFMServer(4, dim, heads, (16, 12)).double()
+    server = DIFMServer(4, dim, heads).double()
     for parameter in server.parameters():
         parameter.data = torch.randn_like(parameter) / 2
     tokens = torch.randn(6, 4, dim, dtype=torch.float64)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from attacks.sender import EdgeHalf as EdgeProtocol
 from clients.models.library import ModelError
 from clients.models.split.halves import EdgeHalf, RawPatches, ServerHalf
-from clients.models.split.split_models import SplitShape, build_split_model, default_width, split_model_names
+from clients.models.split.split_models import DEFAULT_WIDTHS, SplitShape, build_split_model, split_model_names
 from clients.models.split.t2t import PerformerAttention, SoftmaxAttention, TokensToToken, soft_split, soft_split_strides
 
 NAMES = ["vit", "t2t", "t2t-performer"]
@@ -237,7 +237,7 @@ def test_every_listed_model_can_be_built_at_its_default_width() -> None:
         "difm-factors",
     ]  # tables have tests of their own (test_difm.py)
     for name in NAMES:
-        assert build(name, replace(SMALL, width=default_width(name)))[0].dim == 64
+        assert build(name, replace(SMALL, width=DEFAULT_WIDTHS[name]))[0].dim == 64
 
 
 def count(*modules: nn.Module) -> int:

@@ -1,0 +1,201 @@
+"""The server's own images, and the whole model of edge-cloud inference: trained on them before it is cut, or read from a file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from attacks.local_model import shared_tensors
+from clients.models.library import ModelError
+from clients.models.packaged_weights import PACKAGED
+from clients.models.pretrained_classifier import load_classifier
+from clients.task.auxiliary import Auxiliary
+from clients.task.task import Task, WholeModelPlan, load_weights
+from defenses.base import Batch
+from defenses.random_draws import generator_for
+from strategies.training.central_training import MODEL, CentralTraining
+
+LOSSES, SECONDS = "losses", "seconds"
+"""Names of what a checkpoint keeps beside the model: one number for each round that was trained."""
+FINGERPRINT = "weights-sha256"
+"""Name of what a checkpoint keeps of a file."""
+
+
+@dataclass(frozen=True)
+class FileWeights:
+    """Weights of a whole model from a file; without the file's last layer, for other classes, the model is to be trained first."""
+
+    tensors: dict[str, Tensor]
+    is_complete: bool
+
+
+def read_weights(plan: WholeModelPlan, source: str) -> FileWeights:
+    """Weights for the model of a plan; nothing in the file is executed.
+
+    A new last layer is zero, as in Dosovitskiy et al. 2021 (An Image is Worth 16x16 Words, section 3.2): the first loss is
+    that of guessing, ln K, where timm's own draw for a few classes is so large that it throws the pretrained layers away.
+
+    Args:
+        plan: Says what the model is.
+        source: A name in ``PACKAGED``, or the path of a file for ``load_classifier``, which may be a checkpoint that a run of
+            edge-cloud inference has left.
+
+    Raises:
+        ModelError: When the package is not installed, or the file cannot be read or is of another model.
+    """
+    path = str(PACKAGED[source].path()) if source in PACKAGED else source
+    model = plan.build_model()
+    is_complete = load_classifier(model, path, prefix=MODEL)
+    weights = shared_tensors(model)
+    if not is_complete:
+        weights |= {name: torch.zeros_like(weights[name]) for name in list(model.state_dict())[-2:]}
+    return FileWeights(weights, is_complete)
+
+
+def fingerprint(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a checkpoint keeps of weights from a file: the 32 bytes of their SHA-256."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu().contiguous()
+        digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return {FINGERPRINT: torch.tensor(list(digest.digest()), dtype=torch.uint8)}
+
+
+def check_fingerprint(weights: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> None:
+    """Raise ``ModelError`` when ``kept`` is of other weights: the run's rows would be of two models."""
+    if FINGERPRINT in kept and not torch.equal(kept[FINGERPRINT], fingerprint(weights)[FINGERPRINT]):
+        raise ModelError(
+            "weights: the file has changed since the run began, and rows of two models do not go together; put the file back, or "
+            "start a new run"
+        )
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The server's own images (N, C, H, W) in [0, 1] with one-hot classes, and their sensitive attribute (N,), if any."""
+
+    batch: Batch
+    sensitive: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def at(self, rows: Tensor) -> Examples:
+        """Those in the given rows, in that order."""
+        chosen = Batch(self.batch.images[rows], self.batch.targets[rows])
+        return Examples(chosen, None if self.sensitive is None else self.sensitive[rows])
+
+
+class OwnImages:
+    """The server's own images; no client holds any of them.
+
+    Neither the model nor a defence learns from ``num_kept`` of them, which are drawn by the seed.
+    """
+
+    def __init__(self, plan: WholeModelPlan, num_kept: int = 0) -> None:
+        self.plan, self.num_kept = plan, num_kept
+
+    @cached_property
+    def _parts(self) -> tuple[Examples, Examples]:
+        own = Auxiliary(self.plan)
+        every = Examples(own.examples(), own.sensitive())
+        if not self.num_kept:
+            return every, every.at(torch.zeros(0, dtype=torch.int64))
+        order = torch.randperm(len(every), generator=generator_for("kept to measure on", self.plan.seed))
+        kept, learned = order[: self.num_kept].sort().values, order[self.num_kept :].sort().values
+        return every.at(learned), every.at(kept)
+
+    @property
+    def learned(self) -> Examples:
+        """What the model is trained on and defences learn from; read when it is first needed."""
+        return self._parts[0]
+
+    @property
+    def kept(self) -> Examples:
+        """What is measured on: neither the model nor a defence has seen it, unless the model is from a file and had."""
+        return self._parts[1]
+
+
+class PublicTraining:
+    """The model of all pipelines of a run: no defence takes part in its training, and so it is the same for each of them.
+
+    The first pipeline trains; the others get the losses and seconds of its rounds, and start with the last weights.
+
+    Pretrained weights are fine-tuned all alike: every layer has the plan's learning rate, the new last one included, and BatchNorm
+    is in train mode, so that its running statistics move from those of the weights to those of the server's images.
+
+    Args:
+        plan: What the run fixes, of any of its pipelines.
+        start: Weights of the whole model from a file; None: the plan's initial ones.
+        num_kept: See ``OwnImages``; whether a model from a file has seen them is unknown.
+        trains: Whether ``start`` is trained further. Else it is the model, and a checkpoint keeps its fingerprint alone.
+    """
+
+    def __init__(
+        self,
+        plan: WholeModelPlan,
+        start: Mapping[str, Tensor] | None = None,
+        num_kept: int = 0,
+        *,
+        trains: bool = True,
+    ) -> None:
+        self.plan = replace(plan, pipeline="")
+        self._start, self._trains = start or {}, trains
+        self.own = OwnImages(self.plan, num_kept)
+        """The server's images, of all pipelines."""
+        self.losses: list[float] = []
+        """Mean training loss of each round so far."""
+        self.seconds: list[float] = []
+        """What each of them took."""
+
+    @cached_property
+    def training(self) -> CentralTraining:
+        """The training; the server's examples are read when they are first needed."""
+        training = CentralTraining(self.plan, self.examples(), ("public", self.plan.seed))
+        if self._start:
+            load_weights(training.model, self._start)
+        return training
+
+    def examples(self) -> Batch:
+        """The server's own, on which it trains and from which defences learn."""
+        return self.own.learned.batch
+
+    def sensitive(self) -> Tensor | None:
+        """The sensitive attribute (N,) of these examples; None where the data have none."""
+        return self.own.learned.sensitive
+
+    def run_round(self, task: Task) -> tuple[float, float] | None:
+        """Train for one round, unless that was done; returns the mean loss per example and the seconds, None without training."""
+        if not self._trains:
+            return None
+        if task.round > len(self.losses):
+            loss, seconds = self.training.run_round(self.plan.at(task.round))
+            self.losses.append(loss)
+            self.seconds.append(seconds)
+        return self.losses[task.round - 1], self.seconds[task.round - 1]
+
+    def weights(self) -> dict[str, Tensor]:
+        """Those of the model, on the CPU."""
+        return self.training.weights() if self._trains else dict(self._start)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a later round depends on, under flat names; some may be of later rounds, which are then not trained again."""
+        file = fingerprint(self._start) if self._start else {}
+        if not self._trains:
+            return file
+        kept = {LOSSES: self.losses, SECONDS: self.seconds}
+        numbers = {name: torch.tensor(values, dtype=torch.float64) for name, values in kept.items()}
+        return self.training.tensors() | numbers | file
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what ``tensors`` gave, unless this training is further already; ``ModelError`` where the file has changed."""
+        check_fingerprint(self._start, tensors)
+        if self._trains and len(losses := tensors[LOSSES].tolist()) > len(self.losses):
+            self.training.restore(tensors)
+            self.losses, self.seconds = losses, tensors[SECONDS].tolist()
