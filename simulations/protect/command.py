@@ -39,13 +39,6 @@ def protect(
     from simulations.protect.working import work
 
     work(
-        source,
-        out,
-        defense,
-        image_size=image_size,
-        resume=resume,
-        preview=preview,
-        workers=workers,
-        data_dir=data_dir,
+        source, out, defense, image_size=image_size, resume=resume, preview=preview, workers=workers, data_dir=data_dir,
         secret=secret,
-    )
+    )  # fmt: skip

@@ -83,8 +83,7 @@ def read_json_lines(
             halves = replace and HALF in line.lower()
             found.append((at, read(whole_characters(value) if halves else value)))
         except UNREADABLE as error:
-            told = f"{type(error).__name__}: {str(error)[:200]}"
-            damaged.append(Damage(at, at == lines[-1][0], told))
+            damaged.append(Damage(at, at == lines[-1][0], f"{type(error).__name__}: {str(error)[:200]}"))
     return found, damaged
 
 

@@ -45,13 +45,10 @@ class LocalGrid(Grid):
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
         self.cpus_per_client = cpus_per_client
         self.app = app
+        common: dict[str, Any] = {"num-partitions": clients, "randomness": "seed"}
         self.contexts = {
             FIRST_NODE + at: Context(
-                1,
-                FIRST_NODE + at,
-                {"partition-id": at, "num-partitions": clients, "randomness": "seed"},
-                RecordDict(),
-                dict(run_config or {}),
+                1, FIRST_NODE + at, {"partition-id": at, **common}, RecordDict(), dict(run_config or {})
             )
             for at in range(clients)
         }
@@ -68,7 +65,7 @@ class LocalGrid(Grid):
         self._run = run
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Messages are made by their class; this older way is not offered."""
+        """Not offered: messages are made by their class."""
         raise NotImplementedError("make messages by flwr.app.Message")
 
     def get_node_ids(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
@@ -20,14 +21,7 @@ AT_ONCE = 2
 def score_all(
     make: Callable[..., Any], about: tuple[Any, ...], policies: Sequence[Policy], least: float | None, search: Search
 ) -> Generator[tuple[Policy, Scores], None, None]:
-    """Yields each policy with its scores as soon as they are known, in any order.
-
-    Args:
-        make: Makes a scorer of ``about``.
-        about: Its arguments.
-        policies: What to score.
-        least: See ``Scorer``.
-        search: Says how many workers there are, and where.
+    """Yields each policy with its scores as soon as they are known, in any order, from scorers ``make(*about)``.
 
     Raises:
         ConfigError: When the cluster cannot be reached, or started.
@@ -42,13 +36,8 @@ def score_all(
 
 
 def _by_ray(
-    make: Callable[..., Any],
-    about: tuple[Any, ...],
-    policies: Sequence[Policy],
-    least: float | None,
-    search: Search,
-    workers: int,
-) -> Iterator[tuple[Policy, Scores]]:
+    make: Callable[..., Any], about: tuple[Any, ...], policies: Sequence[Policy], least: float | None, search: Search, workers: int
+) -> Iterator[tuple[Policy, Scores]]:  # fmt: skip
     import ray
     import torch
 
@@ -95,14 +84,10 @@ def require_cluster(search: Search) -> None:
 
 
 def _start(search: Search, here: dict[str, Any]) -> None:
-    """Connects to the cluster, or starts one of these resources on this machine.
-
-    Raises:
-        ConfigError: When it does not work, with the setting that says so.
-    """
+    """Connects to the cluster, or starts one of these resources on this machine."""
     # Under `uv run` Ray would start each worker by uv anew, in an environment of its own: half a minute each.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told of a search, unless somebody asks for it
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use by default
     if not search.ray_address:
         keep_ray_here()
     import ray
@@ -112,21 +97,13 @@ def _start(search: Search, here: dict[str, Any]) -> None:
         if search.ray_address:
             ray.init(address=search.ray_address, **quiet, **here)
         else:
-            start_ray(_tell, **quiet, **here)
-    except (
-        Exception
-    ) as error:  # Ray asserts on addresses that it cannot read, and raises bare ones for what did not start in time
-        where = (
-            f"ray-address is {search.ray_address!r}, and no cluster answers there; allowed: HOST:PORT, 'auto', or empty for this "
-            "machine"
-            if search.ray_address
-            else f"workers is {search.workers}, and Ray cannot start them on this machine; workers=1 does without it"
-        )
+            start_ray(functools.partial(errors.print, markup=False, soft_wrap=True), **quiet, **here)
+    except Exception as error:  # Ray asserts on addresses that it cannot read, and raises bare ones for a late start
+        where = f"workers is {search.workers}, and Ray cannot start them on this machine; workers=1 does without it"
+        if search.ray_address:
+            allowed = "allowed: HOST:PORT, 'auto', or empty for this machine"
+            where = f"ray-address is {search.ray_address!r}, and no cluster answers there; {allowed}"
         raise ConfigError(f"{where}: {str(error) or type(error).__name__}") from error
-
-
-def _tell(line: str) -> None:
-    errors.print(line, markup=False, soft_wrap=True)
 
 
 class _Worker:

@@ -143,13 +143,13 @@ class RecordedReply:
         return self._read(self.sent, record)
 
     @property
-    def told(self) -> list[Mapping[str, Any]]:
+    def reported(self) -> list[Mapping[str, Any]]:
         """Its metrics, and the configuration that it answers."""
         return [*self.values.get("metrics", {}).values(), *self.values.get("sent-config", {}).values()]
 
     def number(self, *names: str) -> float | None:
-        """The first of these numbers in what is told, then in the settings; None without."""
-        return first_number([*self.told, self.settings], names)
+        """The first of these numbers that is reported, then in the settings; None without."""
+        return first_number([*self.reported, self.settings], names)
 
     def _read(self, files: Mapping[str, str], record: str) -> Arrays:
         name = record or ("arrays" if "arrays" in files else next(iter(files), ""))
