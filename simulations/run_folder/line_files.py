@@ -17,7 +17,7 @@ from simulations.settings.errors import ConfigError
 
 T = TypeVar("T")
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What a line that somebody or a broken disk wrote can provoke in its reader."""
+"""What a line that a user or a broken disk wrote can provoke in its reader."""
 HALF = rb"\ud"
 """How JSON begins to write half of a character: bytes that are UTF-8 hold none."""
 

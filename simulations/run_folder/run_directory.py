@@ -93,7 +93,7 @@ class RunDirectory(Generic[S]):
         try:
             run._take_up()
         except BaseException:
-            run.close()  # else nobody could try again while this process lives
+            run.close()  # else the folder stays taken while this process lives
             raise
         for folder in ("pictures", "checkpoints", "jobs", "history"):
             (path / folder).mkdir(parents=True, exist_ok=True)
@@ -147,9 +147,9 @@ class RunDirectory(Generic[S]):
         rows, pictures, lost = kept(self.path)
         self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.card.observation)]
         self._pictures = [one for one in pictures if keep(*(one[key] for key in PLACE))]
-        self._tell_lost(lost)
+        self._add_lost(lost)
 
-    def _tell_lost(self, lost: Sequence[str]) -> None:
+    def _add_lost(self, lost: Sequence[str]) -> None:
         """A row for each line that could not be read; none where no complete round can have lost anything."""
         for message in lost:
             log(WARNING, "resume: %s", message)

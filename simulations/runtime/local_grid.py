@@ -61,7 +61,7 @@ class LocalGrid(Grid):
         return self._run
 
     def set_run(self, run: Any) -> None:
-        """Keeps what Flower's ServerApp is told of its run."""
+        """Keeps the run of Flower's ServerApp."""
         self._run = run
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
@@ -79,7 +79,7 @@ class LocalGrid(Grid):
             message.metadata.__dict__["_message_id"] = identity = uuid.uuid4().hex
             with threads(self.cpus_per_client):
                 reply = self.answer(message_from_proto(message_to_proto(message)))
-            if reply is not None:  # for a lost one nobody need wait until the time is up
+            if reply is not None:  # a lost one is not waited for
                 self._replies[identity] = message_from_proto(message_to_proto(reply))
                 ids.append(identity)
         return ids

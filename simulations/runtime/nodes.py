@@ -48,11 +48,13 @@ def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
     exchange = Exchange(grid, {node: node for node in ids}, max(experiment.client_timeout, NODE_WAIT_SECONDS))
     replies = exchange("query.partition", {node: RecordDict({"config": ConfigRecord()}) for node in ids})
     if len(replies) < wanted:
-        raise RuntimeError(f"{len(replies)} of {len(ids)} nodes told their partition, num-clients asks for {wanted}")
+        raise RuntimeError(
+            f"{len(replies)} of {len(ids)} nodes reported their partition, num-clients asks for {wanted}"
+        )
     nodes: dict[int, int] = {}
     for node, reply in replies.items():
         if reply.has_error():
-            raise RuntimeError(f"node {node} did not tell its partition: {reason_of(reply)}")
+            raise RuntimeError(f"node {node} did not report its partition: {reason_of(reply)}")
         partition = values_of(reply, "metrics").get("partition")
         if not isinstance(partition, int):
             raise RuntimeError(f"node {node} says that it holds partition {shortened(partition)}; expected a number")

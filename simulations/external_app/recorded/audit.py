@@ -203,7 +203,7 @@ def attack_rounds(prepared: PreparedRecording, results: AppResults, begin: Calla
         )
         seen = auditor.turn_to(replies)
         audit.attack(task, UPDATE, shared_tensors(auditor.observed[replies[0].client].model), None, seen)
-        results.tell_progress(finished=False)
+        results.keep_progress(finished=False)
 
 
 def _about(prepared: PreparedRecording, server_round: int, replies: Sequence[Attackable]) -> dict[str, Any]:

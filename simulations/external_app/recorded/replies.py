@@ -244,7 +244,7 @@ def _attackable(reply: RecordedReply, client: int, asked: RecordingRequest) -> A
     rate = float(_known("--learning-rate", request.learning_rate, reply, RATES))
     orders = Orders(
         rate,
-        "as told by --learning-rate, the same in every round" if request.learning_rate else read.rate_source,
+        "as --learning-rate says, the same in every round" if request.learning_rate else read.rate_source,
         asked.local_epochs or read.local_epochs,
         request.batch_size or read.batch_size,
     )
