@@ -13,7 +13,7 @@ from defenses.images.ats import Policy
 from defenses.images.transforms import LIBRARY
 from defenses.random_draws import generator_for
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
-from simulations.search.scorer import DegenerateModelError, Scorer, require_meaning, semi_train
+from simulations.search.scorer import DegenerateModelError, require_meaning, semi_train
 from simulations.search.space import disjoint, effect, overlap, sample, text_of
 from simulations.search.workers import score_all
 
@@ -112,7 +112,7 @@ class PolicySearch:
             self.folder.keep_weights(weights, name)
         done = len(wanted) - len(missing)
         self.show(Step(what, done, len(wanted)))
-        with closing(score_all(Scorer, (self.search, weights, *where), missing, least, self.search)) as results:
+        with closing(score_all((self.search, weights, *where), missing, least, self.search)) as results:
             for policy, scores in results:
                 try:
                     require_meaning(self.search, policy, scores)
