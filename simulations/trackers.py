@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # reading rows imports torch, which ``fedveil --help`` need n
     from simulations.run_folder.rows import Row
 
 EXIT_NOT_TRACKED = 4
-"""The run is there, and a tracker did not take it."""
+"""The run ended, and a tracker did not take it."""
 LONGEST_NAME = 250
 """Characters of a metric's name, of which MLflow takes no more."""
 
@@ -61,7 +61,7 @@ class Tracked:
         return cls(directory, params.get("experiment") or "fedveil", params, dict(sorted(metrics.items())), conclusions)
 
     def files(self) -> list[str]:
-        """What is sent along."""
+        """Paths of the files that a tracker gets."""
         names = ("report.html", "rows.csv", "rows.jsonl", "config.json")
         return [str(path) for name in names if (path := self.directory / name).is_file()]
 
@@ -130,13 +130,10 @@ def _to_wandb(tracked: Tracked) -> str:
     import wandb
 
     run = wandb.init(
-        project=os.environ.get("WANDB_PROJECT", tracked.experiment),
-        name=tracked.directory.name,
-        notes=tracked.conclusions,
-        config=dict(tracked.params),
-        dir=tracked.directory,
+        project=os.environ.get("WANDB_PROJECT", tracked.experiment), name=tracked.directory.name, notes=tracked.conclusions,
+        config=dict(tracked.params), dir=tracked.directory,
         settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
-    )
+    )  # fmt: skip
     with run:
         for step, values in tracked.metrics.items():
             run.log(dict(values), step=step)
@@ -195,7 +192,7 @@ def require_reachable(trackers: Sequence[str]) -> None:
 
 
 def tell_trackers(console: Console, trackers: Sequence[str], directory: Path) -> int:
-    """Sends a run's folder, with its report, to each tracker and says what went where; the exit code."""
+    """Send a run's folder, with its report, to each tracker; returns the exit code."""
     code = 0
     for name in trackers:
         try:

@@ -143,9 +143,9 @@ def answer_audits(
     Args:
         app: The app.
         model: Builds the model, without arguments; the weights received are loaded into it.
-        data: The node's training examples, as their owner sees them: what the app trains on, without its random transforms. Better
-            a tuple of two data sets, these and images of the same kind that are not trained on: a guess about an update of all
-            trained images can be told from chance only if there are others that it might have been nearer to, 100 for a verdict.
+        data: The node's training examples, without the random transforms of the app. Better a tuple of two data sets, these and 100
+            or more images of the same kind that are not trained on: only beside others can a guess about an update of all trained
+            images be told from chance.
         loss: Of logits and classes, as the app trains.
         mean: Of the app's normalisation (x - mean) / std, of all channels or of each.
         std: Likewise.

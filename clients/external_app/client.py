@@ -32,7 +32,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 CROSS_ENTROPY = "cross entropy"
 
 
-class DataMistake(ValueError):  # noqa: N818 (a mistake of the app's ``data``, told to whoever wrote it)
+class DataMistake(ValueError):  # noqa: N818 (a mistake of the app's ``data``)
     """Examples that are not what an audit needs."""
 
 

@@ -25,7 +25,7 @@ PASSIVE: tuple[Mod, ...] = (arrays_size_mod, message_size_mod)
 LONGEST, LONGEST_WORD = 200, 40
 """Characters of a mod's text and of a setting that is a text; what is longer is cut, and a digest tells it from others."""
 SECRET = re.compile("seed|key|secret|token|passw|salt", re.IGNORECASE)
-"""Names of settings whose values stay at the node: whoever knows the seed of a noise takes it off again."""
+"""Names of settings whose values stay at the node: the seed of a noise takes it off again."""
 
 
 def mods_of(app: ClientApp) -> list[Mod]:

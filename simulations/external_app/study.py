@@ -27,16 +27,12 @@ from strategies.external_app.settings import AuditSettings
 from strategies.external_app.strategy import AuditingStrategy
 from strategies.federated.observations import PROBE, UPDATE
 
-NOT_TOLD = "not told"
+NOT_REPORTED = "not reported"
 
 
 @dataclass(frozen=True)
 class ForeignPipeline(Pipeline):
-    """Mods that fedveil does not know, by their names; acts on nothing.
-
-    Attributes:
-        text: The names.
-    """
+    """Mods that fedveil does not know, by their names (``text``); acts on nothing."""
 
     text: str = ""
 
@@ -50,7 +46,7 @@ class AppStudy:
 
     Attributes:
         plan: What is known of the app.
-        attacks: What the server observes -> what is tried on it.
+        attacks: Kind of observation -> the attacks on it.
         settings: As the page shows them.
         experiment: Its name, as in every row.
     """
@@ -94,7 +90,7 @@ class AppStudy:
         return [known if str(known) == self.plan.pipeline else ForeignPipeline(text=self.plan.pipeline)]
 
     def attacks_on(self, pipeline: Pipeline, kind: Kind) -> Sequence[Attack[Any, Any]]:
-        """As asked."""
+        """Those of the audit."""
         del pipeline
         return self.attacks[kind]
 
@@ -111,8 +107,8 @@ class AppResults(RunDirectory[AppStudy]):
         if len(image) in (1, 3):
             super().picture(task, image, image_number=image_number, **fields)
 
-    def tell_progress(self, *, finished: bool) -> None:
-        """How far it is."""
+    def keep_progress(self, *, finished: bool) -> None:
+        """Writes how far the audit is."""
         rounds = max((row.round for row in self._rows), default=0)
         self.write_progress({"pipeline": 1, "of": 1, "round": rounds, "rounds": rounds, "finished": finished})
 
@@ -120,7 +116,7 @@ class AppResults(RunDirectory[AppStudy]):
         """Judges the rows and writes the report."""
         self.judge(validate)
         self.flush()
-        self.tell_progress(finished=finished)
+        self.keep_progress(finished=finished)
         write_report(self.path)
         self.close()
         for name in ("checkpoints", "history", "jobs"):  # of runs that go on, which an audit of an app does not
@@ -141,7 +137,7 @@ def _settings_of(plan: AppPlan, asked: AuditSettings) -> dict[str, Any]:
         "probe-attacks": asked.probe_attacks, "update-attacks": asked.update_attacks,
         "attack-rounds": ",".join(map(str, sorted(asked.rounds))), "probe-images": asked.probe_images,
         "probe-targets": asked.probe_targets, "learning-rate": plan.learning_rate,
-        "local-epochs": plan.local_epochs or NOT_TOLD, "batch-size": plan.batch_size or NOT_TOLD,
+        "local-epochs": plan.local_epochs or NOT_REPORTED, "batch-size": plan.batch_size or NOT_REPORTED,
         "momentum": asked.momentum, "nesterov": asked.nesterov, "weight-decay": asked.weight_decay,
         "share-images": asked.share_images,
     }  # fmt: skip
@@ -165,7 +161,7 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
         AttackError: When an attack is not one on that kind of observation.
         RuntimeError: When a script calls this outside of ``if __name__ == "__main__":``, and attacks run in workers.
     """
-    path, asked = Path(folder), AuditSettings(model, **settings)  # what is wrong is told without a folder, too
+    path, asked = Path(folder), AuditSettings(model, **settings)  # refused without a folder, too
     if not str(folder):
         return strategy
     if asked.workers:

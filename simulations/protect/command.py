@@ -30,7 +30,7 @@ def protect(
     """Writes a protected copy of pictures; the originals are never touched.
 
     A picture, whatever its name, gets the same copy whenever it is protected with the same defence and the same secret, which
-    stays on this machine: whoever has it can undo a shuffle. Copies are lossless, upright and without metadata. manifest.json
+    stays on this machine: with it a shuffle can be undone. Copies are lossless, upright and without metadata. manifest.json
     says what was done.
 
     Exit codes: 0 when every picture was protected, 2 for what cannot be done, 3 when some pictures could not be read (they are
@@ -39,13 +39,6 @@ def protect(
     from simulations.protect.working import work
 
     work(
-        source,
-        out,
-        defense,
-        image_size=image_size,
-        resume=resume,
-        preview=preview,
-        workers=workers,
-        data_dir=data_dir,
+        source, out, defense, image_size=image_size, resume=resume, preview=preview, workers=workers, data_dir=data_dir,
         secret=secret,
-    )
+    )  # fmt: skip

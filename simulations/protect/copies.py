@@ -1,4 +1,4 @@
-"""Protecting one picture, the same way whenever it is asked for: its draws follow from a secret, its pixels and the defence."""
+"""Protected copies of pictures: the draws of a copy follow from a secret, the pixels and the defence."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from simulations.settings.errors import ConfigError
 VFE_WINDOW = 8
 """Pixels; the size for which the paper works an example."""
 AT_ONCE = 2
-"""Pictures that are at a process or wait for it; what waits is dropped when the command is stopped."""
+"""Pictures that are at a process or wait for it."""
 
 MOST_HUNGRY = 3
-"""Pictures at the start that may want more memory than there is; when there is no other yet, it is the defence that does."""
+"""Pictures that may want more memory than there is before any has a copy; then the defence itself wants too much."""
 
 
 class MemoryLackError(RuntimeError):
@@ -88,9 +88,7 @@ class Copy:
 def protect_image(pipeline: Pipeline, image: Tensor, secret: str) -> Tensor:
     """A picture (C, H, W) behind the input stages of a pipeline; the same for the same secret, pixels and pipeline.
 
-    Its name is no part of the key. Were it the whole key, copies of other pictures of that name, or of the picture under another
-    strength of the defence, would share draws and undo each other; were it a part of it, whoever has a picture under two names
-    would publish it under two draws, of which the mean is less noisy than either.
+    Its name is no part of the key: a picture under two names would be published under two draws, whose mean is less noisy.
     """
     batch = Batch(image.unsqueeze(0), torch.ones(1, 1))
     key = ("protect", secret, digest_of(batch, str(pipeline)))
@@ -98,7 +96,7 @@ def protect_image(pipeline: Pipeline, image: Tensor, secret: str) -> Tensor:
 
 
 def copy(order: Order, source: str, output: str) -> Copy:
-    """Protects one file. What is wrong with it is part of the result.
+    """Protects one file; a mistake of it is part of the result.
 
     Raises:
         MemoryLackError: When there is not enough memory, which need not be the picture's fault.
@@ -116,8 +114,8 @@ def copy(order: Order, source: str, output: str) -> Copy:
         # torch has no class of its own for memory of the CPU.
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
             asked = re.search(r"tried to allocate (\d+) bytes", str(error))
-            much = f"{int(asked[1]) / 2**30:.3g} GiB at once" if asked else "more"
-            raise MemoryLackError(f"its protection wants {much}, and there is not so much memory") from error
+            size = f"{int(asked[1]) / 2**30:.3g} GiB at once" if asked else "more"
+            raise MemoryLackError(f"its protection wants {size}, and there is not so much memory") from error
         return Copy(source, error=str(error) or type(error).__name__)
     before, after = (float(vfe_image(image, VFE_WINDOW)) for image in (picture.image, protected))
     idle = tuple(pipeline.idle(*picture.image.shape[1:]))
@@ -125,12 +123,7 @@ def copy(order: Order, source: str, output: str) -> Copy:
 
 
 def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Generator[Copy, None, None]:
-    """Protects files in several processes, in any order.
-
-    Args:
-        order: What to do.
-        names: (source, output) of each.
-        workers: Processes; 1: this one.
+    """Protects files (source, output) in several processes, in any order, or in this one where ``workers`` is 1.
 
     Raises:
         ConfigError: When one of the processes was killed, or the first pictures all want more memory than there is.
@@ -177,6 +170,6 @@ def _attempts(order: Order, names: Sequence[tuple[str, str]], workers: int) -> G
 
 
 def _begin_worker() -> None:
-    """A process of one thread, which ends with its command: else it would keep the target's lock, and write beside the next one."""
+    """A process of one thread, which ends with its command: else it would keep the target's lock."""
     torch.set_num_threads(1)
     end_with_parent()

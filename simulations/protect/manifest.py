@@ -24,15 +24,11 @@ from strategies.audit.whole_files import PARTIAL
 
 MANIFEST, JOURNAL = "manifest.json", ".journal.jsonl"
 LEFTOVERS = {LOCK, JOURNAL + PARTIAL}
-"""Of a command that was killed before it had begun: there is nothing to go on with, and nothing to lose."""
+"""Of a command that was killed before it had begun."""
 
 
 class Manifest:
-    """The record of one target folder.
-
-    Args:
-        order: What is done to each picture.
-    """
+    """The record of one target folder."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -54,16 +50,13 @@ class Manifest:
         return self.order.out / JOURNAL
 
     def claim(self, *, resume: bool) -> IO[str]:
-        """Takes the target for this command; it is let go when what is returned is closed.
-
-        Args:
-            resume: Whether to go on with what was begun there.
+        """Takes the target for this command, to go on with it where ``resume``, until the returned lock is closed.
 
         Raises:
             ConfigError: When the folder cannot be taken up so, or another command writes to it.
         """
         out = self.order.out
-        if not (out / LOCK).exists():  # perhaps somebody's own folder, where not even a lock should be left
+        if not (out / LOCK).exists():  # perhaps a folder of something else, where not even a lock should be left
             self._check(resume=resume)
         lock = take_lock(out, f"OUT: another `fedveil protect` is still writing to {out}; wait for it, or end it")
         try:
@@ -74,18 +67,14 @@ class Manifest:
         return lock
 
     def _check(self, *, resume: bool) -> None:
-        """Whether the target is new, or begun with the same settings.
-
-        Raises:
-            ConfigError: When it is not.
-        """
+        """Refuse a target that is neither new nor begun with the same settings."""
         out = self.order.out
         if not resume:
             require_new(out, f"OUT: {out}", "go on with --resume", LEFTOVERS)
             return
         if not self._journal.is_file():
             raise ConfigError(f"OUT: {out} holds nothing to go on with (no {JOURNAL}); leave out --resume")
-        with self._undamaged():
+        with self._undamaged:
             begun = dict(next(iter(self._lines()), {}))
         if {**begun, "versions": None} != {**self.about, "versions": None}:
             changed = ", ".join(
@@ -103,17 +92,15 @@ class Manifest:
 
     def resume(self) -> None:
         """Takes up what was done; pictures whose source has changed since, and those that failed, are done again."""
-        with self._undamaged():
-            found = [
-                Copy(**{**one, "shape": tuple(one["shape"]), "notes": tuple(one["notes"]), "idle": tuple(one["idle"])})
-                for one in self._lines()[1:]
-            ]
+        with self._undamaged:
+            tuples = ("shape", "notes", "idle")
+            found = [Copy(**one | {name: tuple(one[name]) for name in tuples}) for one in self._lines()[1:]]
             self.done = {one.source: one for one in found if self._holds(one)}
         kept = [self.about, *map(asdict, self.done.values())]
         write_atomically(self._journal, json_lines(kept))
 
+    @property
     def _undamaged(self) -> AbstractContextManager[None]:
-        """Around what reads the journal."""
         return undamaged(self._journal, "OUT", "restore it from a copy, or name another folder")
 
     def _lines(self) -> list[dict[str, Any]]:
@@ -139,11 +126,11 @@ class Manifest:
 
     def finish(self, names: Iterable[str]) -> Path:
         """Writes the manifest of these sources."""
-        entries = [asdict(self.done[name]) for name in sorted(names)]
+        entries = [self.done[name] for name in sorted(names)]
         files = [
-            {key: value for key, value in entry.items() if key != "error"} for entry in entries if not entry["error"]
+            {key: value for key, value in asdict(one).items() if key != "error"} for one in entries if not one.error
         ]
-        failed = [{"source": entry["source"], "error": entry["error"]} for entry in entries if entry["error"]]
+        failed = [{"source": one.source, "error": one.error} for one in entries if one.error]
         path = self.order.out / MANIFEST
         write_atomically(path, json.dumps(self.about | {"files": files, "failed": failed}, indent=1))
         return path

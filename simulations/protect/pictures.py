@@ -8,12 +8,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor
 
 from clients.data.files.decoding import decode_noted, merge_equal
 from clients.data.images import DataError, resize, to_float
+from simulations.run_folder.drawn import drawn
 from simulations.settings.errors import ConfigError
+from strategies.audit.whole_files import whole
 
 LOSSLESS = (".png", ".bmp", ".tif", ".tiff")
 """Formats that keep every pixel; copies of other formats become PNG, because a lossy one would change what the defence made."""
@@ -65,14 +66,9 @@ def find(root: Path) -> list[str]:
 
 def left_out(root: Path, names: Collection[str]) -> dict[str, int]:
     """Ending -> how many files of a folder, at any depth, are none of its pictures (``find``); hidden ones are not counted."""
-    others = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
-    return dict(
-        Counter(
-            name.suffix.lower()
-            for name in others
-            if name.as_posix() not in names and not any(part.startswith(".") for part in name.parts)
-        )
-    )
+    files = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    seen = (name for name in files if not any(part.startswith(".") for part in name.parts))
+    return dict(Counter(name.suffix.lower() for name in seen if name.as_posix() not in names))
 
 
 def _target(link: Path) -> Path:
@@ -98,14 +94,9 @@ def output_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def read(path: Path, size: int = 0) -> Picture:
-    """Decodes a picture as a run on the folder would: what an audit says of it then holds for its copy.
+    """Decodes a picture as a run on the folder would, its central square scaled to a side of ``size``, if that is not 0.
 
-    Grey pictures have one channel, also those that are stored as colours: what is drawn for three equal channels would be
-    averaged away by anyone.
-
-    Args:
-        path: The file.
-        size: Side to which its central square is scaled; 0: as it is.
+    Grey pictures have one channel, also those that are stored as colours: three draws of noise would be averaged away.
 
     Raises:
         PictureError: When it is none, is damaged, or holds more than ``MOST_PIXELS``.
@@ -124,12 +115,7 @@ def read(path: Path, size: int = 0) -> Picture:
 
 def write(path: Path, image: Tensor) -> None:
     """Writes (C, H, W) in [0, 1] without loss and without metadata; the file appears whole or not at all."""
-    from PIL import Image
-
-    pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
-    made = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.part")
     kind = {".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF"}.get(path.suffix.lower(), "PNG")
-    made.save(partial, format=kind)
-    partial.replace(path)
+    with whole(path) as partial:
+        drawn(image).save(partial, format=kind)

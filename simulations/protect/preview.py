@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from jinja2 import Environment
 from markupsafe import Markup
-from PIL import Image
 from torch import Tensor
 
 from attacks.base import Attack, Knowledge
@@ -32,6 +30,7 @@ from simulations.protect.manifest import Manifest
 from simulations.protect.pictures import PictureError, read
 from simulations.report.page.style import CSS
 from simulations.report.text import decibel
+from simulations.run_folder.drawn import drawn
 from simulations.run_folder.run_directory import write_atomically
 
 SHOWN = 6
@@ -79,8 +78,8 @@ class Preview:
     missing: tuple[str, ...] = ()
 
     @property
-    def told(self) -> str:
-        """What ran, in a sentence: a page without an attack shows nothing that an attack gets back."""
+    def summary(self) -> str:
+        """Which attacks ran, in a sentence."""
         if self.ran:
             return f"Attacks that ran: {', '.join(self.ran)}."
         why = "none of them could run" if self.missing else "there is none for these defences"
@@ -117,7 +116,7 @@ def write_preview(manifest: Manifest) -> Preview:
 def attack(
     pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[Tensor], secret: str
 ) -> tuple[list[Shown], list[str], list[str]]:
-    """What each picture loses to the strongest of the attacks that know the pipeline's defences.
+    """The loss of each picture to the strongest of the attacks that know the pipeline's defences.
 
     Args:
         pipeline: The defences.
@@ -151,15 +150,13 @@ def attack(
         mine = psnr(found.images, truth)
         for at in (mine > scores).nonzero().flatten().tolist():
             best[at], by[at], scores[at] = found.images[at], repr(refinement), mine[at]
-    pictures = zip(attacked, protected, best, by, looking.tolist(), scores.tolist(), strict=True)
-    return (
-        [
-            Shown(name, uri(image), uri(after), uri(back), who, before, gained)
-            for (name, image), after, back, who, before, gained in pictures
-        ],
-        ran,
-        missing,
-    )
+    shown = [
+        Shown(name, uri(image), uri(after), uri(back), how, before, gained)
+        for (name, image), after, back, how, before, gained in zip(
+            attacked, protected, best, by, looking.tolist(), scores.tolist(), strict=True
+        )
+    ]
+    return shown, ran, missing
 
 
 def _refinements(pipeline: Pipeline) -> Iterator[Refinement]:
@@ -171,7 +168,7 @@ def _refinements(pipeline: Pipeline) -> Iterator[Refinement]:
 
 
 def _knowledge(pipeline: Pipeline, others: list[Tensor]) -> Knowledge:
-    """Other pictures of the folder, all of one class, as nobody gave labels."""
+    """Other pictures of the folder, all of one class, as there are no labels."""
     if not others:
         raise AttackError("there are no other pictures to learn from")
     images = torch.stack(others)
@@ -195,10 +192,8 @@ def _squares(root: Path, names: list[str], side: int) -> Iterator[tuple[str, Ten
 
 def uri(image: Tensor) -> Markup:
     """(C, H, W) in [0, 1] as a PNG in a data URI."""
-    pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
-    kept = pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels)
     file = io.BytesIO()
-    Image.fromarray(kept).save(file, format="PNG")
+    drawn(image).save(file, format="PNG")
     return Markup("data:image/png;base64," + base64.b64encode(file.getvalue()).decode())
 
 
@@ -213,11 +208,11 @@ TEMPLATE = """<!doctype html>
 <title>Protected pictures</title><style>{{ css }}</style></head><body><main>
 <p class="kicker">fedveil protect</p>
 <h1>{{ defense }}</h1>
-{% if not made.ran %}<p class="banner alarm"><b>{{ made.told }}</b></p>{% endif %}
+{% if not made.ran %}<p class="banner alarm"><b>{{ made.summary }}</b></p>{% endif %}
 {% if made.missing %}<p class="facts">Attacks that did not run:</p>
 <ul>{% for why in made.missing %}<li>{{ why }}</li>{% endfor %}</ul>{% endif %}
 <p class="facts">{% if made.ran %}Each row: a picture as it is, its copy, and the best guess of the attacks from the copy alone.
-{{ made.told }} They know the defence and {{ others }} other pictures of the folder, not the draws. The best guess of each
+{{ made.summary }} They know the defence and {{ others }} other pictures of the folder, not the draws. The best guess of each
 picture was chosen by the truth: no server can choose so.
 {% else %}Each row: a picture as it is, and its copy.
 {% endif %}

@@ -1,4 +1,4 @@
-"""Where the pictures come from: a folder as it is, or a named data set, which is written as a folder while it is protected."""
+"""The pictures to protect: of a folder, or of a named data set, which is written as a folder meanwhile."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from simulations.runtime.own_code_trials import try_dataset
 from simulations.settings.errors import ConfigError
 
 SOURCE = ".source"
-"""Ends the name of the folder beside the copies of a data set that holds its pictures as they are, while they are being protected.
-
-A command that ends removes it, whether or not all pictures had copies; a killed one leaves it to the one that goes on.
-"""
+"""Ends the name of the folder beside the copies of a data set that holds its pictures until the command, or a resumed one, ends."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +25,10 @@ class Pictures:
     """What is to be protected.
 
     Attributes:
-        text: What the manifest says of it.
+        text: For the manifest.
         root: Folder of its files.
         names: Of the files.
-        data: The data set; None for a folder of somebody's own, which is never touched.
+        data: The data set; None for a user's folder, which is never touched.
     """
 
     text: str
@@ -40,11 +37,7 @@ class Pictures:
     data: ImageDataset | None = field(default=None, repr=False)
 
     def check(self, *, resume: bool) -> None:
-        """Looks whether there is room for the pictures of a data set.
-
-        Raises:
-            ConfigError: When a new command would write over what is there.
-        """
+        """Raise ``ConfigError`` where the pictures of a data set would overwrite something."""
         taken = [path for path in (self.root, self._partial) if path.exists()]
         if self.data and taken and not resume:
             raise ConfigError(
@@ -71,12 +64,7 @@ class Pictures:
 
 
 def pictures_of(source: str, out: Path, data_dir: str) -> Pictures:
-    """The pictures of a folder, or of the data set of that name.
-
-    Args:
-        source: Path of the folder, or the name.
-        out: Folder of the copies.
-        data_dir: Directory of the files of a data set.
+    """The pictures of the folder, or of the data set of that name with its files in ``data_dir``.
 
     Raises:
         ConfigError: When it is neither, holds no pictures, or the copies would come to lie among the originals.

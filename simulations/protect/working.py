@@ -24,8 +24,8 @@ from simulations.settings.errors import ConfigError
 from simulations.settings.fields import IMAGE_SIDE
 
 console = Terminal(highlight=False)
-MOST_TOLD = 3
-"""Reasons why a defence does little to a picture's size that are printed; the manifest has them all."""
+MOST_REASONS = 3
+"""Printed reasons why a defence does little to a picture of its size; the manifest has them all."""
 EXIT_SOME_FAILED = 3
 """Some pictures could not be protected, or no attack of a preview ran; the rest was done."""
 
@@ -57,7 +57,7 @@ def work(
                 attacked = _finish(manifest, names, preview=preview)
             finally:
                 pictures.remove()
-            _tell_left_out(pictures)
+            _print_left_out(pictures)
     except KeyboardInterrupt:
         errors.print("\nstopped; go on with the same command and --resume", markup=False)
         raise typer.Exit(130) from None
@@ -68,11 +68,7 @@ def work(
 
 
 def _begin(manifest: Manifest, pictures: Pictures, *, resume: bool) -> dict[str, str]:
-    """Opens the journal of a target; returns source -> copy of each picture.
-
-    Raises:
-        ConfigError: When there is no room for the pictures of a data set, or two copies would have one name.
-    """
+    """Opens the journal of a target; returns source -> copy of each picture."""
     names = output_names(pictures.names)
     pictures.check(resume=resume)
     if not resume:
@@ -95,15 +91,11 @@ def _copy_all(manifest: Manifest, names: Mapping[str, str], workers: int) -> Non
 
 
 def _finish(manifest: Manifest, names: Collection[str], *, preview: bool) -> bool:
-    """Writes the manifest and the preview, and tells what became of the pictures.
-
-    Returns:
-        Whether the preview that was asked for, if any, shows what an attack gets back.
-    """
+    """Writes the manifest and the preview, and prints the results; whether the preview, if any, shows an attack."""
     attacked = True
     path, failed = manifest.finish(names), manifest.failed
-    told = f"{len(names) - len(failed)} of {len(names)} pictures protected by {manifest.order.pipeline}: {path}"
-    console.print(told, soft_wrap=True, markup=False)
+    done = f"{len(names) - len(failed)} of {len(names)} pictures protected by {manifest.order.pipeline}: {path}"
+    console.print(done, soft_wrap=True, markup=False)
     if preview:
         from simulations.protect.preview import write_preview
 
@@ -112,10 +104,10 @@ def _finish(manifest: Manifest, names: Collection[str], *, preview: bool) -> boo
         console.print(f"preview: {page}", soft_wrap=True, markup=False)
         attacked = made.page is None or bool(made.ran)
         if made.page:
-            (console if made.ran else errors).print(made.told, soft_wrap=True, markup=False)
+            (console if made.ran else errors).print(made.summary, soft_wrap=True, markup=False)
         for why in made.missing:
             errors.print(f"did not run: {why}", soft_wrap=True, markup=False)
-    for why, count in Counter(why for name in names for why in manifest.done[name].idle).most_common(MOST_TOLD):
+    for why, count in Counter(why for name in names for why in manifest.done[name].idle).most_common(MOST_REASONS):
         errors.print(f"{count} of them: {why}", markup=False, soft_wrap=True)
     if failed:
         errors.print(f"[red]{len(failed)} could not be protected:[/red]")
@@ -124,7 +116,7 @@ def _finish(manifest: Manifest, names: Collection[str], *, preview: bool) -> boo
     return attacked
 
 
-def _tell_left_out(pictures: Pictures) -> None:
+def _print_left_out(pictures: Pictures) -> None:
     """How many files of a person's own folder were no pictures."""
     if pictures.data is None and (others := left_out(pictures.root, set(pictures.names))):
         listed = ", ".join(f"{count} {ending or 'without ending'}" for ending, count in sorted(others.items()))
@@ -134,11 +126,7 @@ def _tell_left_out(pictures: Pictures) -> None:
 
 
 def _pipeline(text: str) -> Pipeline:
-    """A pipeline that protects pictures one by one, from a text that may name files.
-
-    Raises:
-        ConfigError: When it cannot be read, or does something else.
-    """
+    """A pipeline that protects pictures one by one, from a text that may name files."""
     try:
         pipeline = parse(self_contained(text, "--defense"))
     except SpecError as error:

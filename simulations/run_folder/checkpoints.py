@@ -43,7 +43,7 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._fixed: set[int] = set()
-        """Pipelines whose second file is known to be of this run: who is killed before a first checkpoint may leave another."""
+        """Pipelines whose second file is known to be of this run: another may have been killed before its first checkpoint."""
 
     def save(self, pipeline: int, checkpoint: Checkpoint) -> None:
         """Puts a checkpoint in the place of the one before, in one move; what is fixed is written before the first only."""
@@ -70,7 +70,7 @@ class Checkpoints:
         weights, metadata = load_tensors(path)
         about = json.loads(metadata["about"])
         fixed: dict[str, Tensor] = {}
-        if about.get("fixed"):  # earlier versions had everything in one file
+        if about["fixed"]:
             fixed, _ = load_tensors(self._fixed_path(pipeline))
             self._fixed.add(pipeline)
         ledgers = {int(partition): text for partition, text in about["ledgers"].items()}

@@ -11,7 +11,7 @@ from typing import IO
 from simulations.settings.errors import ConfigError
 
 LOCK = ".lock"
-"""File that a writer keeps locked. It stays when the writer ends: whoever removed it could let two others in at once."""
+"""File that a writer keeps locked. It stays when the writer ends: without it two other writers could come in at once."""
 
 
 def require_new(folder: Path, named: str, advice: str, leftovers: Collection[str]) -> None:
@@ -35,12 +35,8 @@ def require_new(folder: Path, named: str, advice: str, leftovers: Collection[str
 def take_lock(folder: Path, refusal: str) -> IO[str]:
     """Takes a folder, which is made where it is missing, for this process and those that it forks, until the file is closed.
 
-    Args:
-        folder: The folder.
-        refusal: What to tell when another process has it; the number of that is put behind.
-
     Raises:
-        ConfigError: With ``refusal``; or when the folder cannot be made or written.
+        ConfigError: With ``refusal`` and the number of the process that has it; or when the folder cannot be made or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +66,7 @@ def require_free(folder: Path, refusal: str) -> None:
 
 
 def _holder(file: IO[str]) -> str:
-    """Who has it, as far as the file says, which is closed."""
+    """The process that has it, as far as the file says, which is closed."""
     with file:
         file.seek(0)
         number = file.read(32).strip()

@@ -17,7 +17,7 @@ from simulations.settings.errors import ConfigError
 
 T = TypeVar("T")
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What a line that somebody or a broken disk wrote can provoke in its reader."""
+"""What a line that a user or a broken disk wrote can provoke in its reader."""
 HALF = rb"\ud"
 """How JSON begins to write half of a character: bytes that are UTF-8 hold none."""
 
@@ -83,8 +83,7 @@ def read_json_lines(
             halves = replace and HALF in line.lower()
             found.append((at, read(whole_characters(value) if halves else value)))
         except UNREADABLE as error:
-            told = f"{type(error).__name__}: {str(error)[:200]}"
-            damaged.append(Damage(at, at == lines[-1][0], told))
+            damaged.append(Damage(at, at == lines[-1][0], f"{type(error).__name__}: {str(error)[:200]}"))
     return found, damaged
 
 

@@ -1,4 +1,4 @@
-"""Whether something lies at a path that somebody gave, whatever the path is."""
+"""Checks of paths that a user names."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from simulations.settings.fields import shown
 
 
 def is_there(path: Path, key: str, advice: str = "") -> bool:
-    """Whether there is a file or folder; ``Path.exists`` has a traceback for the rest.
-
-    Args:
-        path: As given.
-        key: Setting or option that names it.
-        advice: What to do about a path that is refused.
+    """Whether there is a file or folder at the path that a setting or option ``key`` names.
 
     Raises:
-        ConfigError: When nothing can have that name, or nobody may look.
+        ConfigError: When nothing can have that name, or it may not be looked at; with ``advice`` behind the reason.
     """
     try:
         path.stat()
@@ -31,12 +26,7 @@ def is_there(path: Path, key: str, advice: str = "") -> bool:
 
 
 def require_rows(folder: Path, key: str) -> None:
-    """Raises ``ConfigError`` unless a folder holds the rows of a run.
-
-    Args:
-        folder: As given.
-        key: Option or argument that names it.
-    """
+    """Raises ``ConfigError`` unless a folder, which the option ``key`` names, holds the rows of a run."""
     rows = folder / "rows.jsonl"
     if not is_there(rows, key):
         raise ConfigError(f"{folder} holds no run (no rows.jsonl)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -28,26 +29,19 @@ FREE_ON_RESUME = {"resume", "output-dir", "attack-workers", "attack-gpus", "clie
 
 
 def read_config(path: Path, key: str) -> dict[str, Any]:
-    """What a run's config.json says.
-
-    Args:
-        path: The file.
-        key: Option that asks for it, for errors.
+    """The content of a run's config.json, for which the option ``key`` asks.
 
     Raises:
         ConfigError: When it is none, or cannot be read.
     """
     try:
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        for name, value in (
-            ("config", kept.get("config")),
-            *((name, kept.get(name, {})) for name in (OWN_CODE, "progress")),
-        ):
-            if not isinstance(value, dict):
-                raise TypeError(f"{name} is a {type(value).__name__}")
+        for name in ("config", OWN_CODE, "progress"):
+            if not isinstance(kept[name], dict):
+                raise TypeError(f"{name} is a {type(kept[name]).__name__}")
     except OSError as error:
         raise ConfigError(f"{key}: cannot read {path}: {error.strerror}") from error
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{key}: {path} is no configuration of a run: {error}") from error
     if (kind := str(kept["config"].get("scenario", FEDERATED))) in OTHERS:  # a damaged file may hold a list there
         raise ConfigError(
@@ -57,14 +51,10 @@ def read_config(path: Path, key: str) -> dict[str, Any]:
 
 
 def check_same(experiment: Study, kept: Mapping[str, Any]) -> None:
-    """Whether a run may be resumed with the settings of ``experiment``.
-
-    Args:
-        experiment: What is to go on.
-        kept: The run's config.json.
+    """Refuse to resume a run, whose config.json is ``kept``, with other settings or other code.
 
     Raises:
-        ConfigError: Naming the first setting that is another than before and may not be, or that names code which changed.
+        ConfigError: Naming the first such setting.
     """
     now, before = experiment.to_mapping(), kept["config"]
     odd = [key for key in now if key not in FREE_ON_RESUME and before.get(key) != now[key]]
@@ -73,7 +63,7 @@ def check_same(experiment: Study, kept: Mapping[str, Any]) -> None:
             f"resume: {odd[0]} was {before.get(odd[0])!r} and is now {now[odd[0]]!r}; resume with the settings of the run"
         )
     for key, digest in own_code_of(experiment).items():
-        if kept.get(OWN_CODE, {}).get(key, digest) != digest:
+        if kept[OWN_CODE].get(key, digest) != digest:
             raise ConfigError(f"resume: the file of {key} = {now[key]!r} is not what it was when the run began")
 
 
@@ -115,12 +105,9 @@ def about_run(experiment: Study, path: Path, progress: Mapping[str, Any]) -> dic
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that matter, as far as they are installed."""
-    return {name: v for name in PACKAGES if (v := _version(name))}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
+    """Package -> its version, of those that are installed."""
+    found = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found

@@ -23,7 +23,6 @@ from logging import WARNING
 from pathlib import Path
 from typing import IO, Any, Generic, Self, TypeVar
 
-import numpy as np
 from flwr.common.logger import log
 from torch import Tensor
 
@@ -33,6 +32,7 @@ from attacks.metrics.registry import metric_of
 from clients.task.task import Task
 from defenses.pipeline import Pipeline
 from simulations.run_folder.checkpoints import Checkpoint, Checkpoints
+from simulations.run_folder.drawn import drawn
 from simulations.run_folder.folder_lock import take_lock
 from simulations.run_folder.kept_rows import PLACE, kept
 from simulations.run_folder.line_files import json_lines, kept_lines
@@ -48,6 +48,8 @@ from strategies.audit.whole_files import whole
 S = TypeVar("S", bound=Study)
 _ROLES = list(Role)
 """In the order of their rows."""
+OF_STUDY = ("experiment", "scenario", "dataset", "model", "seed")
+"""Fields of a row that are those of its study."""
 LINES_LOST = "lines-lost"
 """Metric of a row that says that a line of the run's files could not be read when the run went on."""
 
@@ -95,7 +97,7 @@ class RunDirectory(Generic[S]):
         try:
             run._take_up()
         except BaseException:
-            run.close()  # else nobody could try again while this process lives
+            run.close()  # else the folder stays taken while this process lives
             raise
         for folder in ("pictures", "checkpoints", "jobs", "history"):
             (path / folder).mkdir(parents=True, exist_ok=True)
@@ -110,7 +112,7 @@ class RunDirectory(Generic[S]):
             with undamaged(config):
                 before = json.loads(config.read_text(encoding="utf-8"))
                 check_same(self.experiment, before)
-            self._times = RunTimes.resumed(before.get("run"))
+                self._times = RunTimes.resumed(before["run"])
             self._load()
         elif config.exists() or (self.path / "rows.jsonl").exists():
             raise ConfigError(f"output-dir: {self.path} already holds a run; resume it, or name another folder")
@@ -149,25 +151,21 @@ class RunDirectory(Generic[S]):
         rows, pictures, lost = kept(self.path)
         self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.card.observation)]
         self._pictures = [one for one in pictures if keep(*(one[key] for key in PLACE))]
-        self._tell_lost(lost)
+        self._add_lost(lost)
 
-    def _tell_lost(self, lost: Sequence[str]) -> None:
+    def _add_lost(self, lost: Sequence[str]) -> None:
         """A row for each line that could not be read; none where no complete round can have lost anything."""
         for message in lost:
             log(WARNING, "resume: %s", message)
             if self._rows:
                 last = self._rows[-1]
-                about = {
-                    name: getattr(last, name) for name in ("experiment", "scenario", "dataset", "model", "cut", "seed")
-                }
-                place: dict[str, Any] = {"defense": last.defense, "round": last.round, "final": last.final}
-                self._rows.append(Row(metric=LINES_LOST, status="failed", message=message, **about, **place))
+                about = {name: getattr(last, name) for name in (*OF_STUDY, "cut", "defense", "round", "final")}
+                self._rows.append(Row(metric=LINES_LOST, status="failed", message=message, **about))
 
     # Recording --------------------------------------------------------------------------------------------------------
 
     def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
-        """Adds one number. ``fields`` are those of a row, or columns of a scenario's own; those not given have neutral values."""
-        experiment = self.experiment
+        """Adds one number. ``fields`` are those of a row, or columns of a scenario's own."""
         if value is not None and not math.isfinite(value):
             # JSON has no infinity, and a client may report anything: the row says so, and the run goes on.
             fields["message"] = f"{metric} is {value}"
@@ -176,47 +174,29 @@ class RunDirectory(Generic[S]):
         about: dict[str, Any] = {"n": 1, "seconds": round(time.perf_counter() - self._round_started, 3)}
         if metric_of(metric).values is Values.BOUND:
             about["neighbours"] = task.plan.defenses().neighbours
-        further = {name: value for name, value in fields.items() if name not in NAMES}
-        self._rows.append(
-            Row(
-                experiment=experiment.experiment,
-                scenario=experiment.scenario,
-                dataset=experiment.dataset,
-                model=experiment.model,
-                cut=task.cut,
-                seed=experiment.seed,
-                defense=task.plan.pipeline,
-                round=task.round,
-                final=task.is_final,
-                metric=metric,
-                value=value,
-                extra=further,
-                **(about | {name: value for name, value in fields.items() if name not in further}),
-            )
-        )
-
-    def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
-        """Adds one image (C, H, W) in [0, 1] as a PNG file."""
-        from PIL import Image
-
-        entry = {
+        about |= {name: v for name, v in fields.items() if name in NAMES}
+        about["extra"] = {name: v for name, v in fields.items() if name not in NAMES}
+        about |= {name: getattr(self.experiment, name) for name in OF_STUDY}
+        place: dict[str, Any] = {
+            "cut": task.cut,
             "defense": task.plan.pipeline,
             "round": task.round,
             "final": task.is_final,
-            "image": image_number,
-            **fields,
         }
+        self._rows.append(Row(metric=metric, value=value, **about, **place))
+
+    def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
+        """Adds one image (C, H, W) in [0, 1] as a PNG file."""
+        place = {"defense": task.plan.pipeline, "round": task.round, "final": task.is_final, "image": image_number}
         attack = fields["attack"]
         kind = fields["kind"] if not attack else f"attack{self._attack_number(fields.get('role', ''), attack)}"
         # One attack may run on several kinds of observation of a round.
         of = str(fields["observation"]).replace(" ", "-")
-        place = f"r{task.round:04d}-c{fields['client']}-t{fields['target']}-i{image_number}"
-        name = f"{self.label(task.plan.pipeline)}-{place}-{of}-{kind}.png"
-        pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
-        pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels)
+        shown = f"r{task.round:04d}-c{fields['client']}-t{fields['target']}-i{image_number}"
+        name = f"{self.label(task.plan.pipeline)}-{shown}-{of}-{kind}.png"
         with whole(self.path / "pictures" / name) as partial:
-            Image.fromarray(pixels).save(partial, format="PNG", optimize=True)
-        self._pictures.append({**entry, "psnr": fields.get("psnr"), "file": name})
+            drawn(image).save(partial, format="PNG", optimize=True)
+        self._pictures.append({**place, **fields, "psnr": fields.get("psnr"), "file": name})
 
     def _attack_number(self, role: str, attack: str) -> int:
         return self._attacks.setdefault((role, attack), len(self._attacks))

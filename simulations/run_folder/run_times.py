@@ -28,12 +28,9 @@ class RunTimes:
     _begun: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def resumed(cls, told: Any) -> RunTimes:
-        """After what ``about`` wrote; of what it does not say, nothing is made up."""
-        if not isinstance(told, Mapping):
-            return cls()
-        seconds = told.get("seconds")
-        return cls(str(told.get("started") or "unknown"), float(seconds) if isinstance(seconds, int | float) else 0.0)
+    def resumed(cls, about: Mapping[str, Any]) -> RunTimes:
+        """After what ``about`` wrote."""
+        return cls(str(about["started"]), float(about["seconds"]))
 
     def about(self) -> dict[str, Any]:
         """For config.json: when it started, seconds of computing so far, and the machine."""

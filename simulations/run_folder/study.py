@@ -11,7 +11,7 @@ from strategies.audit.kinds import Kind
 
 
 class Study(Protocol):
-    """An experiment of fedveil's, or the audit of somebody's own app."""
+    """An experiment of fedveil's, or the audit of an external app."""
 
     @property
     def experiment(self) -> str:

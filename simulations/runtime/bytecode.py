@@ -20,10 +20,9 @@ LARGE = ("torch", "ray", "flwr")
 
 
 def keep_bytecode() -> Path | None:
-    """Give this process and its children a bytecode folder of the user's where they would compile large packages anew.
+    """Give this process and its children a bytecode folder of the user's where large packages have none and may not write any.
 
-    That is the case when these packages have no bytecode, and none may be written: ``PYTHONDONTWRITEBYTECODE`` is set, or the
-    packages belong to another user. Call it before torch is imported.
+    ``PYTHONDONTWRITEBYTECODE`` is set then, or the packages belong to another user. Call it before torch is imported.
 
     Returns:
         The folder; None where none is needed, or no safe one can be made.
@@ -45,8 +44,7 @@ def forget_bytecode(place: Path) -> None:
 
 
 def _has_bytecode(package: str) -> bool:
-    source = _source(package)
-    return not source or Path(cache_from_source(source)).is_file()
+    return not (source := _source(package)) or Path(cache_from_source(source)).is_file()
 
 
 def _can_write(package: str) -> bool:

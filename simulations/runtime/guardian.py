@@ -35,13 +35,9 @@ class Guardian:
         read, self._write = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "simulations.runtime.guardian", str(home)],
-                cwd=Path(__file__).resolve().parents[2],
-                stdin=read,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+                [sys.executable, "-m", "simulations.runtime.guardian", str(home)], cwd=Path(__file__).resolve().parents[2],
+                stdin=read, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
         finally:
             os.close(read)
 
@@ -55,10 +51,9 @@ class Guardian:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Where this process, and those that it starts, make temporary files meanwhile: a folder that goes when this process does.
+    """Within it this process, and those that it starts, make temporary files in a folder that goes when this process ends.
 
-    It is the same folder each time. It does not go earlier, as sockets between processes are there to the end; what the process
-    makes afterwards lies where it would have lain.
+    It is the same folder each time; sockets between processes are in it to the end.
     """
     if not _folders or not _folders[-1].is_dir():  # it may have been cleaned away where a process is old
         _folders.append(Path(tempfile.mkdtemp(prefix="fedveil-run-")))
@@ -69,10 +64,8 @@ def scratch_folder() -> Iterator[Path]:
         yield folder
     finally:
         variable, tempfile.tempdir = before
-        if variable is None:
-            os.environ.pop("TMPDIR", None)
-        else:
-            os.environ["TMPDIR"] = variable
+        os.environ.pop("TMPDIR")
+        os.environ |= {} if variable is None else {"TMPDIR": variable}
 
 
 _folders: list[Path] = []

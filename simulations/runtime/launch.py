@@ -103,10 +103,8 @@ class LocalRuntime:
             self.env |= lone_cluster(os.environ) | session_folder(self.home)
         # -P: the folder of the file is no place to import from.
         self.flower = [sys.executable, "-P", str(ROOT / "simulations" / "runtime" / "flower_command.py")]
-        (self.home / "config.toml").write_text(
-            '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local-in-memory:"\n',
-            encoding="utf-8",
-        )
+        settings = '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local-in-memory:"\n'
+        (self.home / "config.toml").write_text(settings, encoding="utf-8")
 
     def __enter__(self) -> LocalRuntime:
         return self
@@ -122,10 +120,7 @@ class LocalRuntime:
     ) -> subprocess.Popen[bytes]:
         """Submits the app (this one by default), streaming its log to ``log_path``; the process ends when the run does."""
         settings = self.home / "run.toml"
-        # JSON's strings, numbers and booleans are valid TOML values.
-        settings.write_text(
-            "".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()), encoding="utf-8"
-        )
+        settings.write_text(_toml(config), encoding="utf-8")
         command = [
             *self.flower, "run", str(app or app_folder(self.home, config)), "local", "--stream", "--run-config", str(settings),
             "--federation-config", resources.federation_config(),
@@ -137,18 +132,10 @@ class LocalRuntime:
 
     def status(self) -> str:
         """The run's status as Flower tells it, such as "finished:completed"; "" when it knows no run."""
-        command = [*self.flower, "list", "local", "--format", "json"]
         done = subprocess.run(
-            command,
-            env=self.env,
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=600,
-            check=False,
-        )
+            [*self.flower, "list", "local", "--format", "json"], env=self.env, cwd=self.home, capture_output=True,
+            text=True, encoding="utf-8", errors="replace", timeout=600, check=False,
+        )  # fmt: skip
         start = done.stdout.find("{")
         try:
             runs = json.loads(done.stdout[start:])["runs"] if start >= 0 else []
@@ -182,7 +169,7 @@ def short_temporary_folder() -> str:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Signals that ask for an end do nothing meanwhile: a second one, as `uv run` sends, would leave what the first was to end."""
+    """Within it signals that ask for an end do nothing: a second one, as `uv run` sends, would stop the clean-up of the first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -195,9 +182,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def end_politely() -> None:
-    """From now on SIGTERM, and SIGHUP of a terminal that closes, end this process by an exception, so that it still stops what it
-    started; a second one does nothing. Who had them ignored, as ``nohup`` does, keeps that.
-    """
+    """From now on SIGTERM and SIGHUP, unless they are ignored, end this process by an exception: it still stops what it started."""
 
     def end(number: int, _: object) -> None:
         for one in ENDING:
@@ -210,10 +195,10 @@ def end_politely() -> None:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nothing listens on now.
+    """A free TCP port of the loopback address.
 
-    Chosen by chance below the ports that systems give to outgoing connections, and beside those of Ray's workers: between
-    the choice and the use nothing else is likely to take it, another run's choice included.
+    It is drawn below the ports that systems give to outgoing connections, and beside those of Ray's workers, so that hardly
+    anything takes it before it is used.
 
     Raises:
         LaunchError: When no port is free.
@@ -246,11 +231,15 @@ def app_folder(scratch: Path, config: Mapping[str, Any]) -> Path:
         shutil.copytree(ROOT / package, app / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in BESIDE:
         shutil.copy(folder / f"{prefix}{name}", app / name)
-    named = "".join(f"{key} = {json.dumps(config[key])}\n" for key in sorted(unnamed))
-    (app / "pyproject.toml").write_text(
-        text.replace("[tool.flwr.app.config]\n", f"[tool.flwr.app.config]\n{named}", 1), encoding="utf-8"
-    )
+    head = "[tool.flwr.app.config]\n"
+    text = text.replace(head, head + _toml({key: config[key] for key in sorted(unnamed)}), 1)
+    (app / "pyproject.toml").write_text(text, encoding="utf-8")
     return app
+
+
+def _toml(values: Mapping[str, Any]) -> str:
+    """JSON's strings, numbers and booleans are valid TOML values."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
 
 
 def wait_for(process: subprocess.Popen[bytes], seconds: float) -> bool:

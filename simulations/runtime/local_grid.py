@@ -45,13 +45,10 @@ class LocalGrid(Grid):
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
         self.cpus_per_client = cpus_per_client
         self.app = app
+        common: dict[str, Any] = {"num-partitions": clients, "randomness": "seed"}
         self.contexts = {
             FIRST_NODE + at: Context(
-                1,
-                FIRST_NODE + at,
-                {"partition-id": at, "num-partitions": clients, "randomness": "seed"},
-                RecordDict(),
-                dict(run_config or {}),
+                1, FIRST_NODE + at, {"partition-id": at, **common}, RecordDict(), dict(run_config or {})
             )
             for at in range(clients)
         }
@@ -64,11 +61,11 @@ class LocalGrid(Grid):
         return self._run
 
     def set_run(self, run: Any) -> None:
-        """Keeps what Flower's ServerApp is told of its run."""
+        """Keeps the run of Flower's ServerApp."""
         self._run = run
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Messages are made by their class; this older way is not offered."""
+        """Not offered: messages are made by their class."""
         raise NotImplementedError("make messages by flwr.app.Message")
 
     def get_node_ids(self) -> list[int]:
@@ -82,7 +79,7 @@ class LocalGrid(Grid):
             message.metadata.__dict__["_message_id"] = identity = uuid.uuid4().hex
             with threads(self.cpus_per_client):
                 reply = self.answer(message_from_proto(message_to_proto(message)))
-            if reply is not None:  # for a lost one nobody need wait until the time is up
+            if reply is not None:  # a lost one is not waited for
                 self._replies[identity] = message_from_proto(message_to_proto(reply))
                 ids.append(identity)
         return ids

@@ -77,12 +77,12 @@ def _has_worked(progress: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     return "pipeline" in progress and progress != before
 
 
-def _ended(console: Console, out: Path, status: str, told: str, started: float) -> int:
+def _ended(console: Console, out: Path, status: str, error: str, started: float) -> int:
     progress = read_progress(out)
     if status != "finished:completed" or not progress.get("finished"):
         failed = progress.get("failed")
         # Without Ray the server finds no clients, and says that; once a round has ended it knows better.
-        first, second = (failed, told) if "round" in progress else (told, failed)
+        first, second = (failed, error) if "round" in progress else (error, failed)
         why = str(first or second or _last_error(out / "flower.log"))
         errors.print(f"[red]the run failed[/red] ({status or 'no status'}): {escape(why)}", soft_wrap=True)
         errors.print(f"log: {out / 'flower.log'}\n{what_next(out)}", markup=False, soft_wrap=True)
@@ -105,29 +105,26 @@ def tell_failures(out: Path) -> int:
     failed = failed_attacks(out)
     if not failed:
         return 0
-    errors.print(
-        "[red]attacks or defences failed[/red], and nothing is known about what attacks would have found:",
-        soft_wrap=True,
-    )
+    what = "[red]attacks or defences failed[/red], and nothing is known about what attacks would have found:"
+    errors.print(what, soft_wrap=True)
     for failure in failed:
         errors.print(f"  {failure}", markup=False, soft_wrap=True)
     return EXIT_ATTACKS_FAILED
 
 
 def box_text(log: str) -> str:
-    """The text of the last box in which Flower's command told an error, in one line, without the log that goes with the runtime."""
+    """The text of the last error box of Flower's command, in one line, without the log that goes with the runtime."""
     boxes = _BOX.findall(log)
     return _LOGS.sub("", " ".join(line.strip(" │|") for line in boxes[-1].rstrip("\n").split("\n"))) if boxes else ""
 
 
 def engine_failure(log: str) -> str:
-    """What Flower's simulation engine, and with it Ray, said when it failed, in one line; "" where it did not."""
+    """The error of Flower's simulation engine, and with it of Ray, in one line; "" where it did not fail."""
     found = _ENGINE.search(_COLOURS.sub("", log))
     return ray_reason(found[1]) if found else ""
 
 
 def _read(log: Path, begin: int) -> str:
-    """What was written behind the first ``begin`` bytes."""
     return log.read_bytes()[begin:].decode(errors="replace")
 
 

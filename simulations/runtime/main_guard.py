@@ -1,4 +1,4 @@
-"""Workers import the program again that started them: what calls an audit there without a guard begins it a second time."""
+"""A guard against programs that start an audit at their top level: each worker, which imports them, would start it again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ IN_A_WORKER = "__mp_main__"
 
 
 def require_guard(what: str, setting: str) -> None:
-    """Refuses a call from the top level of a program, which every worker would run again.
-
-    Args:
-        what: Is called.
-        setting: That needs no workers.
+    """Refuses to call ``what`` from the top level of a program, which every worker would run again.
 
     Raises:
-        RuntimeError: Naming the guard.
+        RuntimeError: Naming the guard, and the setting that needs no workers.
     """
     top = [one for one in _frames() if one.f_code.co_name == "<module>"]
     again = any(one.f_globals.get("__name__") == IN_A_WORKER for one in top)

@@ -48,11 +48,13 @@ def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
     exchange = Exchange(grid, {node: node for node in ids}, max(experiment.client_timeout, NODE_WAIT_SECONDS))
     replies = exchange("query.partition", {node: RecordDict({"config": ConfigRecord()}) for node in ids})
     if len(replies) < wanted:
-        raise RuntimeError(f"{len(replies)} of {len(ids)} nodes told their partition, num-clients asks for {wanted}")
+        raise RuntimeError(
+            f"{len(replies)} of {len(ids)} nodes reported their partition, num-clients asks for {wanted}"
+        )
     nodes: dict[int, int] = {}
     for node, reply in replies.items():
         if reply.has_error():
-            raise RuntimeError(f"node {node} did not tell its partition: {reason_of(reply)}")
+            raise RuntimeError(f"node {node} did not report its partition: {reason_of(reply)}")
         partition = values_of(reply, "metrics").get("partition")
         if not isinstance(partition, int):
             raise RuntimeError(f"node {node} says that it holds partition {shortened(partition)}; expected a number")
@@ -93,10 +95,10 @@ def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
         if reply is None or reply.has_error():
             reason = reason_of(reply) if reply is not None else "no reply"
             raise RuntimeError(f"client {partition} could not be set up: {reason}")
-        cards[partition], sizes[partition] = _told_at_set_up(partition, reply, shares.get(partition, {}))
+        cards[partition], sizes[partition] = _card_and_sizes(partition, reply, shares.get(partition, {}))
         from_seed += [partition] if values_of(reply, "card").get("randomness") == "seed" else []
-        told = values_of(reply, "card").get("data")
-        if shares and told is not None and told != mine_read:
+        read = values_of(reply, "card").get("data")
+        if shares and read is not None and read != mine_read:
             raise RuntimeError(
                 f"client {partition} reads other examples than the server does from dataset = {experiment.dataset!r}: a function "
                 "that draws its split anew each time must seed it, and nodes need the same files"
@@ -114,24 +116,20 @@ def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
     return KnownClients(cards[first], sizes, labels, _randomness(from_seed, len(exchange.nodes)))
 
 
-def _told_at_set_up(
+def _card_and_sizes(
     partition: int, reply: Message, share: Mapping[str, ArrayRecord]
 ) -> tuple[DataCard, tuple[int, int]]:
-    """A client's card, and how many training and test examples it has: as many as it was given, where it was.
-
-    Raises:
-        RuntimeError: When it tells something else.
-    """
+    """A client's card, and how many training and test examples it has: as many as the server dealt to it, if it did."""
     try:
         card = DataCard.from_json(str(values_of(reply, "card").get("card")))
     except ValueError as error:
         raise RuntimeError(f"client {partition} could not be set up: {error}") from error
     numbers, counts = values_of(reply, "metrics"), list[int]()
-    given = {name: len(rows) for name, rows in to_tensors(share["indices"]).items()} if share else {}
+    dealt_out = {name: len(rows) for name, rows in to_tensors(share["indices"]).items()} if share else {}
     for part in ("train", "test"):
         count = numbers.get(f"{part}-examples")
-        if not isinstance(count, int) or not 0 < count <= MOST_EXAMPLES or count != given.get(part, count):
-            allowed = given.get(part, f"1 to {MOST_EXAMPLES}")
+        if not isinstance(count, int) or not 0 < count <= MOST_EXAMPLES or count != dealt_out.get(part, count):
+            allowed = dealt_out.get(part, f"1 to {MOST_EXAMPLES}")
             raise RuntimeError(
                 f"client {partition} says that it has {shortened(count)} {part} examples; expected {allowed}"
             )

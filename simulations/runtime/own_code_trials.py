@@ -30,11 +30,7 @@ MIXES_IN_TRAINING = DOUBTS["mixes in training"]
 
 @functools.cache
 def try_dataset(key: str, name: str) -> None:
-    """Reads a few examples in a child process, where the name says that the data set is somebody's own code.
-
-    Args:
-        key: Setting or option, for errors.
-        name: Of the data set.
+    """Reads a few examples in a child process, where the name of a data set, which ``key`` holds, means the user's own code.
 
     Raises:
         ConfigError: Naming the key, the code, and what happened.
@@ -57,16 +53,9 @@ def try_model(
     norm: str = "group",
     batch_size: int = 2,
 ) -> Sequence[str]:
-    """Builds and tries a model in a child process, where the name says that it is somebody's own code.
+    """Builds and tries a model in a child process, where its name, which ``key`` holds, means the user's own code.
 
-    Args:
-        key: Setting or option, for errors.
-        name: Of the model; the others are as in ``build_model``.
-        num_classes: Number of logits.
-        input_shape: (C, H, W).
-        width: Of models that have one.
-        norm: "batch" or "group".
-        batch_size: Images of a step.
+    The other arguments are those of ``build_model``, and the images of a step.
 
     Returns:
         What it does that changes what numbers mean: of the values of ``DOUBTS``, in their order.
@@ -77,13 +66,9 @@ def try_model(
     if not _place(name, MODELS, LIBRARIES):
         return ()
     arguments = {
-        "name": name,
-        "num_classes": num_classes,
-        "input_shape": list(input_shape),
-        "width": width,
-        "norm": norm,
+        "name": name, "num_classes": num_classes, "input_shape": list(input_shape), "width": width, "norm": norm,
         "batch_size": batch_size,
-    }
+    }  # fmt: skip
     try:
         found = tried("clients.models.doubts:examine", arguments, MODEL_SECONDS)
     except OwnCodeError as error:

@@ -20,13 +20,9 @@ ACCEPTED = b"Successfully started run"
 
 
 def follow(console: Console, process: subprocess.Popen[bytes], experiment: Experiment, begin: int = 0) -> None:
-    """Shows what is waited for, then rounds and open attacks, until the process ends; plain lines where the output is no terminal.
+    """Shows the rounds and open attacks of Flower's command until it ends; plain lines where the output is no terminal.
 
-    Args:
-        console: Where.
-        process: Flower's command.
-        experiment: What it runs.
-        begin: Bytes of its log that are of an earlier start.
+    The first ``begin`` bytes of its log are of an earlier start.
     """
     pipelines = [str(pipeline) or "no defence" for pipeline in experiment.pipelines()]
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
@@ -72,8 +68,8 @@ def read_progress(directory: Path) -> dict[str, Any]:
     """The progress that a run last wrote; nothing where it wrote none, or where it cannot be read."""
     path = directory / "config.json"
     try:
-        told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (ValueError, RecursionError):
         return {}
-    progress = told.get("progress") if isinstance(told, dict) else None
+    progress = kept.get("progress") if isinstance(kept, dict) else None
     return progress if isinstance(progress, dict) else {}

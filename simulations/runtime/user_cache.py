@@ -1,4 +1,4 @@
-"""Where files of the user are that may be removed at any time."""
+"""The user's cache: files that may be removed at any time."""
 
 from __future__ import annotations
 
@@ -19,15 +19,9 @@ def cache_folder() -> Path:
 
 
 def private_folder(name: str) -> Path | None:
-    """A folder that no other user can change, made where it is not there; for files whose content this user runs.
+    """The path, without symbolic links, of a folder that no other user can change, for files whose content this user runs.
 
-    It is in the user's cache or, where that cannot be used, in the directory for temporary files.
-
-    Args:
-        name: Of the folder.
-
-    Returns:
-        Its path, without symbolic links; None where neither place is safe and writable.
+    It is made in the user's cache or, where that cannot be used, in the directory for temporary files; None where neither is safe.
     """
     places = [Path(tempfile.gettempdir()) / f"fedveil-{name}-{os.geteuid()}"]
     with contextlib.suppress(RuntimeError):  # a user without a home directory, as in containers

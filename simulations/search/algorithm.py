@@ -13,7 +13,7 @@ from defenses.images.ats import Policy
 from defenses.images.transforms import LIBRARY
 from defenses.random_draws import generator_for
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
-from simulations.search.scorer import DegenerateModelError, Scorer, require_meaning, semi_train
+from simulations.search.scorer import DegenerateModelError, require_meaning, semi_train
 from simulations.search.space import disjoint, effect, overlap, sample, text_of
 from simulations.search.workers import score_all
 
@@ -23,14 +23,7 @@ MOST_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Step:
-    """How far a search is.
-
-    Attributes:
-        what: What it does.
-        done: Policies scored in this step.
-        total: Policies of this step; 0 where there is nothing to count.
-        best: The most private policies that pass, best first.
-    """
+    """How far a search is: policies done of the total, if there is anything to count, and the most private that pass so far."""
 
     what: str
     done: int = 0
@@ -43,11 +36,11 @@ class PolicySearch:
 
     Args:
         folder: Where it is kept; what that holds already is not done again.
-        tell: Called with every step.
+        show: Called with every step.
     """
 
-    def __init__(self, folder: SearchFolder, tell: Callable[[Step], None] = lambda _: None) -> None:
-        self.folder, self.search, self.tell = folder, folder.search, tell
+    def __init__(self, folder: SearchFolder, show: Callable[[Step], None] = lambda _: None) -> None:
+        self.folder, self.search, self.show = folder, folder.search, show
         self.channels = DataCard.of(self.search.plan().load_data()).input_shape[0]
 
     def run(self) -> dict[str, Any]:
@@ -84,17 +77,17 @@ class PolicySearch:
         return [policy for policy in found if policy]
 
     def least(self) -> float:
-        """T_acc: as given, or so many times as far below -1 as the score of untransformed images.
+        """T_acc: as set, or so many times as far below -1 as the score of untransformed images.
 
         It depends on the model and on how many classes a batch holds: a fixed margin would let everything pass, or nothing.
         """
-        given = self.search.threshold()
-        if given is not None:
-            return given
+        fixed = self.search.threshold()
+        if fixed is not None:
+            return fixed
         return -1 - self.search.accuracy_factor * (-1 - self.folder.scored[IDENTITY, ()].scores.accuracy)
 
     def random_hybrid(self, number: int, lengths: Sequence[int] = ()) -> tuple[Policy, ...]:
-        """A hybrid that nothing was searched for: policies of these lengths (of any, where none are given), uniformly."""
+        """A hybrid of policies of these lengths, or of any, drawn uniformly."""
         generator = generator_for("search", self.search.seed, "random", number)
         found: list[Policy] = []
         for policy in sample(generator, self.channels, self.search.longest):
@@ -114,12 +107,12 @@ class PolicySearch:
         name = "transfer" if kind == TRANSFER else "model"
         weights = self.folder.weights(name)
         if weights is None:
-            self.tell(Step("training the semi-trained model"))
+            self.show(Step("training the semi-trained model"))
             weights = semi_train(self.search, *where)
             self.folder.keep_weights(weights, name)
         done = len(wanted) - len(missing)
-        self.tell(Step(what, done, len(wanted)))
-        with closing(score_all(Scorer, (self.search, weights, *where), missing, least, self.search)) as results:
+        self.show(Step(what, done, len(wanted)))
+        with closing(score_all((self.search, weights, *where), missing, least, self.search)) as results:
             for policy, scores in results:
                 try:
                     require_meaning(self.search, policy, scores)
@@ -129,7 +122,7 @@ class PolicySearch:
                 self.folder.add(Scored(kind, policy, scores))
                 done += 1
                 best = tuple(self.folder.passed(self.least())[:3]) if kind == CANDIDATE else ()
-                self.tell(Step(what, done, len(wanted), best))
+                self.show(Step(what, done, len(wanted), best))
 
     def _result(self, chosen: tuple[Policy, ...], least: float | None) -> dict[str, Any]:
         lengths, known = [len(policy) for policy in chosen], self.folder.scored

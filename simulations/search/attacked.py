@@ -1,4 +1,4 @@
-"""What a run of ``audit.toml`` says of a search: did attacks and accuracy bear out what the scores promised?"""
+"""The run of ``audit.toml`` beside a search: whether attacks and accuracy bear out the scores."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ class Outcome:
         policies: Its text; "" without a policy.
         accuracy: Test accuracy after the last round, in [0, 1]; None where the run has not come so far.
         drop: Accuracy lost against no policy.
-        seen: (initial, final model) -> PSNR in dB to the transformed image of the strongest attack that knows no policies; None
-            where nothing was scored.
+        seen: PSNR in dB to the transformed image of the strongest attack that knows no policies, on the (initial, final) model.
         own: The same to the original.
         knowing: The same to the original, of the strongest attack that knows the policies.
-        null: What the mean image scores to the transformed image: policies make hard and easy targets.
+        null: Of the mean image to the transformed image.
     """
 
     policies: str
@@ -68,13 +67,13 @@ def _higher(values: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class Attacked:
-    """Found, none and random beside each other.
+    """The result of a search beside no policy and random ones.
 
     Attributes:
         validated: Whether an attack that knows no policies breaks the run without one; else its numbers say nothing of policies.
         none: Without a policy.
         found: The result of the search.
-        random: Hybrids of the same lengths that nobody searched.
+        random: Random hybrids of the same lengths.
         images: Attacked images of each.
         seeds: Of the run.
         tested: Test images of an accuracy.
@@ -97,32 +96,26 @@ class Attacked:
     @property
     def verdicts(self) -> list[str]:
         """Whether the search kept its promises, with the numbers."""
-        told: list[str] = []
-        if not self.validated:
-            told.append(
-                "Not validated: the attack does not break the run without a policy either, and so says nothing of policies."
-            )
-        told += [
-            text
-            for text in (
-                self._beside(
-                    "The strongest attack that knows no policies reaches", " to the transformed image", "strongest"
-                ),
-                self._beside("That is", " above the mean image there", "gain"),
-                self._beside("Of the original, the strongest of all attacks recovers", "", "lost"),
-            )
-            if text
+        found = [
+            self._beside(
+                "The strongest attack that knows no policies reaches", " to the transformed image", "strongest"
+            ),
+            self._beside("That is", " above the mean image there", "gain"),
+            self._beside("Of the original, the strongest of all attacks recovers", "", "lost"),
         ]
+        if not self.validated:
+            why = "the attack does not break the run without a policy either, and so says nothing of policies"
+            found.insert(0, f"Not validated: {why}.")
         if self.found.drop is not None:
             lost = 100 * self.found.drop
             drops = [100 * one.drop for one in self.random if one.drop is not None]
             beside = f" (the random hybrids cost {statistics.fmean(drops):.1f} in the mean)" if drops else ""
             within = "within" if lost <= MOST_LOST else "not within"
-            told.append(
+            found.append(
                 f"It costs {lost:.1f} points of accuracy{beside}: {within} {MOST_LOST:g} points of no policy, on {self.tested} "
                 f"test images, whose 95 % interval is some {self.half_width:.0f} points to each side."
             )
-        return told
+        return [text for text in found if text]
 
     def _beside(self, begin: str, what: str, name: str) -> str:
         """A number of the found policies beside those of the random ones, and how often chance would rank it as well."""
@@ -154,10 +147,8 @@ def read_attacked(folder: SearchFolder, result: Mapping[str, Any]) -> Attacked |
     mine = folder.search.to_mapping()
     if other := [f"{key} {settings.get(key)!r}, not {mine[key]!r}" for key in SHARED if settings.get(key) != mine[key]]:
         return f"The run in {AUDIT} is about something else: {', '.join(other)}."
-    texts = {
-        repr(ATS(policies=text, channels=result["channels"])): text for text in [result["policies"], *result["random"]]
-    }
-    known = run.defenses
+    hybrids, known = [result["policies"], *result["random"]], run.defenses
+    texts = {repr(ATS(policies=text, channels=result["channels"])): text for text in hybrids}
     about = next((known[defense] for defense in texts if defense in known), None)  # alike for all policies
     outcomes = {
         texts.get(line.defense, ""): _outcome(study, texts.get(line.defense, ""), line, about)
@@ -180,22 +171,16 @@ def _outcome(study: Study, policies: str, line: Line, about: Any) -> Outcome:
     cells = [cell for cell in study.cells_of(line.defense) if not cell.is_upper_bound]
     blind = [cell for cell in cells if not is_adaptive(cell, about)]
     knowing = [cell for cell in cells if is_adaptive(cell, about)]
-    accuracy = line.deployed.mean if line.deployed else None
     return Outcome(
-        policies,
-        accuracy,
-        line.drop,
-        _highest(blind, "transformed"),
-        _highest(blind, "original"),
-        _highest(knowing, "original"),
-        _highest(blind, "transformed", of_mean=True),
-    )
+        policies, line.deployed.mean if line.deployed else None, line.drop, _highest(blind, "transformed"),
+        _highest(blind, "original"), _highest(knowing, "original"), _highest(blind, "transformed", of_mean=True),
+    )  # fmt: skip
 
 
 def _highest(cells: Sequence[Cell], reference: str, *, of_mean: bool = False) -> tuple[float | None, float | None]:
     """(initial, final model): the highest mean PSNR, or that of the mean image beside it."""
     found: dict[bool, list[float | None]] = {False: [], True: []}
+    key = ("psnr", reference)
     for cell in cells:
-        key = ("psnr", reference)
         found[cell.final].append(cell.null_scores.get(key, {}).get(MEAN_IMAGE) if of_mean else cell.mean(*key))
     return _higher(found[False]), _higher(found[True])

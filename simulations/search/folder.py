@@ -5,7 +5,7 @@ model.safetensors   the semi-trained model, once it is trained
 scores.jsonl        one scored policy a line, written as soon as it is known
 policies.json       the result, which ``ATS(policies="...json")`` reads
 audit.toml          a run that attacks it, and random hybrids beside it
-audit               that run, once somebody has started it
+audit               that run, once it was started
 search.html         the page
 """
 

@@ -1,4 +1,4 @@
-"""Which pictures a search uses, and a digest of them: scores of others must not be mixed with its own."""
+"""The pictures that a search uses, and their digest: scores on others must not be mixed with its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores policies: holds the images, the noise, the semi-trained model and the batches that all policies of a search share."""
+"""Scores of policies on the images, noise, semi-trained model and batches that all policies of a search share."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class DegenerateModelError(ConfigError):
 
 @dataclass(frozen=True)
 class Scores:
-    """What a policy scored.
+    """The scores of a policy.
 
     Attributes:
         accuracy: S_acc, the mean over batches and initialisations.
         privacy: S_pri by which policies are chosen (``Search.privacy_score``), the mean over images; None below the threshold.
-        other: The same by the other of the two privacy scores, which chooses nothing; None where ``privacy`` is None.
+        other: The other of the two privacy scores; None where ``privacy`` is None.
         curve: GradSim at j / K as ``privacy`` takes it, the mean over images; () where ``privacy`` is None.
         deviation: Standard deviation of ``privacy`` over images.
         seconds: Of scoring it.
@@ -71,8 +71,8 @@ class Scorer:
 
     Args:
         search: The settings.
-        weights: Of the semi-trained model; see ``semi_train``.
-        dataset: Another data set than the settings name, in ``data_dir``, for a transfer.
+        weights: Of the semi-trained model.
+        dataset: Another data set than that of the settings, in ``data_dir``, for a transfer.
     """
 
     def __init__(self, search: Search, weights: dict[str, Tensor], dataset: str = "", data_dir: str = "") -> None:
@@ -89,12 +89,7 @@ class Scorer:
         self.noise = normalise(noise.to(device()), self.card)
 
     def __call__(self, policy: Policy, least: float | None) -> Scores:
-        """Scores a policy; the empty one is the identity.
-
-        Args:
-            policy: Transforms, from left to right.
-            least: S_acc below which S_pri is not worked out; None: always.
-        """
+        """Scores a policy; the empty one is the identity. S_pri is not worked out for an S_acc below ``least``."""
         start = time.perf_counter()
         accuracy = self.accuracy(policy)
         if least is not None and accuracy < least:
@@ -102,11 +97,9 @@ class Scorer:
         curves = self.curves(policy)
         found = [(released_score(curves), curves.per_tensor), (paper_score(curves), curves.whole)]
         (each, curve), (others, _) = found if self.search.privacy_score == RELEASED else reversed(found)
-        deviation = float(each.std()) if len(each) > 1 else None
-        seconds = time.perf_counter() - start
-        return Scores(
-            accuracy, float(each.mean()), float(others.mean()), tuple(curve.mean(0).tolist()), deviation, seconds
-        )
+        deviation, seconds = float(each.std()) if len(each) > 1 else None, time.perf_counter() - start
+        way = tuple(curve.mean(0).tolist())
+        return Scores(accuracy, float(each.mean()), float(others.mean()), way, deviation, seconds)
 
     def accuracy(self, policy: Policy) -> float:
         """S_acc: the mean over batches of different classes, each with an initialisation of its own."""
@@ -138,9 +131,8 @@ class Scorer:
         """Signs depend on the place alone, so that policies of the same length are compared on the same draws."""
         if not policy:
             return images
-        return transform_images(
-            images, (policy,), use_prob=False, generator=generator_for("search", self.search.seed, *key)
-        )
+        generator = generator_for("search", self.search.seed, *key)
+        return transform_images(images, (policy,), use_prob=False, generator=generator)
 
     @functools.cached_property
     def _starts(self) -> list[Tensor] | None:
@@ -175,20 +167,10 @@ def semi_train(search: Search, dataset: str = "", data_dir: str = "") -> dict[st
 
 
 def _require_learned(search: Search, model: nn.Module, images: Tensor, targets: Tensor) -> None:
-    """Refuses a model that training has driven away: surely wrong, where one that was never trained would be unsure.
+    """Refuses a model in eval mode that training on these images (N, C, H, W), normalised, has driven away.
 
-    A loss of ln K is that of a guess by chance. Short trainings may leave a model about there, whose gradients point to what is
-    still to learn; the gradients of one that is far beyond, and no more often right than by naming the same class for every image,
-    are of its mistakes.
-
-    Args:
-        search: The settings.
-        model: In eval mode.
-        images: (N, C, H, W), normalised, that it learned from.
-        targets: (N, K), class probabilities.
-
-    Raises:
-        DegenerateModelError: When it is such a model, or what it makes is not finite.
+    A loss of ln K is that of a guess by chance, about which short trainings may leave a model. The gradients of one that is far
+    beyond, and no more often right than by naming the same class for every image, are of its mistakes.
     """
     with torch.no_grad():
         logits = torch.cat([model(part) for part in torch.split(images, search.batch_size)]).double().cpu()
@@ -204,11 +186,7 @@ def _require_learned(search: Search, model: nn.Module, images: Tensor, targets: 
 
 
 def require_meaning(search: Search, policy: Policy, scores: Scores) -> None:
-    """Refuses scores that would choose policies in the order of their sampling.
-
-    Raises:
-        DegenerateModelError: When they are not finite, or the identity's gradients vanish or are all alike.
-    """
+    """Raise ``DegenerateModelError`` for scores that are not finite, or where the identity's gradients vanish or are all alike."""
     if scores.privacy is None:
         return
     if not all(math.isfinite(value) for value in (scores.accuracy, scores.privacy, scores.other or 0.0)):

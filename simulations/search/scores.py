@@ -1,4 +1,4 @@
-"""The two scores of a policy: how little its gradients tell (S_pri), and how well a model tells its images apart (S_acc).
+"""The two scores of a policy: how little its gradients reveal (S_pri), and how well a model tells its images apart (S_acc).
 
 Two scores go under the name S_pri, and they rank policies differently. The paper defines one; the code that its authors released,
 in every version since March 2021, computes another and ranks policies by it, so that the other one chose the authors' policies:
@@ -40,7 +40,7 @@ def similarity_curves(
         noise: x_0, the same shape, normalised.
         targets: (I, K), class probabilities.
         steps: K of Eq. 7.
-        starts: The gradients at the noise, which no policy changes; see ``ExampleGradients.similarities``.
+        starts: The gradients at the noise, which no policy changes.
 
     Returns:
         (I, steps) of each measure: at j = 0 .. steps - 1. At j = steps it is 1.
@@ -52,26 +52,12 @@ def similarity_curves(
 
 
 def paper_score(curves: Similarities) -> Tensor:
-    """S_pri of each image as the paper defines it (Eqs. 5 and 7): the area under the cosine of the whole gradients.
-
-    Args:
-        curves: (I, K) of each measure, see ``similarity_curves``.
-
-    Returns:
-        (I,), in [-1, 1]; lower is more private.
-    """
+    """S_pri (I,) in [-1, 1] of curves (I, K) by the paper's Eqs. 5 and 7; lower is more private."""
     return curves.whole.mean(1)
 
 
 def released_score(curves: Similarities) -> Tensor:
-    """S_pri of each image as the authors' released code computes it: tensor by tensor, and by the trapezoid rule.
-
-    Args:
-        curves: (I, K) of each measure, see ``similarity_curves``.
-
-    Returns:
-        (I,), in [-1, 1]; lower is more private.
-    """
+    """S_pri (I,) in [-1, 1] of curves (I, K) by the authors' released code: tensor by tensor, and by the trapezoid rule."""
     steps = curves.per_tensor.shape[1]
     return curves.per_tensor.mean(1) + (1 - curves.per_tensor[:, 0]) / (2 * steps)
 

@@ -50,7 +50,7 @@ def effective(index: int, channels: int) -> int | None:
 
 
 def effect(policy: Policy, channels: int) -> Policy:
-    """What a policy does: its effective transforms, by the first of each kind. Policies of the same effect are one candidate."""
+    """The effective transforms of a policy, by the first of each kind. Policies of the same effect are one candidate."""
     found = (effective(index, channels) for index in policy)
     return tuple(index for index in found if index is not None)
 

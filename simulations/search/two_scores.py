@@ -48,12 +48,7 @@ class RankCorrelation(NamedTuple):
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCorrelation | None:
-    """Spearman's rank correlation of two scores of the same policies; None for fewer than three, or where one is constant.
-
-    Args:
-        first: (n,), a score of each policy.
-        second: (n,), another score of the same policies.
-    """
+    """Spearman's rank correlation of two scores of the same policies; None for fewer than three, or where one is constant."""
     values = np.array([first, second], dtype=float)
     count = values.shape[1]
     if count < FEWEST or (np.ptp(values, axis=1) == 0).any():
@@ -69,7 +64,7 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCor
 
 @dataclass(frozen=True)
 class TwoScores:
-    """What the page says of the two.
+    """The two scores of a search, for its page.
 
     Attributes:
         scored: Candidates that have both.
@@ -89,15 +84,7 @@ class TwoScores:
     def of(
         cls, candidates: Sequence[Scored], passed: Sequence[Scored], chosen: str, channels: int, search: Search
     ) -> TwoScores:
-        """Compares the two.
-
-        Args:
-            candidates: All, scored or not.
-            passed: Those within the threshold of S_acc.
-            chosen: The result of the search, as text.
-            channels: Of the images.
-            search: The settings.
-        """
+        """Compares the two over all candidates, of which some passed the threshold; ``chosen`` is the result of the search."""
         both = tuple(one for one in candidates if one.scores.privacy is not None and one.scores.other is not None)
         agreement = rank_correlation(
             [one.scores.privacy or 0.0 for one in both], [one.scores.other or 0.0 for one in both]

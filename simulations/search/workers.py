@@ -2,55 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from clients.process.ray_cluster import keep_ray_here, start_ray
 from defenses.images.ats import Policy
 from simulations.console.command_line import errors
-from simulations.search.scorer import Scores
+from simulations.search.scorer import Scorer, Scores
 from simulations.search.settings import Search
 from simulations.settings.errors import ConfigError
 
 AT_ONCE = 2
-"""Policies that wait at a worker, so that it never waits itself."""
+"""Policies at a worker, so that it never waits itself."""
 
 
 def score_all(
-    make: Callable[..., Any], about: tuple[Any, ...], policies: Sequence[Policy], least: float | None, search: Search
+    about: tuple[Any, ...], policies: Sequence[Policy], least: float | None, search: Search
 ) -> Generator[tuple[Policy, Scores], None, None]:
-    """Yields each policy with its scores as soon as they are known, in any order.
-
-    Args:
-        make: Makes a scorer of ``about``.
-        about: Its arguments.
-        policies: What to score.
-        least: See ``Scorer``.
-        search: Says how many workers there are, and where.
+    """Yields each policy with its scores as soon as they are known, in any order, from scorers ``Scorer(*about)``.
 
     Raises:
         ConfigError: When the cluster cannot be reached, or started.
     """
     workers = min(search.workers or os.cpu_count() or 1, len(policies))
     if workers == 1 and not search.ray_address:
-        scorer = make(*about)
-        for policy in policies:
-            yield policy, scorer(policy, least)
+        scorer = Scorer(*about)
+        yield from ((policy, scorer(policy, least)) for policy in policies)
         return
-    yield from _by_ray(make, about, policies, least, search, workers)
-
-
-def _by_ray(
-    make: Callable[..., Any],
-    about: tuple[Any, ...],
-    policies: Sequence[Policy],
-    least: float | None,
-    search: Search,
-    workers: int,
-) -> Iterator[tuple[Policy, Scores]]:
     import ray
     import torch
+    from ray.util import ActorPool
 
     gpus = torch.cuda.device_count()
     _start(search, {} if search.ray_address else {"num_cpus": workers, "num_gpus": gpus})
@@ -62,18 +45,8 @@ def _by_ray(
             num_cpus=1, num_gpus=gpus / workers if gpus else 0, max_restarts=1, max_task_retries=1
         )
         shared = [ray.put(one) for one in about]
-        actors = [remote.remote(make, *shared) for _ in range(workers)]
-        waiting, todo = {}, iter(policies)
-        for actor in actors * AT_ONCE:
-            if (policy := next(todo, None)) is not None:
-                waiting[actor.score.remote(policy, least)] = (actor, policy)
-        while waiting:
-            (first, *_), _ = ray.wait(list(waiting), num_returns=1)
-            actor, policy = waiting.pop(first)
-            scores = ray.get(first)
-            if (following := next(todo, None)) is not None:
-                waiting[actor.score.remote(following, least)] = (actor, following)
-            yield policy, scores
+        pool: Any = ActorPool([remote.remote(*shared) for _ in range(workers)] * AT_ONCE)
+        yield from pool.map_unordered(lambda actor, policy: actor.score.remote(policy, least), policies)
     except ray.exceptions.RayError as error:
         raise ConfigError(f"a process that scores was lost twice, or the cluster: {error}") from error
     finally:
@@ -95,14 +68,10 @@ def require_cluster(search: Search) -> None:
 
 
 def _start(search: Search, here: dict[str, Any]) -> None:
-    """Connects to the cluster, or starts one of these resources on this machine.
-
-    Raises:
-        ConfigError: When it does not work, with the setting that says so.
-    """
+    """Connects to the cluster, or starts one of these resources on this machine."""
     # Under `uv run` Ray would start each worker by uv anew, in an environment of its own: half a minute each.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told of a search, unless somebody asks for it
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use by default
     if not search.ray_address:
         keep_ray_here()
     import ray
@@ -112,32 +81,23 @@ def _start(search: Search, here: dict[str, Any]) -> None:
         if search.ray_address:
             ray.init(address=search.ray_address, **quiet, **here)
         else:
-            start_ray(_tell, **quiet, **here)
-    except (
-        Exception
-    ) as error:  # Ray asserts on addresses that it cannot read, and raises bare ones for what did not start in time
-        where = (
-            f"ray-address is {search.ray_address!r}, and no cluster answers there; allowed: HOST:PORT, 'auto', or empty for this "
-            "machine"
-            if search.ray_address
-            else f"workers is {search.workers}, and Ray cannot start them on this machine; workers=1 does without it"
-        )
+            start_ray(functools.partial(errors.print, markup=False, soft_wrap=True), **quiet, **here)
+    except Exception as error:  # Ray asserts on addresses that it cannot read, and raises bare ones for a late start
+        where = f"workers is {search.workers}, and Ray cannot start them on this machine; workers=1 does without it"
+        if search.ray_address:
+            allowed = "allowed: HOST:PORT, 'auto', or empty for this machine"
+            where = f"ray-address is {search.ray_address!r}, and no cluster answers there; {allowed}"
         raise ConfigError(f"{where}: {str(error) or type(error).__name__}") from error
-
-
-def _tell(line: str) -> None:
-    errors.print(line, markup=False, soft_wrap=True)
 
 
 class _Worker:
     """A process that scores."""
 
-    def __init__(self, make: Callable[..., Any], *about: Any) -> None:
+    def __init__(self, *about: Any) -> None:
         import torch
 
         torch.set_num_threads(1)
-        self._scorer = make(*about)
+        self._scorer = Scorer(*about)
 
-    def score(self, policy: Policy, least: float | None) -> Scores:
-        found: Scores = self._scorer(policy, least)
-        return found
+    def score(self, policy: Policy, least: float | None) -> tuple[Policy, Scores]:
+        return policy, self._scorer(policy, least)

@@ -92,11 +92,7 @@ def _conclude(folder: SearchFolder, result: Mapping[str, Any], page: Path, secon
 
 
 def _folder(config: Path | None, settings: list[str], out: Path | None, resume: Path | None) -> SearchFolder:
-    """The folder of a new search that passed its checks, or of one that goes on.
-
-    Raises:
-        ConfigError: Naming what is wrong.
-    """
+    """The folder of a new search that passed its checks, or of one that goes on."""
     chosen = _values(settings)
     if resume is not None:
         if config or out:
@@ -111,11 +107,7 @@ def _folder(config: Path | None, settings: list[str], out: Path | None, resume: 
 
 
 def _resumed(path: Path, chosen: dict[str, Any]) -> SearchFolder:
-    """The folder of a search that goes on, with settings that change no score.
-
-    Raises:
-        ConfigError: Naming what is wrong.
-    """
+    """The folder of a search that goes on, with settings that change no score."""
     for key in chosen:
         require_known("setting", key, keys())
         if key not in WITHOUT_EFFECT:
@@ -135,14 +127,9 @@ def _resumed(path: Path, chosen: dict[str, Any]) -> SearchFolder:
 
 
 def _checked(search: Search, *, finished: bool = False) -> dict[str, str]:
-    """Refuses what could not be scored before anything is trained; the digests of the pictures.
+    """Refuses what could not be scored before anything is trained; returns the digests of the pictures.
 
-    Args:
-        search: The settings.
-        finished: There is a result, for whose page no cluster is needed.
-
-    Raises:
-        ConfigError: Naming the setting.
+    A finished search has a result, for whose page no cluster is needed.
     """
     check(search)
     if not finished:
@@ -151,11 +138,7 @@ def _checked(search: Search, *, finished: bool = False) -> dict[str, str]:
 
 
 def _values(settings: list[str]) -> dict[str, Any]:
-    """Key -> value of each ``-s``.
-
-    Raises:
-        ConfigError: On a word without "=".
-    """
+    """Key -> value of each ``-s``."""
     known, values = keys(), dict[str, Any]()
     for text in settings:
         key, equals, word = text.partition("=")

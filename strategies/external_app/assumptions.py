@@ -1,4 +1,4 @@
-"""What a curious server of somebody's own app cannot know of the training, and what attacks take instead."""
+"""What a curious server of an external app cannot know of the training, and what attacks assume instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOT_IN_PROBE = (
 )
 UNCHECKED = "that its clients trained on the images of data is the app's word: their number alone is compared"
 ASSUMED = "audited-app"
-"""Metric of the row of each attacked round that tells what could not be known, in its column ``assumed``."""
+"""Metric of the row of each attacked round whose column ``assumed`` lists what could not be known."""
 
 DIFFERENCE = "reply-difference"
 """Metric of the row of a client whose round is one step: how far its reply lies from that step, over the step's length."""
@@ -20,13 +20,13 @@ AS_ASSUMED = 0.01
 
 
 def sgd(plan: Plan) -> str:
-    """The optimizer that probes and attacks reckon with."""
+    """The optimizer that probes and attacks assume."""
     kind = " (Nesterov)" if plan.nesterov else ""
     return f"SGD with momentum {plan.momentum:g}{kind} and weight decay {plan.weight_decay:g}"
 
 
 def recipe(plan: Plan) -> str:
-    """How threat cards put it."""
+    """The assumptions on training, for threat cards."""
     return f"assumed: {sgd(plan)}, its state new in each round; train mode, all layers learn, no augmentation"
 
 
@@ -35,9 +35,9 @@ def assumptions(plan: Plan, orders: Orders, loss: str, *, mods: str) -> list[str
 
     Args:
         plan: Of the audit.
-        orders: How nodes were told to train.
-        loss: What the app calls its loss.
-        mods: That act on replies, by name; "" where none is known.
+        orders: Training settings of the round.
+        loss: Name of the app's loss.
+        mods: Names of those that act on replies, if any is known.
     """
     found = [
         f"Whether the clients trained on the images of data, which guesses are scored against: {UNCHECKED.split(': ')[1]}.",
@@ -46,7 +46,7 @@ def assumptions(plan: Plan, orders: Orders, loss: str, *, mods: str) -> list[str
         f"Which optimizer the clients run, and that its state starts anew each round: {sgd(plan)} was assumed.",
         "Whether images were augmented, or the last, smaller batch of an epoch left out: neither was assumed.",
         "Whether gradients were computed in train mode, and all layers learn: both were assumed.",
-        f"Whether the loss is {loss}: so answer_audits was told, or left it at that.",
+        f"Whether the loss is {loss}, as answer_audits names it or by default.",
     ]
     if orders.rate_source != OF_ROUND:
         found.append(f"Whether the learning rate of this round was {orders.learning_rate:g}: {orders.rate_source}.")

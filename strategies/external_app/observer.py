@@ -113,7 +113,7 @@ class AppAudit:
         count = len(self._nodes.ids)
         running.results.row(task, metric=ASSUMED, value=float(count), n=count, assumed=unknown)
         if others := len(messages) - len(asked):
-            why = f"train: {others} of {len(messages)} nodes were told to train in another way than the first; left out"
+            why = f"train: {others} of {len(messages)} nodes train by other settings than the first; left out"
             _note(running, task, why)
         if running.updates.attacks[PROBE]:
             self._probe(running, task, self._round)
@@ -135,7 +135,7 @@ class AppAudit:
         if not running.updates.attacks[UPDATE]:
             return
         if not sent.orders.knows_steps:
-            why = f"train: updates are not attacked: nobody told {STEPS_FROM}; send them, or name them in settings"
+            why = f"train: updates are not attacked: {STEPS_FROM} are unknown; send them, or name them in settings"
             _note(running, task, why)
             return
         weights, seen = self._weights(sent), list[SeenUpdate]()

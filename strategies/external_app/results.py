@@ -68,10 +68,10 @@ class AppFacts:
     def checked(self) -> str:
         """How far the clients' replies are the assumed step."""
         if self.difference is None:
-            return "nobody could check it"
+            return "unchecked"
         if self.difference <= AS_ASSUMED:
-            return "by the clients' own word their replies are such a step on the images of data"
-        return f"by the clients' own word their replies are not: they lie up to {100 * self.difference:.3g} % of such a step away"
+            return "as the clients report, their replies are such a step on the images of data"
+        return f"as the clients report, their replies are not: they lie up to {100 * self.difference:.3g} % of such a step away"
 
     @property
     def spent(self) -> str:
@@ -93,7 +93,7 @@ def _unkept(budget: Budget) -> str:
     return (
         f"LocalDpMod is set to ({budget.epsilon:g}, {budget.delta:g}) a message, which its noise does not give: it is for a "
         f"sensitivity of {budget.sensitivity:g}, and two updates of norm {budget.clipping_norm:g} lie up to {budget.farthest:g} "
-        "apart; no budget is told"
+        "apart; there is no budget"
     )
 
 
@@ -113,7 +113,7 @@ class AppAuditor(Auditor):
             "mods": pipeline or "none known",
             "loss": app.loss if app.loss == CROSS_ENTROPY else f"{app.loss}; attacks assume {CROSS_ENTROPY}",
             "data": "the app's own, as its data gives them",
-            "training": f"{recipe(task.plan)}; loss as told or by default",
+            "training": f"{recipe(task.plan)}; loss as reported or by default",
             "randomness": f"{self.randomness}: which images are probed; what the app and its mods draw in training is theirs",
             "learning_rate": app.learning_rate,
             "messages": app.messages,

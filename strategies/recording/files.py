@@ -18,6 +18,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -56,13 +57,17 @@ class RecordingWriter:
 
     def __init__(self, folder: Path, max_bytes: int, about: Mapping[str, Any]) -> None:
         if not folder.is_absolute():
-            # A simulation runs in the folder of whoever first started Flower's daemon.
+            # A simulation runs in the folder in which Flower's daemon was started.
             raise RecordingError(f"the recording's folder is {str(folder)!r}; allowed: an absolute path")
         if (folder / ABOUT).exists():
             raise RecordingError(f"{folder} already holds a recording; name another folder, or move that one away")
         self.folder, self.max_bytes, self.written = folder, max_bytes, 0
-        versions = _versions("fedveil", "flwr")
-        own = {"format": FORMAT, "begun": _now(), "max-bytes": max_bytes, "versions": versions}
+        begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        versions = {}
+        for package in ("fedveil", "flwr"):
+            with suppress(PackageNotFoundError):  # fedveil may run from a folder
+                versions[package] = version(package)
+        own = {"format": FORMAT, "begun": begun, "max-bytes": max_bytes, "versions": versions}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self.keep_json(ABOUT, {**about, **own})
@@ -97,8 +102,7 @@ class RecordingWriter:
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
                 if hasattr(os, "posix_fadvise"):
-                    # Nobody reads it soon: kept in memory, gigabytes of it would push out what clients train on, and where memory
-                    # is short every further write costs several times as much.
+                    # It is not read soon, and gigabytes of it would push the clients' data out of memory.
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             self.written += partial.stat().st_size
 
@@ -143,13 +147,13 @@ class RecordedReply:
         return self._read(self.sent, record)
 
     @property
-    def told(self) -> list[Mapping[str, Any]]:
+    def reported(self) -> list[Mapping[str, Any]]:
         """Its metrics, and the configuration that it answers."""
         return [*self.values.get("metrics", {}).values(), *self.values.get("sent-config", {}).values()]
 
     def number(self, *names: str) -> float | None:
-        """The first of these numbers in what is told, then in the settings; None without."""
-        return first_number([*self.told, self.settings], names)
+        """The first of these numbers that is reported, then in the settings; None without."""
+        return first_number([*self.reported, self.settings], names)
 
     def _read(self, files: Mapping[str, str], record: str) -> Arrays:
         name = record or ("arrays" if "arrays" in files else next(iter(files), ""))
@@ -215,9 +219,8 @@ def _replies(folder: Path, settings: Mapping[str, Any]) -> Iterator[RecordedRepl
 
 
 def _require_records(path: Path, values: Mapping[str, Any]) -> None:
-    """Raises ``RecordingError`` unless what tells of a message's records is objects, of files and of values."""
-    kinds = {"arrays": str, "metrics": dict, "config": dict}
-    for key, kind in kinds.items():
+    """Raises ``RecordingError`` unless the records of a message are objects, of files and of values."""
+    for key, kind in {"arrays": str, "metrics": dict, "config": dict}.items():
         found = values.get(key) or {}
         if not isinstance(found, dict) or not all(isinstance(one, kind) for one in found.values()):
             raise RecordingError(f"{path}: {key} is {str(found)[:120]!r}; allowed: an object of records")
@@ -245,17 +248,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise RecordingError(f"{path} holds {type(values).__name__}; allowed: an object")
     return values
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def _versions(*packages: str) -> dict[str, str]:
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

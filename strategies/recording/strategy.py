@@ -89,7 +89,7 @@ class RecordingStrategy(WrappingStrategy):
         return super().aggregate_evaluate(server_round, self._kept(server_round, "evaluate", replies))
 
     def _kept(self, server_round: int, kind: str, replies: Iterable[Message]) -> list[Message]:
-        """The replies, kept before anybody changes them."""
+        """The replies, kept before a strategy changes them."""
         received = list(replies)
         if self._looks_at(server_round):
             for at, reply in enumerate(received):
@@ -110,25 +110,17 @@ class RecordingStrategy(WrappingStrategy):
                 contents.append(self._values(server_round, f"sent-{len(contents)}", message.content, known))
             nodes[str(message.metadata.dst_node_id)] = different[key]
         self._contents = nodes
-        self._writer.keep_json(
-            f"{_folder(server_round)}/sent.json", {"round": server_round, "nodes": nodes, "contents": contents}
-        )
+        values = {"round": server_round, "nodes": nodes, "contents": contents}
+        self._writer.keep_json(f"{_folder(server_round)}/sent.json", values)
 
     def _keep_reply(self, server_round: int, name: str, reply: Message) -> None:
         about = reply.metadata
-        values: dict[str, Any] = {
-            "round": server_round,
-            "node": about.src_node_id,
-            "sent": self._contents.get(str(about.src_node_id)),
-            "metadata": {
-                "message-id": about.message_id,
-                "reply-to": about.reply_to_message_id,
-                "run-id": about.run_id,
-                "message-type": about.message_type,
-                "created-at": about.created_at,
-                "ttl": about.ttl,
-            },
-        }
+        metadata = {
+            "message-id": about.message_id, "reply-to": about.reply_to_message_id, "run-id": about.run_id,
+            "message-type": about.message_type, "created-at": about.created_at, "ttl": about.ttl,
+        }  # fmt: skip
+        sent = self._contents.get(str(about.src_node_id))
+        values: dict[str, Any] = {"round": server_round, "node": about.src_node_id, "sent": sent, "metadata": metadata}
         if reply.has_error():
             values["error"] = {"code": reply.error.code, "reason": (reply.error.reason or "")[:1000]}
         else:
@@ -136,10 +128,7 @@ class RecordingStrategy(WrappingStrategy):
         self._writer.keep_json(f"{_folder(server_round)}/{name}.json", values)
 
     def _values(self, server_round: int, name: str, content: RecordDict, known: dict[int, str]) -> dict[str, Any]:
-        """The plain values of a content, once its arrays are on disk: record -> file, or why they are "dropped".
-
-        ``known`` are files of records that are there already, by their id; it grows.
-        """
+        """The plain values of a content, once its arrays are on disk; ``known``, files of records by their id, grows."""
         files, dropped = dict[str, str](), []
         for at, (record, arrays) in enumerate(content.array_records.items()):
             file = known.get(id(arrays), f"{name}-{at}.safetensors")
@@ -152,10 +141,8 @@ class RecordingStrategy(WrappingStrategy):
             log(WARNING, "Recording: round %s, the values of %s are left out: %s", server_round, name, why)
             found["values-dropped"] = why
         else:
-            found |= {
-                "metrics": _plain_records(content.metric_records),
-                "config": _plain_records(content.config_records),
-            }
+            found["metrics"] = {key: dict(record) for key, record in content.metric_records.items()}
+            found["config"] = {key: dict(record) for key, record in content.config_records.items()}
         if dropped:
             log(WARNING, "Recording: round %s, %s is left out: %s", server_round, name, "; ".join(dropped))
             found["dropped"] = "; ".join(dropped)
@@ -177,10 +164,6 @@ def _chain(strategy: Any) -> Iterator[str]:
 
 def _folder(server_round: int) -> str:
     return f"round-{server_round:04d}"
-
-
-def _plain_records(records: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {name: dict(record) for name, record in records.items()}
 
 
 @contextmanager

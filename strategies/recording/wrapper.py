@@ -1,4 +1,4 @@
-"""What every strategy around another one shares: its hooks in that one's ``start``, its attributes, and the rounds it looks at."""
+"""The base of strategies around another one: hooks in its ``start``, its attributes, and the observed rounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def whole_rounds(rounds: Any) -> tuple[int, ...]:
     Raises:
         ValueError: When they are not whole numbers from 1, or none.
     """
-    # A text holds characters, and a mapping may well have whole numbers as keys: neither is what anybody means.
+    # Neither characters of a text nor keys of a mapping are meant as rounds.
     listed = () if isinstance(rounds, str | bytes) or not isinstance(rounds, Iterable) else tuple(rounds)
     good = [int(one) for one in listed if isinstance(one, Integral) and not isinstance(one, bool) and int(one) >= 1]
     if not good or len(good) < len(listed):
@@ -35,13 +35,13 @@ def whole_rounds(rounds: Any) -> tuple[int, ...]:
 
 
 class WrappingStrategy(Strategy):
-    """Does what the wrapped strategy does; subclasses look at what passes.
+    """Does what the wrapped strategy does; subclasses observe what passes.
 
     Attributes that this class lacks are the wrapped strategy's, to read and to set.
 
     Args:
         strategy: Any strategy of Flower's message API.
-        rounds: Server rounds that are looked at; None: all.
+        rounds: Server rounds that are observed; None: all.
 
     Raises:
         TypeError: When ``strategy`` is none, such as a class in place of an object.
@@ -56,7 +56,7 @@ class WrappingStrategy(Strategy):
         self._rounds = None if rounds is None else whole_rounds(rounds)
         self._came: set[int] = set()
         self._inner: dict[str, Any] = {}
-        """The wrapped strategy's own hooks, while those of this one stand in their place."""
+        """The wrapped strategy's own hooks, while this one's are in their place."""
 
     def __getattr__(self, name: str) -> Any:
         if name in ("strategy", "_inner"):  # while a copy is being made, before they are there
@@ -71,7 +71,7 @@ class WrappingStrategy(Strategy):
             setattr(self.strategy, name, value)
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
-        """``start`` of the wrapped strategy, which some have of their own, with this one's hooks in it, and its end behind it."""
+        """``start`` of the wrapped strategy, with this one's hooks in it, and its end behind it."""
         own = vars(self.strategy)
         before = {name: own[name] for name in HOOKS if name in own}
         self._inner = {name: getattr(self.strategy, name) for name in HOOKS}
@@ -87,7 +87,7 @@ class WrappingStrategy(Strategy):
             self._end()
 
     def finish(self) -> None:
-        """What ``start`` does behind the last round; a loop of one's own calls it. Strategies inside that have one finish first."""
+        """End the recording or the audit, those of strategies inside first; ``start`` does it behind the last round."""
         inner = getattr(self.strategy, "finish", None)
         if callable(inner):
             inner()

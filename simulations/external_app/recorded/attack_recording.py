@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from simulations.external_app.recorded.attack_file import fit, knowledge_of, without_truth
 from simulations.external_app.recorded.audit import PreparedRecording, attack_rounds
+from simulations.external_app.recorded.known import fit, knowledge_of, without_truth
 from simulations.external_app.recorded.originals import read_originals
 from simulations.external_app.recorded.replies import RecordingRequest, replay
 from simulations.external_app.recorded.request import blaming
@@ -42,15 +42,10 @@ def prepare_recording(asked: RecordingRequest) -> PreparedRecording:
 
 
 def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str], object] = str) -> list[Row]:
-    """Attacks every reply and writes ``rows.jsonl``, pictures, guesses, ``config.json`` and the report into ``out``.
+    """Attacks every reply and writes ``rows.jsonl``, pictures, guesses, ``config.json`` and the report into a folder.
 
-    Rows are written after every round: a killed process leaves those of the rounds before, and who interrupts it keeps what every
-    attack has found that ended, with a report.
-
-    Args:
-        prepared: What is attacked.
-        out: A folder.
-        begin: Takes what begins, such as "round 3: DLG()".
+    Rows are written after every round: a killed process leaves those of the rounds before. An interrupted one keeps the results
+    of every attack that ended, with a report. ``begin`` takes what begins, such as "round 3: DLG()".
 
     Returns:
         The validated rows.

@@ -1,4 +1,4 @@
-"""The audit of a recording: the auditor of a live app, with replies from disk and originals in place of the clients that score."""
+"""The audit of a recording: the auditor of a live app, with replies from disk and originals in place of clients."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ from clients.scoring.audit import ALONE
 from clients.scoring.guesses import read_guesses
 from clients.task.task import Task
 from clients.wire.records import metrics, tensors_of, to_record, values_of
-from simulations.external_app.recorded.attack_file import guess_safely
+from simulations.external_app.recorded.guesses import file_names, guess_safely, guess_tensors
 from simulations.external_app.recorded.originals import Truth
 from simulations.external_app.recorded.replies import Attackable, RecordingRequest, Replay
-from simulations.external_app.recorded.results import file_names, guess_tensors
 from simulations.external_app.study import AppResults, AppStudy
 from simulations.report.sections.recorded.analysis import RECORDED
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
@@ -50,10 +49,10 @@ SCENARIO = "recording"
 
 @dataclass(frozen=True)
 class PreparedRecording:
-    """A recording that can be attacked. The truth is kept apart: it is looked at when a guess is made.
+    """A recording that can be attacked. Attacks see nothing of the truth.
 
     Attributes:
-        asked: As asked.
+        asked: The request.
         replayed: The replies.
         attacks: In order; those that learn have learned.
         truth: (round, client) -> its true examples; empty without.
@@ -86,12 +85,7 @@ class PreparedRecording:
 
 
 class Owners(LocalGrid):
-    """Nodes in this process that score guesses as clients do; where there are no originals, their answers hold no score.
-
-    Args:
-        clients: How many there are.
-        num_classes: Of their data.
-    """
+    """Nodes in this process that score guesses as clients do; where there are no originals, their answers hold no score."""
 
     def __init__(self, clients: int, num_classes: int) -> None:
         super().__init__(clients)
@@ -115,14 +109,7 @@ class Owners(LocalGrid):
 
 
 class RecordedAuditor(Auditor):
-    """Runs attacks at once, in this process, and keeps every guess and its picture.
-
-    Args:
-        prepared: What is attacked.
-        results: Keeps what comes out.
-        owners: Score the guesses.
-        begin: Takes what begins, such as "round 3: DLG()".
-    """
+    """Runs attacks at once, in this process, and keeps every guess and its picture."""
 
     shows_training = True
 
@@ -218,7 +205,7 @@ def attack_rounds(prepared: PreparedRecording, results: AppResults, begin: Calla
         )
         seen = auditor.turn_to(replies)
         audit.attack(task, UPDATE, shared_tensors(auditor.observed[replies[0].client].model), None, seen)
-        results.tell_progress(finished=False)
+        results.keep_progress(finished=False)
 
 
 def _about(prepared: PreparedRecording, server_round: int, replies: Sequence[Attackable]) -> dict[str, Any]:

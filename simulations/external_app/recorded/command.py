@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from attacks.progress import watched
 from simulations.external_app.recorded import attack_file
 from simulations.external_app.recorded.attack_recording import prepare_recording, refuse_results, run_recording
+from simulations.external_app.recorded.known import doubts_of
 from simulations.external_app.recorded.replies import RecordingRequest
 from simulations.external_app.recorded.request import Request
 from simulations.forecast.preflight import require_folder
@@ -21,11 +22,11 @@ from simulations.report.sections.recorded.analysis import RECORDED
 from simulations.run_folder.rows import Row
 
 SECONDS_BETWEEN_LINES = 10.0
-"""Of progress, where nobody sees a bar."""
+"""Of progress, where the output is no terminal."""
 
 
 def attack_update(console: Console, request: Request, out: Path) -> bool:
-    """Attacks one update and tells how each attack ended; whether all failed.
+    """Attack one update and print the results; returns whether all attacks failed.
 
     Raises:
         ConfigError: Before any work, for what cannot be run.
@@ -40,13 +41,13 @@ def attack_update(console: Console, request: Request, out: Path) -> bool:
     with _shown(console) as begin:
         entries = attack_file.run(prepared, out, begin)
     for entry in entries:
-        console.print(_told(entry), markup=False, soft_wrap=True)
+        console.print(_ended(entry), markup=False, soft_wrap=True)
     console.print(f"results: {out / 'result.json'}", soft_wrap=True, markup=False)
     return all(entry["failure"] for entry in entries)
 
 
 def attack_recording(console: Console, asked: RecordingRequest, out: Path) -> bool:
-    """Attacks a recording and tells what could not be known and how each attack ended; whether all failed.
+    """Attack a recording and print the assumptions and the results; returns whether all attacks failed.
 
     Raises:
         ConfigError: Before any work, for what cannot be run.
@@ -58,7 +59,7 @@ def attack_recording(console: Console, asked: RecordingRequest, out: Path) -> bo
     out.mkdir(parents=True, exist_ok=True)
     replayed = prepared.replayed
     console.print(f"{len(replayed.attackable)} replies of {len(replayed.nodes)} nodes to attack", soft_wrap=True)
-    for doubt in attack_file.doubts_of(replayed.attackable[0].request, replayed.attackable[0].parsed):
+    for doubt in doubts_of(replayed.attackable[0].request, replayed.attackable[0].parsed):
         console.print(f"notice: {asked.request.model} {doubt}", markup=False, soft_wrap=True)
     for server_round, node, why in replayed.unusable:
         console.print(f"notice: round {server_round}, node {node}: {why}", markup=False, soft_wrap=True)
@@ -76,11 +77,7 @@ def attack_recording(console: Console, asked: RecordingRequest, out: Path) -> bo
 
 @contextmanager
 def _shown(console: Console) -> Iterator[Callable[[str], object]]:
-    """Shows which attack runs, how far its search is and how long that may take; plain lines where the output is no terminal.
-
-    Yields:
-        Takes the name of what begins.
-    """
+    """Shows which attack runs and how far it is, in plain lines where the output is no terminal; yields what takes its name."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         row, log = bar.add_task("reading", total=None), _Log()
@@ -102,10 +99,10 @@ def _shown(console: Console) -> Iterator[Callable[[str], object]]:
 
 
 class _Log:
-    """Now and then a line on how far a search is and how long it may take, for whoever reads a file."""
+    """Now and then a line on how far an attack is and how long it may take, where the output is no terminal."""
 
     def __init__(self) -> None:
-        self._since = self._told = time.monotonic()
+        self._since = self._printed = time.monotonic()
         self._before = 0
 
     def line(self, done: int, total: int) -> str:
@@ -114,9 +111,9 @@ class _Log:
         if done <= self._before:  # the next of several searches
             self._since = now
         self._before = done
-        if now - self._told < SECONDS_BETWEEN_LINES:
+        if now - self._printed < SECONDS_BETWEEN_LINES:
             return ""
-        self._told = now
+        self._printed = now
         return f"  step {done} of {total}, about {(now - self._since) / done * (total - done):.0f} s left"
 
 
@@ -126,7 +123,7 @@ def _scored(row: Row) -> str:
     return f"round {row.round}, {row.attack}: {shown}, {row.status}"
 
 
-def _told(entry: dict[str, Any]) -> str:
+def _ended(entry: dict[str, Any]) -> str:
     """One line on how an attack on a recorded update ended."""
     scores = ", ".join(
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {[round(v, 3) for v in value]}"

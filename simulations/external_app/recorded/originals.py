@@ -32,7 +32,7 @@ class Truth:
     Attributes:
         images: (N, C, H, W) in [0, 1].
         labels: (N,) int64, or None.
-        others: (M, C, H, W), what the true images are looked for among: other examples of their kind.
+        others: (M, C, H, W), other examples of the kind, for retrieval.
     """
 
     images: Tensor
@@ -78,14 +78,14 @@ class Truth:
 
 
 def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Tensor) -> dict[tuple[int, int], Truth]:
-    """(round, client) -> the true examples.
+    """(round, client) -> the true examples of attacked replies.
 
-    True images are looked for among those of the other replies and the auxiliary ones.
+    Retrieval looks for true images among those of the other replies and the auxiliary ones (M, C, H, W).
 
     Args:
         folder: Of ``round-0001-node-ID.safetensors``, or ``node-ID.safetensors`` where a node has the same images in all rounds.
         replies: That are attacked.
-        auxiliary: (M, C, H, W), maybe empty.
+        auxiliary: Maybe empty.
 
     Raises:
         ConfigError: When a file is missing or does not fit its reply.

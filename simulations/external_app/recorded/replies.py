@@ -1,4 +1,4 @@
-"""From replies of a recording to what attacks observe, and what had to be assumed on the way."""
+"""From the replies of a recording to observations of attacks, and the assumptions on the way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attacks import ClientUpdate
 from attacks.local_model import shared_tensors
 from clients.task.task import load_weights
-from simulations.external_app.recorded.attack_file import build, check_memory
+from simulations.external_app.recorded.known import build, check_memory
 from simulations.external_app.recorded.request import Parsed, Request, parse_request
 from simulations.external_app.recorded.update_files import model_tensors, resembles_differences
 from simulations.settings.errors import ConfigError
@@ -97,7 +97,7 @@ class Replay:
         attackable: In order of rounds.
         unusable: (round, node, why) of the others.
         nodes: Node ids; their places are the clients' numbers.
-        assumed: What nobody could know, and what was taken instead; each a sentence.
+        assumed: Sentences on what is not known, and what was taken instead.
     """
 
     attackable: Sequence[Attackable]
@@ -120,8 +120,8 @@ def replay(asked: RecordingRequest) -> Replay:
         nodes = sorted({reply.node for reply in replies})
         usable = [reply for reply in replies if not reply.unusable]
         if not usable:
-            told = "; ".join(sorted({reply.unusable for reply in replies})[:3]) or "no client replied"
-            raise ConfigError(f"{asked.request.update} holds no reply that can be attacked: {told}")
+            why = "; ".join(sorted({reply.unusable for reply in replies})[:3]) or "no client replied"
+            raise ConfigError(f"{asked.request.update} holds no reply that can be attacked: {why}")
         found, faulty = _sorted_out(usable, nodes, asked)
         largest = max(found, key=lambda one: one.request.num_examples)
         model = build(largest.request, largest.parsed)
@@ -135,9 +135,7 @@ def replay(asked: RecordingRequest) -> Replay:
 
 
 def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[str, Tensor]:
-    """Arrays as tensors by the model's own names: theirs, or, where names and model are strangers, in the model's order.
-
-    Apps that send lists of arrays, or whose model wraps this one, have other names; order and every shape must agree then.
+    """Arrays as tensors by the model's names: theirs or, where they are others and every shape agrees, in the model's order.
 
     Raises:
         ConfigError: When neither names nor order fit.
@@ -159,7 +157,7 @@ def assumptions(
         asked: The options.
         reply: The first of the replies.
         renamed: Names of arrays are not those of the model.
-        rates: Learning rates of all replies, in order, each once.
+        rates: Learning rates of all replies.
     """
     request = asked.request
     found = [
@@ -174,7 +172,7 @@ def assumptions(
         f"Whether {request.model} computes what the clients' model does: names and shapes agree, and no more was compared.",
         "Whether replies hold weights: weights were assumed; a reply that looks like a difference of weights is not attacked.",
     ]
-    found += _told_by_strategy(strategy_of(request.update), reply)
+    found += _ignored(strategy_of(request.update), reply)
     if not request.local_steps:
         found.append("How many local steps there were: counted from the local epochs, the batch size and the examples.")
     if not request.batch_size and not reply.number(*BATCHES):
@@ -182,8 +180,8 @@ def assumptions(
             f"How many examples a step saw: all of them in each of the {request.local_steps} local steps, for want of --batch-size."
         )
     if not request.learning_rate:
-        told = ", ".join(f"{rate:g}" for rate in rates) or reply.number(*RATES)
-        found.append(f"The learning rate: {told} was read from what the server sent or the app was set to.")
+        read = ", ".join(f"{rate:g}" for rate in rates) or reply.number(*RATES)
+        found.append(f"The learning rate: {read} was read from what the server sent or the app was set to.")
     if not request.num_examples:
         found.append("How many examples there were: the clients' own counts were believed.")
     if not request.mean or not request.std:
@@ -203,8 +201,8 @@ def assumptions(
     return found
 
 
-def _told_by_strategy(names: Sequence[str], reply: RecordedReply) -> list[str]:
-    """What the server's own strategy asks of clients, and the attacks do not reckon with."""
+def _ignored(names: Sequence[str], reply: RecordedReply) -> list[str]:
+    """What the server's own strategy asks of clients, and the attacks ignore."""
     found = []
     if (mu := reply.number("proximal-mu")) and mu > 0:
         found.append(
@@ -240,19 +238,15 @@ def _sorted_out(
 
 
 def _attackable(reply: RecordedReply, client: int, asked: RecordingRequest) -> Attackable:
-    """The reply with its numbers.
-
-    Raises:
-        ConfigError: When neither the command line nor the recording tells one of them.
-    """
-    request, told = asked.request, orders_in(reply.told, reply.settings)
+    """The reply with its numbers; an error where neither the command line nor the recording has one of them."""
+    request, read = asked.request, orders_in(reply.reported, reply.settings)
     examples = int(_known("--num-examples", request.num_examples, reply, EXAMPLES))
     rate = float(_known("--learning-rate", request.learning_rate, reply, RATES))
     orders = Orders(
         rate,
-        "as told by --learning-rate, the same in every round" if request.learning_rate else told.rate_source,
-        asked.local_epochs or told.local_epochs,
-        request.batch_size or told.batch_size,
+        "as --learning-rate says, the same in every round" if request.learning_rate else read.rate_source,
+        asked.local_epochs or read.local_epochs,
+        request.batch_size or read.batch_size,
     )
     if not (steps := request.local_steps or orders.steps(examples)):
         raise ConfigError(
@@ -263,13 +257,11 @@ def _attackable(reply: RecordedReply, client: int, asked: RecordingRequest) -> A
     return Attackable(reply, client, own, parse_request(own), orders.rate_source)
 
 
-def _known(option: str, given: float, reply: RecordedReply, names: Sequence[str]) -> float:
-    found = given or reply.number(*names)
+def _known(option: str, value: float, reply: RecordedReply, names: Sequence[str]) -> float:
+    found = value or reply.number(*names)
     if found is None or not 0 < found < math.inf:
-        told = " or ".join(map(repr, names))
-        raise ConfigError(
-            f"{reply.path} tells no {told} above 0{'' if found is None else f' ({found:g})'}; name {option}"
-        )
+        shown, what = "" if found is None else f" ({found:g})", " or ".join(map(repr, names))
+        raise ConfigError(f"{reply.path} tells no {what} above 0{shown}; name {option}")
     return found
 
 
@@ -290,10 +282,10 @@ def _names_fit(arrays: dict[str, Any], model: nn.Module) -> bool:
 
 
 def _refuse_options_of_files(request: Request) -> None:
-    for option, given in (
+    for option, value in (
         ("--weights", request.weights), ("--local", request.local), ("--labels", request.labels), ("--truth", request.truth)
     ):  # fmt: skip
-        if given:
+        if value:
             raise ConfigError(
                 f"{option} is for a single update, and {request.update} is a recording, which holds its weights; "
                 "true images go by --originals"

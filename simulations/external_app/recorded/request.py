@@ -1,9 +1,8 @@
-"""What ``fedveil attack`` is asked to do: its options as they were written, and the values that they stand for."""
+"""The options of ``fedveil attack``, and the values that they stand for."""
 
 from __future__ import annotations
 
 import math
-import typing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks import Attack, AttackError, Membership
+from attacks import Attack, Membership
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
+from simulations.external_app.recorded.guesses import guess_type, require_usable
 from simulations.settings.defaults import DEFAULT_ATTACKS
 from simulations.settings.errors import ConfigError
 from strategies.federated.observations import UPDATE
@@ -25,31 +25,10 @@ MAX_EXAMPLES = 1_000_000
 
 @dataclass(frozen=True)
 class Request:
-    """What ``fedveil attack`` was asked to do, as it was written; ``parse_request`` checks it.
+    """The options of ``fedveil attack``, as its help explains them, unchecked (``parse_request``).
 
-    Attributes:
-        update: File of name -> (local - global), or of local weights with ``local``.
-        model: Name of the model (see ``clients.models.classifiers``), with ``num_classes``, ``width`` and ``norm``.
-        input_shape: "C,H,W".
-        learning_rate: Of the client's SGD.
-        weights: File of the global weights; None: the model's initial ones, from ``seed``.
-        local: ``update`` holds weights after local training.
-        mean: Per channel, comma-separated; "" for 0.
-        std: Per channel, comma-separated; "" for 1.
-        num_examples: Examples that the update was computed on.
-        local_steps: Optimizer steps.
-        batch_size: Examples of a local step; 0 for all of them.
-        weight_decay: L2 coefficient.
-        momentum: Of the client's SGD, from 0, below 1.
-        nesterov: It looks ahead by its momentum.
-        labels: Known classes, comma-separated; "" for unknown.
-        eval_mode: The client computed its gradients in eval mode.
-        attacks: Text of the attacks, separated by ``;``.
-        auxiliary: Data set that the attacks may learn from; "" for none.
-        data_dir: Directory of its files.
-        defense: Text of the client's pipeline, which the server knows.
-        truth: File of the true images, for scores.
-        seed: Of the attacks, and of the initial weights.
+    ``update`` is a file of updates, or of local weights with ``local``. Without ``weights`` the model starts from the initial ones
+    of ``seed``. A ``batch_size`` of 0 stands for all examples, an empty text for the default or for nothing.
     """
 
     update: Path
@@ -128,24 +107,6 @@ def blaming(option: str) -> Iterator[None]:
         yield
     except (ValueError, RuntimeError, MemoryError) as error:
         raise ConfigError(f"{option}: {error}") from error
-
-
-def require_usable(attack: Attack[Any, Any], *, has_auxiliary: bool) -> None:
-    """Refuses an attack that one update, and the auxiliary data at hand, are not enough for.
-
-    Raises:
-        AttackError: Saying what it needs.
-    """
-    if attack.observes_history:
-        raise AttackError(f"{attack} needs a client's updates of several rounds, and one was given; use `fedveil run`")
-    if attack.needs_auxiliary and not has_auxiliary:
-        raise AttackError(f"{attack} learns from auxiliary data; name a data set (--auxiliary), or pass knowledge")
-
-
-def guess_type(attack: Attack[Any, Any]) -> Any:
-    """The class of an attack's guesses, as its own class declares it: ``Labels`` for an ``Attack[ClientUpdate, Labels]``."""
-    bases = getattr(type(attack), "__orig_bases__", ())
-    return next(types[1] for base in bases if len(types := typing.get_args(base)) == 2)
 
 
 def _check_numbers(request: Request) -> None:

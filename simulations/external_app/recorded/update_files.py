@@ -1,4 +1,4 @@
-"""The safetensors files around one recorded update: read, and checked against the model before anything uses them."""
+"""The safetensors files of one recorded update, checked against the model."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ def load_global_weights(model: nn.Module, path: Path) -> list[str]:
 def read_update(model: nn.Module, path: Path, *, local: bool) -> Update:
     """Name -> (local - global) of every parameter, and of the floating-point buffers that the file holds; float32.
 
-    Args:
-        model: Holds the global weights.
-        path: The file.
-        local: It holds the local weights, not their difference.
+    The model holds the global weights; with ``local``, the file holds the local ones, not their difference.
 
     Raises:
         ConfigError: When names, shapes or values do not fit the model, and when no parameter has changed.
@@ -48,11 +45,8 @@ def read_update(model: nn.Module, path: Path, *, local: bool) -> Update:
         start = shared_tensors(model)
         found = {name: value - start[name] for name, value in found.items()}
     if not any(found[name].any() for name, _ in model.named_parameters()):
-        why = (
-            "the local weights equal the global ones; allowed: weights after local training"
-            if local
-            else "every value is 0; allowed: local - global weights of a client that trained"
-        )
+        equal = "the local weights equal the global ones; allowed: weights after local training"
+        why = equal if local else "every value is 0; allowed: local - global weights of a client that trained"
         raise ConfigError(f"UPDATE: {path} holds no update: {why}")
     return found
 
@@ -66,13 +60,9 @@ def resembles_weights(update: Update, model: nn.Module) -> bool:
 
 
 def resembles_differences(came: Update, sent: Update) -> bool:
-    """Whether what a client sent back is no weights but their change: far shorter than what it was sent, and pointing elsewhere.
+    """Whether a reply holds no weights but their change: far shorter than what was sent, and pointing elsewhere.
 
     Weights that training merely shrank point where they did before.
-
-    Args:
-        came: Tensors of the reply.
-        sent: Tensors that it answers, by the same names.
     """
     a, b = (torch.cat([tensors[name].flatten() for name in sent]).double() for tensors in (came, sent))
     short = float(a.norm()) < 0.5 * float(b.norm())
@@ -96,9 +86,8 @@ def read_truth(
             f"{option}: images are {images.dtype} {tuple(images.shape)}; allowed: floating point {expected}"
         )
     if not (images.min() >= 0 and images.max() <= 1):  # A NaN is neither.
-        raise ConfigError(
-            f"{option}: images run from {images.min():g} to {images.max():g}; allowed: 0 to 1, before normalisation"
-        )
+        low, high = images.min(), images.max()
+        raise ConfigError(f"{option}: images run from {low:g} to {high:g}; allowed: 0 to 1, before normalisation")
     truth = {"images": images.float()}
     if "labels" in found:
         truth["labels"] = _checked_labels(found["labels"], num_examples, num_classes, option)
@@ -133,13 +122,8 @@ def _read(option: str, path: Path) -> dict[str, Tensor]:
 def model_tensors(where: str, found: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """Tensors as float32: every parameter of the model, and any of its floating-point buffers.
 
-    Args:
-        where: They come from; errors begin with it.
-        found: By name.
-        model: Whose they must be.
-
     Raises:
-        ConfigError: When a parameter is missing, or names, shapes or values do not fit.
+        ConfigError: Beginning with ``where``, when a parameter is missing, or names, shapes or values do not fit.
     """
     parameters = dict(model.named_parameters())
     own = parameters | dict(model.named_buffers())

@@ -156,8 +156,8 @@ def test_a_preview_in_which_no_attack_ran_claims_nothing_of_attacks(tmp_path: Pa
 
 
 def test_a_preview_names_the_attacks_that_ran_beside_those_that_did_not(tmp_path: Path) -> None:
-    assert Preview(tmp_path, ("A()",), ("B(): why",)).told == "Attacks that ran: A()."
-    assert Preview(tmp_path).told.startswith("No attack ran (there is none for these defences)")
+    assert Preview(tmp_path, ("A()",), ("B(): why",)).summary == "Attacks that ran: A()."
+    assert Preview(tmp_path).summary.startswith("No attack ran (there is none for these defences)")
 
 
 @pytest.mark.parametrize(

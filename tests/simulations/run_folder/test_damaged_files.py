@@ -109,13 +109,13 @@ def test_policies_that_cannot_be_read_are_refused(tmp_path: Path, text: str) -> 
 def test_a_search_whose_settings_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "search.json").write_text(text)
     code, told = command("search", "--resume", tmp_path)
-    assert (code, "holds no search (search.json)" in told) == (2, True)
+    assert (code, f"{tmp_path / 'search.json'} is damaged" in told) == (2, True)
 
 
 def test_scores_that_are_nested_too_deep_are_refused(tmp_path: Path) -> None:
     SearchFolder.create(tmp_path / "s", Search()).close()
     (tmp_path / "s" / "scores.jsonl").write_text(hostile.BOMB + "\n")
-    with pytest.raises(ConfigError, match=r"line 1 of scores\.jsonl is no score of a policy"):
+    with pytest.raises(ConfigError, match=r"scores\.jsonl is damaged: none of its lines can be read"):
         SearchFolder.resume(tmp_path / "s")
 
 

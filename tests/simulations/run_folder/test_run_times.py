@@ -6,7 +6,6 @@ from pathlib import Path
 
 from simulations.experiment.experiment import Experiment
 from simulations.run_folder.run_directory import RunDirectory
-from simulations.run_folder.run_times import RunTimes
 
 
 def written(path: Path, experiment: Experiment) -> dict[str, object]:
@@ -29,9 +28,3 @@ def test_a_resumed_run_keeps_its_start_and_adds_its_seconds(tmp_path: Path) -> N
     again = written(tmp_path / "run", Experiment.of(output_dir=str(tmp_path / "run"), resume=True))
     assert again["started"] == "2020-01-01 00:00 UTC"
     assert 1000 <= float(str(again["seconds"])) < 1000 + 600
-
-
-def test_a_run_of_an_earlier_version_names_no_start() -> None:
-    assert RunTimes.resumed({"seconds": 3}).started == "unknown"
-    assert RunTimes.resumed({"seconds": 3}).before == 3
-    assert RunTimes.resumed({"started": "x", "seconds": "soon"}).before == 0

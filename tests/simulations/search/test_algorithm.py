@@ -104,7 +104,7 @@ def test_two_processes_score_the_same(whole: Whole) -> None:
     """Of whole searches that end alike see the one that is killed and taken up again in a process of its own."""
     known = {one.policy: one.scores for one in whole[1].of(SINGLE)[:6]}
     about, several = (SMALL, whole[1].weights()), replace(SMALL, workers=2)
-    found = dict(score_all(Scorer, about, list(known), None, several))
+    found = dict(score_all(about, list(known), None, several))
     assert {policy: replace(scores, seconds=0.0) for policy, scores in found.items()} == {
         policy: replace(scores, seconds=0.0) for policy, scores in known.items()
     }

@@ -22,7 +22,7 @@ def start(monkeypatch: pytest.MonkeyPatch, search: Search, raised: Exception) ->
 
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(ConfigError) as caught:
-        list(score_all(object, (), [(1,), (2,)], None, search))
+        list(score_all((), [(1,), (2,)], None, search))
     return asked, str(caught.value)
 
 

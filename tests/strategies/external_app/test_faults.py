@@ -80,9 +80,9 @@ def test_numbers_that_nobody_told_are_not_made_up(tmp_path: Path) -> None:
     assert inferred(rows, "update") == set()
     assert inferred(rows, "probe") == {8}
     (why,) = [row["message"] for row in rows if row["metric"] == "client"]
-    assert "nobody told local-epochs and batch-size" in why
+    assert "local-epochs and batch-size are unknown" in why
     config = json.loads((tmp_path / "out" / "config.json").read_text())["config"]
-    assert config["local-epochs"] == "not told"
+    assert config["local-epochs"] == "not reported"
 
 
 def test_a_loss_that_attacks_do_not_know_is_on_the_card(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_each_client_tells_how_far_its_reply_is_from_the_step(tmp_path: Path, ca
     if case == "as assumed":
         assert max(found.values()) < 1e-3
         assert "is as assumed" in page
-        assert "by the clients' own word their replies are such a step on the images of data" in caveats[0]
+        assert "as the clients report, their replies are such a step on the images of data" in caveats[0]
         assert len(caveats) == 1
     else:
         assert min(found.values()) > 0.1

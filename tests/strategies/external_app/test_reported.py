@@ -117,7 +117,7 @@ def test_a_node_that_trains_at_another_rate_is_left_out(tmp_path: Path) -> None:
     rows = run(tmp_path / "out", an_app(), Uneven(fraction_evaluate=0.0))
     assert {row["n"] for row in attacked(rows, "training update") if row["metric"] == "label-accuracy"} == {1}
     (why,) = [row["message"] for row in rows if row["metric"] == "client"]
-    assert why == "train: 1 of 2 nodes were told to train in another way than the first; left out"
+    assert why == "train: 1 of 2 nodes train by other settings than the first; left out"
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -222,7 +222,7 @@ def test_what_is_taken_for_granted_of_the_training_is_said_on_cards_and_page(tmp
     for kind in ("one-step probe", "training update"):
         card = attacked(rows, kind)[0]["setting"]
         assert card["training"].startswith(training)
-        assert "no augmentation; loss as told or by default" in card["training"]
+        assert "no augmentation; loss as reported or by default" in card["training"]
         assert "what the app and its mods draw in training is theirs" in card["randomness"]
         assert "as its owner told" not in str(card), "its owner told nothing"
     assert UNCHECKED in attacked(rows, "training update")[0]["setting"]["caveats"]

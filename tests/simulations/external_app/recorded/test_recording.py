@@ -384,7 +384,7 @@ def test_where_the_learning_rate_comes_from_is_on_the_card(tmp_path: Path) -> No
         assert result.exit_code == 0, result.output
         rows = [row for row in read_lines(tmp_path / name / "rows.jsonl") if row["attack"] == "LabelInference()"]
         told[name] = {row["setting"]["learning_rate"] for row in rows}
-    assert told == {"round": {OF_ROUND}, "option": {"as told by --learning-rate, the same in every round"}}
+    assert told == {"round": {OF_ROUND}, "option": {"as --learning-rate says, the same in every round"}}
     for file in (folder / "round-0001").glob("*.json"):
         file.write_text(file.read_text().replace('"lr"', '"rate"'))
     about = json.loads((folder / "recording.json").read_text())

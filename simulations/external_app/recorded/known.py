@@ -1,0 +1,127 @@
+"""What the server knows beside a recorded update: the model, and data that attacks learn from, none of them true images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks import Attack, AttackError, Knowledge
+from attacks.gradient.trial_gradients.memory import fitting_trials
+from attacks.spec import stages_of
+from clients.data.datasets import load_dataset, to_float
+from clients.data.images import MissingDataError
+from clients.models.classifiers import build_model
+from clients.scoring.same_images import KnownImages
+from defenses.base import Batch
+from defenses.random_draws import generator_for
+from simulations.external_app.recorded.request import Parsed, Request, blaming
+from simulations.external_app.recorded.update_files import few, load_global_weights
+from simulations.runtime.own_code_trials import try_dataset, try_model
+from simulations.settings.errors import ConfigError
+
+
+def doubts_of(request: Request, parsed: Parsed) -> Sequence[str]:
+    """What an own model does that changes what numbers mean, one clause each; it is tried in a child process, once.
+
+    Raises:
+        ConfigError: When it does not work there.
+    """
+    return try_model("--model", request.model, request.num_classes, parsed.input_shape, request.width, request.norm)
+
+
+def build(request: Request, parsed: Parsed) -> nn.Module:
+    """The model that a request names, with the initial weights of its seed.
+
+    Raises:
+        ConfigError: When there is none of that name, or it cannot be built so.
+    """
+    doubts_of(request, parsed)
+    try:
+        return build_model(
+            request.model, num_classes=request.num_classes, input_shape=parsed.input_shape, width=request.width,
+            norm=request.norm, seed=request.seed,
+        )  # fmt: skip
+    except ValueError as error:
+        raise ConfigError(f"--model {request.model}: {error}") from error
+    except (RuntimeError, MemoryError) as error:  # of torch, such as an allocation that cannot be served
+        raise ConfigError(
+            f"--model {request.model} cannot be built for --input-shape {request.input_shape}: {error}"
+        ) from error
+
+
+def load_start(model: nn.Module, request: Request) -> list[str]:
+    """Loads the global weights; returns what had to be assumed about them."""
+    if request.weights is None:
+        return [
+            f"without --weights, the client is assumed to have started from the initial weights of seed {request.seed}"
+        ]
+    absent = load_global_weights(model, request.weights)
+    return [f"{request.weights} lacks {few(absent)}: the model's own initial values stand in"] if absent else []
+
+
+def check_memory(model: nn.Module, request: Request, parsed: Parsed) -> None:
+    """Refuses inversions of which not even one trial fits into memory."""
+    for attack in parsed.attacks:
+        most = getattr(stages_of(attack)[0], "max_images", 1)
+        with blaming(f"--attack {attack} on --model {request.model} for --input-shape {request.input_shape}"):
+            fitting_trials(model, parsed.input_shape, min(request.num_examples, most))
+
+
+def knowledge_of(request: Request, parsed: Parsed) -> Knowledge:
+    """Auxiliary data and the defence; an empty batch without auxiliary data."""
+    shape, classes = parsed.input_shape, request.num_classes
+    batch = Batch(torch.zeros(0, *shape), torch.zeros(0, classes))
+    if request.auxiliary:
+        size = shape[1] if shape[1] == shape[2] else 0
+        try_dataset("--auxiliary", request.auxiliary)
+        with blaming("--auxiliary"):
+            try:
+                data = load_dataset(request.auxiliary, data_dir=request.data_dir, image_size=size)
+            except MissingDataError as error:
+                raise MissingDataError(error.found, "--data-dir") from error
+        if data.multi_label:
+            raise ConfigError(
+                f"--auxiliary {request.auxiliary} has several labels for each image; the model tells classes apart"
+            )
+        if data.input_shape != shape or data.num_classes != classes:
+            raise ConfigError(
+                f"--auxiliary {request.auxiliary} has {data.num_classes} classes of images {data.input_shape}; the model has "
+                f"{classes} and {shape}"
+            )
+        batch = Batch(to_float(data.train.images[:]), F.one_hot(data.train.labels, classes).float())
+
+    def train(_: Batch, __: int) -> nn.Module:
+        raise AttackError(
+            "how the client trains is not known for a recorded update; audit this attack with `fedveil run`"
+        )
+
+    return Knowledge(batch, parsed.pipeline, parsed.mean, parsed.std, train)
+
+
+def without_truth(knowledge: Knowledge, truth: Tensor, name: str) -> tuple[Knowledge, list[str]]:
+    """The auxiliary examples, of data of that name, that are no true image (N, C, H, W), and a sentence on how many are.
+
+    Raises:
+        ConfigError: When nothing is left of them.
+    """
+    known = KnownImages(truth)
+    kept = torch.tensor([image not in known for image in knowledge.auxiliary.images], dtype=torch.bool)
+    if kept.all():  # as where there are none
+        return knowledge, []
+    lost = int((~kept).sum())
+    if not kept.any():
+        raise ConfigError(f"--auxiliary {name} holds nothing but true images; allowed: data that are not the clients'")
+    own = knowledge.auxiliary
+    which = f"{lost} of the {len(kept)} images of --auxiliary {name}"
+    sentence = f"{which} are true images: they were left out of what attacks learn from."
+    return replace(knowledge, auxiliary=Batch(own.images[kept], own.targets[kept])), [sentence]
+
+
+def fit(attack: Attack[Any, Any], seed: int, knowledge: Knowledge) -> Attack[Any, Any]:
+    """The attack once it has learned from what the server knows."""
+    return attack.fit(knowledge, generator_for("attack", seed, repr(attack), "fit"))
