@@ -20,7 +20,7 @@ def check_attribute_attacks(experiment: Experiment, kind: Kind) -> None:
     Raises:
         ConfigError: Naming the setting.
     """
-    if not experiment.chosen_attacks(kind):
+    if not experiment.attacks[kind]:
         return
     told = f"{ATTRIBUTE_SETTING} is {experiment.attribute_attacks!r}"  # type: ignore[attr-defined]
     require_attribute(experiment, told, f"{ATTRIBUTE_SETTING} = ''")

@@ -37,14 +37,14 @@ def check_settings(experiment: InferenceExperiment) -> None:
             f"auxiliary-fraction is {experiment.auxiliary_fraction:g}; allowed with scenario = {name!r}: above 0, as the "
             "server trains the model on these images"
         )
-    attacked, on = experiment.attacked_rounds(), [kind for kind in KINDS if experiment.chosen_attacks(kind)]
+    attacked, on = experiment.attacked_rounds, [kind for kind in KINDS if experiment.attacks[kind]]
     if attacked and attacked[-1] <= experiment.rounds and on:
         raise ConfigError(
             f"attack-rounds is {experiment.attack_rounds!r}, and queries are attacked once all are answered: add final, or set "
             f"{' and '.join(kind.setting for kind in on)} = ''"
         )
     check_attribute_attacks(experiment, ATTRIBUTE)
-    for pipeline in experiment.pipelines():
+    for pipeline in experiment.pipelines:
         _check_pipeline(pipeline, name)
         if pipeline.needs_adversary:
             why = f"defenses: {pipeline} learns from an adversary of a sensitive attribute"

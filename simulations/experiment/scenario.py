@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
@@ -33,7 +33,8 @@ class Schedule(Protocol):
     def rounds(self) -> int:
         """Rounds of training."""
 
-    def attacked_rounds(self) -> list[int]:
+    @property
+    def attacked_rounds(self) -> tuple[int, ...]:
         """Numbers of the attacked rounds, in order; ``rounds + 1`` is the model after the last one."""
 
 
@@ -68,8 +69,6 @@ class Scenario(ABC, Generic[E]):
         labels: Values of the setting ``labels``, the usual one first.
         reads_tables: Examples may be rows of a table; else they are images.
         takes_many_labels: Examples may have several labels each; else they have one class.
-        usual: Key -> value where nobody sets it, in place of the default of all scenarios, which would be refused here.
-        usual_on_tables: Likewise where examples are rows of a table; over ``usual``.
     """
 
     name: ClassVar[str]
@@ -79,8 +78,6 @@ class Scenario(ABC, Generic[E]):
     labels: ClassVar[tuple[str, ...]]
     reads_tables: ClassVar[bool] = False
     takes_many_labels: ClassVar[bool] = False
-    usual: ClassVar[Mapping[str, Any]] = {}
-    usual_on_tables: ClassVar[Mapping[str, Any]] = {}
 
     @abstractmethod
     def check(self, experiment: E) -> None:
@@ -142,7 +139,7 @@ class Scenario(ABC, Generic[E]):
 
     def phases_behind(self, experiment: E) -> int:
         """Phases behind the last round, in which nothing is trained (``Rounds.observe_final``): here one, where it is attacked."""
-        return int(any(at > experiment.rounds for at in experiment.attacked_rounds()))
+        return int(any(at > experiment.rounds for at in experiment.attacked_rounds))
 
     def trains_on_server(self) -> bool:
         """Whether one process trains on everybody's images, and holds them as floats."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
-from clients.task.task import Plan, WholeModelPlan
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.known_names import require_model
 from simulations.settings.errors import ConfigError
@@ -19,8 +18,9 @@ class WholeModelExperiment(WholeModelSettings, Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.milestones()
+        _ = self.milestones
 
+    @cached_property
     def milestones(self) -> tuple[int, ...]:
         """Rounds after which the learning rate falls, ascending.
 
@@ -43,8 +43,3 @@ class WholeModelExperiment(WholeModelSettings, Experiment):
             raise ConfigError(
                 f"auxiliary-data is {self.auxiliary_data!r}; allowed with scenario = {self.scenario!r}: 'held-out'"
             )
-
-    def plan(self, pipeline: Pipeline) -> Plan:
-        """What the run fixes for the clients of a pipeline."""
-        plan = super().plan(pipeline)
-        return replace(plan, milestones=self.milestones()) if isinstance(plan, WholeModelPlan) else plan

@@ -14,7 +14,6 @@ from clients.data.images import ImageData, ImageDataset, StoredImages
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES, Plan
 from clients.training.step_cost import StepCost, measure_step
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
 from simulations.forecast.notices import idle_defenses
@@ -48,16 +47,16 @@ def check_memory(experiment: Experiment, data: ImageDataset) -> None:
     Raises:
         ConfigError: With what to change.
     """
-    plan, limit = experiment.plan(Pipeline()), experiment.image_memory * GIB
+    plan, limit = experiment.plan(), experiment.image_memory * GIB
     if experiment.crop_padding >= min(data.input_shape[1:]):
         raise ConfigError(
             f"crop-padding is {experiment.crop_padding}; allowed: below {min(data.input_shape[1:])}, the images' side, or a "
             "crop may be black"
         )
     attacked = any(
-        experiment.attacks_on(pipeline, kind) for pipeline in experiment.pipelines() for kind in experiment.kinds
+        experiment.attacks_on(pipeline, kind) for pipeline in experiment.pipelines for kind in experiment.kinds
     )
-    if attacked and experiment.attacked_rounds():
+    if attacked and experiment.attacked_rounds:
         try:
             Auxiliary(plan).check()
         except ValueError as error:
@@ -77,7 +76,7 @@ def check_memory(experiment: Experiment, data: ImageDataset) -> None:
 
 def shares(experiment: Experiment, data: ImageDataset) -> tuple[int, int]:
     """Training and test examples of a client, about: an even partition is assumed."""
-    held = len(Auxiliary(experiment.plan(Pipeline())).held_out(data.train.strata()))
+    held = len(Auxiliary(experiment.plan()).held_out(data.train.strata()))
     clients = experiment.num_clients
     return (len(data.train) - held) // clients, len(data.test) // clients
 
@@ -90,7 +89,7 @@ def describe(experiment: Experiment, step: Step, needs: object) -> Iterator[str]
         step: As ``measure_step_of`` found it.
         needs: What is told of memory.
     """
-    plan = experiment.plan(Pipeline())
+    plan = experiment.plan()
     data = plan.load_data()
     plan = replace(plan, card=DataCard.of(data))
     yield f"data:       {experiment.dataset}, {_told('train', data.train)}; {_told('test', data.test)}"
@@ -103,13 +102,13 @@ def describe(experiment: Experiment, step: Step, needs: object) -> Iterator[str]
         f"{size_told(step.peak(experiment.probe_images))}, without a defence"
     )
     yield f"memory:     {needs}"
-    names = [str(pipeline) or "no defence" for pipeline in experiment.pipelines()]
+    names = [str(pipeline) or "no defence" for pipeline in experiment.pipelines]
     yield f"pipelines:  {len(names)}, each for {experiment.rounds} rounds: {'; '.join(names)}"
     yield from (f"warning:    {why}" for why in idle_defenses(experiment, plan.data_card()))
-    rounds = experiment.attacked_rounds()
+    rounds = experiment.attacked_rounds
     chosen = {
         repr(attack): None
-        for pipeline in experiment.pipelines()
+        for pipeline in experiment.pipelines
         for kind in experiment.kinds
         for attack in experiment.attacks_on(pipeline, kind)
     }
@@ -118,7 +117,7 @@ def describe(experiment: Experiment, step: Step, needs: object) -> Iterator[str]
 
 def measure_step_of(experiment: Experiment, data: ImageDataset) -> Step:
     """``measure`` of an experiment without a defence."""
-    return measure(replace(experiment.plan(Pipeline()), card=DataCard.of(data)))
+    return measure(experiment.plan(card=DataCard.of(data)))
 
 
 def measure(plan: Plan) -> Step:

@@ -11,7 +11,6 @@ from clients.data.images import ImageDataset, StoredImages
 from clients.process.machine import memory_of_machine
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
 from simulations.forecast.dry_run import GIB, Step, shares, size_told
@@ -74,7 +73,7 @@ def needs_of(
         workers: Client processes that run at the same time.
         in_process: Clients answer in the server's process.
     """
-    attacked = bool(experiment.attacked_rounds())
+    attacked = bool(experiment.attacked_rounds)
     attackers = experiment.attack_workers if attacked else 0
     processes = 1 + attackers + (0 if in_process else workers + 1)  # the command that waits has imported torch, too
     server = scenario(experiment.scenario).trains_on_server()
@@ -90,10 +89,10 @@ def needs_of(
 
 def images_held(experiment: Experiment, data: ImageDataset, processes: int, workers: int, attackers: int) -> float:
     """Bytes of images in all processes together."""
-    plain = experiment.plan(Pipeline())
+    plain = experiment.plan()
     held = sum(part_size(part) for part in (data.train, data.test))
     share = shares(experiment, data)[0] * math.prod(data.input_shape) * FLOAT_BYTES
-    once = any(pipeline.protects_once for pipeline in experiment.pipelines()) and not plain.augments
+    once = any(pipeline.protects_once for pipeline in experiment.pipelines) and not plain.augments
     fits = share <= experiment.image_memory * GIB
     kept = share * min(experiment.num_clients, MOST_KEPT) if once and fits else 0
     uploaded = share * experiment.num_clients if scenario(experiment.scenario).trains_on_server() else 0
@@ -103,7 +102,7 @@ def images_held(experiment: Experiment, data: ImageDataset, processes: int, work
 def protection_held(experiment: Experiment, data: ImageDataset) -> float:
     """Bytes that the defences of one client hold at once beside a batch of images; those of the pipeline that holds the most."""
     batch = experiment.batch_size * math.prod(data.input_shape) * FLOAT_BYTES
-    return max((pipeline.copies for pipeline in experiment.pipelines()), default=0) * batch
+    return max((pipeline.copies for pipeline in experiment.pipelines), default=0) * batch
 
 
 def part_size(part: object) -> int:

@@ -25,8 +25,8 @@ def huge_numbers(experiment: Experiment) -> list[str]:
         for spec in fields(experiment)
         if _is_huge(spec.name, getattr(experiment, spec.name))
     ]
-    parts: list[Any] = [part for pipeline in experiment.pipelines() for part in pipeline.defenses]
-    for pipeline in experiment.pipelines():
+    parts: list[Any] = [part for pipeline in experiment.pipelines for part in pipeline.defenses]
+    for pipeline in experiment.pipelines:
         for kind in experiment.kinds:
             parts += [stage for attack in experiment.attacks_on(pipeline, kind) for stage in stages_of(attack)]
     for text, part in {repr(part): part for part in parts}.items():
@@ -50,9 +50,9 @@ def _is_huge(name: str, value: object) -> bool:
 
 def too_few_images(experiment: Experiment, num_clients: int) -> str:
     """A warning where a round attacks too few images for a verdict, or ""."""
-    asked = any(experiment.chosen_attacks(kind) for kind in experiment.kinds if kind.chosen)
+    asked = any(experiment.attacks[kind] for kind in experiment.kinds if kind.chosen)
     count = num_clients * experiment.probe_targets * experiment.probe_images
-    if not asked or not experiment.attacked_rounds() or count >= LEAST_IMAGES:
+    if not asked or not experiment.attacked_rounds or count >= LEAST_IMAGES:
         return ""
     return (
         f"each attacked round has {count} image{'' if count == 1 else 's'} ({num_clients} clients, probe-targets = "
@@ -63,5 +63,5 @@ def too_few_images(experiment: Experiment, num_clients: int) -> str:
 
 def idle_defenses(experiment: Experiment, card: DataCard) -> list[str]:
     """Why defences of the run do nothing to its images, one clause each: the run goes on, and says so."""
-    found = (why for pipeline in experiment.pipelines() for why in pipeline.idle(*card.input_shape[1:]))
+    found = (why for pipeline in experiment.pipelines for why in pipeline.idle(*card.input_shape[1:]))
     return list(dict.fromkeys(found))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from clients.data.card import DataCard
 from clients.data.images import ImageDataset
 from clients.models.fits import TooLargeError, is_usual
 from clients.process.machine import memory_of_machine
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.forecast.dry_run import Step, measure, size_told
 from simulations.forecast.memory_needs import check_needs, needs_of
@@ -67,7 +65,7 @@ def outlined_step(experiment: Experiment, data: ImageDataset) -> Step | None:
     Raises:
         ConfigError: When this machine could not hold the model.
     """
-    plan = replace(experiment.plan(Pipeline()), card=DataCard.of(data))
+    plan = experiment.plan(card=DataCard.of(data))
     try:
         with torch.device("meta"), _LinearAttention():
             return measure(plan)

@@ -14,7 +14,6 @@ from clients.data.datasets import reads_data_dir
 from clients.data.images import ImageDataset
 from clients.models.library import ImageSizeError
 from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
 from simulations.forecast.dry_run import check_memory, shares
@@ -62,7 +61,7 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
     _check_counts(experiment, data)
     doubts = _doubts(experiment, DataCard.of(data))
     check_outline(experiment, data)
-    for pipeline in experiment.pipelines():
+    for pipeline in experiment.pipelines:
         if pipeline.needs_group_norm and experiment.norm == "batch":
             tell(f"notice: {pipeline} needs gradients per example: BatchNorm is replaced by GroupNorm")
         try:
@@ -80,7 +79,7 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
     experiment.check_images(data.input_shape)
     check_memory(experiment, data)
     try:
-        dealt(experiment.plan(Pipeline()), experiment, data, experiment.num_clients)
+        dealt(experiment.plan(), experiment, data, experiment.num_clients)
     except ValueError as error:
         raise ConfigError(f"partition: {error}") from error
     for warning in filter(
@@ -104,7 +103,7 @@ def _doubts(experiment: Experiment, card: DataCard) -> list[str]:
     name = experiment.model
     step = experiment.width, experiment.norm, experiment.batch_size
     found = try_model("model", name, card.num_classes, card.input_shape, *step)
-    for pipeline in experiment.pipelines():
+    for pipeline in experiment.pipelines:
         if pipeline.needs_group_norm and MIXES_IN_TRAINING in found:
             raise ConfigError(
                 f"model: {name} {MIXES_IN_TRAINING}. {pipeline} needs the gradient of each example alone: its guarantee would not "
@@ -115,7 +114,7 @@ def _doubts(experiment: Experiment, card: DataCard) -> list[str]:
 
 def _loaded(experiment: Experiment) -> ImageDataset:
     try:
-        return experiment.plan(Pipeline()).load_data()
+        return experiment.plan().load_data()
     except ConfigError:
         raise
     except (ValueError, OSError) as error:
@@ -126,7 +125,7 @@ def _loaded(experiment: Experiment) -> ImageDataset:
 
 def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
     """Refuses more of anything than there are examples, before a model is tried on so many."""
-    if not experiment.attacks_at_all():
+    if experiment.attacked_rounds and not any(experiment.attacks.values()):
         keys = ", ".join(dict.fromkeys(kind.setting for kind in experiment.kinds))
         raise ConfigError(
             f"attack-rounds is {experiment.attack_rounds!r}, and no attacks are named ({keys}): name some, or set "
@@ -139,7 +138,7 @@ def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
             "two or more classes, which a classifier tells apart (or a larger train-limit)"
         )
     share, tested = shares(experiment, data)
-    held = len(Auxiliary(experiment.plan(Pipeline())).held_out(data.train.strata()))
+    held = len(Auxiliary(experiment.plan()).held_out(data.train.strata()))
     if min(share, tested) < 1:
         raise ConfigError(
             f"num-clients is {experiment.num_clients}: {experiment.num_clients} clients share {len(data.train)} training examples, "

@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.console import Console
 
-from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
 from simulations.console.command_line import errors, fail
 from simulations.experiment.experiment import Experiment
@@ -69,7 +68,7 @@ class Asked:
         clients = self.cpus_per_client * (
             1 if self.in_process else workers_of(experiment.num_clients, self.cpus_per_client)
         )
-        return clients + (experiment.attack_workers if experiment.attacked_rounds() else 0)
+        return clients + (experiment.attack_workers if experiment.attacked_rounds else 0)
 
     def _tracked(self, console: Console, experiment: Experiment, code: int) -> int:
         if code not in (0, EXIT_ATTACKS_FAILED):
@@ -141,7 +140,7 @@ def _estimate(experiment: Experiment, asked: Asked, tell: Callable[[str], None],
         ConfigError: When it needs more memory than there is.
     """
     workers = workers_of(experiment.num_clients, asked.cpus_per_client)
-    data = experiment.plan(Pipeline()).load_data()
+    data = experiment.plan().load_data()
     step = measure_step_of(experiment, data)
     needs = needs_of(experiment, data, step, workers, in_process=asked.in_process)
     for line in describe(experiment, step, needs) if dry_run else [f"memory: {needs}"]:

@@ -28,7 +28,7 @@ def follow(console: Console, process: subprocess.Popen[bytes], experiment: Exper
         experiment: What it runs.
         begin: Bytes of its log that are of an earlier start.
     """
-    pipelines = [str(pipeline) or "no defence" for pipeline in experiment.pipelines()]
+    pipelines = [str(pipeline) or "no defence" for pipeline in experiment.pipelines]
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     shown: tuple[Any, ...] = ()
     log = Path(experiment.output_dir) / "flower.log"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -35,10 +35,6 @@ from strategies.federated.observations import ACTIVE, AGGREGATE, KINDS, PROBE, P
 @dataclass(frozen=True)
 class FederatedExperiment(FederatedSettings, WholeModelExperiment):
     """The settings of federated learning."""
-
-    def plan(self, pipeline: Pipeline) -> FederatedPlan:
-        """What the run fixes for the clients of a pipeline."""
-        return FederatedPlan.narrow(super().plan(pipeline))
 
 
 class FederatedRounds:
@@ -98,7 +94,7 @@ class Federated(Scenario[FederatedExperiment]):
         experiment.check_whole_model()
         check_attribute_attacks(experiment, PROBE_ATTRIBUTE)
         check_aggregates(experiment)
-        for pipeline in experiment.pipelines():
+        for pipeline in experiment.pipelines:
             for defense in pipeline.defenses:
                 if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
                     raise ConfigError(
@@ -111,8 +107,8 @@ class Federated(Scenario[FederatedExperiment]):
         Raises:
             ConfigError: When one of them cannot.
         """
-        model = replace(experiment.plan(pipeline), card=card).build_model()
-        if experiment.probe_mode == "train" and experiment.chosen_attacks(PROBE) and experiment.attacked_rounds():
+        model = experiment.plan(pipeline, card=card).build_model()
+        if experiment.probe_mode == "train" and experiment.attacks[PROBE] and experiment.attacked_rounds:
             _try_probe(model, experiment.probe_images, card)
         for defense in pipeline.defenses:
             if isinstance(defense, TrainingDefense):
@@ -129,7 +125,7 @@ class Federated(Scenario[FederatedExperiment]):
         """Refuses probes of more images than a client trains on, and attacks on one step where training sends whole rounds."""
         check_probe_images(experiment.probe_images, experiment.probe_targets, train)
         steps = experiment.local_steps or experiment.local_epochs * -(-train // experiment.batch_size)
-        one_step = [one for one in experiment.chosen_attacks(UPDATE) if stages_of(one)[0].needs_one_step]
+        one_step = [one for one in experiment.attacks[UPDATE] if stages_of(one)[0].needs_one_step]
         if one_step and steps > 1:
             raise ConfigError(
                 f"update-attacks: {one_step[0]} reads the gradient of one step, and a training update is of {steps} steps; "
@@ -150,7 +146,7 @@ class Federated(Scenario[FederatedExperiment]):
             active_attacks=experiment.attacks_on(pipeline, ACTIVE),
             aggregate_attacks=experiment.attacks_on(pipeline, AGGREGATE),
             aggregate_clients=group_sizes(experiment.aggregate_clients),
-            attack_rounds=experiment.attacked_rounds(),
+            attack_rounds=experiment.attacked_rounds,
             known_labels=experiment.labels == "known",
             fraction_train=experiment.fraction_train,
             min_usable=experiment.min_usable,

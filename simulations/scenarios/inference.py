@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,7 +30,6 @@ from simulations.experiment.known_clients import KnownClients
 from simulations.experiment.scenario import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
 from simulations.run_folder.checkpoints import Checkpoint
 from simulations.settings.errors import ConfigError
-from simulations.settings.inference import USUAL
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.inference.loaded_model import LoadedModel, read_weights
@@ -74,7 +73,6 @@ class Inference(Scenario[InferenceExperiment]):
     settings: ClassVar[type[InferenceExperiment]] = InferenceExperiment
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("unknown",)
-    usual: ClassVar[Mapping[str, Any]] = USUAL
 
     def __init__(self) -> None:
         # Every run has an auditor of its own, and all pipelines of a run share one training.
@@ -139,7 +137,7 @@ class Inference(Scenario[InferenceExperiment]):
         for defense in pipeline.smashed_defenses:
             if isinstance(defense, FittedDefense) and learned < defense.least_images:
                 raise ConfigError(f"defenses: {defense} needs {defense.least_images} images or more; {held}: {more}")
-        if own < MIN_EXAMPLES and experiment.chosen_attacks(ATTRIBUTE):
+        if own < MIN_EXAMPLES and experiment.attacks[ATTRIBUTE]:
             raise ConfigError(
                 f"attribute-attacks is {experiment.attribute_attacks!r}, and an adversary learns from {MIN_EXAMPLES} images or "
                 f"more; the server has {own}: raise auxiliary-fraction or auxiliary-limit, or set attribute-attacks = ''"
@@ -166,12 +164,12 @@ class Inference(Scenario[InferenceExperiment]):
 
     def check_clients(self, experiment: InferenceExperiment, clients: KnownClients) -> None:
         """As ``check_data``; refuses clients that ask fewer batches than are attacked."""
-        for pipeline in experiment.pipelines():
+        for pipeline in experiment.pipelines:
             self.check_data(experiment, pipeline, clients.card)
         plan = self._plan(experiment, Pipeline())
         for train, test in clients.sizes.values():
             self.check_share(experiment, train, test)
-        if experiment.chosen_attacks(ATTRIBUTE):
+        if experiment.attacks[ATTRIBUTE]:
             self._check_memory(experiment, plan, clients)
 
     def _check_memory(self, experiment: InferenceExperiment, plan: InferencePlan, clients: KnownClients) -> None:

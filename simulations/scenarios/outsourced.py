@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -22,7 +22,7 @@ from simulations.experiment.scenario import LARGEST_MESSAGE, Rounds, Scenario, l
 from simulations.experiment.whole_models import WholeModelExperiment
 from simulations.run_folder.checkpoints import Checkpoint
 from simulations.settings.errors import ConfigError
-from simulations.settings.outsourced import USUAL, OutsourcedSettings
+from simulations.settings.outsourced import OutsourcedSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.outsourced.observations import COLLECTION, KINDS, MODEL
@@ -68,7 +68,6 @@ class Outsourced(Scenario[OutsourcedExperiment]):
     settings: ClassVar[type[OutsourcedExperiment]] = OutsourcedExperiment
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("uploaded",)
-    usual: ClassVar[Mapping[str, Any]] = USUAL
 
     def check(self, experiment: OutsourcedExperiment) -> None:
         """Refuses defences of what is never sent, and training views that nobody makes."""
@@ -78,16 +77,12 @@ class Outsourced(Scenario[OutsourcedExperiment]):
                 f"local-steps is {experiment.local_steps}; allowed with scenario = {self.name!r}: 0, as the server trains on "
                 "whole passes"
             )
-        if experiment.chosen_attacks(MODEL) and experiment.attacked_rounds() and max(experiment.attacked_rounds()) == 1:
+        if experiment.attacks[MODEL] and experiment.attacked_rounds and max(experiment.attacked_rounds) == 1:
             raise ConfigError(
                 f"attack-rounds is {experiment.attack_rounds!r}, when nothing is trained yet, and model-attacks is "
                 f"{experiment.model_attacks!r}: add final to attack-rounds, or set model-attacks = ''"
             )
-        joint = [
-            one
-            for one in experiment.chosen_attacks(COLLECTION)
-            if isinstance(stages_of(one)[0], JointEncodingInversion)
-        ]
+        joint = [one for one in experiment.attacks[COLLECTION] if isinstance(stages_of(one)[0], JointEncodingInversion)]
         if joint and experiment.upload_passes == 1:
             raise ConfigError(
                 f"upload-passes is 1, and {joint[0]} in collection-attacks compares several encodings of an image; allowed "
@@ -98,7 +93,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
                 f"crop-padding is {experiment.crop_padding} and horizontal-flip {experiment.horizontal_flip}; allowed with "
                 f"scenario = {self.name!r}: 0 and False, as an image is uploaded once"
             )
-        for pipeline in experiment.pipelines():
+        for pipeline in experiment.pipelines:
             for defense in pipeline.defenses:
                 if isinstance(defense, InputDefense) or (
                     isinstance(defense, TrainingDefense) and defense.replaces_optimizer and not defense.bounds_examples
@@ -119,7 +114,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
         Raises:
             ConfigError: When a message would be too large.
         """
-        replace(experiment.plan(pipeline), card=card).build_model()
+        experiment.plan(pipeline, card=card).build_model()
         size = FLOAT_BYTES * experiment.upload_batches * experiment.batch_size * math.prod(card.input_shape)
         if size > LARGEST_MESSAGE:
             raise ConfigError(
@@ -129,7 +124,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
 
     def check_clients(self, experiment: OutsourcedExperiment, clients: KnownClients) -> None:
         """As ``check_data``; refuses clients that upload fewer batches than are attacked."""
-        for pipeline in experiment.pipelines():
+        for pipeline in experiment.pipelines:
             self.check_data(experiment, pipeline, clients.card)
         for train, test in clients.sizes.values():
             self.check_share(experiment, train, test)
@@ -163,7 +158,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
             auditor=auditor,
             sizes={partition: train for partition, (train, _) in clients.sizes.items()},
             attacks={kind: experiment.attacks_on(pipeline, kind) for kind in KINDS},
-            attack_rounds=experiment.attacked_rounds(),
+            attack_rounds=experiment.attacked_rounds,
             min_usable=experiment.min_usable,
             batches_per_message=experiment.upload_batches,
             label=label,

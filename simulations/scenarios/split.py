@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -20,7 +20,7 @@ from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDe
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from simulations.experiment.attribute_rules import check_attribute_attacks, check_memory
-from simulations.experiment.experiment import Experiment
+from simulations.experiment.experiment import NO_DEFENSE, Experiment
 from simulations.experiment.known_clients import KnownClients
 from simulations.experiment.scenario import (
     LARGEST_MESSAGE,
@@ -31,7 +31,7 @@ from simulations.experiment.scenario import (
 )
 from simulations.run_folder.checkpoints import Checkpoint
 from simulations.settings.errors import ConfigError, require_known
-from simulations.settings.split import USUAL, USUAL_ON_TABLES, SplitSettings
+from simulations.settings.split import SplitSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.split.costs import record_costs
@@ -47,9 +47,9 @@ MIN_EXAMPLES = 2
 class SplitExperiment(SplitSettings, Experiment):
     """The settings of split learning."""
 
-    def plan(self, pipeline: Pipeline) -> SplitPlan:
+    def plan(self, pipeline: Pipeline = NO_DEFENSE, card: DataCard | None = None) -> SplitPlan:
         """What the run fixes for the clients of a pipeline."""
-        return SplitPlan.narrow(super().plan(pipeline))
+        return SplitPlan.narrow(super().plan(pipeline, card))
 
 
 class SplitRounds:
@@ -89,8 +89,6 @@ class Split(Scenario[SplitExperiment]):
     labels: ClassVar[tuple[str, ...]] = ("server", "client")
     reads_tables: ClassVar[bool] = True
     takes_many_labels: ClassVar[bool] = True
-    usual: ClassVar[Mapping[str, Any]] = USUAL
-    usual_on_tables: ClassVar[Mapping[str, Any]] = USUAL_ON_TABLES
 
     def check(self, experiment: SplitExperiment) -> None:
         """Refuses what belongs to whole models, and defences of what is never sent."""
@@ -104,7 +102,7 @@ class Split(Scenario[SplitExperiment]):
         check_attribute_attacks(experiment, TOKEN_ATTRIBUTE)
         if experiment.nesterov and experiment.optimizer != "sgd":
             raise ConfigError(f"nesterov is True; allowed with optimizer = {experiment.optimizer!r}: False")
-        for pipeline in experiment.pipelines():
+        for pipeline in experiment.pipelines:
             self._check_pipeline(experiment, pipeline)
 
     def _check_pipeline(self, experiment: SplitExperiment, pipeline: Pipeline) -> None:
@@ -139,7 +137,7 @@ class Split(Scenario[SplitExperiment]):
             ConfigError: When sizes do not fit the images, a defence cannot protect such batches, or a message would be too large.
         """
         try:
-            edge, _ = replace(experiment.plan(pipeline), card=card).build_halves()
+            edge, _ = experiment.plan(pipeline, card=card).build_halves()
         except (ModelError, DefenseError) as error:
             raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
         tokens = edge.num_tokens * edge.token_length * pipeline.widening
@@ -152,7 +150,7 @@ class Split(Scenario[SplitExperiment]):
 
     def check_clients(self, experiment: SplitExperiment, clients: KnownClients) -> None:
         """As ``check_data``; refuses clients that hold too few examples."""
-        for pipeline in experiment.pipelines():
+        for pipeline in experiment.pipelines:
             self.check_data(experiment, pipeline, clients.card)
         for partition, (train, test) in clients.sizes.items():
             if min(train, test) < MIN_EXAMPLES:
@@ -163,9 +161,9 @@ class Split(Scenario[SplitExperiment]):
 
     def _check_memory(self, experiment: SplitExperiment, clients: KnownClients) -> None:
         """All tokens whose attribute is guessed are held at once."""
-        if not experiment.chosen_attacks(TOKEN_ATTRIBUTE):
+        if not experiment.attacks[TOKEN_ATTRIBUTE]:
             return
-        plans = [replace(experiment.plan(pipeline), card=clients.card) for pipeline in experiment.pipelines()]
+        plans = [experiment.plan(pipeline, card=clients.card) for pipeline in experiment.pipelines]
         queries = sum(plans[0].observed_queries(test) for _, test in clients.sizes.values())
         edges = [(plan.build_halves()[0], plan.shape().widening) for plan in plans]
         check_memory(experiment, queries, max(edge.num_tokens * edge.dim * widening for edge, widening in edges))
@@ -192,7 +190,7 @@ class Split(Scenario[SplitExperiment]):
             batches_per_message=experiment.batches_per_message,
             attacks=smashed_attacks(experiment.attacks_on(plan.defenses(), SMASHED)),
             attribute_attacks=experiment.attacks_on(plan.defenses(), TOKEN_ATTRIBUTE),
-            attack_rounds=experiment.attacked_rounds(),
+            attack_rounds=experiment.attacked_rounds,
             min_usable=experiment.min_usable,
             label=label,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from simulations.settings.defaults import FEDERATED
 from simulations.settings.fields import (
@@ -28,7 +30,15 @@ DEFAULT_DEFENSES = "; ".join(
 
 @dataclass(frozen=True)
 class CommonSettings:
-    """Their names, defaults, meanings and ranges."""
+    """Their names, defaults, meanings and ranges.
+
+    Attributes:
+        usual: Key -> value of a scenario where a configuration sets none, in place of a default that the scenario would refuse.
+        usual_on_tables: Likewise where examples are rows of a table; over ``usual``.
+    """
+
+    usual: ClassVar[Mapping[str, Any]] = {}
+    usual_on_tables: ClassVar[Mapping[str, Any]] = {}
 
     experiment: str = setting("default", "name of the experiment, written into every row", **at_most_characters(200))
     scenario: str = setting(

@@ -47,6 +47,15 @@ def undamaged(
         raise ConfigError(f"{key}: {path} is damaged ({told}); {instead}") from error
 
 
+@contextmanager
+def naming(key: str) -> Iterator[None]:
+    """Raise what is wrong with the text of a setting as a ``ConfigError`` that begins with its key."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
 def unknown_scenario(name: object, known: Iterable[str]) -> ConfigError:
     """The error of a scenario that there is not."""
     return ConfigError(f"scenario is {str(name)[:200]!r}; allowed: {' or '.join(map(repr, known))}")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from simulations.settings.attributes import attacks_setting
-from simulations.settings.common import CommonSettings
 from simulations.settings.fields import SHARE, one_of, setting
 from simulations.settings.whole_models import WholeModelSettings
 
 
 @dataclass(frozen=True)
-class FederatedSettings:
+class FederatedSettings(WholeModelSettings):
     """Their names, defaults, meanings and ranges."""
 
     fraction_train: float = setting(1.0, "share of the clients that train in a round", **SHARE)
@@ -45,5 +43,4 @@ class FederatedSettings:
     )
 
 
-SETTINGS: tuple[type[Any], ...] = (CommonSettings, WholeModelSettings, FederatedSettings)
-"""All settings of this scenario; ``simulations.settings.plain`` reads them."""
+SETTINGS = FederatedSettings

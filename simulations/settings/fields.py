@@ -120,7 +120,7 @@ def milestone(word: str, rounds: int) -> int:
     return int(part)
 
 
-def attacked_rounds(text: str, rounds: int) -> list[int]:
+def attacked_rounds(text: str, rounds: int) -> tuple[int, ...]:
     """The rounds that ``attack-rounds`` names, in order; ``rounds + 1`` is the model after the last one.
 
     Raises:
@@ -136,4 +136,4 @@ def attacked_rounds(text: str, rounds: int) -> list[int]:
                 f"attack-rounds: {word!r}; allowed: first, last, final, all and numbers from 1 to rounds = {rounds}"
             )
         chosen.update(numbers)
-    return sorted(chosen)
+    return tuple(sorted(chosen))

@@ -8,31 +8,26 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import iter_modules
-from types import ModuleType
 from typing import Any
 
+from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import AUTO, FEDERATED, SCENARIOS_GROUP
 from simulations.settings.errors import other_scenario, require_known, unknown_scenario
 from simulations.settings.fields import checked, key_of, shown
 
 _BESIDE = (info.name for info in iter_modules([str(Path(__file__).parent)]) if f"{__package__}.{info.name}" != __name__)
-_OWN: Mapping[str, ModuleType] = {
-    name: module for name in _BESIDE if hasattr(module := import_module(f"{__package__}.{name}"), "SETTINGS")
+SETTINGS: Mapping[str, type[CommonSettings]] = {
+    name: module.SETTINGS for name in _BESIDE if hasattr(module := import_module(f"{__package__}.{name}"), "SETTINGS")
 }
-"""Scenario of this package -> the file of its settings, which has its name."""
+"""Scenario -> its settings, in the file of its name. A test compares them with the scenarios themselves, which need torch."""
 
-SETTINGS: Mapping[str, tuple[type[Any], ...]] = {name: module.SETTINGS for name, module in _OWN.items()}
-"""Scenario -> the classes that hold its settings. A test compares them with the scenarios themselves, which need torch."""
-
-USUAL = {
-    key for module in _OWN.values() for usual in ("USUAL", "USUAL_ON_TABLES") for key in vars(module).get(usual, ())
-}
-"""Keys whose value may be "auto": a scenario has one of its own. A test compares them, too."""
+USUAL = {key for kind in SETTINGS.values() for key in (*kind.usual, *kind.usual_on_tables)}
+"""Keys whose value may be "auto": a scenario has one of its own."""
 
 
 def plain_settings() -> dict[str, Field[Any]]:
     """Key -> field of the settings of our own scenarios."""
-    return {key_of(spec.name): spec for kinds in SETTINGS.values() for kind in kinds for spec in fields(kind)}
+    return {key_of(spec.name): spec for kind in SETTINGS.values() for spec in fields(kind)}
 
 
 def others_declare() -> bool:
@@ -69,10 +64,10 @@ def _refuse_others(values: Mapping[str, Any], known: Mapping[str, Field[Any]]) -
         if not others_declare():
             raise unknown_scenario(name, SETTINGS)
         return
-    own = {key_of(spec.name) for kind in SETTINGS[name] for spec in fields(kind)}
+    own = {key_of(spec.name) for spec in fields(SETTINGS[name])}
     odd = [
         key for key, value in values.items() if key in known.keys() - own and value not in (known[key].default, AUTO)
     ]
     if odd and not others_declare():
-        of = [one for one, kinds in SETTINGS.items() if any(key_of(s.name) == odd[0] for k in kinds for s in fields(k))]
+        of = [one for one, kind in SETTINGS.items() if any(key_of(spec.name) == odd[0] for spec in fields(kind))]
         raise other_scenario(odd[0], shown(values[odd[0]]), of, name)

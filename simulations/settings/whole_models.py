@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulations.settings.common import CommonSettings
 from simulations.settings.fields import SHARE, setting
 
 DEFAULT_MILESTONES = "5/8,7/8"
@@ -11,7 +12,7 @@ DEFAULT_MILESTONES = "5/8,7/8"
 
 
 @dataclass(frozen=True)
-class WholeModelSettings:
+class WholeModelSettings(CommonSettings):
     """Their names, defaults, meanings and ranges."""
 
     learning_rate_milestones: str = setting(

@@ -25,8 +25,8 @@ from simulations.settings.errors import ConfigError
 )  # fmt: skip
 def test_a_scenario_alone_can_be_run_and_what_is_set_stays(values: dict[str, Any]) -> None:
     experiment = Experiment.of(**values)
-    assert len(experiment.pipelines()) > 1
-    assert all(experiment.chosen_attacks(kind) for kind in experiment.kinds[:1])
+    assert len(experiment.pipelines) > 1
+    assert all(experiment.attacks[kind] for kind in experiment.kinds[:1])
     # Written out, as a run is started and taken up again, it is the same.
     assert Experiment.from_mapping(experiment.to_mapping()) == experiment
     assert Experiment.of(**values, defenses="").defenses == ""
