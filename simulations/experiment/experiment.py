@@ -26,7 +26,6 @@ from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import AUTO, FEDERATED
 from simulations.settings.errors import ConfigError, naming, other_scenario, require_known
 from simulations.settings.fields import (
-    attacked_rounds,
     check_values,
     key_of,
     shown,
@@ -186,11 +185,6 @@ class Experiment(CommonSettings):
     def kinds(self) -> tuple[Kind, ...]:
         """What the scenario lets a server observe."""
         return scenario(self.scenario).kinds
-
-    @cached_property
-    def attacked_rounds(self) -> tuple[int, ...]:
-        """Numbers of the attacked rounds, in order; ``rounds + 1`` is the model after the last one."""
-        return attacked_rounds(self.attack_rounds, self.rounds)
 
     @property
     def owns_data(self) -> bool:

@@ -37,8 +37,8 @@ def check_settings(experiment: InferenceExperiment) -> None:
             f"auxiliary-fraction is {experiment.auxiliary_fraction:g}; allowed with scenario = {name!r}: above 0, as the "
             "server trains the model on these images"
         )
-    attacked, on = experiment.attacked_rounds, [kind for kind in KINDS if experiment.attacks[kind]]
-    if attacked and attacked[-1] <= experiment.rounds and on:
+    on = [kind for kind in KINDS if experiment.attacks[kind]]
+    if experiment.attacked_rounds and not experiment.attacks_final and on:
         raise ConfigError(
             f"attack-rounds is {experiment.attack_rounds!r}, and queries are attacked once all are answered: add final, or set "
             f"{' and '.join(kind.setting for kind in on)} = ''"

@@ -17,6 +17,7 @@ from defenses.pipeline import Pipeline
 from defenses.registry import collected, modules_in
 from simulations.experiment.known_clients import KnownClients
 from simulations.run_folder.checkpoints import Checkpoint
+from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, unknown_scenario
 from strategies.audit.auditor import Auditor
@@ -26,19 +27,7 @@ LARGEST_MESSAGE = 1 << 30
 """Bytes of tensors in one message: Flower keeps several copies of it on the way."""
 
 
-class Schedule(Protocol):
-    """What a scenario reads of any experiment; the class itself imports this module, which therefore cannot name it."""
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of training."""
-
-    @property
-    def attacked_rounds(self) -> tuple[int, ...]:
-        """Numbers of the attacked rounds, in order; ``rounds + 1`` is the model after the last one."""
-
-
-E = TypeVar("E", bound=Schedule)
+E = TypeVar("E", bound=CommonSettings)
 """The experiment."""
 
 
@@ -139,7 +128,7 @@ class Scenario(ABC, Generic[E]):
 
     def phases_behind(self, experiment: E) -> int:
         """Phases behind the last round, in which nothing is trained (``Rounds.observe_final``): here one, where it is attacked."""
-        return int(any(at > experiment.rounds for at in experiment.attacked_rounds))
+        return int(experiment.attacks_final)
 
     def trains_on_server(self) -> bool:
         """Whether one process trains on everybody's images, and holds them as floats."""

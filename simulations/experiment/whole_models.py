@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.known_names import require_model
 from simulations.settings.errors import ConfigError
-from simulations.settings.fields import milestone
 from simulations.settings.whole_models import WholeModelSettings
 
 
@@ -19,18 +17,6 @@ class WholeModelExperiment(WholeModelSettings, Experiment):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.milestones
-
-    @cached_property
-    def milestones(self) -> tuple[int, ...]:
-        """Rounds after which the learning rate falls, ascending.
-
-        Raises:
-            ConfigError: Naming the word that is no round.
-        """
-        words = [word.strip() for word in self.learning_rate_milestones.split(",") if word.strip()]
-        found = [milestone(word, self.rounds) for word in words]
-        # A share of few rounds may be all of them, or none; two shares may be the same round.
-        return tuple(sorted({at for at in found if 0 < at < self.rounds}))
 
     def check_whole_model(self) -> None:
         """Refuses models that are no whole ones, and auxiliary data of other kinds.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from simulations.settings.defaults import FEDERATED
+from simulations.settings.errors import ConfigError
 from simulations.settings.fields import (
     IMAGE_SIDE,
     SHARE,
@@ -132,3 +134,27 @@ class CommonSettings:
     )
     attack_gpus: float = setting(0.0, "share of a GPU for each of them", **between(0, 1024))
     share_images: bool = setting(True, "clients send pictures of probed images for the report")
+
+    @cached_property
+    def attacked_rounds(self) -> tuple[int, ...]:
+        """Numbers of the attacked rounds, in order; ``rounds + 1`` is the model after the last one.
+
+        Raises:
+            ConfigError: Naming the word of ``attack-rounds`` that is none.
+        """
+        final = self.rounds + 1
+        names = {"first": [1], "last": [self.rounds], "final": [final], "all": list(range(1, final + 1))}
+        chosen: set[int] = set()
+        for word in filter(None, map(str.strip, self.attack_rounds.split(","))):
+            numbers = names.get(word) or ([int(word)] if word.isdecimal() and 1 <= int(word) <= self.rounds else [])
+            if not numbers:
+                raise ConfigError(
+                    f"attack-rounds: {word!r}; allowed: first, last, final, all and numbers from 1 to rounds = {self.rounds}"
+                )
+            chosen.update(numbers)
+        return tuple(sorted(chosen))
+
+    @property
+    def attacks_final(self) -> bool:
+        """Whether the model after the last round is attacked."""
+        return self.rounds + 1 in self.attacked_rounds
