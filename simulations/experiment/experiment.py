@@ -79,7 +79,7 @@ class Experiment(CommonSettings):
         # Read here, so that texts that cannot be read end before any work.
         _ = self.pipelines, self.attacks, self.attacked_rounds
         check_data(self, self.pipelines, self.attacks)
-        scenario(self.scenario).check(self)
+        self.check()
         for pipeline in self.pipelines:
             if missing := [name for name in pipeline.adaptive_attacks if name not in ATTACKS]:
                 raise ConfigError(
@@ -92,6 +92,13 @@ class Experiment(CommonSettings):
                     f"and horizontal-flip = {self.horizontal_flip} show training another view at every use, which would be "
                     "protected anew each time, and the server could average: leave one of the two out"
                 )
+
+    def check(self) -> None:
+        """Refuse settings that the scenario does not read, or that contradict each other in it.
+
+        Raises:
+            ConfigError: Naming the setting, what came and what is allowed.
+        """
 
     @property
     def on_tables(self) -> bool:

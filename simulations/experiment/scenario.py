@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from clients.data.card import DataCard
-from clients.task.task import Plan
+from clients.task.batches import chunks
+from clients.task.task import FLOAT_BYTES, Plan
 from defenses.pipeline import Pipeline
 from defenses.registry import collected, modules_in
 from simulations.experiment.known_clients import KnownClients
@@ -27,7 +28,19 @@ LARGEST_MESSAGE = 1 << 30
 """Bytes of tensors in one message: Flower keeps several copies of it on the way."""
 
 
-E = TypeVar("E", bound=CommonSettings)
+class Resolved(Protocol):
+    """What a scenario reads of any experiment; the class itself imports this module, which therefore cannot name it."""
+
+    @property
+    def attacks_final(self) -> bool:
+        """Whether the model after the last round is attacked."""
+
+    @property
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """The defences, one pipeline after the other."""
+
+
+E = TypeVar("E", bound=Resolved)
 """The experiment."""
 
 
@@ -69,14 +82,6 @@ class Scenario(ABC, Generic[E]):
     takes_many_labels: ClassVar[bool] = False
 
     @abstractmethod
-    def check(self, experiment: E) -> None:
-        """Refuses settings that the scenario does not read, or that contradict each other in it.
-
-        Raises:
-            ConfigError: Naming the setting, what came and what is allowed.
-        """
-
-    @abstractmethod
     def check_data(self, experiment: E, pipeline: Pipeline, card: DataCard) -> None:
         """Refuses before any process starts what does not fit the data.
 
@@ -91,12 +96,15 @@ class Scenario(ABC, Generic[E]):
         """
 
     def check_clients(self, experiment: E, clients: KnownClients) -> None:
-        """Refuses clients that the scenario cannot work with, once the server knows them.
+        """Refuse clients that the scenario cannot work with, once the server knows them; by default as before any was known.
 
         Raises:
-            ConfigError: Naming the client.
+            ConfigError: Naming the client, or the setting.
         """
-        return
+        for pipeline in experiment.pipelines:
+            self.check_data(experiment, pipeline, clients.card)
+        for train, test in clients.sizes.values():
+            self.check_share(experiment, train, test)
 
     def check_share(self, experiment: E, train: int, test: int) -> None:
         """Refuses settings that do not fit so many training and test examples of a client.
@@ -170,6 +178,53 @@ def scenario(name: str) -> Scenario[Any]:
     if not isinstance(name, str) or name not in known:
         raise unknown_scenario(name, known)
     return known[name]
+
+
+def check_message(key: str, batches: int, batch_size: int, values: int, of: str = "") -> None:
+    """Refuse messages of more than ``LARGEST_MESSAGE``.
+
+    Args:
+        key: Setting of the number of batches in a message.
+        batches: Its value.
+        batch_size: Images of a batch.
+        values: Floats that are sent of an image.
+        of: What these are, such as " of 64 tokens".
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    size = FLOAT_BYTES * batches * batch_size * values
+    if size > LARGEST_MESSAGE:
+        raise ConfigError(
+            f"{key} is {batches}: with batches of {batch_size} images{of} a message would hold {size / 2**30:.1f} GiB, and 1 GiB "
+            "is allowed; lower one of them"
+        )
+
+
+def check_first_of_batches(settings: CommonSettings, held: int, sends: str, *, test: bool) -> None:
+    """Refuse to attack more batches than a client sends, or more images than a batch holds.
+
+    Args:
+        settings: Of the run.
+        held: Examples that the client sends, in batches.
+        sends: How, such as "uploads".
+        test: They are test examples.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    size, batches = settings.batch_size, len(chunks(held, settings.batch_size))
+    if batches < settings.probe_targets:
+        raise ConfigError(
+            f"probe-targets is {settings.probe_targets}, and a client with {held} {'test' if test else 'training'} examples "
+            f"{sends} {batches} batches of {size}, of each of which the first images are attacked; lower one of the two"
+        )
+    if settings.probe_images > min(size, held):
+        also = f" and the {held} test examples of a client" if test else ""
+        raise ConfigError(
+            f"probe-images is {settings.probe_images}; allowed: up to batch-size = {size}{also}, as the attacked images are the "
+            "first of a batch"
+        )
 
 
 def check_probe_images(images: int, targets: int, held: int) -> None:

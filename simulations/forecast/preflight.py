@@ -17,7 +17,7 @@ from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
 from simulations.forecast.dry_run import check_memory, shares
-from simulations.forecast.notices import huge_numbers, too_few_images
+from simulations.forecast.notices import too_few_images
 from simulations.forecast.outlined import check_outline
 from simulations.run_folder.folder_lock import require_free
 from simulations.run_folder.kept_rows import kept
@@ -82,9 +82,7 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
         dealt(experiment.plan(), experiment, data, experiment.num_clients)
     except ValueError as error:
         raise ConfigError(f"partition: {error}") from error
-    for warning in filter(
-        None, (*data.notes, *doubts, *huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))
-    ):
+    for warning in filter(None, (*data.notes, *doubts, too_few_images(experiment, experiment.num_clients))):
         tell(f"warning: {warning}")
 
 

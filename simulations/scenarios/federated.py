@@ -23,7 +23,6 @@ from simulations.experiment.known_clients import KnownClients
 from simulations.experiment.scenario import Rounds, Scenario, check_probe_images
 from simulations.experiment.whole_models import WholeModelExperiment
 from simulations.run_folder.checkpoints import Checkpoint
-from simulations.settings.aggregates import check_aggregates, check_group_sizes, group_sizes
 from simulations.settings.errors import ConfigError
 from simulations.settings.federated import FederatedSettings
 from strategies.audit.auditor import Auditor
@@ -35,6 +34,17 @@ from strategies.federated.observations import ACTIVE, AGGREGATE, KINDS, PROBE, P
 @dataclass(frozen=True)
 class FederatedExperiment(FederatedSettings, WholeModelExperiment):
     """The settings of federated learning."""
+
+    def check(self) -> None:
+        """Refuse defences of what is never sent, and auxiliary data of other kinds."""
+        self.check_whole_model()
+        check_attribute_attacks(self, PROBE_ATTRIBUTE)
+        self.check_groups(self.num_clients)
+        for defense in (defense for pipeline in self.pipelines for defense in pipeline.defenses):
+            if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
+                raise ConfigError(
+                    f"defenses: {defense} protects smashed data, which clients of scenario = {self.scenario!r} do not send"
+                )
 
 
 class FederatedRounds:
@@ -89,18 +99,6 @@ class Federated(Scenario[FederatedExperiment]):
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("unknown", "known")
 
-    def check(self, experiment: FederatedExperiment) -> None:
-        """Refuses defences of what is never sent, and auxiliary data of other kinds."""
-        experiment.check_whole_model()
-        check_attribute_attacks(experiment, PROBE_ATTRIBUTE)
-        check_aggregates(experiment)
-        for pipeline in experiment.pipelines:
-            for defense in pipeline.defenses:
-                if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
-                    raise ConfigError(
-                        f"defenses: {defense} protects smashed data, which clients of scenario = {self.name!r} do not send"
-                    )
-
     def check_data(self, experiment: FederatedExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Builds the model, and asks the defences of training whether they can protect it.
 
@@ -119,7 +117,7 @@ class Federated(Scenario[FederatedExperiment]):
 
     def check_clients(self, experiment: FederatedExperiment, clients: KnownClients) -> None:
         """Refuses sums over more clients than there are."""
-        check_group_sizes(experiment.aggregate_clients, len(clients.sizes))
+        experiment.check_groups(len(clients.sizes))
 
     def check_share(self, experiment: FederatedExperiment, train: int, test: int) -> None:
         """Refuses probes of more images than a client trains on, and attacks on one step where training sends whole rounds."""
@@ -145,7 +143,7 @@ class Federated(Scenario[FederatedExperiment]):
             attribute_attacks=experiment.attacks_on(pipeline, PROBE_ATTRIBUTE),
             active_attacks=experiment.attacks_on(pipeline, ACTIVE),
             aggregate_attacks=experiment.attacks_on(pipeline, AGGREGATE),
-            aggregate_clients=group_sizes(experiment.aggregate_clients),
+            aggregate_clients=experiment.group_sizes,
             attack_rounds=experiment.attacked_rounds,
             known_labels=experiment.labels == "known",
             fraction_train=experiment.fraction_train,

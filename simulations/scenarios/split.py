@@ -23,9 +23,9 @@ from simulations.experiment.attribute_rules import check_attribute_attacks, chec
 from simulations.experiment.experiment import NO_DEFENSE, Experiment
 from simulations.experiment.known_clients import KnownClients
 from simulations.experiment.scenario import (
-    LARGEST_MESSAGE,
     Rounds,
     Scenario,
+    check_message,
     check_probe_images,
     leave_cores_to_attacks,
 )
@@ -50,6 +50,58 @@ class SplitExperiment(SplitSettings, Experiment):
     def plan(self, pipeline: Pipeline = NO_DEFENSE, card: DataCard | None = None) -> SplitPlan:
         """What the run fixes for the clients of a pipeline."""
         return SplitPlan.narrow(super().plan(pipeline, card))
+
+    def check(self) -> None:
+        """Refuse what belongs to whole models, and defences of what is never sent."""
+        require_known("split model", self.model, split_model_names())
+        if self.pretrained:
+            self._check_pretrained()
+        if self.partition == "node" and self.who_holds_labels == "server":
+            raise ConfigError(
+                "labels is 'server', but with partition = 'node' the server has none; set labels = 'client'"
+            )
+        check_attribute_attacks(self, TOKEN_ATTRIBUTE)
+        if self.nesterov and self.optimizer != "sgd":
+            raise ConfigError(f"nesterov is True; allowed with optimizer = {self.optimizer!r}: False")
+        for pipeline in self.pipelines:
+            self._check_pipeline(pipeline)
+
+    def _check_pipeline(self, pipeline: Pipeline) -> None:
+        trained, at_server = self.plan(pipeline).trains_edge, self.who_holds_labels == "server"
+        for defense in pipeline.defenses:
+            if isinstance(defense, TrainingDefense):
+                raise ConfigError(
+                    f"defenses: {defense} protects the training of whole models, not scenario = {self.scenario!r}"
+                )
+            if isinstance(defense, FittedDefense):
+                raise ConfigError(
+                    f"defenses: {defense} is fitted to maps (B, C, H, W) of a trained network, and with scenario = "
+                    f"{self.scenario!r} clients send tokens of one that is still trained"
+                )
+            if isinstance(defense, SmashedDefense) and _bounded(defense) and trained:
+                why = "unset train-edge" if self.train_edge else "take away the defence that trains it"
+                raise ConfigError(
+                    f"defenses: {defense} bounds what smashed data tell, and a client half that is trained also sends updates, "
+                    f"which its epsilon does not cover: {why}, or use FeatureNoise, which claims none"
+                )
+            if isinstance(defense, UpdateDefense) and not trained:
+                raise ConfigError(
+                    f"defenses: {defense} protects updates; a frozen client half sends none: set train-edge"
+                )
+            if isinstance(defense, InputDefense) and defense.mixes_examples and at_server:
+                raise ConfigError(f"defenses: {defense} mixes labels, which a server cannot do: set labels = 'client'")
+
+    def _check_pretrained(self) -> None:
+        path = self.pretrained
+        if self.model != "vit":
+            raise ConfigError(
+                f"pretrained is {path!r}; allowed with model = 'vit' only, not {self.model!r}: T2T-ViT's published checkpoints "
+                "hold another performer attention than ours"
+            )
+        if not Path(path).expanduser().is_absolute():
+            raise ConfigError(
+                f"pretrained is {path!r}; expected an absolute path, because the folder of server and clients is not yours"
+            )
 
 
 class SplitRounds:
@@ -90,46 +142,6 @@ class Split(Scenario[SplitExperiment]):
     reads_tables: ClassVar[bool] = True
     takes_many_labels: ClassVar[bool] = True
 
-    def check(self, experiment: SplitExperiment) -> None:
-        """Refuses what belongs to whole models, and defences of what is never sent."""
-        require_known("split model", experiment.model, split_model_names())
-        if experiment.pretrained:
-            _check_pretrained(experiment)
-        if experiment.partition == "node" and experiment.who_holds_labels == "server":
-            raise ConfigError(
-                "labels is 'server', but with partition = 'node' the server has none; set labels = 'client'"
-            )
-        check_attribute_attacks(experiment, TOKEN_ATTRIBUTE)
-        if experiment.nesterov and experiment.optimizer != "sgd":
-            raise ConfigError(f"nesterov is True; allowed with optimizer = {experiment.optimizer!r}: False")
-        for pipeline in experiment.pipelines:
-            self._check_pipeline(experiment, pipeline)
-
-    def _check_pipeline(self, experiment: SplitExperiment, pipeline: Pipeline) -> None:
-        trained, at_server = experiment.plan(pipeline).trains_edge, experiment.who_holds_labels == "server"
-        for defense in pipeline.defenses:
-            if isinstance(defense, TrainingDefense):
-                raise ConfigError(
-                    f"defenses: {defense} protects the training of whole models, not scenario = {self.name!r}"
-                )
-            if isinstance(defense, FittedDefense):
-                raise ConfigError(
-                    f"defenses: {defense} is fitted to maps (B, C, H, W) of a trained network, and with scenario = {self.name!r} "
-                    "clients send tokens of one that is still trained"
-                )
-            if isinstance(defense, SmashedDefense) and _bounded(defense) and trained:
-                why = "unset train-edge" if experiment.train_edge else "take away the defence that trains it"
-                raise ConfigError(
-                    f"defenses: {defense} bounds what smashed data tell, and a client half that is trained also sends updates, "
-                    f"which its epsilon does not cover: {why}, or use FeatureNoise, which claims none"
-                )
-            if isinstance(defense, UpdateDefense) and not trained:
-                raise ConfigError(
-                    f"defenses: {defense} protects updates; a frozen client half sends none: set train-edge"
-                )
-            if isinstance(defense, InputDefense) and defense.mixes_examples and at_server:
-                raise ConfigError(f"defenses: {defense} mixes labels, which a server cannot do: set labels = 'client'")
-
     def check_data(self, experiment: SplitExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Builds both halves.
 
@@ -141,12 +153,13 @@ class Split(Scenario[SplitExperiment]):
         except (ModelError, DefenseError) as error:
             raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
         tokens = edge.num_tokens * edge.token_length * pipeline.widening
-        size = 4 * experiment.batches_per_message * experiment.batch_size * tokens
-        if size > LARGEST_MESSAGE:
-            raise ConfigError(
-                f"batches-per-message is {experiment.batches_per_message}: with batches of {experiment.batch_size} images of "
-                f"{edge.num_tokens} tokens a message would hold {size / 2**30:.1f} GiB, and 1 GiB is allowed; lower one of them"
-            )
+        check_message(
+            "batches-per-message",
+            experiment.batches_per_message,
+            experiment.batch_size,
+            tokens,
+            f" of {edge.num_tokens} tokens",
+        )
 
     def check_clients(self, experiment: SplitExperiment, clients: KnownClients) -> None:
         """As ``check_data``; refuses clients that hold too few examples."""
@@ -218,19 +231,6 @@ def schedule_of(experiment: SplitExperiment) -> Schedule:
         floor=experiment.learning_rate_floor,
         rounds=experiment.rounds,
     )
-
-
-def _check_pretrained(experiment: SplitExperiment) -> None:
-    path = experiment.pretrained
-    if experiment.model != "vit":
-        raise ConfigError(
-            f"pretrained is {path!r}; allowed with model = 'vit' only, not {experiment.model!r}: T2T-ViT's published checkpoints "
-            "hold another performer attention than ours"
-        )
-    if not Path(path).expanduser().is_absolute():
-        raise ConfigError(
-            f"pretrained is {path!r}; expected an absolute path, because the folder of server and clients is not yours"
-        )
 
 
 SCENARIO = Split()
