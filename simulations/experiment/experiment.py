@@ -24,12 +24,12 @@ from simulations.experiment.known_names import require_dataset
 from simulations.experiment.scenario import scenario, scenarios
 from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import AUTO, FEDERATED
-from simulations.settings.errors import ConfigError, naming, other_scenario, require_known
+from simulations.settings.errors import ConfigError, naming
 from simulations.settings.fields import (
     check_values,
     key_of,
-    shown,
 )
+from simulations.settings.plain import refuse_keys
 from strategies.audit.adaptive import adaptive_attacks
 from strategies.audit.kinds import Kind
 
@@ -136,15 +136,10 @@ class Experiment(CommonSettings):
         values = {key: value for key, value in values.items() if value != AUTO or key not in free}
         on_tables = settings.usual_on_tables if is_table(str(values.get("dataset"))) else {}
         values = {**settings.usual, **on_tables, **values}
-        own, known = {key_of(spec.name): spec.name for spec in fields(settings)}, all_settings()
-        chosen = {}
-        for key, value in values.items():
-            require_known("setting", key, known)
-            if key in own:
-                chosen[own[key]] = value
-            elif value != known[key].default:
-                raise other_scenario(key, shown(value), owners(key), name)
-        experiment: Experiment = settings(**chosen)
+        all_settings()
+        refuse_keys(values, name, {one.name: one.settings for one in scenarios().values()})
+        own = {key_of(spec.name): spec.name for spec in fields(settings)}
+        experiment: Experiment = settings(**{own[key]: value for key, value in values.items() if key in own})
         return experiment
 
     def to_mapping(self) -> dict[str, Value]:

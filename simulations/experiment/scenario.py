@@ -130,9 +130,10 @@ class Scenario(ABC, Generic[E]):
             label: Short name of the pipeline for file names.
         """
 
-    @abstractmethod
     def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """The modules that are trained, and what makes logits of images (B, C, H, W) in [0, 1]: for estimates."""
+        model = plan.build_model().train()
+        return [model], model
 
     def phases_behind(self, experiment: E) -> int:
         """Phases behind the last round, in which nothing is trained (``Rounds.observe_final``): here one, where it is attacked."""

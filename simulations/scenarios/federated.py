@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
-from torch import Tensor, nn
+from torch import nn
 
 from attacks.spec import stages_of
 from clients.data.card import DataCard
@@ -152,11 +151,6 @@ class Federated(Scenario[FederatedExperiment]):
             sizes={partition: train for partition, (train, _) in clients.sizes.items()},
         )
         return FederatedRounds(strategy)
-
-    def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
-        """The model."""
-        model = plan.build_model().train()
-        return [model], model
 
     def needs_whole_share(self, experiment: FederatedExperiment) -> str:
         """A training update is scored against all images behind it."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
 
 from attacks.queries.training import MIN_EXAMPLES
 from attacks.query_sender import QuerySender
@@ -300,11 +298,6 @@ class Inference(Scenario[InferenceExperiment]):
         return (
             LoadedModel(plan, found.tensors, kept) if found.is_complete else PublicTraining(plan, found.tensors, kept)
         )
-
-    def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
-        """The model."""
-        model = plan.build_model().train()
-        return [model], model
 
 
 @functools.lru_cache(maxsize=16)

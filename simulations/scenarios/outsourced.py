@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
-
-from torch import Tensor, nn
 
 from attacks.spec import stages_of
 from attacks.uploads.joint_encodings import JointEncodingInversion
@@ -148,11 +145,6 @@ class Outsourced(Scenario[OutsourcedExperiment]):
             label=label,
         )
         return OutsourcedRounds(server)
-
-    def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
-        """The model."""
-        model = plan.build_model().train()
-        return [model], model
 
     def needs_whole_share(self, experiment: OutsourcedExperiment) -> str:
         """A trained model is scored against all images behind it."""

@@ -25,49 +25,60 @@ USUAL = {key for kind in SETTINGS.values() for key in (*kind.usual, *kind.usual_
 """Keys whose value may be "auto": a scenario has one of its own."""
 
 
+def fields_of(settings: Mapping[str, type[Any]]) -> dict[str, Field[Any]]:
+    """Key -> field of the settings of scenarios, which are given by name."""
+    return {key_of(spec.name): spec for kind in settings.values() for spec in fields(kind)}
+
+
 def plain_settings() -> dict[str, Field[Any]]:
     """Key -> field of the settings of our own scenarios."""
-    return {key_of(spec.name): spec for kind in SETTINGS.values() for spec in fields(kind)}
+    return fields_of(SETTINGS)
 
 
 def others_declare() -> bool:
-    """Whether another package offers a scenario, whose settings nobody here knows."""
+    """Whether another package offers a scenario, whose settings are unknown before it is imported."""
     return bool(entry_points(group=SCENARIOS_GROUP))
 
 
 def refuse_plain(values: Mapping[str, Any], *, resumed: bool = False) -> None:
-    """Refuses unknown keys and scenarios, values of another type or outside their range, and settings of another scenario.
+    """Refuse unknown keys and scenarios, values of another type or outside their range, and settings of another scenario.
 
-    Where other packages offer scenarios, only types and ranges of our own settings are checked here: ``Experiment`` tells the rest.
+    Where other packages offer scenarios, only types and ranges of our own settings are checked: ``Experiment`` checks the rest.
 
     Args:
         values: Key -> value, as given.
-        resumed: They go on top of a run's own, which say the scenario.
+        resumed: They go on top of a run's own, which name the scenario.
 
     Raises:
-        ConfigError: As ``Experiment`` would tell it.
+        ConfigError: As ``Experiment`` would.
     """
-    known = plain_settings()
-    odd = [key for key in values if key not in known]
-    if odd and not others_declare():
-        require_known("setting", odd[0], known)
+    known, values = plain_settings(), {key: value for key, value in values.items() if key not in USUAL or value != AUTO}
+    if not others_declare():
+        for key in values:
+            require_known("setting", key, known)
     for key, value in values.items():
-        if key in known and not (key in USUAL and value == AUTO):
+        if key in known:
             checked(known[key], value)
-    if not resumed:
-        _refuse_others(values, known)
+    if not resumed and not others_declare():
+        refuse_keys(values, values.get("scenario", FEDERATED), SETTINGS)
 
 
-def _refuse_others(values: Mapping[str, Any], known: Mapping[str, Field[Any]]) -> None:
-    name = values.get("scenario", FEDERATED)
-    if name not in SETTINGS:
-        if not others_declare():
-            raise unknown_scenario(name, SETTINGS)
-        return
-    own = {key_of(spec.name) for spec in fields(SETTINGS[name])}
-    odd = [
-        key for key, value in values.items() if key in known.keys() - own and value not in (known[key].default, AUTO)
-    ]
-    if odd and not others_declare():
-        of = [one for one, kind in SETTINGS.items() if any(key_of(spec.name) == odd[0] for spec in fields(kind))]
-        raise other_scenario(odd[0], shown(values[odd[0]]), of, name)
+def refuse_keys(values: Mapping[str, Any], scenario: str, settings: Mapping[str, type[Any]]) -> None:
+    """Refuse unknown keys, an unknown scenario, and settings of another one that have not their defaults.
+
+    Args:
+        values: Key -> value.
+        scenario: The chosen one.
+        settings: Scenario -> its settings.
+
+    Raises:
+        ConfigError: Naming the key, what came and what is allowed.
+    """
+    if scenario not in settings:
+        raise unknown_scenario(scenario, settings)
+    known, own = fields_of(settings), fields_of({scenario: settings[scenario]})
+    for key, value in values.items():
+        require_known("setting", key, known)
+        if key not in own and value != known[key].default:
+            owners = [name for name, kind in settings.items() if key in fields_of({name: kind})]
+            raise other_scenario(key, shown(value), owners, scenario)
