@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -56,26 +57,24 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
             "partition is 'node'; `fedveil run` simulates clients, which have no data of their own: choose iid, dirichlet or "
             "shards, or start real nodes (docs/deployment.md)"
         )
-    _try_own_data(experiment)
-    data = _loaded(experiment)
+    try_dataset("dataset", experiment.dataset)
+    if experiment.auxiliary_data not in OWN_AUXILIARY:
+        try_dataset("auxiliary-data", experiment.auxiliary_data)
+    with _refusing(f"dataset = {experiment.dataset!r}"):
+        data = experiment.plan().load_data()
     _check_counts(experiment, data)
     doubts = _doubts(experiment, DataCard.of(data))
     check_outline(experiment, data)
     for pipeline in experiment.pipelines:
         if pipeline.needs_group_norm and experiment.norm == "batch":
             tell(f"notice: {pipeline} needs gradients per example: BatchNorm is replaced by GroupNorm")
-        try:
-            scenario(experiment.scenario).check_data(experiment, pipeline, DataCard.of(data))
-        except ConfigError:
-            raise
-        except ImageSizeError as error:
-            raise ConfigError(
-                f"image-size is {experiment.image_size}, model is {experiment.model!r}: {error}"
-            ) from error
-        except (ValueError, OSError) as error:
-            raise ConfigError(str(error)) from error
-        except (RuntimeError, MemoryError) as error:  # of torch, such as an allocation that cannot be served
-            raise ConfigError(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}: {error}") from error
+        with _refusing(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}"):
+            try:
+                scenario(experiment.scenario).check_data(experiment, pipeline, DataCard.of(data))
+            except ImageSizeError as error:
+                raise ConfigError(
+                    f"image-size is {experiment.image_size}, model is {experiment.model!r}: {error}"
+                ) from error
     experiment.check_images(data.input_shape)
     check_memory(experiment, data)
     try:
@@ -86,10 +85,17 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
         tell(f"warning: {warning}")
 
 
-def _try_own_data(experiment: Experiment) -> None:
-    try_dataset("dataset", experiment.dataset)
-    if experiment.auxiliary_data not in OWN_AUXILIARY:
-        try_dataset("auxiliary-data", experiment.auxiliary_data)
+@contextmanager
+def _refusing(where: str) -> Iterator[None]:
+    """Raise what data, files and torch raise as a ``ConfigError``; errors of torch begin with ``where``."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from error
+    except (RuntimeError, MemoryError) as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def _doubts(experiment: Experiment, card: DataCard) -> list[str]:
@@ -108,17 +114,6 @@ def _doubts(experiment: Experiment, card: DataCard) -> list[str]:
                 "hold. Change the model, or leave the defence out"
             )
     return [f"model: {name} {doubt}" for doubt in found]
-
-
-def _loaded(experiment: Experiment) -> ImageDataset:
-    try:
-        return experiment.plan().load_data()
-    except ConfigError:
-        raise
-    except (ValueError, OSError) as error:
-        raise ConfigError(str(error)) from error
-    except (RuntimeError, MemoryError) as error:
-        raise ConfigError(f"dataset = {experiment.dataset!r}: {error}") from error
 
 
 def _check_counts(experiment: Experiment, data: ImageDataset) -> None:

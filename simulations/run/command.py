@@ -20,7 +20,7 @@ from simulations.forecast.preflight import make_folder, preflight, require_attac
 from simulations.run.in_process import run_in_process
 from simulations.run.requested import requested
 from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
-from simulations.run.side_by_side import Way, require_jobs, runs_at_once, side_by_side
+from simulations.run.side_by_side import require_jobs, runs_at_once, side_by_side
 from simulations.runtime.launch import Resources, end_politely
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
 from simulations.settings.errors import ConfigError
@@ -29,7 +29,7 @@ from simulations.trackers import require_reachable, tell_trackers
 
 @dataclass(frozen=True)
 class Asked:
-    """What somebody asked for; see ``fedveil run --help``."""
+    """A request on the command line; see ``fedveil run --help``."""
 
     config: Path | None
     settings: Mapping[str, Any]
@@ -55,8 +55,8 @@ class Asked:
             return finish_seeds(console, experiment, self.seeds, one_by_one(console, left, partial(self.run, console)))
         end_politely()
         cores = max((os.cpu_count() or 1) // at_once, self.cpus_per_client)
-        way = Way(self.cpus_per_client, self.gpus_per_client, self.in_process, cores)
-        ended = ((one, self._tracked(console, one, code)) for one, code in side_by_side(console, left, way, at_once))
+        runs = side_by_side(console, left, self._resources(experiment, cores), at_once, in_process=self.in_process)
+        ended = ((one, self._tracked(console, one, code)) for one, code in runs)
         try:
             return finish_seeds(console, experiment, self.seeds, ended)
         except KeyboardInterrupt:
@@ -78,8 +78,10 @@ class Asked:
     def _run(self, console: Console, experiment: Experiment) -> int:
         if self.in_process:
             return run_in_process(console, experiment, self.cpus_per_client)
-        resources = Resources(experiment.num_clients, self.cpus_per_client, self.gpus_per_client)
-        return run_locally(console, experiment, resources)
+        return run_locally(console, experiment, self._resources(experiment))
+
+    def _resources(self, experiment: Experiment, cores: int = 0) -> Resources:
+        return Resources(experiment.num_clients, self.cpus_per_client, self.gpus_per_client, cores)
 
 
 def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
