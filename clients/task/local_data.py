@@ -115,7 +115,7 @@ class LocalData:
         """Whether the draws that protect an image once depend on that image alone, and not on its company.
 
         Company is the server's to choose, by the examples that it deals out, limits and batch sizes: each choice would protect
-        the image anew, and the protections would average out. In a simulation blocks cost a fifth, and nobody is protected.
+        the image anew, and the protections would average out. In a simulation, which protects no person, blocks cost a fifth.
         """
         return self.draws.notebook is not None and not self.pipeline.mixes_images
 

@@ -147,7 +147,7 @@ class Plan:
         return Task(self, server_round, learning_rate)
 
     def cut_at(self, server_round: int) -> str:
-        """Where the model is cut in a round, by which rows are told apart; "" where that is no question."""
+        """Where the model is cut in a round, which distinguishes rows; "" in scenarios that cut no model."""
         return ""
 
     @property
@@ -266,7 +266,7 @@ class Task:
 
     @property
     def cut(self) -> str:
-        """Where the model is cut in this round; "" where that is no question."""
+        """Where the model is cut in this round; "" in scenarios that cut no model."""
         return self.plan.cut_at(self.round)
 
     @property

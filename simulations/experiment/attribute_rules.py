@@ -22,16 +22,16 @@ def check_attribute_attacks(experiment: Experiment, kind: Kind) -> None:
     """
     if not experiment.attacks[kind]:
         return
-    told = f"{ATTRIBUTE_SETTING} is {experiment.attribute_attacks!r}"  # type: ignore[attr-defined]
-    require_attribute(experiment, told, f"{ATTRIBUTE_SETTING} = ''")
+    chosen = f"{ATTRIBUTE_SETTING} is {experiment.attribute_attacks!r}"  # type: ignore[attr-defined]
+    require_attribute(experiment, chosen, f"{ATTRIBUTE_SETTING} = ''")
     if experiment.auxiliary_data not in OWN_AUXILIARY:
         raise ConfigError(
-            f"{told}, which learn from examples with the same attribute, and auxiliary-data is {experiment.auxiliary_data!r}; "
+            f"{chosen}, which learn from examples with the same attribute, and auxiliary-data is {experiment.auxiliary_data!r}; "
             f"allowed: {' or '.join(OWN_AUXILIARY)}"
         )
     held_out = experiment.auxiliary_data == "held-out" and experiment.partition != "node"
     if held_out and not experiment.auxiliary_fraction:
-        raise ConfigError(f"{told}, which learn from the server's own examples: auxiliary-fraction is 0, raise it")
+        raise ConfigError(f"{chosen}, which learn from the server's own examples: auxiliary-fraction is 0, raise it")
 
 
 def require_attribute(experiment: Experiment, what: str, instead: str) -> None:

@@ -151,8 +151,8 @@ class Scenario(ABC, Generic[E]):
 def leave_cores_to_attacks(attack_workers: int) -> None:
     """Lets this process compute on no more threads than there are cores that no attack may need, at least one.
 
-    A server that trains does so beside the attacks, and threads that wait for a core spin. Who has set fewer threads, as by
-    ``OMP_NUM_THREADS``, keeps them.
+    A server that trains does so beside the attacks, and threads that wait for a core spin. Fewer threads, as by
+    ``OMP_NUM_THREADS``, stay.
     """
     free = (os.cpu_count() or 1) - attack_workers
     torch.set_num_threads(max(1, min(free, torch.get_num_threads())))

@@ -42,7 +42,7 @@ class Step:
 
 
 def check_memory(experiment: Experiment, data: ImageDataset) -> None:
-    """Refuses what would need all images of somebody at once where these do not fit.
+    """Refuse what needs all images of a client, or of all clients, at once where these do not fit.
 
     Raises:
         ConfigError: With what to change.
@@ -87,19 +87,19 @@ def describe(experiment: Experiment, step: Step, needs: object) -> Iterator[str]
     Args:
         experiment: With a number of clients.
         step: As ``measure_step_of`` found it.
-        needs: What is told of memory.
+        needs: Of memory.
     """
     plan = experiment.plan()
     data = plan.load_data()
     plan = replace(plan, card=DataCard.of(data))
-    yield f"data:       {experiment.dataset}, {_told('train', data.train)}; {_told('test', data.test)}"
+    yield f"data:       {experiment.dataset}, {_part('train', data.train)}; {_part('test', data.test)}"
     yield from (f"warning:    {note}" for note in data.notes)
     train, test = shares(experiment, data)
     yield f"clients:    {experiment.num_clients}, about {train} training and {test} test examples each"
     yield (
         f"model:      {experiment.model}, {step.parameters:,} parameters; a training step on {experiment.batch_size} images needs "
-        f"about {size_told(step.peak(experiment.batch_size))}, a probe of {experiment.probe_images} "
-        f"{size_told(step.peak(experiment.probe_images))}, without a defence"
+        f"about {size_text(step.peak(experiment.batch_size))}, a probe of {experiment.probe_images} "
+        f"{size_text(step.peak(experiment.probe_images))}, without a defence"
     )
     yield f"memory:     {needs}"
     names = [str(pipeline) or "no defence" for pipeline in experiment.pipelines]
@@ -135,14 +135,14 @@ def measure(plan: Plan) -> Step:
     return Step(costs[0].parameters, max(costs[0].peak_bytes - 2 * image_bytes, 0), image_bytes)
 
 
-def _told(name: str, part: ImageData) -> str:
+def _part(name: str, part: ImageData) -> str:
     _, channels, height, width = part.images.shape
     stored = isinstance(part.images, StoredImages)
     where = "read batch by batch, more than image-memory" if stored else "in memory"
-    return f"{len(part)} {name} images {channels}x{height}x{width} ({size_told(math.prod(part.images.shape))}, {where})"
+    return f"{len(part)} {name} images {channels}x{height}x{width} ({size_text(math.prod(part.images.shape))}, {where})"
 
 
-def size_told(count: float) -> str:
+def size_text(count: float) -> str:
     """Bytes in words."""
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.0f} MiB"
 

@@ -13,7 +13,7 @@ from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
-from simulations.forecast.dry_run import GIB, Step, shares, size_told
+from simulations.forecast.dry_run import GIB, Step, shares, size_text
 from simulations.settings.errors import ConfigError
 
 PROCESS = 480 * 2**20
@@ -57,7 +57,7 @@ class Needs:
             "attacks": self.attacks,
         }
         return (
-            f"about {size_told(self.total)}: {', '.join(f'{name} {size_told(size)}' for name, size in parts.items())}"
+            f"about {size_text(self.total)}: {', '.join(f'{name} {size_text(size)}' for name, size in parts.items())}"
         )
 
 
@@ -127,10 +127,10 @@ def check_needs(needs: Needs, there: int | None = None) -> str:
     machine = memory_of_machine() if there is None else there
     if needs.total > machine:
         raise ConfigError(
-            f"memory: the run needs {needs}; this machine has {size_told(machine)} in all. Lower batch-size, image-size, "
+            f"memory: the run needs {needs}; this machine has {size_text(machine)} in all. Lower batch-size, image-size, "
             "attack-workers, train-limit or image-memory, give clients more CPUs each (--cpus-per-client), or run it --in-process"
         )
     free = psutil.virtual_memory().available
     if there is None and needs.total > free:
-        return f"the run needs {needs}; {size_told(free)} are free now"
+        return f"the run needs {needs}; {size_text(free)} are free now"
     return ""

@@ -45,7 +45,7 @@ class Asked:
     size: str = ""
 
     def run(self, console: Console, experiment: Experiment) -> int:
-        """Runs an experiment whose checks are passed, and tells trackers of it when it ended; the exit code."""
+        """Run an experiment whose checks are passed, and send it to trackers when it ended; the exit code."""
         return self._tracked(console, experiment, self._run(console, experiment))
 
     def run_seeds(self, console: Console, experiment: Experiment, at_once: int) -> int:
@@ -136,7 +136,7 @@ def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
 
 
 def _estimate(experiment: Experiment, asked: Asked, tell: Callable[[str], None], *, dry_run: bool) -> Needs:
-    """Tells what a run needs, of a dry run in full; the memory.
+    """Print what a run needs, of a dry run in full; return the memory.
 
     Raises:
         ConfigError: When it needs more memory than there is.

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from clients.process.machine import memory_of_machine
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.dry_run import size_told
+from simulations.forecast.dry_run import size_text
 from simulations.forecast.memory_needs import Needs
 from simulations.runtime.launch import Resources, undisturbed
 from simulations.settings.errors import ConfigError
@@ -52,7 +52,7 @@ def runs_at_once(asked: int, left: int, experiment: Experiment, needs: Needs, *,
     cores, memory = os.cpu_count() or 1, memory_of_machine()
     if asked * needs.total > memory:
         raise ConfigError(
-            f"--jobs is {asked}, and one run needs {needs}; this machine has {size_told(memory)} in all: allowed here: 0 to "
+            f"--jobs is {asked}, and one run needs {needs}; this machine has {size_text(memory)} in all: allowed here: 0 to "
             f"{int(memory // needs.total)}"
         )
     if asked:

@@ -36,7 +36,7 @@ class OutsourcedExperiment(OutsourcedSettings, WholeModelExperiment):
     """The settings of outsourced training."""
 
     def check(self) -> None:
-        """Refuse defences of what is never sent, and training views that nobody makes."""
+        """Refuse defences of what is never sent, and views of training, as clients train nothing."""
         self.check_whole_model()
         if self.local_steps:
             raise ConfigError(
@@ -82,7 +82,7 @@ class OutsourcedRounds:
         self._server = server
 
     def restore(self, done: Checkpoint) -> None:
-        """Goes on from a checkpoint, which holds the uploads: nobody is asked for them again."""
+        """Goes on from a checkpoint, which holds the uploads: no client is asked for them again."""
         self._server.restore(done.weights | done.fixed, done.accuracy)
 
     def run_round(self, server_round: int) -> None:

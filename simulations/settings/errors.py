@@ -19,7 +19,7 @@ class ConfigError(ValueError):
 def undamaged(
     path: Path, key: str = "resume", instead: str = "restore it from a copy, or begin a run in another folder"
 ) -> Iterator[None]:
-    """Whatever a file provokes in its reader is told as damage of that file; what was complete is never left out silently.
+    """Raise what a file provokes in its reader as damage of that file: nothing that was complete is left out silently.
 
     Args:
         path: The file.
@@ -43,8 +43,8 @@ def undamaged(
         RecursionError,
         OverflowError,
     ) as error:
-        told = f"{type(error).__name__}: {str(error)[:200]}"
-        raise ConfigError(f"{key}: {path} is damaged ({told}); {instead}") from error
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        raise ConfigError(f"{key}: {path} is damaged ({reason}); {instead}") from error
 
 
 @contextmanager

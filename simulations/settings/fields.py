@@ -1,4 +1,4 @@
-"""How an experiment's settings are declared, and words of theirs read."""
+"""Fields of settings: default, meaning, what is allowed, and the check of a value."""
 
 from __future__ import annotations
 

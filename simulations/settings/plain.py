@@ -1,4 +1,4 @@
-"""Refusing plain values at once: what needs no more than names, types and ranges is told before torch is imported."""
+"""Checks of settings by name, type and range, which need no torch: an error comes at once."""
 
 from __future__ import annotations
 
