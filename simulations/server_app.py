@@ -145,17 +145,12 @@ def run_pipeline(
             training.observe_final(server_round)
         checkpoint = training.checkpoint(server_round)
         run.complete_round(pipeline, checkpoint)
-        progress = {
-            "pipeline": at + 1,
-            "of": len(run.experiment.pipelines),
-            "round": min(server_round, experiment.rounds),
-            "rounds": experiment.rounds,
-        }
         open_jobs = len(auditor.pool)
-        run.write_progress(
-            {**progress, "finished": False, "accuracy": checkpoint.accuracy, "open_jobs": open_jobs},
-            on_change=report,
-        )
+        progress = {
+            "pipeline": at + 1, "of": len(experiment.pipelines), "round": min(server_round, experiment.rounds),
+            "rounds": experiment.rounds, "finished": False, "accuracy": checkpoint.accuracy, "open_jobs": open_jobs,
+        }  # fmt: skip
+        run.write_progress(progress, on_change=report)
         behind = server_round - experiment.rounds
         part = f", part {behind} of {phases}" if phases > 1 else ""
         now = f"final model{part}, after round" if behind > 0 else f"round {server_round} of"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from simulations.settings.defaults import FEDERATED
+from simulations.settings.defaults import AUTO, FEDERATED
 from simulations.settings.errors import ConfigError
 from simulations.settings.fields import (
     IMAGE_SIDE,
@@ -28,6 +28,22 @@ DEFAULT_DEFENSES = "; ".join(
         "DPSGD(target_epsilon=8.0)",
     )
 )
+
+
+def attribute_attacks() -> Any:
+    """The setting ``attribute-attacks`` of several scenarios."""
+    return setting(
+        AUTO,
+        "attacks on the sensitive attribute behind queries (inference), tokens of test images (split) or one-step probes "
+        "(federated), separated by ;; auto: with scenario = inference a static and a retrained adversary where the data set has "
+        "such an attribute; else none",
+    )
+
+
+def attribute_queries() -> Any:
+    """The setting ``attribute-queries`` of several scenarios."""
+    about = "of each client, the first ones, whose sensitive attribute is guessed; 0: all of its test images"
+    return setting(0, about, **at_least(0))
 
 
 @dataclass(frozen=True)

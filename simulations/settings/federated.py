@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulations.settings.attributes import attacks_setting
+from simulations.settings.common import attribute_attacks
 from simulations.settings.errors import ConfigError
 from simulations.settings.fields import SHARE, one_of, setting, shown
 from simulations.settings.whole_models import WholeModelSettings
@@ -24,7 +24,7 @@ class FederatedSettings(WholeModelSettings):
     update_attacks: str = setting(
         "LabelInference(); LossThreshold()", "attacks on real training updates, separated by ;"
     )
-    attribute_attacks: str = attacks_setting()
+    attribute_attacks: str = attribute_attacks()
     active_attacks: str = setting(
         "",
         "attacks that send clients a manipulated model in place of the agreed one, separated by ;. They need an active server: the "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from clients.wire.limits import MOST_IMAGES, MOST_STEPS
-from simulations.settings.attributes import attacks_setting, queries_setting
+from simulations.settings.common import attribute_attacks, attribute_queries
 from simulations.settings.fields import at_least, between, one_of, setting
 from simulations.settings.whole_models import WholeModelSettings
 
@@ -53,8 +53,8 @@ class InferenceSettings(WholeModelSettings):
         **at_least(0),
     )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
-    attribute_attacks: str = attacks_setting()
-    attribute_queries: int = queries_setting()
+    attribute_attacks: str = attribute_attacks()
+    attribute_queries: int = attribute_queries()
     offline_adversary: str = setting(
         "split",
         "architecture of the adversary by which a defence learns what to hide: the server half with new weights (split), with its "

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from clients.wire.limits import LIMITS, MOST_IMAGES
-from simulations.settings.attributes import attacks_setting, queries_setting
-from simulations.settings.common import CommonSettings
+from simulations.settings.common import CommonSettings, attribute_attacks, attribute_queries
 from simulations.settings.fields import SHARE, between, limited, one_of, setting
 
 
@@ -54,8 +53,8 @@ class SplitSettings(CommonSettings):
         4, "batches in a message (K); with 1 a trained client half is never behind", **between(1, MOST_IMAGES)
     )
     smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
-    attribute_attacks: str = attacks_setting()
-    attribute_queries: int = queries_setting()
+    attribute_attacks: str = attribute_attacks()
+    attribute_queries: int = attribute_queries()
 
 
 SETTINGS = SplitSettings
