@@ -177,19 +177,11 @@ class LocalData:
         return self.dataset.test.truth(self._test)
 
     def train_sensitive(self, positions: Tensor) -> Tensor:
-        """Values (n,) of the sensitive attribute of its training examples at ``positions``.
-
-        Raises:
-            ValueError: When its data set has none.
-        """
+        """Values (n,) of the sensitive attribute of training examples at ``positions``; ``ValueError`` where the data have none."""
         return self._sensitive(self.dataset.train)[self._train[positions]]
 
     def test_sensitive(self) -> Tensor:
-        """Values (num_test,) of the sensitive attribute of its test examples.
-
-        Raises:
-            ValueError: When its data set has none.
-        """
+        """Values (num_test,) of the sensitive attribute of its test examples; ``ValueError`` where the data have none."""
         return self._sensitive(self.dataset.test)[self._test]
 
     def _sensitive(self, part: ImageData) -> Tensor:

@@ -38,11 +38,7 @@ def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
 
 
 def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
-    """An ArrayRecord as CPU tensors of their own memory.
-
-    Raises:
-        RecordError: Naming the array that is none.
-    """
+    """An ArrayRecord as CPU tensors of their own memory; ``RecordError`` names an array that is none."""
     return {name: torch.from_numpy(np.array(view_of(name, array))) for name, array in record.items()}
 
 
@@ -104,11 +100,7 @@ def metrics(values: Mapping[str, int | float | list[float]]) -> MetricRecord:
 
 
 def tensors_of(message: Message, name: str) -> dict[str, Tensor]:
-    """The tensors of a message's record; empty when it has none of that name.
-
-    Raises:
-        RecordError: Naming the array that is none.
-    """
+    """The tensors of a message's record, empty when it has none of that name; ``RecordError`` names an array that is none."""
     record = message.content.get(name)
     return Received(to_tensors(record) if isinstance(record, ArrayRecord) else {})
 

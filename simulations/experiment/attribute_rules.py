@@ -11,15 +11,7 @@ from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind
 
 
 def check_attribute_attacks(experiment: Experiment, kind: Kind) -> None:
-    """Refuses attacks on an attribute that the data do not have, or of which the server knows nothing.
-
-    Args:
-        experiment: The settings.
-        kind: That of attributes.
-
-    Raises:
-        ConfigError: Naming the setting.
-    """
+    """Raise ``ConfigError`` for attacks on an attribute that the data do not have, or of which the server knows nothing."""
     if not experiment.attacks[kind]:
         return
     chosen = f"{ATTRIBUTE_SETTING} is {experiment.attribute_attacks!r}"  # type: ignore[attr-defined]
@@ -35,16 +27,7 @@ def check_attribute_attacks(experiment: Experiment, kind: Kind) -> None:
 
 
 def require_attribute(experiment: Experiment, what: str, instead: str) -> None:
-    """Refuses data without a sensitive attribute.
-
-    Args:
-        experiment: The settings.
-        what: What asks for it, for the message.
-        instead: What to set otherwise.
-
-    Raises:
-        ConfigError: Naming data sets that have one.
-    """
+    """Raise ``ConfigError`` where data have no sensitive attribute, with ``what`` asks for one, and what to set ``instead``."""
     if not has_sensitive_attribute(experiment.dataset):
         raise ConfigError(
             f"{what}, and dataset = {experiment.dataset!r} has no sensitive attribute: take garment-digit, photo-face, or two "

@@ -28,11 +28,7 @@ Attacks = Mapping[Kind, Sequence[Attack[Any, Any]]]
 
 
 def check_data(settings: CommonSettings, pipelines: Sequence[Pipeline], attacks: Attacks) -> None:
-    """Refuse a scenario, settings, defences and attacks that are not for the examples of the data set.
-
-    Raises:
-        ConfigError: Naming the setting, what came and what is allowed.
-    """
+    """Raise ``ConfigError`` for a scenario, settings, defences and attacks that are not for the examples of the data set."""
     if is_table(settings.dataset):
         _check_table(settings, pipelines)
     if is_multi_label(settings.dataset):

@@ -94,11 +94,7 @@ class Experiment(CommonSettings):
                 )
 
     def check(self) -> None:
-        """Refuse settings that the scenario does not read, or that contradict each other in it.
-
-        Raises:
-            ConfigError: Naming the setting, what came and what is allowed.
-        """
+        """Raise ``ConfigError`` for settings that the scenario does not read, or that contradict each other in it."""
 
     @property
     def on_tables(self) -> bool:
@@ -112,11 +108,7 @@ class Experiment(CommonSettings):
 
     @classmethod
     def of(cls, **values: Any) -> Experiment:
-        """The experiment of a scenario (``scenario``; federated, if none is named) with these settings.
-
-        Raises:
-            ConfigError: On any value that cannot be run.
-        """
+        """The experiment of a scenario (``scenario``; federated, if none is named) with these settings; see ``from_mapping``."""
         return cls.from_mapping({key_of(name): value for name, value in values.items()})
 
     @classmethod
@@ -166,11 +158,7 @@ class Experiment(CommonSettings):
             return kind.usual(self.dataset) if kind.of_attributes and text == AUTO else kind.parse(text, self.kinds)
 
     def check_images(self, shape: tuple[int, int, int]) -> None:
-        """Refuses defences that are not meant for images (C, H, W).
-
-        Raises:
-            ConfigError: With the reason.
-        """
+        """Raise ``ConfigError`` for defences that are not meant for images (C, H, W)."""
         if why := next(filter(None, (pipeline.unfit(*shape) for pipeline in self.pipelines)), ""):
             raise ConfigError(f"defenses: {why}")
 

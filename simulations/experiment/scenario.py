@@ -71,6 +71,7 @@ class Scenario(ABC, Generic[E]):
         labels: Values of the setting ``labels``, the usual one first.
         reads_tables: Examples may be rows of a table; else they are images.
         takes_many_labels: Examples may have several labels each; else they have one class.
+        trains_on_server: One process trains on the images of all clients, and holds them as floats.
     """
 
     name: ClassVar[str]
@@ -80,6 +81,7 @@ class Scenario(ABC, Generic[E]):
     labels: ClassVar[tuple[str, ...]]
     reads_tables: ClassVar[bool] = False
     takes_many_labels: ClassVar[bool] = False
+    trains_on_server: ClassVar[bool] = False
 
     @abstractmethod
     def check_data(self, experiment: E, pipeline: Pipeline, card: DataCard) -> None:
@@ -96,10 +98,9 @@ class Scenario(ABC, Generic[E]):
         """
 
     def check_clients(self, experiment: E, clients: KnownClients) -> None:
-        """Refuse clients that the scenario cannot work with, once the server knows them; by default as before any was known.
+        """Raise ``ConfigError`` for clients that the scenario cannot work with, once the server knows them.
 
-        Raises:
-            ConfigError: Naming the client, or the setting.
+        By default the checks of the data and of a client's share are made again.
         """
         for pipeline in experiment.pipelines:
             self.check_data(experiment, pipeline, clients.card)
@@ -107,11 +108,7 @@ class Scenario(ABC, Generic[E]):
             self.check_share(experiment, train, test)
 
     def check_share(self, experiment: E, train: int, test: int) -> None:
-        """Refuses settings that do not fit so many training and test examples of a client.
-
-        Raises:
-            ConfigError: Naming the setting.
-        """
+        """Raise ``ConfigError`` for settings that do not fit so many training and test examples of a client."""
         return
 
     def server_has_labels(self, experiment: E) -> bool:
@@ -138,10 +135,6 @@ class Scenario(ABC, Generic[E]):
     def phases_behind(self, experiment: E) -> int:
         """Phases behind the last round, in which nothing is trained (``Rounds.observe_final``): here one, where it is attacked."""
         return int(experiment.attacks_final)
-
-    def trains_on_server(self) -> bool:
-        """Whether one process trains on everybody's images, and holds them as floats."""
-        return False
 
     def needs_whole_share(self, experiment: E) -> str:
         """The setting because of which all images of a client are needed at once, such as "update-attacks"; "" for none."""

@@ -19,11 +19,7 @@ class WholeModelExperiment(WholeModelSettings, Experiment):
         _ = self.milestones
 
     def check_whole_model(self) -> None:
-        """Refuses models that are no whole ones, and auxiliary data of other kinds.
-
-        Raises:
-            ConfigError: Naming the setting.
-        """
+        """Raise ``ConfigError`` for models that are no whole ones, and for auxiliary data of other kinds."""
         require_model(self.model)
         if self.auxiliary_data != "held-out":
             raise ConfigError(

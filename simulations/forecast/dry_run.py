@@ -42,11 +42,7 @@ class Step:
 
 
 def check_memory(experiment: Experiment, data: ImageDataset) -> None:
-    """Refuse what needs all images of a client, or of all clients, at once where these do not fit.
-
-    Raises:
-        ConfigError: With what to change.
-    """
+    """Raise ``ConfigError`` where all images of a client, or of all clients, are needed at once and do not fit."""
     plan, limit = experiment.plan(), experiment.image_memory * GIB
     if experiment.crop_padding >= min(data.input_shape[1:]):
         raise ConfigError(
@@ -62,7 +58,7 @@ def check_memory(experiment: Experiment, data: ImageDataset) -> None:
         except ValueError as error:
             raise ConfigError(str(error)) from error
     size = shares(experiment, data)[0] * math.prod(data.input_shape) * FLOAT_BYTES
-    if scenario(experiment.scenario).trains_on_server() and size * experiment.num_clients > limit:
+    if scenario(experiment.scenario).trains_on_server and size * experiment.num_clients > limit:
         raise ConfigError(
             f"image-memory is {experiment.image_memory:g}, and the server holds the images of all {experiment.num_clients} "
             f"clients, {size * experiment.num_clients / GIB:.1f} GiB as floats; raise it, or lower train-limit"

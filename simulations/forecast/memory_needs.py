@@ -76,7 +76,7 @@ def needs_of(
     attacked = bool(experiment.attacked_rounds)
     attackers = experiment.attack_workers if attacked else 0
     processes = 1 + attackers + (0 if in_process else workers + 1)  # the command that waits has imported torch, too
-    server = scenario(experiment.scenario).trains_on_server()
+    server = scenario(experiment.scenario).trains_on_server
     training = 1 if server or in_process else workers
     return Needs(
         processes,
@@ -95,7 +95,7 @@ def images_held(experiment: Experiment, data: ImageDataset, processes: int, work
     once = any(pipeline.protects_once for pipeline in experiment.pipelines) and not plain.augments
     fits = share <= experiment.image_memory * GIB
     kept = share * min(experiment.num_clients, MOST_KEPT) if once and fits else 0
-    uploaded = share * experiment.num_clients if scenario(experiment.scenario).trains_on_server() else 0
+    uploaded = share * experiment.num_clients if scenario(experiment.scenario).trains_on_server else 0
     return processes * held + workers * kept + attackers * Auxiliary(plain).size() + uploaded
 
 

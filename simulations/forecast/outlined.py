@@ -60,11 +60,7 @@ class _LinearAttention(TorchFunctionMode):
 
 
 def outlined_step(experiment: Experiment, data: ImageDataset) -> Step | None:
-    """Sizes of a step of the run's model without a defence, by torch's meta device; None where the model needs real numbers.
-
-    Raises:
-        ConfigError: When this machine could not hold the model.
-    """
+    """Sizes of a step of the run's model without a defence, by torch's meta device; None where the model needs real numbers."""
     plan = experiment.plan(card=DataCard.of(data))
     try:
         with torch.device("meta"), _LinearAttention():

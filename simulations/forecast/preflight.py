@@ -99,11 +99,7 @@ def _refusing(where: str) -> Iterator[None]:
 
 
 def _doubts(experiment: Experiment, card: DataCard) -> list[str]:
-    """Tries an own model in a child process; what it does that changes what numbers mean, one clause each.
-
-    Raises:
-        ConfigError: When it does not work, or when it mixes the examples of a batch and a defence needs their gradients one by one.
-    """
+    """Try an own model in a child process; what it does that changes what numbers mean, one clause each."""
     name = experiment.model
     step = experiment.width, experiment.norm, experiment.batch_size
     found = try_model("model", name, card.num_classes, card.input_shape, *step)
@@ -172,11 +168,7 @@ def require_folder(out: Path, key: str = "output-dir") -> None:
 
 
 def make_folder(out: Path) -> None:
-    """Makes the folder of results.
-
-    Raises:
-        ConfigError: When the system does not allow it, for whatever reason ``require_folder`` could not see.
-    """
+    """Make the folder of results; ``ConfigError`` where the system refuses for a reason that ``require_folder`` cannot see."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -194,11 +186,7 @@ def require_attack_cards(experiment: Experiment) -> None:
 
 
 def require_resources(cpus_per_client: int, gpus_per_client: float) -> None:
-    """Whether a client's worker fits on this machine; Flower's runtime would wait for it without end.
-
-    Raises:
-        ConfigError: When it asks for more than there is.
-    """
+    """Raise ``ConfigError`` unless a client's worker fits on this machine: Flower's runtime would wait for it without end."""
     cores, cards = os.cpu_count() or 1, torch.cuda.device_count()
     if cpus_per_client > cores:
         raise ConfigError(f"--cpus-per-client is {cpus_per_client}; this machine has {cores}")

@@ -136,11 +136,7 @@ def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
 
 
 def _estimate(experiment: Experiment, asked: Asked, tell: Callable[[str], None], *, dry_run: bool) -> Needs:
-    """Print what a run needs, of a dry run in full; return the memory.
-
-    Raises:
-        ConfigError: When it needs more memory than there is.
-    """
+    """Print what a run needs, of a dry run in full; the memory, or ``ConfigError`` where there is less."""
     workers = workers_of(experiment.num_clients, asked.cpus_per_client)
     data = experiment.plan().load_data()
     step = measure_step_of(experiment, data)

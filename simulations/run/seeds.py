@@ -21,11 +21,7 @@ Ended = Iterable[tuple[Experiment, int]]
 
 
 def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
-    """The experiments that are left to run: those that are finished are left out, those that were begun are resumed.
-
-    Raises:
-        ConfigError: When a folder holds a run with other settings.
-    """
+    """The experiments that are left to run: finished ones are left out, begun ones are resumed if their settings are the same."""
     left = []
     for seed in seeds:
         folder = Path(experiment.output_dir) / f"seed-{seed}"

@@ -99,11 +99,7 @@ class Federated(Scenario[FederatedExperiment]):
     labels: ClassVar[tuple[str, ...]] = ("unknown", "known")
 
     def check_data(self, experiment: FederatedExperiment, pipeline: Pipeline, card: DataCard) -> None:
-        """Builds the model, and asks the defences of training whether they can protect it.
-
-        Raises:
-            ConfigError: When one of them cannot.
-        """
+        """Build the model, and ask the defences of training whether they can protect it."""
         model = experiment.plan(pipeline, card=card).build_model()
         if experiment.probe_mode == "train" and experiment.attacks[PROBE] and experiment.attacked_rounds:
             _try_probe(model, experiment.probe_images, card)

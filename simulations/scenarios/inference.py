@@ -178,12 +178,7 @@ class Inference(Scenario[InferenceExperiment]):
         self._adversaries: WeakKeyDictionary[Auditor, OfflineAdversaries] = WeakKeyDictionary()
 
     def check_data(self, experiment: InferenceExperiment, pipeline: Pipeline, card: DataCard) -> None:
-        """Builds both halves.
-
-        Raises:
-            ConfigError: When the model does not take the images, a defence cannot protect such features, a message would be too
-                large, or the server has too few images.
-        """
+        """Build both halves; features, messages, and the server's own images must fit them."""
         try:
             plan = experiment.plan(pipeline, experiment.normalised(card))
             # Weights are the same for all pipelines, and no defence is always among these.

@@ -109,13 +109,10 @@ class Outsourced(Scenario[OutsourcedExperiment]):
     settings: ClassVar[type[OutsourcedExperiment]] = OutsourcedExperiment
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("uploaded",)
+    trains_on_server: ClassVar[bool] = True
 
     def check_data(self, experiment: OutsourcedExperiment, pipeline: Pipeline, card: DataCard) -> None:
-        """Builds the model.
-
-        Raises:
-            ConfigError: When a message would be too large.
-        """
+        """Build the model; messages must hold its images."""
         experiment.plan(pipeline, card=card).build_model()
         values = math.prod(card.input_shape)
         check_message("upload-batches", experiment.upload_batches, experiment.batch_size, values)
@@ -123,10 +120,6 @@ class Outsourced(Scenario[OutsourcedExperiment]):
     def check_share(self, experiment: OutsourcedExperiment, train: int, test: int) -> None:
         """Refuse to attack more batches of an upload than there are, or more images than a batch holds."""
         check_first_of_batches(experiment, train, "uploads", test=False)
-
-    def trains_on_server(self) -> bool:
-        """It does."""
-        return True
 
     def rounds(
         self, experiment: OutsourcedExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str

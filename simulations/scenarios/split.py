@@ -143,11 +143,7 @@ class Split(Scenario[SplitExperiment]):
     takes_many_labels: ClassVar[bool] = True
 
     def check_data(self, experiment: SplitExperiment, pipeline: Pipeline, card: DataCard) -> None:
-        """Builds both halves.
-
-        Raises:
-            ConfigError: When sizes do not fit the images, a defence cannot protect such batches, or a message would be too large.
-        """
+        """Build both halves; images, defences and messages must fit them."""
         try:
             edge, _ = experiment.plan(pipeline, card=card).build_halves()
         except (ModelError, DefenseError) as error:
