@@ -27,7 +27,6 @@ from attacks.normalisation import normalise
 from clients.data.card import DataCard
 from clients.split.plan import SplitPlan, build_optimizer
 from clients.task.batches import local_batch
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.run_folder.run_directory import read_lines
 
@@ -86,7 +85,7 @@ def over_flower(experiment: Experiment) -> tuple[float, float]:
 
 def one_process(experiment: Experiment, examples: int) -> float:
     """Samples per second of a plain loop over the same number of examples, after a warm-up of a tenth of them."""
-    plan = SplitPlan.narrow(experiment.plan(Pipeline()))
+    plan = SplitPlan.narrow(experiment.plan())
     data = plan.load_data()
     plan = replace(plan, card=DataCard.of(data))
     edge, server = plan.build_halves()

@@ -73,7 +73,7 @@ def _run(grid: Grid, run: RunDirectory[Experiment]) -> Path:
         for job in run.open_jobs():
             auditor.submit(job)
         seldom = Seldom()
-        for at, pipeline in enumerate(run.experiment.pipelines()):
+        for at, pipeline in enumerate(run.experiment.pipelines):
             run_pipeline(run, auditor, pipeline, at, clients, seldom)
         auditor.collect(wait=True)
     return finish(run)
@@ -112,7 +112,7 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
 
 def finish(run: RunDirectory[Experiment]) -> Path:
     """Judges the rows of a run that is over, and writes all that it leaves behind; returns the path of the report."""
-    rounds, pipelines = run.experiment.rounds, len(run.experiment.pipelines())
+    rounds, pipelines = run.experiment.rounds, len(run.experiment.pipelines)
     run.judge(validate)
     run.flush()
     run.write_progress({"pipeline": pipelines, "of": pipelines, "round": rounds, "rounds": rounds, "finished": True})
@@ -128,7 +128,7 @@ def run_pipeline(
 ) -> None:
     """Trains one pipeline from its last complete round to the end, attacking and reporting on the way."""
     experiment = run.experiment
-    plan = replace(experiment.plan(pipeline), card=clients.card)
+    plan = experiment.plan(pipeline, card=clients.card)
     training = scenario(experiment.scenario).rounds(experiment, plan, auditor, clients, run.label(str(pipeline)))
     if pipeline.needs_group_norm and experiment.norm == "batch":
         log.warning("fedveil: %s needs gradients per example: BatchNorm is replaced by GroupNorm", pipeline)
@@ -145,17 +145,12 @@ def run_pipeline(
             training.observe_final(server_round)
         checkpoint = training.checkpoint(server_round)
         run.complete_round(pipeline, checkpoint)
-        progress = {
-            "pipeline": at + 1,
-            "of": len(run.experiment.pipelines()),
-            "round": min(server_round, experiment.rounds),
-            "rounds": experiment.rounds,
-        }
         open_jobs = len(auditor.pool)
-        run.write_progress(
-            {**progress, "finished": False, "accuracy": checkpoint.accuracy, "open_jobs": open_jobs},
-            on_change=report,
-        )
+        progress = {
+            "pipeline": at + 1, "of": len(experiment.pipelines), "round": min(server_round, experiment.rounds),
+            "rounds": experiment.rounds, "finished": False, "accuracy": checkpoint.accuracy, "open_jobs": open_jobs,
+        }  # fmt: skip
+        run.write_progress(progress, on_change=report)
         behind = server_round - experiment.rounds
         part = f", part {behind} of {phases}" if phases > 1 else ""
         now = f"final model{part}, after round" if behind > 0 else f"round {server_round} of"

@@ -22,7 +22,6 @@ from clients.data.card import DataCard
 from clients.data.partitions import partition_indices
 from clients.task.task import load_weights
 from clients.wire.records import tensors_of, to_record
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 
 PER_ROUND, STEPS = 10, 10
@@ -45,7 +44,7 @@ def settings(clients: int, rounds: int) -> dict[str, Any]:
 def _work(clients: int) -> tuple[Any, Any, DataCard, Any, Any]:
     """Plan, data, its card, and which training and test examples are whose; once a process."""
     experiment = Experiment.of(**settings(clients, 1))
-    plan = experiment.plan(Pipeline())
+    plan = experiment.plan()
     data = plan.load_data()
     shares = (
         partition_indices(part.labels.numpy(), "iid", clients, experiment.seed) for part in (data.train, data.test)

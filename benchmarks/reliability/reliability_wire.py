@@ -234,7 +234,6 @@ def _to_client(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) ->
     from attacks.local_model import shared_tensors
     from clients.data.card import DataCard
     from clients.wire.records import to_record
-    from defenses.pipeline import Pipeline
     from simulations.experiment.experiment import Experiment
     from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
     from simulations.runtime.nodes import set_up
@@ -251,7 +250,7 @@ def _to_client(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) ->
     }
     exchange = Exchange(grid, {0: FIRST_NODE}, 0.0)  # no limit, says the server
     set_up(exchange, experiment)
-    plan = experiment.plan(Pipeline())
+    plan = experiment.plan()
     plan = replace(plan, card=DataCard.of(plan.load_data()))
     content = {"config": exchange.config(plan.at(1)), "arrays": to_record(shared_tensors(plan.build_model()))}
     with Watch() as watch:

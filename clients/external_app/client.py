@@ -54,7 +54,7 @@ class OwnExamples(LocalData):
         self.task = task.but(card=card, pipeline="")
         self.partition, self.draws, self.card, self.pipeline = partition, draws, card, Pipeline()
         trained = len(batch) - num_held_out
-        self._train, self._test = range(trained), range(trained, len(batch))  # type: ignore[assignment]
+        self._train, self._test = torch.arange(trained), torch.arange(trained, len(batch))
         self._batch = batch
 
     def plain(self, positions: Tensor) -> Batch:

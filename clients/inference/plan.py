@@ -52,19 +52,23 @@ class InferencePlan(WholeModelPlan):
             raise ModelError(f"cut {min(repeated)!r} is named twice; allowed: each once")
         return tuple(checked_cut(self.model, name) for name in named)
 
+    def phase_of(self, server_round: int) -> int:
+        """The phase behind the last round, from 1; 0 and less in rounds of training."""
+        return server_round - self.rounds
+
     def cut_of(self, server_round: int) -> str:
         """The cut that is served in a phase; ``ValueError`` when nothing is served in that round."""
-        names = self.cut_names
-        if not self.rounds < server_round <= self.rounds + len(names):
-            last = self.rounds + len(names)
+        names, phase = self.cut_names, self.phase_of(server_round)
+        if not 0 < phase <= len(names):
+            first, last = self.rounds + 1, self.rounds + len(names)
             raise ValueError(
-                f"queries were asked for in round {server_round}; allowed: {self.rounds + 1} to {last}, one for each cut"
+                f"queries were asked for in round {server_round}; allowed: {first} to {last}, one for each cut"
             )
-        return names[server_round - self.rounds - 1]
+        return names[phase - 1]
 
     def cut_at(self, server_round: int) -> str:
         """The cut that is served in a phase; "" in rounds of training."""
-        return self.cut_of(server_round) if server_round > self.rounds else ""
+        return self.cut_of(server_round) if self.phase_of(server_round) > 0 else ""
 
     def observed_queries(self, num_test: int) -> int:
         """Of how many queries of a client with so many test examples the attribute is guessed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -43,21 +44,22 @@ class LocalData:
         self.dataset = task.plan.load_data()
         self.card = task.plan.data_card()
         self.pipeline = task.plan.defenses()
-        self._train, self._test = tuple(train), tuple(test)
+        self._train = torch.tensor([*train], dtype=torch.long)
+        self._test = torch.tensor([*test], dtype=torch.long)
 
     @property
     def num_train(self) -> int:
         """Number of training examples."""
         return len(self._train)
 
-    @property
+    @cached_property
     def train_indices(self) -> tuple[int, ...]:
         """Which examples of the data set it trains on."""
-        return tuple(self._train)
+        return tuple(self._train.tolist())
 
     def train_labels(self) -> Tensor:
         """Classes (num_train,) of its training examples; of label vectors the first label."""
-        return self.dataset.train.labels[torch.tensor(self._train, dtype=torch.long)]
+        return self.dataset.train.labels[self._train]
 
     @property
     def num_test(self) -> int:
@@ -86,8 +88,7 @@ class LocalData:
 
     def plain(self, positions: Tensor) -> Batch:
         """Local training examples at ``positions`` (n,), unprotected."""
-        indices = torch.tensor(self._train, dtype=torch.long)[positions]
-        return local_batch(self.dataset.train, indices, self.card.num_classes)
+        return local_batch(self.dataset.train, self._train[positions], self.card.num_classes)
 
     def kept(self, positions: Tensor) -> Batch:
         """Those examples after the defences that protect an image once and keep the result.
@@ -101,7 +102,7 @@ class LocalData:
                 self.pipeline.protect_once, self.pipeline.once, self.plain(positions), self.key("once")
             )
         if self.num_train * math.prod(self.card.input_shape) * FLOAT_BYTES <= self.task.plan.image_memory * 2**30:
-            whole = protected_share(self.task.plan, self._train, self.key("once"))
+            whole = protected_share(self.task.plan, self.train_indices, self.key("once"))
             return Batch(whole.images[positions], whole.targets[positions])
         blocks = {at: self._kept_block(at) for at in sorted({int(position) // BLOCK for position in positions})}
         rows = [(blocks[int(position) // BLOCK], int(position) % BLOCK) for position in positions]
@@ -115,7 +116,7 @@ class LocalData:
         """Whether the draws that protect an image once depend on that image alone, and not on its company.
 
         Company is the server's to choose, by the examples that it deals out, limits and batch sizes: each choice would protect
-        the image anew, and the protections would average out. In a simulation blocks cost a fifth, and nobody is protected.
+        the image anew, and the protections would average out. In a simulation, which protects no person, blocks cost a fifth.
         """
         return self.draws.notebook is not None and not self.pipeline.mixes_images
 
@@ -130,7 +131,7 @@ class LocalData:
 
     def own_images(self, positions: Tensor) -> Tensor:
         """Images (N, C, H, W) in [0, 1] at positions (N,) among the training examples, and behind them the test examples."""
-        indices = torch.tensor([*self._train, *self._test], dtype=torch.long)[positions]
+        indices = torch.cat([self._train, self._test])[positions]
         images = torch.zeros(len(positions), *self.card.input_shape)
         for part, chosen in (
             (self.dataset.train, positions < self.num_train),
@@ -173,23 +174,15 @@ class LocalData:
 
     def test_labels(self) -> Tensor:
         """What is true of its test examples: classes (num_test,), or label vectors (num_test, K)."""
-        return self.dataset.test.truth(torch.tensor(self._test, dtype=torch.long))
+        return self.dataset.test.truth(self._test)
 
     def train_sensitive(self, positions: Tensor) -> Tensor:
-        """Values (n,) of the sensitive attribute of its training examples at ``positions``.
-
-        Raises:
-            ValueError: When its data set has none.
-        """
-        return self._sensitive(self.dataset.train)[torch.tensor(self._train, dtype=torch.long)[positions]]
+        """Values (n,) of the sensitive attribute of training examples at ``positions``; ``ValueError`` where the data have none."""
+        return self._sensitive(self.dataset.train)[self._train[positions]]
 
     def test_sensitive(self) -> Tensor:
-        """Values (num_test,) of the sensitive attribute of its test examples.
-
-        Raises:
-            ValueError: When its data set has none.
-        """
-        return self._sensitive(self.dataset.test)[torch.tensor(self._test, dtype=torch.long)]
+        """Values (num_test,) of the sensitive attribute of its test examples; ``ValueError`` where the data have none."""
+        return self._sensitive(self.dataset.test)[self._test]
 
     def _sensitive(self, part: ImageData) -> Tensor:
         if part.sensitive is None:
@@ -198,5 +191,4 @@ class LocalData:
 
     def test_plain(self, positions: Tensor) -> Batch:
         """Test examples of this client at ``positions`` (n,), unprotected."""
-        indices = torch.tensor(self._test, dtype=torch.long)[positions]
-        return local_batch(self.dataset.test, indices, self.card.num_classes)
+        return local_batch(self.dataset.test, self._test[positions], self.card.num_classes)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from flwr.app import Context, Message
 
 from clients.task.client import Client
-from clients.task.task import SHORT, Plan, Task, TaskError, require_kind
-from clients.wire.limits import MOST_RATE, MOST_ROUNDS
+from clients.task.task import SHORT, Plan, Task, TaskError, require
+from clients.wire.limits import MOST_RATE, MOST_ROUNDS, Limit
 from clients.wire.texts import read_json
 from defenses.registry import collected, modules_in
 
@@ -90,10 +90,6 @@ def _read(text: str) -> Task:
     orders = {name: value for name, value in values.items() if name != "plan"}
     if set(orders) != {"round", "learning_rate"}:
         raise TaskError(f"the task has {str(sorted(orders))[:SHORT]} beside its plan; expected learning_rate, round")
-    require_kind("round", orders["round"], "int")
-    require_kind("learning_rate", orders["learning_rate"], "float")
-    if not 0 <= orders["round"] <= 2 * MOST_ROUNDS:  # phases follow the last round
-        raise TaskError(f"round is {orders['round']}; allowed: at least 0, at most {2 * MOST_ROUNDS}")
-    if not 0 <= orders["learning_rate"] <= MOST_RATE:
-        raise TaskError(f"learning_rate is {orders['learning_rate']}; allowed: at least 0, at most {MOST_RATE:g}")
+    require("round", orders["round"], "int", Limit(0, 2 * MOST_ROUNDS))  # phases follow the last round
+    require("learning_rate", orders["learning_rate"], "float", Limit(0, MOST_RATE))
     return Task(client_side(plan["scenario"]).plan.of(plan), **orders)

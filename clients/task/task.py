@@ -18,8 +18,8 @@ from clients.data.card import DataCard
 from clients.data.datasets import ImageDataset, load_dataset
 from clients.data.images import IMAGE_MEMORY
 from clients.models.classifiers import build_model
-from clients.models.fits import require_fits
-from clients.wire.limits import LIMITS, MOST_TEXT
+from clients.models.fits import Sizes, require_fits
+from clients.wire.limits import LIMITS, MOST_TEXT, Limit
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
@@ -35,8 +35,14 @@ class TaskError(ValueError):
     """A task that is none."""
 
 
-def require_kind(name: str, value: object, kind: str) -> None:
-    """Raises ``TaskError`` unless a value is of the type that a field declares; whole numbers may stand for others."""
+def require(name: str, value: Any, kind: str, limit: Limit | None = None) -> None:
+    """Refuse a value that a server sent: of another type than a field's (a whole number may stand for another), or out of range.
+
+    A text is not longer than any name; only a pipeline's may be, whose parts are checked as it is read (``defenses.spec``).
+
+    Raises:
+        TaskError: Naming the field, what came and what is allowed.
+    """
     allowed: dict[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,), "float": (float, int)}
     inner = kind.removeprefix("tuple[").removesuffix(", ...]")
     if inner != kind:
@@ -45,15 +51,8 @@ def require_kind(name: str, value: object, kind: str) -> None:
         fits = type(value) in allowed.get(kind, (type(value),))
     if not fits or (isinstance(value, float) and not math.isfinite(value)):
         raise TaskError(f"{name} is {repr(value)[:SHORT]}, expected {kind}")
-
-
-def require_within(name: str, value: Any) -> None:
-    """Raises ``TaskError`` for a number beyond what this node takes on (``LIMITS``), and for a text longer than any name.
-
-    A pipeline's text may be longer; what it may be is checked as it is read (``defenses.spec``).
-    """
-    if name in LIMITS and not LIMITS[name].allows(value):
-        raise TaskError(f"{name} is {repr(value)[:SHORT]}; allowed: {LIMITS[name]}")
+    if limit and not limit.allows(value):
+        raise TaskError(f"{name} is {repr(value)[:SHORT]}; allowed: {limit}")
     if isinstance(value, str | tuple) and len(value) > MOST_TEXT and name != "pipeline":
         raise TaskError(f"{name} has a length of {len(value)}; allowed: at most {MOST_TEXT}")
 
@@ -62,30 +61,14 @@ def require_within(name: str, value: Any) -> None:
 class Plan:
     """What all rounds of one pipeline have in common; ranges are checked where the experiment is read, and where a message is.
 
-    Scenarios whose clients must know more have a plan of their own (``clients.task.scenarios.ClientSide.plan``).
+    Most fields are settings of the same names (``simulations.settings``). Scenarios whose clients must know more have a plan of
+    their own (``clients.task.scenarios.ClientSide.plan``).
 
     Attributes:
-        scenario: How clients and server work together (see ``clients.task.scenarios``).
-        dataset: Name of the data set (see ``clients.data.datasets``), with ``data_dir``, ``download``, ``image_size``, limits and
-            ``image_memory``.
-        model: Name of the model (see ``clients.models.classifiers``), with ``width`` and ``norm``.
         pipeline: The defences' text; "" for none.
-        seed: Of the whole experiment.
-        rounds: Rounds in which this client will train, for the privacy budget.
-        local_epochs: Passes over the local data in a round, unless ``local_steps`` says otherwise.
-        batch_size: Examples of a local step.
-        momentum: Of local SGD.
-        weight_decay: L2 coefficient of local SGD.
-        nesterov: Local SGD looks ahead by its momentum.
-        crop_padding: Local training sees random crops after padding with so many pixels; 0: none.
-        horizontal_flip: Local training sees mirror images with probability 1/2.
-        probe_targets: Observations that the audit asks each client for in a round.
-        probe_images: Attacked images of each of them.
-        local_steps: Optimizer steps in a round, in as many passes as that takes; 0: those of ``local_epochs``.
-        auxiliary_fraction: Share of the training examples that the server holds and no client has.
-        auxiliary_limit: At most so many of them; 0: no limit.
-        auxiliary_data: Where the server's own examples come from: "held-out" (that share), "private" (the clients' own training
-            examples: the worst case of the split papers), or the name of another data set.
+        rounds: Rounds in which a client will train, for the privacy budget.
+        auxiliary_data: Where the server's own examples come from: "held-out" (``auxiliary_fraction`` of the training examples, of
+            which no client has any), "private" (the clients' own), or the name of another data set.
         owns_data: Everything in the client's data directory is its own; else the server names its examples.
         card: Shape and normalisation that all clients share; None only until the set-up is done.
         may_be_unknown: Fields whose 0 says that the server does not know them.
@@ -139,9 +122,8 @@ class Plan:
             raise TaskError(f"plan: {str(odd[0])[:SHORT]!r} is {'unknown' if odd[0] in read else 'missing'}")
         for name, value in read.items():
             if name != "card":
-                require_kind(name, value, kinds[name])
-                if not (name in cls.may_be_unknown and value == 0):
-                    require_within(name, value)
+                unknown = name in cls.may_be_unknown and value == 0
+                require(name, value, kinds[name], None if unknown else LIMITS.get(name))
         return cls(**read)
 
     @classmethod
@@ -165,11 +147,22 @@ class Plan:
         return Task(self, server_round, learning_rate)
 
     def cut_at(self, server_round: int) -> str:
-        """Where the model is cut in a round, by which rows are told apart; "" where that is no question."""
+        """Where the model is cut in a round, which distinguishes rows; "" in scenarios that cut no model."""
         return ""
 
-    def passes(self, num_examples: int, rounds: int = 1) -> int:
-        """Passes over a client's examples in the training steps of ``rounds`` rounds, a begun pass counted whole."""
+    @property
+    def training_rounds(self) -> range:
+        """Numbers of the rounds that train, from 1."""
+        return range(1, self.rounds + 1)
+
+    @property
+    def all_steps(self) -> int | None:
+        """Optimizer steps of a client in all rounds; None where passes are counted."""
+        return self.rounds * self.local_steps or None
+
+    def passes(self, num_examples: int, *, in_all_rounds: bool = False) -> int:
+        """Passes over a client's examples in the training steps of one round, or of all; a begun pass is counted whole."""
+        rounds = self.rounds if in_all_rounds else 1
         if not self.local_steps:
             return rounds * self.local_epochs
         steps_per_pass = max(1, math.ceil(num_examples / self.batch_size))
@@ -271,13 +264,23 @@ class Task:
 
     @property
     def cut(self) -> str:
-        """Where the model is cut in this round; "" where that is no question."""
+        """Where the model is cut in this round; "" in scenarios that cut no model."""
         return self.plan.cut_at(self.round)
 
     @property
     def is_final(self) -> bool:
         """Whether this is about the model after the last round, which is only attacked."""
         return self.round > self.plan.rounds
+
+    @property
+    def trains_again(self) -> bool:
+        """Whether a later round trains."""
+        return self.round < self.plan.rounds
+
+    @property
+    def last_trained(self) -> int:
+        """The last round up to this one that trains."""
+        return min(self.round, self.plan.rounds)
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:

@@ -38,7 +38,7 @@ class Truths:
         embed: Of rows of a table: rows (n, 1, F, 1) -> embeddings (n, F, D) as the client half makes them; None where it changes.
         at_many_scales: Images are also scored by MS-SSIM (``clients.scoring.image_scores.scores_at_many_scales``).
         pooled: Each observation is of other clients' images as well: of the guesses of all images, each of this client's gets the
-            one that the assignment gives it, and classes, of which nobody knows whose they are, get no score.
+            one that the assignment gives it, and classes, whose clients are unknown, get no score.
     """
 
     views: list[Probed]

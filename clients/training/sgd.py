@@ -40,8 +40,8 @@ def plain_training(
         loader=loader,
         loss=soft_cross_entropy,
         epochs=plan.passes(num_examples),
-        total_epochs=plan.passes(num_examples, plan.rounds),
-        total_steps=plan.rounds * plan.local_steps or None,
+        total_epochs=plan.passes(num_examples, in_all_rounds=True),
+        total_steps=plan.all_steps,
     )  # fmt: skip
 
 

@@ -51,11 +51,11 @@ class Limit:
         return inside or (self.zero and value == 0)
 
     def __str__(self) -> str:
-        end = f"below {self.most:g}" if self.below else f"at most {_told(self.most)}"
-        return f"{'0, or ' if self.zero else ''}at least {_told(self.least)}, {end}"
+        end = f"below {self.most:g}" if self.below else f"at most {_number(self.most)}"
+        return f"{'0, or ' if self.zero else ''}at least {_number(self.least)}, {end}"
 
 
-def _told(number: float) -> str:
+def _number(number: float) -> str:
     return str(number) if isinstance(number, int) else f"{number:g}"
 
 

@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.constant import SType
 from torch import Tensor
 
-from clients.wire.texts import RecordError, Told, one_line, shortened
+from clients.wire.texts import Received, RecordError, one_line, shortened
 
 REFUSED = 1403
 """Error code of a reply to a question that the node does not answer by its own configuration; Flower's own codes are small."""
@@ -38,11 +38,7 @@ def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
 
 
 def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
-    """An ArrayRecord as CPU tensors of their own memory.
-
-    Raises:
-        RecordError: Naming the array that is none.
-    """
+    """An ArrayRecord as CPU tensors of their own memory; ``RecordError`` names an array that is none."""
     return {name: torch.from_numpy(np.array(view_of(name, array))) for name, array in record.items()}
 
 
@@ -65,20 +61,20 @@ def view_of(name: str, array: Array) -> np.ndarray:
         )
     try:
         return _values(array.data)
-    except Exception as error:  # whatever NumPy makes of a header that somebody chose
-        told = f"{type(error).__name__}: {shortened(error)}"
-        raise RecordError(f"array {shortened(name)} holds no numbers that can be read: {told}") from None
+    except Exception as error:  # NumPy may raise anything on a header that another machine chose
+        reason = f"{type(error).__name__}: {shortened(error)}"
+        raise RecordError(f"array {shortened(name)} holds no numbers that can be read: {reason}") from None
 
 
 def _values(data: bytes) -> np.ndarray:
-    file = io.BytesIO(data)  # shares the bytes as long as nobody writes
+    file = io.BytesIO(data)  # shares the bytes until one of them is written
     version = np.lib.format.read_magic(file)
     if version not in HEADERS:
         raise ValueError(f"version {version} of the format; allowed: {', '.join(map(str, HEADERS))}")
-    told = file.read(HEADERS[version][1])
-    if (length := int.from_bytes(told, "little")) > LONGEST_HEADER:
+    size = file.read(HEADERS[version][1])
+    if (length := int.from_bytes(size, "little")) > LONGEST_HEADER:
         raise ValueError(f"a header of {length} bytes; allowed: at most {LONGEST_HEADER}")
-    shape, fortran, dtype = _header(version, told + file.read(length))
+    shape, fortran, dtype = _header(version, size + file.read(length))
     body = memoryview(data)[file.tell() :]
     if math.prod(shape) * dtype.itemsize != body.nbytes:
         raise ValueError(f"{body.nbytes} bytes for shape {shape} and type {dtype}")
@@ -104,19 +100,15 @@ def metrics(values: Mapping[str, int | float | list[float]]) -> MetricRecord:
 
 
 def tensors_of(message: Message, name: str) -> dict[str, Tensor]:
-    """The tensors of a message's record; empty when it has none of that name.
-
-    Raises:
-        RecordError: Naming the array that is none.
-    """
+    """The tensors of a message's record, empty when it has none of that name; ``RecordError`` names an array that is none."""
     record = message.content.get(name)
-    return Told(to_tensors(record) if isinstance(record, ArrayRecord) else {})
+    return Received(to_tensors(record) if isinstance(record, ArrayRecord) else {})
 
 
 def values_of(message: Message, name: str) -> Mapping[str, Any]:
     """The values of a message's config or metric record; empty when it has none of that name."""
     record: Any = message.content.get(name)
-    return Told(record if isinstance(record, ConfigRecord | MetricRecord) else {})
+    return Received(record if isinstance(record, ConfigRecord | MetricRecord) else {})
 
 
 def withheld(reasons: Mapping[str, str]) -> dict[str, ConfigRecord]:

@@ -1,4 +1,4 @@
-"""What somebody sent and nobody can read, in words; without Flower, so that what reads no message can say it as well."""
+"""Describe unreadable messages for logs and rows; without Flower, as code that reads no message uses it too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import unicodedata
 from typing import Any
 
 SHORT = 120
-"""Characters of what somebody sent, in an error."""
+"""Characters of a received value in an error."""
 MOST_SHOWN = 4096
 """Characters of an error that are looked at."""
 MOST_JSON = 2**20
@@ -23,7 +23,7 @@ def read_json(text: str) -> Any:
     """What a JSON text of a message says.
 
     Raises:
-        RecordError: When it is longer than anybody writes who means well.
+        RecordError: When it is longer than any that clients of ours write.
         ValueError: When it is no JSON.
         RecursionError: When it is nested deeper than Python goes.
     """
@@ -32,15 +32,15 @@ def read_json(text: str) -> Any:
     return json.loads(text)
 
 
-class Told(dict[str, Any]):
-    """What a record of a message holds; whoever asks it for what it lacks learns what is missing."""
+class Received(dict[str, Any]):
+    """What a record of a message holds; a key that it lacks is named in the error."""
 
     def __missing__(self, key: str) -> Any:
         raise RecordError(f"the message says nothing of {shortened(key)}; it tells {shortened(list(self))}")
 
 
 def one_line(text: str, most: int) -> str:
-    """What somebody wrote, for a row, a log or a terminal: one line, cut, with escapes in place of what does not print.
+    """A foreign text for a row, a log or a terminal: one line, cut, with escapes in place of what does not print.
 
     Args:
         text: As it came.
@@ -55,7 +55,7 @@ def _escape(character: str) -> str:
 
 
 def shortened(value: object) -> str:
-    """What somebody sent, for an error or a row: as it is written in Python, and cut."""
+    """A received value for an error or a row: as it is written in Python, and cut."""
     text = one_line(str(value), MOST_SHOWN) if isinstance(value, Exception) else repr(value)
     return text if len(text) <= SHORT else f"{text[:SHORT]}... ({len(text)} characters)"
 

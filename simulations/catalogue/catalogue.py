@@ -74,7 +74,7 @@ def _settings() -> Iterator[tuple[str, ...]]:
 def _usual(key: str) -> Iterator[str]:
     """What scenarios have in place of a default."""
     for name, one in scenarios().items():
-        for whose, usual in ((name, one.usual), (f"{name}, tables", one.usual_on_tables)):
+        for whose, usual in ((name, one.settings.usual), (f"{name}, tables", one.settings.usual_on_tables)):
             if key in usual:
                 yield f"default of {whose}: {usual[key]!r}"
 

@@ -11,40 +11,23 @@ from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind
 
 
 def check_attribute_attacks(experiment: Experiment, kind: Kind) -> None:
-    """Refuses attacks on an attribute that the data do not have, or of which the server knows nothing.
-
-    Args:
-        experiment: The settings.
-        kind: That of attributes.
-
-    Raises:
-        ConfigError: Naming the setting.
-    """
-    if not experiment.chosen_attacks(kind):
+    """Raise ``ConfigError`` for attacks on an attribute that the data do not have, or of which the server knows nothing."""
+    if not experiment.attacks[kind]:
         return
-    told = f"{ATTRIBUTE_SETTING} is {experiment.attribute_attacks!r}"  # type: ignore[attr-defined]
-    require_attribute(experiment, told, f"{ATTRIBUTE_SETTING} = ''")
+    chosen = f"{ATTRIBUTE_SETTING} is {experiment.attribute_attacks!r}"  # type: ignore[attr-defined]
+    require_attribute(experiment, chosen, f"{ATTRIBUTE_SETTING} = ''")
     if experiment.auxiliary_data not in OWN_AUXILIARY:
         raise ConfigError(
-            f"{told}, which learn from examples with the same attribute, and auxiliary-data is {experiment.auxiliary_data!r}; "
+            f"{chosen}, which learn from examples with the same attribute, and auxiliary-data is {experiment.auxiliary_data!r}; "
             f"allowed: {' or '.join(OWN_AUXILIARY)}"
         )
     held_out = experiment.auxiliary_data == "held-out" and experiment.partition != "node"
     if held_out and not experiment.auxiliary_fraction:
-        raise ConfigError(f"{told}, which learn from the server's own examples: auxiliary-fraction is 0, raise it")
+        raise ConfigError(f"{chosen}, which learn from the server's own examples: auxiliary-fraction is 0, raise it")
 
 
 def require_attribute(experiment: Experiment, what: str, instead: str) -> None:
-    """Refuses data without a sensitive attribute.
-
-    Args:
-        experiment: The settings.
-        what: What asks for it, for the message.
-        instead: What to set otherwise.
-
-    Raises:
-        ConfigError: Naming data sets that have one.
-    """
+    """Raise ``ConfigError`` where data have no sensitive attribute, with ``what`` asks for one, and what to set ``instead``."""
     if not has_sensitive_attribute(experiment.dataset):
         raise ConfigError(
             f"{what}, and dataset = {experiment.dataset!r} has no sensitive attribute: take garment-digit, photo-face, or two "

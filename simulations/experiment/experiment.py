@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from attacks.base import Attack
 from attacks.registry import ATTACKS
-from clients.data.datasets import is_multi_label, is_table
+from clients.data.card import DataCard
+from clients.data.datasets import is_table
 from clients.data.partitions import parse_partition
 from clients.task.auxiliary import OWN_AUXILIARY
 from clients.task.scenarios import client_side, client_sides
 from clients.task.task import Plan
-from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
-from defenses.spec import SpecError, parse_pipelines
+from defenses.spec import parse_pipelines
+from simulations.experiment.data_rules import check_data
 from simulations.experiment.known_names import require_dataset
-from simulations.experiment.label_rules import why_no_vectors
 from simulations.experiment.scenario import scenario, scenarios
-from simulations.experiment.table_rules import why_no_table, why_not_read
 from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import AUTO, FEDERATED
-from simulations.settings.errors import ConfigError, other_scenario, require_known
+from simulations.settings.errors import ConfigError, naming
 from simulations.settings.fields import (
-    attacked_rounds,
     check_values,
     key_of,
-    shown,
 )
+from simulations.settings.plain import refuse_keys
 from strategies.audit.adaptive import adaptive_attacks
 from strategies.audit.kinds import Kind
 
 Value = bool | int | float | str
+NO_DEFENSE = Pipeline()
 
 
 @dataclass(frozen=True)
@@ -75,24 +74,13 @@ class Experiment(CommonSettings):
             )
         if self.resume and not self.output_dir:
             raise ConfigError("resume needs output-dir, the folder of the run to continue")
-        readers: list[tuple[str, Callable[[], object]]] = [
-            ("partition", lambda: self.partition == "node" or parse_partition(self.partition)),
-            ("defenses", self.pipelines),
-            *((kind.setting, functools.partial(self.chosen_attacks, kind)) for kind in self.kinds),
-        ]
-        for key, read in readers:
-            try:
-                read()
-            except (SpecError, DefenseError, ValueError) as error:
-                raise ConfigError(f"{key}: {error}") from error
-        self.attacked_rounds()
-        chosen = {kind: self.chosen_attacks(kind) for kind in self.kinds}
-        no_table = why_no_table(self.to_mapping(), self.pipelines()) if self.on_tables else ""
-        no_vectors = why_no_vectors(self.to_mapping(), chosen) if is_multi_label(self.dataset) else ""
-        if why := no_table or no_vectors or why_not_read(chosen, self.dataset):
-            raise ConfigError(why)
-        scenario(self.scenario).check(self)
-        for pipeline in self.pipelines():
+        with naming("partition"):
+            _ = self.owns_data or parse_partition(self.partition)
+        # Read here, so that texts that cannot be read end before any work.
+        _ = self.pipelines, self.attacks, self.attacked_rounds
+        check_data(self, self.pipelines, self.attacks)
+        self.check()
+        for pipeline in self.pipelines:
             if missing := [name for name in pipeline.adaptive_attacks if name not in ATTACKS]:
                 raise ConfigError(
                     f"defenses: {pipeline} names {missing[0]} as an attack that knows it, and there is none of that name; install "
@@ -104,6 +92,9 @@ class Experiment(CommonSettings):
                     f"and horizontal-flip = {self.horizontal_flip} show training another view at every use, which would be "
                     "protected anew each time, and the server could average: leave one of the two out"
                 )
+
+    def check(self) -> None:
+        """Raise ``ConfigError`` for settings that the scenario does not read, or that contradict each other in it."""
 
     @property
     def on_tables(self) -> bool:
@@ -117,104 +108,87 @@ class Experiment(CommonSettings):
 
     @classmethod
     def of(cls, **values: Any) -> Experiment:
-        """The experiment of a scenario (``scenario``; federated, if none is named) with these settings.
-
-        Raises:
-            ConfigError: On any value that cannot be run.
-        """
+        """The experiment of a scenario (``scenario``; federated, if none is named) with these settings; see ``from_mapping``."""
         return cls.from_mapping({key_of(name): value for name, value in values.items()})
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
         """Reads hyphenated keys. Settings of other scenarios may be among them as long as they have their defaults.
 
-        What is not among them, or is "auto" there, has the scenario's usual value (``Scenario.usual``), or its default. A plain
-        `flwr run` gives every setting that the app's file names: there those that some scenario has a usual value of are "auto".
+        What is not among them, or is "auto" there, has the scenario's usual value (``CommonSettings.usual``), or its default.
+        A plain `flwr run` gives every setting that the app's file names: there those that some scenario has a usual value of are
+        "auto".
 
         Raises:
             ConfigError: On unknown keys, with the nearest known one, and on bad values.
         """
         name = values.get("scenario", FEDERATED)
-        settings, one = scenario(name).settings, scenario(name)
-        free = {key for each in scenarios().values() for key in (*each.usual, *each.usual_on_tables)}
+        settings = scenario(name).settings
+        free = {key for one in scenarios().values() for key in (*one.settings.usual, *one.settings.usual_on_tables)}
         values = {key: value for key, value in values.items() if value != AUTO or key not in free}
-        values = {**one.usual, **(one.usual_on_tables if is_table(str(values.get("dataset"))) else {}), **values}
-        own, known = {key_of(spec.name): spec.name for spec in fields(settings)}, all_settings()
-        chosen = {}
-        for key, value in values.items():
-            require_known("setting", key, known)
-            if key in own:
-                chosen[own[key]] = value
-            elif value != known[key].default:
-                raise other_scenario(key, shown(value), owners(key), name)
-        experiment: Experiment = settings(**chosen)
+        on_tables = settings.usual_on_tables if is_table(str(values.get("dataset"))) else {}
+        values = {**settings.usual, **on_tables, **values}
+        all_settings()
+        refuse_keys(values, name, {one.name: one.settings for one in scenarios().values()})
+        own = {key_of(spec.name): spec.name for spec in fields(settings)}
+        experiment: Experiment = settings(**{own[key]: value for key, value in values.items() if key in own})
         return experiment
 
     def to_mapping(self) -> dict[str, Value]:
         """Hyphenated key -> value, all settings of its scenario."""
         return {key_of(spec.name): getattr(self, spec.name) for spec in fields(self)}
 
-    def pipelines(self) -> list[Pipeline]:
-        """The pipelines, no defence first.
-
-        Raises:
-            SpecError: Of the text.
-            DefenseError: When a chain is refused, or stands in another order than a client runs it.
-        """
-        found = parse_pipelines(self.defenses)
-        for pipeline in found:
-            pipeline.require_order()
+    @cached_property
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """The pipelines of ``defenses``, no defence first; each stands in the order in which a client runs it."""
+        with naming("defenses"):
+            found = tuple(parse_pipelines(self.defenses))
+            for pipeline in found:
+                pipeline.require_order()
         return found
 
-    def check_images(self, shape: tuple[int, int, int]) -> None:
-        """Refuses defences that are not meant for images (C, H, W).
+    @cached_property
+    def attacks(self) -> dict[Kind, list[Attack[Any, Any]]]:
+        """Kind of observation -> attacks that its setting names; on attributes "auto" means those that are usual there."""
+        return {kind: self._read_attacks(kind) for kind in self.kinds}
 
-        Raises:
-            ConfigError: With the reason.
-        """
-        if why := next(filter(None, (pipeline.unfit(*shape) for pipeline in self.pipelines())), ""):
+    def _read_attacks(self, kind: Kind) -> list[Attack[Any, Any]]:
+        text = str(getattr(self, kind.setting.replace("-", "_")))
+        with naming(kind.setting):
+            return kind.usual(self.dataset) if kind.of_attributes and text == AUTO else kind.parse(text, self.kinds)
+
+    def check_images(self, shape: tuple[int, int, int]) -> None:
+        """Raise ``ConfigError`` for defences that are not meant for images (C, H, W)."""
+        if why := next(filter(None, (pipeline.unfit(*shape) for pipeline in self.pipelines)), ""):
             raise ConfigError(f"defenses: {why}")
 
     def attacks_on(self, pipeline: Pipeline, kind: Kind) -> list[Attack[Any, Any]]:
         """The attacks on one kind of observation of a pipeline, the adaptive ones last; none of what the scenario does not show."""
         if kind not in self.kinds:
             return []
-        chosen = self.chosen_attacks(kind)
+        chosen = self.attacks[kind]
         wanted = self.adaptive and chosen
-        added = adaptive_attacks(pipeline, self.pipelines(), chosen, kind, self.on_tables) if wanted else []
+        added = adaptive_attacks(pipeline, self.pipelines, chosen, kind, self.on_tables) if wanted else []
         return list({repr(attack): attack for attack in [*chosen, *added]}.values())
-
-    def chosen_attacks(self, kind: Kind) -> list[Attack[Any, Any]]:
-        """Those that the setting names (``Kind.setting``); on attributes "auto" means those that are usual there.
-
-        Raises:
-            SpecError: Naming what is unknown or not allowed.
-            AttackError: When one of them attacks something else.
-        """
-        text = str(getattr(self, kind.setting.replace("-", "_")))
-        if kind.of_attributes and text == AUTO:
-            return kind.usual(self.dataset)
-        return kind.parse(text, self.kinds)
-
-    def attacks_at_all(self) -> bool:
-        """Whether the rounds that are to be attacked have attacks."""
-        return not self.attacked_rounds() or any(map(self.chosen_attacks, self.kinds))
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """What the scenario lets a server observe."""
         return scenario(self.scenario).kinds
 
-    def attacked_rounds(self) -> list[int]:
-        """Numbers of the attacked rounds, in order; ``rounds + 1`` is the model after the last one."""
-        return attacked_rounds(self.attack_rounds, self.rounds)
+    @property
+    def owns_data(self) -> bool:
+        """Whether each node trains on data of its own."""
+        return self.partition == "node"
 
-    def plan(self, pipeline: Pipeline) -> Plan:
-        """What the run fixes for the clients of a pipeline."""
+    def plan(self, pipeline: Pipeline = NO_DEFENSE, card: DataCard | None = None) -> Plan:
+        """What the run fixes for the clients of a pipeline, whose data are as a card says.
+
+        Every field of the plan that the experiment has too, under the same name, is taken from it.
+        """
         kind = client_side(self.scenario).plan
-        names = {spec.name for spec in fields(kind)} & {spec.name for spec in fields(self)}
-        values = {name: getattr(self, name) for name in names}
-        return kind(**values, pipeline=str(pipeline), owns_data=self.partition == "node")
+        values = {spec.name: getattr(self, spec.name) for spec in fields(kind) if hasattr(self, spec.name)}
+        return kind(**values, pipeline=str(pipeline), card=card)
 
 
 def all_settings() -> dict[str, Field[Any]]:

@@ -1,4 +1,4 @@
-"""Models and data sets by name: what a setting may say, told before anything is read."""
+"""Names of models and data sets that a setting may have, checked before anything is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def require_dataset(key: str, name: str, also: Collection[str] = ()) -> None:
 
 
 def require_model(name: str) -> None:
-    """The same of models; names with a colon are of a library, or code of one's own, which building it tells."""
+    """Raises ``ConfigError``, with the nearest name, for an unknown model; a name with a colon is tried when it is built."""
     if ":" not in name:
         also = "or a torchvision or timm classifier, such as torchvision:resnet18"
         require_known("model", name, model_names(), also=also)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from clients.data.card import DataCard
-from clients.task.task import Plan
+from clients.task.batches import chunks
+from clients.task.task import FLOAT_BYTES, Plan
 from defenses.pipeline import Pipeline
 from defenses.registry import collected, modules_in
 from simulations.experiment.known_clients import KnownClients
 from simulations.run_folder.checkpoints import Checkpoint
+from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, unknown_scenario
 from strategies.audit.auditor import Auditor
@@ -26,18 +28,19 @@ LARGEST_MESSAGE = 1 << 30
 """Bytes of tensors in one message: Flower keeps several copies of it on the way."""
 
 
-class Schedule(Protocol):
+class Resolved(Protocol):
     """What a scenario reads of any experiment; the class itself imports this module, which therefore cannot name it."""
 
     @property
-    def rounds(self) -> int:
-        """Rounds of training."""
+    def attacks_final(self) -> bool:
+        """Whether the model after the last round is attacked."""
 
-    def attacked_rounds(self) -> list[int]:
-        """Numbers of the attacked rounds, in order; ``rounds + 1`` is the model after the last one."""
+    @property
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """The defences, one pipeline after the other."""
 
 
-E = TypeVar("E", bound=Schedule)
+E = TypeVar("E", bound=Resolved)
 """The experiment."""
 
 
@@ -68,8 +71,7 @@ class Scenario(ABC, Generic[E]):
         labels: Values of the setting ``labels``, the usual one first.
         reads_tables: Examples may be rows of a table; else they are images.
         takes_many_labels: Examples may have several labels each; else they have one class.
-        usual: Key -> value where nobody sets it, in place of the default of all scenarios, which would be refused here.
-        usual_on_tables: Likewise where examples are rows of a table; over ``usual``.
+        trains_on_server: One process trains on the images of all clients, and holds them as floats.
     """
 
     name: ClassVar[str]
@@ -79,16 +81,7 @@ class Scenario(ABC, Generic[E]):
     labels: ClassVar[tuple[str, ...]]
     reads_tables: ClassVar[bool] = False
     takes_many_labels: ClassVar[bool] = False
-    usual: ClassVar[Mapping[str, Any]] = {}
-    usual_on_tables: ClassVar[Mapping[str, Any]] = {}
-
-    @abstractmethod
-    def check(self, experiment: E) -> None:
-        """Refuses settings that the scenario does not read, or that contradict each other in it.
-
-        Raises:
-            ConfigError: Naming the setting, what came and what is allowed.
-        """
+    trains_on_server: ClassVar[bool] = False
 
     @abstractmethod
     def check_data(self, experiment: E, pipeline: Pipeline, card: DataCard) -> None:
@@ -105,19 +98,17 @@ class Scenario(ABC, Generic[E]):
         """
 
     def check_clients(self, experiment: E, clients: KnownClients) -> None:
-        """Refuses clients that the scenario cannot work with, once the server knows them.
+        """Raise ``ConfigError`` for clients that the scenario cannot work with, once the server knows them.
 
-        Raises:
-            ConfigError: Naming the client.
+        By default the checks of the data and of a client's share are made again.
         """
-        return
+        for pipeline in experiment.pipelines:
+            self.check_data(experiment, pipeline, clients.card)
+        for train, test in clients.sizes.values():
+            self.check_share(experiment, train, test)
 
     def check_share(self, experiment: E, train: int, test: int) -> None:
-        """Refuses settings that do not fit so many training and test examples of a client.
-
-        Raises:
-            ConfigError: Naming the setting.
-        """
+        """Raise ``ConfigError`` for settings that do not fit so many training and test examples of a client."""
         return
 
     def server_has_labels(self, experiment: E) -> bool:
@@ -136,17 +127,14 @@ class Scenario(ABC, Generic[E]):
             label: Short name of the pipeline for file names.
         """
 
-    @abstractmethod
     def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """The modules that are trained, and what makes logits of images (B, C, H, W) in [0, 1]: for estimates."""
+        model = plan.build_model().train()
+        return [model], model
 
     def phases_behind(self, experiment: E) -> int:
         """Phases behind the last round, in which nothing is trained (``Rounds.observe_final``): here one, where it is attacked."""
-        return int(any(at > experiment.rounds for at in experiment.attacked_rounds()))
-
-    def trains_on_server(self) -> bool:
-        """Whether one process trains on everybody's images, and holds them as floats."""
-        return False
+        return int(experiment.attacks_final)
 
     def needs_whole_share(self, experiment: E) -> str:
         """The setting because of which all images of a client are needed at once, such as "update-attacks"; "" for none."""
@@ -156,8 +144,8 @@ class Scenario(ABC, Generic[E]):
 def leave_cores_to_attacks(attack_workers: int) -> None:
     """Lets this process compute on no more threads than there are cores that no attack may need, at least one.
 
-    A server that trains does so beside the attacks, and threads that wait for a core spin. Who has set fewer threads, as by
-    ``OMP_NUM_THREADS``, keeps them.
+    A server that trains does so beside the attacks, and threads that wait for a core spin. Fewer threads, as by
+    ``OMP_NUM_THREADS``, stay.
     """
     free = (os.cpu_count() or 1) - attack_workers
     torch.set_num_threads(max(1, min(free, torch.get_num_threads())))
@@ -184,6 +172,53 @@ def scenario(name: str) -> Scenario[Any]:
     if not isinstance(name, str) or name not in known:
         raise unknown_scenario(name, known)
     return known[name]
+
+
+def check_message(key: str, batches: int, batch_size: int, values: int, of: str = "") -> None:
+    """Refuse messages of more than ``LARGEST_MESSAGE``.
+
+    Args:
+        key: Setting of the number of batches in a message.
+        batches: Its value.
+        batch_size: Images of a batch.
+        values: Floats that are sent of an image.
+        of: What these are, such as " of 64 tokens".
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    size = FLOAT_BYTES * batches * batch_size * values
+    if size > LARGEST_MESSAGE:
+        raise ConfigError(
+            f"{key} is {batches}: with batches of {batch_size} images{of} a message would hold {size / 2**30:.1f} GiB, and 1 GiB "
+            "is allowed; lower one of them"
+        )
+
+
+def check_first_of_batches(settings: CommonSettings, held: int, sends: str, *, test: bool) -> None:
+    """Refuse to attack more batches than a client sends, or more images than a batch holds.
+
+    Args:
+        settings: Of the run.
+        held: Examples that the client sends, in batches.
+        sends: How, such as "uploads".
+        test: They are test examples.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    size, batches = settings.batch_size, len(chunks(held, settings.batch_size))
+    if batches < settings.probe_targets:
+        raise ConfigError(
+            f"probe-targets is {settings.probe_targets}, and a client with {held} {'test' if test else 'training'} examples "
+            f"{sends} {batches} batches of {size}, of each of which the first images are attacked; lower one of the two"
+        )
+    if settings.probe_images > min(size, held):
+        also = f" and the {held} test examples of a client" if test else ""
+        raise ConfigError(
+            f"probe-images is {settings.probe_images}; allowed: up to batch-size = {size}{also}, as the attacked images are the "
+            "first of a batch"
+        )
 
 
 def check_probe_images(images: int, targets: int, held: int) -> None:

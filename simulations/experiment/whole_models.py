@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from clients.task.task import Plan, WholeModelPlan
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.known_names import require_model
 from simulations.settings.errors import ConfigError
-from simulations.settings.fields import milestone
 from simulations.settings.whole_models import WholeModelSettings
 
 
@@ -19,32 +16,12 @@ class WholeModelExperiment(WholeModelSettings, Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.milestones()
-
-    def milestones(self) -> tuple[int, ...]:
-        """Rounds after which the learning rate falls, ascending.
-
-        Raises:
-            ConfigError: Naming the word that is no round.
-        """
-        words = [word.strip() for word in self.learning_rate_milestones.split(",") if word.strip()]
-        found = [milestone(word, self.rounds) for word in words]
-        # A share of few rounds may be all of them, or none; two shares may be the same round.
-        return tuple(sorted({at for at in found if 0 < at < self.rounds}))
+        _ = self.milestones
 
     def check_whole_model(self) -> None:
-        """Refuses models that are no whole ones, and auxiliary data of other kinds.
-
-        Raises:
-            ConfigError: Naming the setting.
-        """
+        """Raise ``ConfigError`` for models that are no whole ones, and for auxiliary data of other kinds."""
         require_model(self.model)
         if self.auxiliary_data != "held-out":
             raise ConfigError(
                 f"auxiliary-data is {self.auxiliary_data!r}; allowed with scenario = {self.scenario!r}: 'held-out'"
             )
-
-    def plan(self, pipeline: Pipeline) -> Plan:
-        """What the run fixes for the clients of a pipeline."""
-        plan = super().plan(pipeline)
-        return replace(plan, milestones=self.milestones()) if isinstance(plan, WholeModelPlan) else plan

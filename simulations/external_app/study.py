@@ -84,6 +84,7 @@ class AppStudy:
         """What the server observes."""
         return tuple(self.attacks)
 
+    @property
     def pipelines(self) -> Sequence[Pipeline]:
         """What protects the clients' replies."""
         known = self.plan.defenses()

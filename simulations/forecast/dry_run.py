@@ -14,7 +14,6 @@ from clients.data.images import ImageData, ImageDataset, StoredImages
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES, Plan
 from clients.training.step_cost import StepCost, measure_step
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
 from simulations.forecast.notices import idle_defenses
@@ -43,27 +42,23 @@ class Step:
 
 
 def check_memory(experiment: Experiment, data: ImageDataset) -> None:
-    """Refuses what would need all images of somebody at once where these do not fit.
-
-    Raises:
-        ConfigError: With what to change.
-    """
-    plan, limit = experiment.plan(Pipeline()), experiment.image_memory * GIB
+    """Raise ``ConfigError`` where all images of a client, or of all clients, are needed at once and do not fit."""
+    plan, limit = experiment.plan(), experiment.image_memory * GIB
     if experiment.crop_padding >= min(data.input_shape[1:]):
         raise ConfigError(
             f"crop-padding is {experiment.crop_padding}; allowed: below {min(data.input_shape[1:])}, the images' side, or a "
             "crop may be black"
         )
     attacked = any(
-        experiment.attacks_on(pipeline, kind) for pipeline in experiment.pipelines() for kind in experiment.kinds
+        experiment.attacks_on(pipeline, kind) for pipeline in experiment.pipelines for kind in experiment.kinds
     )
-    if attacked and experiment.attacked_rounds():
+    if attacked and experiment.attacked_rounds:
         try:
             Auxiliary(plan).check()
         except ValueError as error:
             raise ConfigError(str(error)) from error
     size = shares(experiment, data)[0] * math.prod(data.input_shape) * FLOAT_BYTES
-    if scenario(experiment.scenario).trains_on_server() and size * experiment.num_clients > limit:
+    if scenario(experiment.scenario).trains_on_server and size * experiment.num_clients > limit:
         raise ConfigError(
             f"image-memory is {experiment.image_memory:g}, and the server holds the images of all {experiment.num_clients} "
             f"clients, {size * experiment.num_clients / GIB:.1f} GiB as floats; raise it, or lower train-limit"
@@ -77,7 +72,7 @@ def check_memory(experiment: Experiment, data: ImageDataset) -> None:
 
 def shares(experiment: Experiment, data: ImageDataset) -> tuple[int, int]:
     """Training and test examples of a client, about: an even partition is assumed."""
-    held = len(Auxiliary(experiment.plan(Pipeline())).held_out(data.train.strata()))
+    held = len(Auxiliary(experiment.plan()).held_out(data.train.strata()))
     clients = experiment.num_clients
     return (len(data.train) - held) // clients, len(data.test) // clients
 
@@ -88,28 +83,28 @@ def describe(experiment: Experiment, step: Step, needs: object) -> Iterator[str]
     Args:
         experiment: With a number of clients.
         step: As ``measure_step_of`` found it.
-        needs: What is told of memory.
+        needs: Of memory.
     """
-    plan = experiment.plan(Pipeline())
+    plan = experiment.plan()
     data = plan.load_data()
     plan = replace(plan, card=DataCard.of(data))
-    yield f"data:       {experiment.dataset}, {_told('train', data.train)}; {_told('test', data.test)}"
+    yield f"data:       {experiment.dataset}, {_part('train', data.train)}; {_part('test', data.test)}"
     yield from (f"warning:    {note}" for note in data.notes)
     train, test = shares(experiment, data)
     yield f"clients:    {experiment.num_clients}, about {train} training and {test} test examples each"
     yield (
         f"model:      {experiment.model}, {step.parameters:,} parameters; a training step on {experiment.batch_size} images needs "
-        f"about {size_told(step.peak(experiment.batch_size))}, a probe of {experiment.probe_images} "
-        f"{size_told(step.peak(experiment.probe_images))}, without a defence"
+        f"about {size_text(step.peak(experiment.batch_size))}, a probe of {experiment.probe_images} "
+        f"{size_text(step.peak(experiment.probe_images))}, without a defence"
     )
     yield f"memory:     {needs}"
-    names = [str(pipeline) or "no defence" for pipeline in experiment.pipelines()]
+    names = [str(pipeline) or "no defence" for pipeline in experiment.pipelines]
     yield f"pipelines:  {len(names)}, each for {experiment.rounds} rounds: {'; '.join(names)}"
     yield from (f"warning:    {why}" for why in idle_defenses(experiment, plan.data_card()))
-    rounds = experiment.attacked_rounds()
+    rounds = experiment.attacked_rounds
     chosen = {
         repr(attack): None
-        for pipeline in experiment.pipelines()
+        for pipeline in experiment.pipelines
         for kind in experiment.kinds
         for attack in experiment.attacks_on(pipeline, kind)
     }
@@ -118,7 +113,7 @@ def describe(experiment: Experiment, step: Step, needs: object) -> Iterator[str]
 
 def measure_step_of(experiment: Experiment, data: ImageDataset) -> Step:
     """``measure`` of an experiment without a defence."""
-    return measure(replace(experiment.plan(Pipeline()), card=DataCard.of(data)))
+    return measure(experiment.plan(card=DataCard.of(data)))
 
 
 def measure(plan: Plan) -> Step:
@@ -136,14 +131,14 @@ def measure(plan: Plan) -> Step:
     return Step(costs[0].parameters, max(costs[0].peak_bytes - 2 * image_bytes, 0), image_bytes)
 
 
-def _told(name: str, part: ImageData) -> str:
+def _part(name: str, part: ImageData) -> str:
     _, channels, height, width = part.images.shape
     stored = isinstance(part.images, StoredImages)
     where = "read batch by batch, more than image-memory" if stored else "in memory"
-    return f"{len(part)} {name} images {channels}x{height}x{width} ({size_told(math.prod(part.images.shape))}, {where})"
+    return f"{len(part)} {name} images {channels}x{height}x{width} ({size_text(math.prod(part.images.shape))}, {where})"
 
 
-def size_told(count: float) -> str:
+def size_text(count: float) -> str:
     """Bytes in words."""
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.0f} MiB"
 

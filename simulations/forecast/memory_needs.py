@@ -11,10 +11,9 @@ from clients.data.images import ImageDataset, StoredImages
 from clients.process.machine import memory_of_machine
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
-from simulations.forecast.dry_run import GIB, Step, shares, size_told
+from simulations.forecast.dry_run import GIB, Step, shares, size_text
 from simulations.settings.errors import ConfigError
 
 PROCESS = 480 * 2**20
@@ -58,7 +57,7 @@ class Needs:
             "attacks": self.attacks,
         }
         return (
-            f"about {size_told(self.total)}: {', '.join(f'{name} {size_told(size)}' for name, size in parts.items())}"
+            f"about {size_text(self.total)}: {', '.join(f'{name} {size_text(size)}' for name, size in parts.items())}"
         )
 
 
@@ -74,10 +73,10 @@ def needs_of(
         workers: Client processes that run at the same time.
         in_process: Clients answer in the server's process.
     """
-    attacked = bool(experiment.attacked_rounds())
+    attacked = bool(experiment.attacked_rounds)
     attackers = experiment.attack_workers if attacked else 0
     processes = 1 + attackers + (0 if in_process else workers + 1)  # the command that waits has imported torch, too
-    server = scenario(experiment.scenario).trains_on_server()
+    server = scenario(experiment.scenario).trains_on_server
     training = 1 if server or in_process else workers
     return Needs(
         processes,
@@ -90,20 +89,20 @@ def needs_of(
 
 def images_held(experiment: Experiment, data: ImageDataset, processes: int, workers: int, attackers: int) -> float:
     """Bytes of images in all processes together."""
-    plain = experiment.plan(Pipeline())
+    plain = experiment.plan()
     held = sum(part_size(part) for part in (data.train, data.test))
     share = shares(experiment, data)[0] * math.prod(data.input_shape) * FLOAT_BYTES
-    once = any(pipeline.protects_once for pipeline in experiment.pipelines()) and not plain.augments
+    once = any(pipeline.protects_once for pipeline in experiment.pipelines) and not plain.augments
     fits = share <= experiment.image_memory * GIB
     kept = share * min(experiment.num_clients, MOST_KEPT) if once and fits else 0
-    uploaded = share * experiment.num_clients if scenario(experiment.scenario).trains_on_server() else 0
+    uploaded = share * experiment.num_clients if scenario(experiment.scenario).trains_on_server else 0
     return processes * held + workers * kept + attackers * Auxiliary(plain).size() + uploaded
 
 
 def protection_held(experiment: Experiment, data: ImageDataset) -> float:
     """Bytes that the defences of one client hold at once beside a batch of images; those of the pipeline that holds the most."""
     batch = experiment.batch_size * math.prod(data.input_shape) * FLOAT_BYTES
-    return max((pipeline.copies for pipeline in experiment.pipelines()), default=0) * batch
+    return max((pipeline.copies for pipeline in experiment.pipelines), default=0) * batch
 
 
 def part_size(part: object) -> int:
@@ -128,10 +127,10 @@ def check_needs(needs: Needs, there: int | None = None) -> str:
     machine = memory_of_machine() if there is None else there
     if needs.total > machine:
         raise ConfigError(
-            f"memory: the run needs {needs}; this machine has {size_told(machine)} in all. Lower batch-size, image-size, "
+            f"memory: the run needs {needs}; this machine has {size_text(machine)} in all. Lower batch-size, image-size, "
             "attack-workers, train-limit or image-memory, give clients more CPUs each (--cpus-per-client), or run it --in-process"
         )
     free = psutil.virtual_memory().available
     if there is None and needs.total > free:
-        return f"the run needs {needs}; {size_told(free)} are free now"
+        return f"the run needs {needs}; {size_text(free)} are free now"
     return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,9 +13,8 @@ from clients.data.card import DataCard
 from clients.data.images import ImageDataset
 from clients.models.fits import TooLargeError, is_usual
 from clients.process.machine import memory_of_machine
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.dry_run import Step, measure, size_told
+from simulations.forecast.dry_run import Step, measure, size_text
 from simulations.forecast.memory_needs import check_needs, needs_of
 from simulations.settings.errors import ConfigError
 
@@ -42,8 +40,8 @@ def check_outline(experiment: Experiment, data: ImageDataset, there: int | None 
     if step.peak(1) > machine:
         raise ConfigError(
             f"image-size is {experiment.image_size}, model is {experiment.model!r}: on images of {height}x{width} it has "
-            f"{step.parameters:,} parameters, and a training step on a single image needs about {size_told(step.peak(1))}; this "
-            f"machine has {size_told(machine)} in all. Lower image-size, or choose another model or width"
+            f"{step.parameters:,} parameters, and a training step on a single image needs about {size_text(step.peak(1))}; this "
+            f"machine has {size_text(machine)} in all. Lower image-size, or choose another model or width"
         )
     # The least that the run takes: one client after the other in one process. What it will really take is checked later.
     check_needs(needs_of(experiment, data, step, 1, in_process=True), machine)
@@ -62,12 +60,8 @@ class _LinearAttention(TorchFunctionMode):
 
 
 def outlined_step(experiment: Experiment, data: ImageDataset) -> Step | None:
-    """Sizes of a step of the run's model without a defence, by torch's meta device; None where the model needs real numbers.
-
-    Raises:
-        ConfigError: When this machine could not hold the model.
-    """
-    plan = replace(experiment.plan(Pipeline()), card=DataCard.of(data))
+    """Sizes of a step of the run's model without a defence, by torch's meta device; None where the model needs real numbers."""
+    plan = experiment.plan(card=DataCard.of(data))
     try:
         with torch.device("meta"), _LinearAttention():
             return measure(plan)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -14,11 +15,10 @@ from clients.data.datasets import reads_data_dir
 from clients.data.images import ImageDataset
 from clients.models.library import ImageSizeError
 from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
 from simulations.forecast.dry_run import check_memory, shares
-from simulations.forecast.notices import huge_numbers, too_few_images
+from simulations.forecast.notices import too_few_images
 from simulations.forecast.outlined import check_outline
 from simulations.run_folder.folder_lock import require_free
 from simulations.run_folder.kept_rows import kept
@@ -57,54 +57,53 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
             "partition is 'node'; `fedveil run` simulates clients, which have no data of their own: choose iid, dirichlet or "
             "shards, or start real nodes (docs/deployment.md)"
         )
-    _try_own_data(experiment)
-    data = _loaded(experiment)
-    _check_counts(experiment, data)
-    doubts = _doubts(experiment, DataCard.of(data))
-    check_outline(experiment, data)
-    for pipeline in experiment.pipelines():
-        if pipeline.needs_group_norm and experiment.norm == "batch":
-            tell(f"notice: {pipeline} needs gradients per example: BatchNorm is replaced by GroupNorm")
-        try:
-            scenario(experiment.scenario).check_data(experiment, pipeline, DataCard.of(data))
-        except ConfigError:
-            raise
-        except ImageSizeError as error:
-            raise ConfigError(
-                f"image-size is {experiment.image_size}, model is {experiment.model!r}: {error}"
-            ) from error
-        except (ValueError, OSError) as error:
-            raise ConfigError(str(error)) from error
-        except (RuntimeError, MemoryError) as error:  # of torch, such as an allocation that cannot be served
-            raise ConfigError(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}: {error}") from error
-    experiment.check_images(data.input_shape)
-    check_memory(experiment, data)
-    try:
-        dealt(experiment.plan(Pipeline()), experiment, data, experiment.num_clients)
-    except ValueError as error:
-        raise ConfigError(f"partition: {error}") from error
-    for warning in filter(
-        None, (*data.notes, *doubts, *huge_numbers(experiment), too_few_images(experiment, experiment.num_clients))
-    ):
-        tell(f"warning: {warning}")
-
-
-def _try_own_data(experiment: Experiment) -> None:
     try_dataset("dataset", experiment.dataset)
     if experiment.auxiliary_data not in OWN_AUXILIARY:
         try_dataset("auxiliary-data", experiment.auxiliary_data)
+    with _refusing(f"dataset = {experiment.dataset!r}"):
+        data = experiment.plan().load_data()
+    _check_counts(experiment, data)
+    doubts = _doubts(experiment, DataCard.of(data))
+    check_outline(experiment, data)
+    for pipeline in experiment.pipelines:
+        if pipeline.needs_group_norm and experiment.norm == "batch":
+            tell(f"notice: {pipeline} needs gradients per example: BatchNorm is replaced by GroupNorm")
+        with _refusing(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}"):
+            try:
+                scenario(experiment.scenario).check_data(experiment, pipeline, DataCard.of(data))
+            except ImageSizeError as error:
+                raise ConfigError(
+                    f"image-size is {experiment.image_size}, model is {experiment.model!r}: {error}"
+                ) from error
+    experiment.check_images(data.input_shape)
+    check_memory(experiment, data)
+    try:
+        dealt(experiment.plan(), experiment, data, experiment.num_clients)
+    except ValueError as error:
+        raise ConfigError(f"partition: {error}") from error
+    for warning in filter(None, (*data.notes, *doubts, too_few_images(experiment, experiment.num_clients))):
+        tell(f"warning: {warning}")
+
+
+@contextmanager
+def _refusing(where: str) -> Iterator[None]:
+    """Raise what data, files and torch raise as a ``ConfigError``; errors of torch begin with ``where``."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from error
+    except (RuntimeError, MemoryError) as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def _doubts(experiment: Experiment, card: DataCard) -> list[str]:
-    """Tries an own model in a child process; what it does that changes what numbers mean, one clause each.
-
-    Raises:
-        ConfigError: When it does not work, or when it mixes the examples of a batch and a defence needs their gradients one by one.
-    """
+    """Try an own model in a child process; what it does that changes what numbers mean, one clause each."""
     name = experiment.model
     step = experiment.width, experiment.norm, experiment.batch_size
     found = try_model("model", name, card.num_classes, card.input_shape, *step)
-    for pipeline in experiment.pipelines():
+    for pipeline in experiment.pipelines:
         if pipeline.needs_group_norm and MIXES_IN_TRAINING in found:
             raise ConfigError(
                 f"model: {name} {MIXES_IN_TRAINING}. {pipeline} needs the gradient of each example alone: its guarantee would not "
@@ -113,20 +112,9 @@ def _doubts(experiment: Experiment, card: DataCard) -> list[str]:
     return [f"model: {name} {doubt}" for doubt in found]
 
 
-def _loaded(experiment: Experiment) -> ImageDataset:
-    try:
-        return experiment.plan(Pipeline()).load_data()
-    except ConfigError:
-        raise
-    except (ValueError, OSError) as error:
-        raise ConfigError(str(error)) from error
-    except (RuntimeError, MemoryError) as error:
-        raise ConfigError(f"dataset = {experiment.dataset!r}: {error}") from error
-
-
 def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
     """Refuses more of anything than there are examples, before a model is tried on so many."""
-    if not experiment.attacks_at_all():
+    if experiment.attacked_rounds and not any(experiment.attacks.values()):
         keys = ", ".join(dict.fromkeys(kind.setting for kind in experiment.kinds))
         raise ConfigError(
             f"attack-rounds is {experiment.attack_rounds!r}, and no attacks are named ({keys}): name some, or set "
@@ -139,7 +127,7 @@ def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
             "two or more classes, which a classifier tells apart (or a larger train-limit)"
         )
     share, tested = shares(experiment, data)
-    held = len(Auxiliary(experiment.plan(Pipeline())).held_out(data.train.strata()))
+    held = len(Auxiliary(experiment.plan()).held_out(data.train.strata()))
     if min(share, tested) < 1:
         raise ConfigError(
             f"num-clients is {experiment.num_clients}: {experiment.num_clients} clients share {len(data.train)} training examples, "
@@ -180,11 +168,7 @@ def require_folder(out: Path, key: str = "output-dir") -> None:
 
 
 def make_folder(out: Path) -> None:
-    """Makes the folder of results.
-
-    Raises:
-        ConfigError: When the system does not allow it, for whatever reason ``require_folder`` could not see.
-    """
+    """Make the folder of results; ``ConfigError`` where the system refuses for a reason that ``require_folder`` cannot see."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -202,11 +186,7 @@ def require_attack_cards(experiment: Experiment) -> None:
 
 
 def require_resources(cpus_per_client: int, gpus_per_client: float) -> None:
-    """Whether a client's worker fits on this machine; Flower's runtime would wait for it without end.
-
-    Raises:
-        ConfigError: When it asks for more than there is.
-    """
+    """Raise ``ConfigError`` unless a client's worker fits on this machine: Flower's runtime would wait for it without end."""
     cores, cards = os.cpu_count() or 1, torch.cuda.device_count()
     if cpus_per_client > cores:
         raise ConfigError(f"--cpus-per-client is {cpus_per_client}; this machine has {cores}")

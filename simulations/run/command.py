@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.console import Console
 
-from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
 from simulations.console.command_line import errors, fail
 from simulations.experiment.experiment import Experiment
@@ -21,7 +20,7 @@ from simulations.forecast.preflight import make_folder, preflight, require_attac
 from simulations.run.in_process import run_in_process
 from simulations.run.requested import requested
 from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
-from simulations.run.side_by_side import Way, require_jobs, runs_at_once, side_by_side
+from simulations.run.side_by_side import require_jobs, runs_at_once, side_by_side
 from simulations.runtime.launch import Resources, end_politely
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
 from simulations.settings.errors import ConfigError
@@ -30,7 +29,7 @@ from simulations.trackers import require_reachable, tell_trackers
 
 @dataclass(frozen=True)
 class Asked:
-    """What somebody asked for; see ``fedveil run --help``."""
+    """A request on the command line; see ``fedveil run --help``."""
 
     config: Path | None
     settings: Mapping[str, Any]
@@ -46,7 +45,7 @@ class Asked:
     size: str = ""
 
     def run(self, console: Console, experiment: Experiment) -> int:
-        """Runs an experiment whose checks are passed, and tells trackers of it when it ended; the exit code."""
+        """Run an experiment whose checks are passed, and send it to trackers when it ended; the exit code."""
         return self._tracked(console, experiment, self._run(console, experiment))
 
     def run_seeds(self, console: Console, experiment: Experiment, at_once: int) -> int:
@@ -56,8 +55,8 @@ class Asked:
             return finish_seeds(console, experiment, self.seeds, one_by_one(console, left, partial(self.run, console)))
         end_politely()
         cores = max((os.cpu_count() or 1) // at_once, self.cpus_per_client)
-        way = Way(self.cpus_per_client, self.gpus_per_client, self.in_process, cores)
-        ended = ((one, self._tracked(console, one, code)) for one, code in side_by_side(console, left, way, at_once))
+        runs = side_by_side(console, left, self._resources(experiment, cores), at_once, in_process=self.in_process)
+        ended = ((one, self._tracked(console, one, code)) for one, code in runs)
         try:
             return finish_seeds(console, experiment, self.seeds, ended)
         except KeyboardInterrupt:
@@ -69,7 +68,7 @@ class Asked:
         clients = self.cpus_per_client * (
             1 if self.in_process else workers_of(experiment.num_clients, self.cpus_per_client)
         )
-        return clients + (experiment.attack_workers if experiment.attacked_rounds() else 0)
+        return clients + (experiment.attack_workers if experiment.attacked_rounds else 0)
 
     def _tracked(self, console: Console, experiment: Experiment, code: int) -> int:
         if code not in (0, EXIT_ATTACKS_FAILED):
@@ -79,8 +78,10 @@ class Asked:
     def _run(self, console: Console, experiment: Experiment) -> int:
         if self.in_process:
             return run_in_process(console, experiment, self.cpus_per_client)
-        resources = Resources(experiment.num_clients, self.cpus_per_client, self.gpus_per_client)
-        return run_locally(console, experiment, resources)
+        return run_locally(console, experiment, self._resources(experiment))
+
+    def _resources(self, experiment: Experiment, cores: int = 0) -> Resources:
+        return Resources(experiment.num_clients, self.cpus_per_client, self.gpus_per_client, cores)
 
 
 def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
@@ -135,13 +136,9 @@ def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
 
 
 def _estimate(experiment: Experiment, asked: Asked, tell: Callable[[str], None], *, dry_run: bool) -> Needs:
-    """Tells what a run needs, of a dry run in full; the memory.
-
-    Raises:
-        ConfigError: When it needs more memory than there is.
-    """
+    """Print what a run needs, of a dry run in full; the memory, or ``ConfigError`` where there is less."""
     workers = workers_of(experiment.num_clients, asked.cpus_per_client)
-    data = experiment.plan(Pipeline()).load_data()
+    data = experiment.plan().load_data()
     step = measure_step_of(experiment, data)
     needs = needs_of(experiment, data, step, workers, in_process=asked.in_process)
     for line in describe(experiment, step, needs) if dry_run else [f"memory: {needs}"]:

@@ -121,7 +121,7 @@ def audit(
     experiment = requested(chosen(file, preset, size), values, folder, begun, clients, size)
     if experiment.attack_workers:
         require_guard("simulations.audit", "attack_workers=0")
-    preflight(experiment, lambda told: warnings.warn(told.removeprefix("warning: "), stacklevel=4))
+    preflight(experiment, lambda line: warnings.warn(line.removeprefix("warning: "), stacklevel=4))
     with scratch_folder():
         run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
     return Audited(Path(experiment.output_dir))

@@ -25,7 +25,7 @@ def requested(
     clients: int | None = None,
     size: str = "",
 ) -> Experiment:
-    """The experiment that somebody asks for.
+    """The experiment of a request.
 
     Args:
         config: TOML file of settings.

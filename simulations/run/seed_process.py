@@ -25,12 +25,11 @@ def main() -> int:
     order = json.loads(sys.stdin.readline())
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_stop_with_input, daemon=True).start()
-    experiment, way = Experiment.from_mapping(order["settings"]), order["way"]
+    experiment, resources = Experiment.from_mapping(order["settings"]), Resources(**order["resources"])
     console = Terminal(highlight=False)
     _only_our_lines()
-    if way["in_process"]:
-        return run_in_process(console, experiment, way["cpus_per_client"])
-    resources = Resources(experiment.num_clients, way["cpus_per_client"], way["gpus_per_client"], way["cores"])
+    if order["in_process"]:
+        return run_in_process(console, experiment, resources.cpus_per_client)
     return run_locally(console, experiment, resources)
 
 

@@ -21,11 +21,7 @@ Ended = Iterable[tuple[Experiment, int]]
 
 
 def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
-    """The experiments that are left to run: those that are finished are left out, those that were begun are resumed.
-
-    Raises:
-        ConfigError: When a folder holds a run with other settings.
-    """
+    """The experiments that are left to run: finished ones are left out, begun ones are resumed if their settings are the same."""
     left = []
     for seed in seeds:
         folder = Path(experiment.output_dir) / f"seed-{seed}"
@@ -51,9 +47,9 @@ def one_by_one(
 
 
 def finish_seeds(console: Console, experiment: Experiment, seeds: Sequence[int], ended: Ended) -> int:
-    """Waits for all runs, tells which failed, and writes the comparison when all are there; the exit code.
+    """Wait for all runs, print which failed, and write the comparison when all are there; the exit code.
 
-    A run that fails, or that ends without some of its attacks' scores, does not end the others; one that somebody stops does. The
+    A run that fails, or that ends without some of its attacks' scores, does not end the others; one that is stopped does. The
     same command again goes on with what is left.
 
     Args:
@@ -74,9 +70,11 @@ def finish_seeds(console: Console, experiment: Experiment, seeds: Sequence[int],
             failed.append(one.seed)
         worst = max(worst, code)
     if failed:
-        told = f"failed, for the reasons told above: seed {', '.join(map(str, sorted(failed)))}; {len(seeds) - len(failed)} of "
+        which = (
+            f"failed, for the reasons above: seed {', '.join(map(str, sorted(failed)))}; {len(seeds) - len(failed)} of "
+        )
         errors.print(
-            f"{told}{len(seeds)} seeds are finished. The same command goes on with what is left",
+            f"{which}{len(seeds)} seeds are finished. The same command goes on with what is left",
             markup=False,
             soft_wrap=True,
         )

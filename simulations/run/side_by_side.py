@@ -8,41 +8,25 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import psutil
 from rich.console import Console
 
 from clients.process.machine import memory_of_machine
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.dry_run import size_told
+from simulations.forecast.dry_run import size_text
 from simulations.forecast.memory_needs import Needs
-from simulations.runtime.launch import undisturbed
+from simulations.runtime.launch import Resources, undisturbed
 from simulations.settings.errors import ConfigError
 
 SECONDS_TO_STOP = 60
 """Until a run that was told to stop is killed; its guardian then ends what it started."""
-
-
-@dataclass(frozen=True)
-class Way:
-    """How such a run is run.
-
-    Attributes:
-        cpus_per_client: CPUs of each client worker.
-        gpus_per_client: Share of a GPU of each client worker.
-        in_process: Without Flower's runtime.
-        cores: What it may use of this machine, about.
-    """
-
-    cpus_per_client: int
-    gpus_per_client: float
-    in_process: bool
-    cores: int
 
 
 def require_jobs(asked: int) -> None:
@@ -68,7 +52,7 @@ def runs_at_once(asked: int, left: int, experiment: Experiment, needs: Needs, *,
     cores, memory = os.cpu_count() or 1, memory_of_machine()
     if asked * needs.total > memory:
         raise ConfigError(
-            f"--jobs is {asked}, and one run needs {needs}; this machine has {size_told(memory)} in all: allowed here: 0 to "
+            f"--jobs is {asked}, and one run needs {needs}; this machine has {size_text(memory)} in all: allowed here: 0 to "
             f"{int(memory // needs.total)}"
         )
     if asked:
@@ -80,21 +64,29 @@ def runs_at_once(asked: int, left: int, experiment: Experiment, needs: Needs, *,
 
 
 def side_by_side(
-    console: Console, experiments: Sequence[Experiment], way: Way, at_once: int
+    console: Console, experiments: Sequence[Experiment], resources: Resources, at_once: int, *, in_process: bool
 ) -> Iterator[tuple[Experiment, int]]:
-    """Runs them, so many at the same time, and prints their lines, each behind its seed.
+    """Run several experiments at the same time, and print their lines, each behind its seed.
 
-    Who stops the command stops all of them; so does whoever kills it, as they read from a pipe that ends with it.
+    Stopping or killing the command stops all of them, as they read from a pipe that ends with it.
+
+    Args:
+        console: For their lines.
+        experiments: With one number of clients.
+        resources: Of each run.
+        at_once: How many run at the same time.
+        in_process: Without Flower's runtime.
 
     Yields:
         Each experiment with its exit code, as it ends.
     """
+    order = {"resources": asdict(resources), "in_process": in_process}
     todo, lines = iter(experiments), queue.SimpleQueue[tuple[_Run, str | None]]()
     with ExitStack() as stack:
         open_runs: set[_Run] = set()
         stack.callback(_stop, open_runs, console, lines)
         for one in islice(todo, at_once):
-            open_runs.add(_Run(one, way, lines))
+            open_runs.add(_Run(one, order, lines))
         while open_runs:
             run, line = lines.get()
             if line is not None:
@@ -105,19 +97,18 @@ def side_by_side(
             if code:
                 _print(console, run, f"ended with exit code {code}")
             if (following := next(todo, None)) is not None:
-                open_runs.add(_Run(following, way, lines))
+                open_runs.add(_Run(following, order, lines))
             yield run.experiment, code
 
 
 class _Run:
     """A run in a process of its own (``simulations.run.seed_process``), with a thread that reads what it prints."""
 
-    def __init__(self, experiment: Experiment, way: Way, lines: queue.SimpleQueue[tuple[_Run, str | None]]) -> None:
+    def __init__(self, experiment: Experiment, order: Mapping[str, Any], lines: Lines) -> None:
         self.experiment = experiment
         env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
-        env.setdefault(
-            "OMP_NUM_THREADS", str(way.cores)
-        )  # else each computes with all cores, and they wait for each other
+        # Else each computes with all cores, and they wait for each other.
+        env.setdefault("OMP_NUM_THREADS", str(order["resources"]["cores"]))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "simulations.run.seed_process"],
             cwd=Path(__file__).resolve().parents[2],
@@ -131,11 +122,11 @@ class _Run:
             start_new_session=True,  # Ctrl-C is sent to all processes of a terminal's group: here only we pass it on
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"settings": experiment.to_mapping(), "way": asdict(way)}) + "\n")
+        self._process.stdin.write(json.dumps({"settings": experiment.to_mapping(), **order}) + "\n")
         self._process.stdin.flush()
         threading.Thread(target=self._read, args=(lines,), daemon=True).start()
 
-    def _read(self, lines: queue.SimpleQueue[tuple[_Run, str | None]]) -> None:
+    def _read(self, lines: Lines) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             lines.put((self, line.rstrip()))
@@ -155,7 +146,7 @@ class _Run:
         self._process.kill()
 
 
-def _stop(open_runs: set[_Run], console: Console, lines: queue.SimpleQueue[tuple[_Run, str | None]]) -> None:
+def _stop(open_runs: set[_Run], console: Console, lines: Lines) -> None:
     """Ends the runs that are still there, and prints what they say last."""
     with undisturbed():
         for run in open_runs:
@@ -177,3 +168,7 @@ def _stop(open_runs: set[_Run], console: Console, lines: queue.SimpleQueue[tuple
 def _print(console: Console, run: _Run, line: str) -> None:
     if line:
         console.print(f"seed {run.experiment.seed} | {line}", markup=False, soft_wrap=True)
+
+
+Lines = queue.SimpleQueue[tuple[_Run, str | None]]
+"""What the runs print, line by line; None at the end of one."""

@@ -84,7 +84,7 @@ def own_code_of(experiment: Study) -> dict[str, str]:
 
 def about_run(experiment: Study, path: Path, progress: Mapping[str, Any]) -> dict[str, Any]:
     """The resolved experiment, versions of the packages that matter, and how far the run in ``path`` is."""
-    pipelines = experiment.pipelines()
+    pipelines = experiment.pipelines
     described = {
         str(p): {
             "adaptive_attacks": adaptive_names(p, experiment.kinds, experiment.on_tables),

@@ -75,9 +75,9 @@ class RunDirectory(Generic[S]):
 
     def __post_init__(self) -> None:
         self._checkpoints = Checkpoints(self.path / "checkpoints")
-        self._order = {str(pipeline): at for at, pipeline in enumerate(self.experiment.pipelines())}
+        self._order = {str(pipeline): at for at, pipeline in enumerate(self.experiment.pipelines)}
         # Numbers for the names of picture files: the same after a resume.
-        for pipeline in self.experiment.pipelines():
+        for pipeline in self.experiment.pipelines:
             for kind in self.experiment.kinds:
                 for attack in self.experiment.attacks_on(pipeline, kind):
                     self._attack_number(Role.ATTACK, repr(attack))

@@ -49,6 +49,7 @@ class Study(Protocol):
     def kinds(self) -> Sequence[Kind]:
         """What is observed."""
 
+    @property
     def pipelines(self) -> Sequence[Pipeline]:
         """What protects the clients, one after the other."""
 

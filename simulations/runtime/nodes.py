@@ -18,7 +18,6 @@ from clients.task.auxiliary import Auxiliary
 from clients.task.task import Plan
 from clients.wire.records import reason_of, to_record, to_tensors, values_of
 from clients.wire.texts import shortened
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.known_clients import KnownClients
 from simulations.experiment.scenario import scenario
@@ -75,7 +74,7 @@ def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
     Raises:
         RuntimeError: When a node cannot read its data, or its shape is not that of the others.
     """
-    plan = experiment.plan(Pipeline())
+    plan = experiment.plan()
     shares = _shares(plan, experiment, len(exchange.nodes))
     # In a simulation every process runs this bundle; a deployed node has its own copy.
     app_dir = str(Path(__file__).resolve().parents[2]) if _in_simulation() else ""

@@ -24,7 +24,7 @@ def follow(console: Console, process: subprocess.Popen[bytes], experiment: Exper
 
     The first ``begin`` bytes of its log are of an earlier start.
     """
-    pipelines = [str(pipeline) or "no defence" for pipeline in experiment.pipelines()]
+    pipelines = [str(pipeline) or "no defence" for pipeline in experiment.pipelines]
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     shown: tuple[Any, ...] = ()
     log = Path(experiment.output_dir) / "flower.log"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
-from torch import Tensor, nn
+from torch import nn
 
 from attacks.spec import stages_of
 from clients.data.card import DataCard
@@ -23,7 +22,6 @@ from simulations.experiment.known_clients import KnownClients
 from simulations.experiment.scenario import Rounds, Scenario, check_probe_images
 from simulations.experiment.whole_models import WholeModelExperiment
 from simulations.run_folder.checkpoints import Checkpoint
-from simulations.settings.aggregates import check_aggregates, check_group_sizes, group_sizes
 from simulations.settings.errors import ConfigError
 from simulations.settings.federated import FederatedSettings
 from strategies.audit.auditor import Auditor
@@ -36,9 +34,16 @@ from strategies.federated.observations import ACTIVE, AGGREGATE, KINDS, PROBE, P
 class FederatedExperiment(FederatedSettings, WholeModelExperiment):
     """The settings of federated learning."""
 
-    def plan(self, pipeline: Pipeline) -> FederatedPlan:
-        """What the run fixes for the clients of a pipeline."""
-        return FederatedPlan.narrow(super().plan(pipeline))
+    def check(self) -> None:
+        """Refuse defences of what is never sent, and auxiliary data of other kinds."""
+        self.check_whole_model()
+        check_attribute_attacks(self, PROBE_ATTRIBUTE)
+        self.check_groups(self.num_clients)
+        for defense in (defense for pipeline in self.pipelines for defense in pipeline.defenses):
+            if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
+                raise ConfigError(
+                    f"defenses: {defense} protects smashed data, which clients of scenario = {self.scenario!r} do not send"
+                )
 
 
 class FederatedRounds:
@@ -93,26 +98,10 @@ class Federated(Scenario[FederatedExperiment]):
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("unknown", "known")
 
-    def check(self, experiment: FederatedExperiment) -> None:
-        """Refuses defences of what is never sent, and auxiliary data of other kinds."""
-        experiment.check_whole_model()
-        check_attribute_attacks(experiment, PROBE_ATTRIBUTE)
-        check_aggregates(experiment)
-        for pipeline in experiment.pipelines():
-            for defense in pipeline.defenses:
-                if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
-                    raise ConfigError(
-                        f"defenses: {defense} protects smashed data, which clients of scenario = {self.name!r} do not send"
-                    )
-
     def check_data(self, experiment: FederatedExperiment, pipeline: Pipeline, card: DataCard) -> None:
-        """Builds the model, and asks the defences of training whether they can protect it.
-
-        Raises:
-            ConfigError: When one of them cannot.
-        """
-        model = replace(experiment.plan(pipeline), card=card).build_model()
-        if experiment.probe_mode == "train" and experiment.chosen_attacks(PROBE) and experiment.attacked_rounds():
+        """Build the model, and ask the defences of training whether they can protect it."""
+        model = experiment.plan(pipeline, card=card).build_model()
+        if experiment.probe_mode == "train" and experiment.attacks[PROBE] and experiment.attacked_rounds:
             _try_probe(model, experiment.probe_images, card)
         for defense in pipeline.defenses:
             if isinstance(defense, TrainingDefense):
@@ -123,13 +112,13 @@ class Federated(Scenario[FederatedExperiment]):
 
     def check_clients(self, experiment: FederatedExperiment, clients: KnownClients) -> None:
         """Refuses sums over more clients than there are."""
-        check_group_sizes(experiment.aggregate_clients, len(clients.sizes))
+        experiment.check_groups(len(clients.sizes))
 
     def check_share(self, experiment: FederatedExperiment, train: int, test: int) -> None:
         """Refuses probes of more images than a client trains on, and attacks on one step where training sends whole rounds."""
         check_probe_images(experiment.probe_images, experiment.probe_targets, train)
         steps = experiment.local_steps or experiment.local_epochs * -(-train // experiment.batch_size)
-        one_step = [one for one in experiment.chosen_attacks(UPDATE) if stages_of(one)[0].needs_one_step]
+        one_step = [one for one in experiment.attacks[UPDATE] if stages_of(one)[0].needs_one_step]
         if one_step and steps > 1:
             raise ConfigError(
                 f"update-attacks: {one_step[0]} reads the gradient of one step, and a training update is of {steps} steps; "
@@ -149,8 +138,8 @@ class Federated(Scenario[FederatedExperiment]):
             attribute_attacks=experiment.attacks_on(pipeline, PROBE_ATTRIBUTE),
             active_attacks=experiment.attacks_on(pipeline, ACTIVE),
             aggregate_attacks=experiment.attacks_on(pipeline, AGGREGATE),
-            aggregate_clients=group_sizes(experiment.aggregate_clients),
-            attack_rounds=experiment.attacked_rounds(),
+            aggregate_clients=experiment.group_sizes,
+            attack_rounds=experiment.attacked_rounds,
             known_labels=experiment.labels == "known",
             fraction_train=experiment.fraction_train,
             min_usable=experiment.min_usable,
@@ -158,11 +147,6 @@ class Federated(Scenario[FederatedExperiment]):
             sizes={partition: train for partition, (train, _) in clients.sizes.items()},
         )
         return FederatedRounds(strategy)
-
-    def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
-        """The model."""
-        model = plan.build_model().train()
-        return [model], model
 
     def needs_whole_share(self, experiment: FederatedExperiment) -> str:
         """A training update is scored against all images behind it."""

@@ -4,39 +4,136 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
 
 from attacks.queries.training import MIN_EXAMPLES
 from attacks.query_sender import QuerySender
 from clients.data.card import DataCard
 from clients.inference.plan import InferencePlan
+from clients.models.cuts import CUTS
 from clients.models.library import ModelError
+from clients.models.packaged_weights import NORMALISATIONS, PACKAGED, normalisation
 from clients.task.auxiliary import Auxiliary
-from clients.task.batches import chunks
 from clients.task.task import FLOAT_BYTES, Plan
-from defenses.base import DefenseError
+from defenses.base import DefenseError, InputDefense, SmashedDefense
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
-from simulations.experiment.attribute_rules import check_memory
-from simulations.experiment.inference import InferenceExperiment
-from simulations.experiment.inference_rules import check_settings
+from simulations.experiment.attribute_rules import check_attribute_attacks, check_memory, require_attribute
+from simulations.experiment.experiment import NO_DEFENSE
 from simulations.experiment.known_clients import KnownClients
-from simulations.experiment.scenario import LARGEST_MESSAGE, Rounds, Scenario, leave_cores_to_attacks
+from simulations.experiment.scenario import (
+    LARGEST_MESSAGE,
+    Rounds,
+    Scenario,
+    check_first_of_batches,
+    check_message,
+    leave_cores_to_attacks,
+)
+from simulations.experiment.whole_models import WholeModelExperiment
 from simulations.run_folder.checkpoints import Checkpoint
-from simulations.settings.errors import ConfigError
-from simulations.settings.inference import USUAL
+from simulations.settings.errors import ConfigError, require_known
+from simulations.settings.inference import InferenceSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.inference.observations import ATTRIBUTE, KINDS
 from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_model import PublicTraining, read_weights
 from strategies.inference.server import InferenceServer
+
+
+@dataclass(frozen=True)
+class InferenceExperiment(InferenceSettings, WholeModelExperiment):
+    """What such runs read besides the settings of whole models."""
+
+    def normalised(self, card: DataCard) -> DataCard:
+        """The card of the data with the mean and standard deviation that the model's images have.
+
+        Raises:
+            ModelError: When images have other channels than the weights expect.
+        """
+        name = self.normalisation or self.weights
+        if name not in NORMALISATIONS:
+            return card
+        mean, std = normalisation(name, card.input_shape[0])
+        return replace(card, mean=mean, std=std)
+
+    def plan(self, pipeline: Pipeline = NO_DEFENSE, card: DataCard | None = None) -> InferencePlan:
+        """What the run fixes for the clients of a pipeline."""
+        return InferencePlan.narrow(super().plan(pipeline, card))
+
+    def check(self) -> None:
+        """Refuse models without cuts, defences of what is never sent, and views of training, as clients train nothing."""
+        self._check_model()
+        if self.local_steps:
+            raise ConfigError(
+                f"local-steps is {self.local_steps}; allowed with scenario = {self.scenario!r}: 0, as the server trains on "
+                "whole passes"
+            )
+        if self.crop_padding or self.horizontal_flip:
+            raise ConfigError(
+                f"crop-padding is {self.crop_padding} and horizontal-flip {self.horizontal_flip}; allowed with "
+                f"scenario = {self.scenario!r}: 0 and False, as clients train nothing"
+            )
+        if not self.auxiliary_fraction and self.partition != "node":
+            raise ConfigError(
+                f"auxiliary-fraction is {self.auxiliary_fraction:g}; allowed with scenario = {self.scenario!r}: above 0, as the "
+                "server trains the model on these images"
+            )
+        on = [kind for kind in KINDS if self.attacks[kind]]
+        if self.attacked_rounds and not self.attacks_final and on:
+            raise ConfigError(
+                f"attack-rounds is {self.attack_rounds!r}, and queries are attacked once all are answered: add final, or set "
+                f"{' and '.join(kind.setting for kind in on)} = ''"
+            )
+        check_attribute_attacks(self, ATTRIBUTE)
+        for pipeline in self.pipelines:
+            self._check_pipeline(pipeline)
+            if pipeline.needs_adversary:
+                why = f"defenses: {pipeline} learns from an adversary of a sensitive attribute"
+                require_attribute(self, why, "delta='max', which needs none")
+
+    def _check_model(self) -> None:
+        require_known("model", self.model, dict.fromkeys(CUTS), also="")
+        self.check_whole_model()
+        words = [word.strip() for word in self.cuts.split(",")] if self.cuts else []
+        allowed = CUTS[self.model]
+        if set(words) - set(allowed) or len(set(words)) < len(words):
+            raise ConfigError(
+                f"cuts is {self.cuts!r}; allowed with model = {self.model!r}: {', '.join(allowed)}, each once, "
+                "separated by commas, and empty for the first"
+            )
+        if packaged := PACKAGED.get(self.weights):
+            if self.model != packaged.model:
+                raise ConfigError(
+                    f"weights is {self.weights!r}; allowed with model = {packaged.model!r} only, not {self.model!r}"
+                )
+        elif self.weights and not Path(self.weights).is_absolute():
+            raise ConfigError(
+                f"weights is {self.weights!r}; expected {' or '.join(map(repr, PACKAGED))}, or an absolute path, because the "
+                "server's folder is not yours"
+            )
+
+    def _check_pipeline(self, pipeline: Pipeline) -> None:
+        here = f"with scenario = {self.scenario!r} clients"
+        for defense in pipeline.defenses:
+            why = ""
+            if isinstance(defense, InputDefense):
+                if not defense.at_inference:
+                    why = f"images that are trained on, and {here} send test images, which it leaves as they are"
+            elif not isinstance(defense, SmashedDefense):
+                why = (
+                    f"what a client trains, and {here} train nothing; allowed: defences of test images, and of the feature maps "
+                    "that are sent"
+                )
+            elif not defense.takes_maps:
+                why = f"tokens, and {here} send feature maps (B, C, H, W)"
+            if why:
+                raise ConfigError(f"defenses: {defense} protects {why}")
 
 
 class InferenceRounds:
@@ -73,26 +170,16 @@ class Inference(Scenario[InferenceExperiment]):
     settings: ClassVar[type[InferenceExperiment]] = InferenceExperiment
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     labels: ClassVar[tuple[str, ...]] = ("unknown",)
-    usual: ClassVar[Mapping[str, Any]] = USUAL
 
     def __init__(self) -> None:
         # Every run has an auditor of its own, and all pipelines of a run share one training.
         self._trainings: WeakKeyDictionary[Auditor, PublicTraining] = WeakKeyDictionary()
         self._adversaries: WeakKeyDictionary[Auditor, OfflineAdversaries] = WeakKeyDictionary()
 
-    def check(self, experiment: InferenceExperiment) -> None:
-        """See ``simulations.experiment.inference_rules``."""
-        check_settings(experiment)
-
     def check_data(self, experiment: InferenceExperiment, pipeline: Pipeline, card: DataCard) -> None:
-        """Builds both halves.
-
-        Raises:
-            ConfigError: When the model does not take the images, a defence cannot protect such features, a message would be too
-                large, or the server has too few images.
-        """
+        """Build both halves; features, messages, and the server's own images must fit them."""
         try:
-            plan = replace(self._plan(experiment, pipeline), card=experiment.normalised(card))
+            plan = experiment.plan(pipeline, experiment.normalised(card))
             # Weights are the same for all pipelines, and no defence is always among these.
             if experiment.weights and not pipeline.defenses:
                 self._check_weights(experiment, plan)
@@ -106,7 +193,8 @@ class Inference(Scenario[InferenceExperiment]):
                 raise ConfigError(str(error)) from error
             except DefenseError as error:
                 raise ConfigError(f"defenses: {error}") from error
-            self._check_message(experiment, latent)
+            of = f" of {' x '.join(map(str, latent))} features"
+            check_message("query-batches", experiment.query_batches, experiment.batch_size, math.prod(latent), of)
             if FLOAT_BYTES * learned > LARGEST_MESSAGE:
                 raise ConfigError(
                     f"defenses: {pipeline} learns {FLOAT_BYTES * learned / 2**30:.1f} GiB for features of "
@@ -138,7 +226,7 @@ class Inference(Scenario[InferenceExperiment]):
         for defense in pipeline.smashed_defenses:
             if isinstance(defense, FittedDefense) and learned < defense.least_images:
                 raise ConfigError(f"defenses: {defense} needs {defense.least_images} images or more; {held}: {more}")
-        if own < MIN_EXAMPLES and experiment.chosen_attacks(ATTRIBUTE):
+        if own < MIN_EXAMPLES and experiment.attacks[ATTRIBUTE]:
             raise ConfigError(
                 f"attribute-attacks is {experiment.attribute_attacks!r}, and an adversary learns from {MIN_EXAMPLES} images or "
                 f"more; the server has {own}: raise auxiliary-fraction or auxiliary-limit, or set attribute-attacks = ''"
@@ -151,51 +239,26 @@ class Inference(Scenario[InferenceExperiment]):
                 "nothing is trained"
             )
 
-    def _check_message(self, experiment: InferenceExperiment, latent: tuple[int, ...]) -> None:
-        size = FLOAT_BYTES * experiment.query_batches * experiment.batch_size * math.prod(latent)
-        if size > LARGEST_MESSAGE:
-            raise ConfigError(
-                f"query-batches is {experiment.query_batches}: with batches of {experiment.batch_size} images of "
-                f"{' x '.join(map(str, latent))} features a message would hold {size / 2**30:.1f} GiB, and 1 GiB is allowed; lower "
-                "one of them"
-            )
-
-    def _plan(self, experiment: InferenceExperiment, pipeline: Pipeline) -> InferencePlan:
-        return InferencePlan.narrow(experiment.plan(pipeline))
-
     def check_clients(self, experiment: InferenceExperiment, clients: KnownClients) -> None:
-        """As ``check_data``; refuses clients that ask fewer batches than are attacked."""
-        for pipeline in experiment.pipelines():
-            self.check_data(experiment, pipeline, clients.card)
-        plan = self._plan(experiment, Pipeline())
-        for train, test in clients.sizes.values():
-            self.check_share(experiment, train, test)
-        if experiment.chosen_attacks(ATTRIBUTE):
-            self._check_memory(experiment, plan, clients)
+        """Refuse, besides, more features at once than memory holds."""
+        super().check_clients(experiment, clients)
+        if experiment.attacks[ATTRIBUTE]:
+            self._check_memory(experiment, clients)
 
-    def _check_memory(self, experiment: InferenceExperiment, plan: InferencePlan, clients: KnownClients) -> None:
+    def _check_memory(self, experiment: InferenceExperiment, clients: KnownClients) -> None:
         """All features whose attribute is guessed are held at once, as they travelled and as the server half is given them."""
+        plan = experiment.plan(card=clients.card)
         queries = sum(plan.observed_queries(test) for _, test in clients.sizes.values())
-        shapes = [_feature_shape(replace(plan, card=clients.card), cut) for cut in plan.cut_names]
+        shapes = [_feature_shape(plan, cut) for cut in plan.cut_names]
         check_memory(experiment, queries, max(map(math.prod, shapes)), copies=2)
 
     def check_share(self, experiment: InferenceExperiment, train: int, test: int) -> None:
-        """Refuses to attack more batches of queries than there are, or more images than a batch holds."""
-        batches = len(chunks(test, experiment.batch_size))
-        if batches < experiment.probe_targets:
-            raise ConfigError(
-                f"probe-targets is {experiment.probe_targets}, and a client with {test} test examples asks {batches} batches of "
-                f"{experiment.batch_size}, of each of which the first images are attacked; lower one of the two"
-            )
-        if experiment.probe_images > min(experiment.batch_size, test):
-            raise ConfigError(
-                f"probe-images is {experiment.probe_images}; allowed: up to batch-size = {experiment.batch_size} and the {test} "
-                "test examples of a client, as the attacked images are the first of a batch"
-            )
+        """Refuse to attack more batches of queries than there are, or more images than a batch holds."""
+        check_first_of_batches(experiment, test, "asks", test=True)
 
     def phases_behind(self, experiment: InferenceExperiment) -> int:
         """One for each cut, attacked or not."""
-        return len(self._plan(experiment, Pipeline()).cut_names)
+        return len(experiment.plan().cut_names)
 
     def rounds(
         self, experiment: InferenceExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
@@ -227,11 +290,6 @@ class Inference(Scenario[InferenceExperiment]):
             return PublicTraining(plan, num_kept=kept)
         found = read_weights(replace(plan, pipeline=""), experiment.weights)
         return PublicTraining(plan, found.tensors, kept, trains=not found.is_complete)
-
-    def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
-        """The model."""
-        model = plan.build_model().train()
-        return [model], model
 
 
 @functools.lru_cache(maxsize=16)

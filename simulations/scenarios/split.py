@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -20,18 +20,18 @@ from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDe
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from simulations.experiment.attribute_rules import check_attribute_attacks, check_memory
-from simulations.experiment.experiment import Experiment
+from simulations.experiment.experiment import NO_DEFENSE, Experiment
 from simulations.experiment.known_clients import KnownClients
 from simulations.experiment.scenario import (
-    LARGEST_MESSAGE,
     Rounds,
     Scenario,
+    check_message,
     check_probe_images,
     leave_cores_to_attacks,
 )
 from simulations.run_folder.checkpoints import Checkpoint
 from simulations.settings.errors import ConfigError, require_known
-from simulations.settings.split import USUAL, USUAL_ON_TABLES, SplitSettings
+from simulations.settings.split import SplitSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.split.costs import record_costs
@@ -47,9 +47,61 @@ MIN_EXAMPLES = 2
 class SplitExperiment(SplitSettings, Experiment):
     """The settings of split learning."""
 
-    def plan(self, pipeline: Pipeline) -> SplitPlan:
+    def plan(self, pipeline: Pipeline = NO_DEFENSE, card: DataCard | None = None) -> SplitPlan:
         """What the run fixes for the clients of a pipeline."""
-        return SplitPlan.narrow(super().plan(pipeline))
+        return SplitPlan.narrow(super().plan(pipeline, card))
+
+    def check(self) -> None:
+        """Refuse what belongs to whole models, and defences of what is never sent."""
+        require_known("split model", self.model, split_model_names())
+        if self.pretrained:
+            self._check_pretrained()
+        if self.partition == "node" and self.who_holds_labels == "server":
+            raise ConfigError(
+                "labels is 'server', but with partition = 'node' the server has none; set labels = 'client'"
+            )
+        check_attribute_attacks(self, TOKEN_ATTRIBUTE)
+        if self.nesterov and self.optimizer != "sgd":
+            raise ConfigError(f"nesterov is True; allowed with optimizer = {self.optimizer!r}: False")
+        for pipeline in self.pipelines:
+            self._check_pipeline(pipeline)
+
+    def _check_pipeline(self, pipeline: Pipeline) -> None:
+        trained, at_server = self.plan(pipeline).trains_edge, self.who_holds_labels == "server"
+        for defense in pipeline.defenses:
+            if isinstance(defense, TrainingDefense):
+                raise ConfigError(
+                    f"defenses: {defense} protects the training of whole models, not scenario = {self.scenario!r}"
+                )
+            if isinstance(defense, FittedDefense):
+                raise ConfigError(
+                    f"defenses: {defense} is fitted to maps (B, C, H, W) of a trained network, and with scenario = "
+                    f"{self.scenario!r} clients send tokens of one that is still trained"
+                )
+            if isinstance(defense, SmashedDefense) and _bounded(defense) and trained:
+                why = "unset train-edge" if self.train_edge else "take away the defence that trains it"
+                raise ConfigError(
+                    f"defenses: {defense} bounds what smashed data tell, and a client half that is trained also sends updates, "
+                    f"which its epsilon does not cover: {why}, or use FeatureNoise, which claims none"
+                )
+            if isinstance(defense, UpdateDefense) and not trained:
+                raise ConfigError(
+                    f"defenses: {defense} protects updates; a frozen client half sends none: set train-edge"
+                )
+            if isinstance(defense, InputDefense) and defense.mixes_examples and at_server:
+                raise ConfigError(f"defenses: {defense} mixes labels, which a server cannot do: set labels = 'client'")
+
+    def _check_pretrained(self) -> None:
+        path = self.pretrained
+        if self.model != "vit":
+            raise ConfigError(
+                f"pretrained is {path!r}; allowed with model = 'vit' only, not {self.model!r}: T2T-ViT's published checkpoints "
+                "hold another performer attention than ours"
+            )
+        if not Path(path).expanduser().is_absolute():
+            raise ConfigError(
+                f"pretrained is {path!r}; expected an absolute path, because the folder of server and clients is not yours"
+            )
 
 
 class SplitRounds:
@@ -89,70 +141,25 @@ class Split(Scenario[SplitExperiment]):
     labels: ClassVar[tuple[str, ...]] = ("server", "client")
     reads_tables: ClassVar[bool] = True
     takes_many_labels: ClassVar[bool] = True
-    usual: ClassVar[Mapping[str, Any]] = USUAL
-    usual_on_tables: ClassVar[Mapping[str, Any]] = USUAL_ON_TABLES
-
-    def check(self, experiment: SplitExperiment) -> None:
-        """Refuses what belongs to whole models, and defences of what is never sent."""
-        require_known("split model", experiment.model, split_model_names())
-        if experiment.pretrained:
-            _check_pretrained(experiment)
-        if experiment.partition == "node" and experiment.who_holds_labels == "server":
-            raise ConfigError(
-                "labels is 'server', but with partition = 'node' the server has none; set labels = 'client'"
-            )
-        check_attribute_attacks(experiment, TOKEN_ATTRIBUTE)
-        if experiment.nesterov and experiment.optimizer != "sgd":
-            raise ConfigError(f"nesterov is True; allowed with optimizer = {experiment.optimizer!r}: False")
-        for pipeline in experiment.pipelines():
-            self._check_pipeline(experiment, pipeline)
-
-    def _check_pipeline(self, experiment: SplitExperiment, pipeline: Pipeline) -> None:
-        trained, at_server = experiment.plan(pipeline).trains_edge, experiment.who_holds_labels == "server"
-        for defense in pipeline.defenses:
-            if isinstance(defense, TrainingDefense):
-                raise ConfigError(
-                    f"defenses: {defense} protects the training of whole models, not scenario = {self.name!r}"
-                )
-            if isinstance(defense, FittedDefense):
-                raise ConfigError(
-                    f"defenses: {defense} is fitted to maps (B, C, H, W) of a trained network, and with scenario = {self.name!r} "
-                    "clients send tokens of one that is still trained"
-                )
-            if isinstance(defense, SmashedDefense) and _bounded(defense) and trained:
-                why = "unset train-edge" if experiment.train_edge else "take away the defence that trains it"
-                raise ConfigError(
-                    f"defenses: {defense} bounds what smashed data tell, and a client half that is trained also sends updates, "
-                    f"which its epsilon does not cover: {why}, or use FeatureNoise, which claims none"
-                )
-            if isinstance(defense, UpdateDefense) and not trained:
-                raise ConfigError(
-                    f"defenses: {defense} protects updates; a frozen client half sends none: set train-edge"
-                )
-            if isinstance(defense, InputDefense) and defense.mixes_examples and at_server:
-                raise ConfigError(f"defenses: {defense} mixes labels, which a server cannot do: set labels = 'client'")
 
     def check_data(self, experiment: SplitExperiment, pipeline: Pipeline, card: DataCard) -> None:
-        """Builds both halves.
-
-        Raises:
-            ConfigError: When sizes do not fit the images, a defence cannot protect such batches, or a message would be too large.
-        """
+        """Build both halves; images, defences and messages must fit them."""
         try:
-            edge, _ = replace(experiment.plan(pipeline), card=card).build_halves()
+            edge, _ = experiment.plan(pipeline, card=card).build_halves()
         except (ModelError, DefenseError) as error:
             raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
         tokens = edge.num_tokens * edge.token_length * pipeline.widening
-        size = 4 * experiment.batches_per_message * experiment.batch_size * tokens
-        if size > LARGEST_MESSAGE:
-            raise ConfigError(
-                f"batches-per-message is {experiment.batches_per_message}: with batches of {experiment.batch_size} images of "
-                f"{edge.num_tokens} tokens a message would hold {size / 2**30:.1f} GiB, and 1 GiB is allowed; lower one of them"
-            )
+        check_message(
+            "batches-per-message",
+            experiment.batches_per_message,
+            experiment.batch_size,
+            tokens,
+            f" of {edge.num_tokens} tokens",
+        )
 
     def check_clients(self, experiment: SplitExperiment, clients: KnownClients) -> None:
         """As ``check_data``; refuses clients that hold too few examples."""
-        for pipeline in experiment.pipelines():
+        for pipeline in experiment.pipelines:
             self.check_data(experiment, pipeline, clients.card)
         for partition, (train, test) in clients.sizes.items():
             if min(train, test) < MIN_EXAMPLES:
@@ -163,9 +170,9 @@ class Split(Scenario[SplitExperiment]):
 
     def _check_memory(self, experiment: SplitExperiment, clients: KnownClients) -> None:
         """All tokens whose attribute is guessed are held at once."""
-        if not experiment.chosen_attacks(TOKEN_ATTRIBUTE):
+        if not experiment.attacks[TOKEN_ATTRIBUTE]:
             return
-        plans = [replace(experiment.plan(pipeline), card=clients.card) for pipeline in experiment.pipelines()]
+        plans = [experiment.plan(pipeline, card=clients.card) for pipeline in experiment.pipelines]
         queries = sum(plans[0].observed_queries(test) for _, test in clients.sizes.values())
         edges = [(plan.build_halves()[0], plan.shape().widening) for plan in plans]
         check_memory(experiment, queries, max(edge.num_tokens * edge.dim * widening for edge, widening in edges))
@@ -192,7 +199,7 @@ class Split(Scenario[SplitExperiment]):
             batches_per_message=experiment.batches_per_message,
             attacks=smashed_attacks(experiment.attacks_on(plan.defenses(), SMASHED)),
             attribute_attacks=experiment.attacks_on(plan.defenses(), TOKEN_ATTRIBUTE),
-            attack_rounds=experiment.attacked_rounds(),
+            attack_rounds=experiment.attacked_rounds,
             min_usable=experiment.min_usable,
             label=label,
         )
@@ -220,19 +227,6 @@ def schedule_of(experiment: SplitExperiment) -> Schedule:
         floor=experiment.learning_rate_floor,
         rounds=experiment.rounds,
     )
-
-
-def _check_pretrained(experiment: SplitExperiment) -> None:
-    path = experiment.pretrained
-    if experiment.model != "vit":
-        raise ConfigError(
-            f"pretrained is {path!r}; allowed with model = 'vit' only, not {experiment.model!r}: T2T-ViT's published checkpoints "
-            "hold another performer attention than ours"
-        )
-    if not Path(path).expanduser().is_absolute():
-        raise ConfigError(
-            f"pretrained is {path!r}; expected an absolute path, because the folder of server and clients is not yours"
-        )
 
 
 SCENARIO = Split()

@@ -22,10 +22,10 @@ from simulations.settings.fields import (
     between,
     check_values,
     key_of,
-    milestone,
     one_of,
     setting,
 )
+from simulations.settings.whole_models import milestones_of
 
 AUTO = "auto"
 
@@ -163,13 +163,12 @@ class Search:
     def plan(self, dataset: str = "", data_dir: str = "") -> WholeModelPlan:
         """How the semi-trained model is trained: SGD with three decays, an epoch for a round."""
         rounds = self.semi_epochs
-        milestones = {milestone(share, rounds) for share in ("3/8", "5/8", "7/8")} if rounds > 1 else set()
         return OutsourcedPlan(
             scenario="outsourced", dataset=dataset or self.dataset, data_dir=data_dir if dataset else self.data_dir, download=False,
             image_size=self.image_size, train_limit=self.train_limit, test_limit=0, model=self.model, width=self.width,
             norm=self.norm, pipeline="", seed=self.seed, rounds=rounds, local_epochs=1, batch_size=self.batch_size,
             momentum=self.momentum, weight_decay=self.weight_decay, probe_targets=1, probe_images=1, nesterov=self.momentum > 0,
-            learning_rate=self.learning_rate, milestones=tuple(sorted(at for at in milestones if 0 < at < rounds)),
+            learning_rate=self.learning_rate, milestones=milestones_of("3/8,5/8,7/8", rounds),
             image_memory=IMAGE_MEMORY,
         )  # fmt: skip
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
 
-from simulations.settings.defaults import FEDERATED
+from simulations.settings.defaults import AUTO, FEDERATED
+from simulations.settings.errors import ConfigError
 from simulations.settings.fields import (
     IMAGE_SIDE,
     SHARE,
@@ -26,9 +30,33 @@ DEFAULT_DEFENSES = "; ".join(
 )
 
 
+def attribute_attacks() -> Any:
+    """The setting ``attribute-attacks`` of several scenarios."""
+    return setting(
+        AUTO,
+        "attacks on the sensitive attribute behind queries (inference), tokens of test images (split) or one-step probes "
+        "(federated), separated by ;; auto: with scenario = inference a static and a retrained adversary where the data set has "
+        "such an attribute; else none",
+    )
+
+
+def attribute_queries() -> Any:
+    """The setting ``attribute-queries`` of several scenarios."""
+    about = "of each client, the first ones, whose sensitive attribute is guessed; 0: all of its test images"
+    return setting(0, about, **at_least(0))
+
+
 @dataclass(frozen=True)
 class CommonSettings:
-    """Their names, defaults, meanings and ranges."""
+    """Their names, defaults, meanings and ranges.
+
+    Attributes:
+        usual: Key -> value of a scenario where a configuration sets none, in place of a default that the scenario would refuse.
+        usual_on_tables: Likewise where examples are rows of a table; over ``usual``.
+    """
+
+    usual: ClassVar[Mapping[str, Any]] = {}
+    usual_on_tables: ClassVar[Mapping[str, Any]] = {}
 
     experiment: str = setting("default", "name of the experiment, written into every row", **at_most_characters(200))
     scenario: str = setting(
@@ -122,3 +150,27 @@ class CommonSettings:
     )
     attack_gpus: float = setting(0.0, "share of a GPU for each of them", **between(0, 1024))
     share_images: bool = setting(True, "clients send pictures of probed images for the report")
+
+    @cached_property
+    def attacked_rounds(self) -> tuple[int, ...]:
+        """Numbers of the attacked rounds, in order; ``rounds + 1`` is the model after the last one.
+
+        Raises:
+            ConfigError: Naming the word of ``attack-rounds`` that is none.
+        """
+        final = self.rounds + 1
+        names = {"first": [1], "last": [self.rounds], "final": [final], "all": list(range(1, final + 1))}
+        chosen: set[int] = set()
+        for word in filter(None, map(str.strip, self.attack_rounds.split(","))):
+            numbers = names.get(word) or ([int(word)] if word.isdecimal() and 1 <= int(word) <= self.rounds else [])
+            if not numbers:
+                raise ConfigError(
+                    f"attack-rounds: {word!r}; allowed: first, last, final, all and numbers from 1 to rounds = {self.rounds}"
+                )
+            chosen.update(numbers)
+        return tuple(sorted(chosen))
+
+    @property
+    def attacks_final(self) -> bool:
+        """Whether the model after the last round is attacked."""
+        return self.rounds + 1 in self.attacked_rounds

@@ -19,7 +19,7 @@ class ConfigError(ValueError):
 def undamaged(
     path: Path, key: str = "resume", instead: str = "restore it from a copy, or begin a run in another folder"
 ) -> Iterator[None]:
-    """Whatever a file provokes in its reader is told as damage of that file; what was complete is never left out silently.
+    """Raise what a file provokes in its reader as damage of that file: nothing that was complete is left out silently.
 
     Args:
         path: The file.
@@ -43,8 +43,17 @@ def undamaged(
         RecursionError,
         OverflowError,
     ) as error:
-        told = f"{type(error).__name__}: {str(error)[:200]}"
-        raise ConfigError(f"{key}: {path} is damaged ({told}); {instead}") from error
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        raise ConfigError(f"{key}: {path} is damaged ({reason}); {instead}") from error
+
+
+@contextmanager
+def naming(key: str) -> Iterator[None]:
+    """Raise what is wrong with the text of a setting as a ``ConfigError`` that begins with its key."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error
 
 
 def unknown_scenario(name: object, known: Iterable[str]) -> ConfigError:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
-from simulations.settings.attributes import attacks_setting
-from simulations.settings.common import CommonSettings
-from simulations.settings.fields import SHARE, one_of, setting
+from simulations.settings.common import attribute_attacks
+from simulations.settings.errors import ConfigError
+from simulations.settings.fields import SHARE, one_of, setting, shown
 from simulations.settings.whole_models import WholeModelSettings
+
+SIZE = r"0*[1-9][0-9]{0,8}"
+"""A number of clients: Python reads no number of thousands of digits."""
 
 
 @dataclass(frozen=True)
-class FederatedSettings:
+class FederatedSettings(WholeModelSettings):
     """Their names, defaults, meanings and ranges."""
 
     fraction_train: float = setting(1.0, "share of the clients that train in a round", **SHARE)
@@ -20,7 +24,7 @@ class FederatedSettings:
     update_attacks: str = setting(
         "LabelInference(); LossThreshold()", "attacks on real training updates, separated by ;"
     )
-    attribute_attacks: str = attacks_setting()
+    attribute_attacks: str = attribute_attacks()
     active_attacks: str = setting(
         "",
         "attacks that send clients a manipulated model in place of the agreed one, separated by ;. They need an active server: the "
@@ -44,6 +48,56 @@ class FederatedSettings:
         **one_of("train", "eval"),
     )
 
+    @cached_property
+    def group_sizes(self) -> tuple[int, ...]:
+        """The sizes of ``aggregate-clients``, in their order.
 
-SETTINGS: tuple[type[Any], ...] = (CommonSettings, WholeModelSettings, FederatedSettings)
-"""All settings of this scenario; ``simulations.settings.plain`` reads them."""
+        Raises:
+            ConfigError: Naming the word that is no number of clients, a number that comes twice, or a list of 1 alone.
+        """
+        text = self.aggregate_clients
+        words = [word.strip() for word in text.split(",")] if text.strip() else []
+        if wrong := [word for word in words if not re.fullmatch(SIZE, word)]:
+            raise ConfigError(
+                f"aggregate-clients is {shown(text)}, and {shown(wrong[0])} is no number of clients; allowed: whole numbers of at "
+                "least 1, separated by commas, such as 1,2,4"
+            )
+        sizes = tuple(map(int, words))
+        if twice := [size for at, size in enumerate(sizes) if size in sizes[:at]]:
+            raise ConfigError(
+                f"aggregate-clients is {text!r}, which names {twice[0]} more than once; allowed: each number once"
+            )
+        if sizes == (1,):
+            raise ConfigError(
+                f"aggregate-clients is {text!r}: the sum of one client is its plain probe, which probe-attacks attack; allowed: 1 "
+                "beside larger numbers, to compare with, such as 1,2,4"
+            )
+        return sizes
+
+    def check_groups(self, clients: int) -> None:
+        """Refuse sums without attacks, attacks without sums, and sums over more clients than there are.
+
+        Args:
+            clients: 0 is not known yet.
+
+        Raises:
+            ConfigError: Naming the setting.
+        """
+        text, attacks = self.aggregate_clients, self.aggregate_attacks.strip()
+        if self.group_sizes and not attacks:
+            raise ConfigError(
+                f"aggregate-clients is {text!r}, and aggregate-attacks is empty: name attacks on the sums, such as "
+                "InvertingGradients()"
+            )
+        if attacks and not self.group_sizes:
+            raise ConfigError(
+                f"aggregate-attacks is {attacks!r}, and aggregate-clients is empty: say over how many clients updates are summed, "
+                "such as 1,2,4"
+            )
+        if clients and (too_large := [size for size in self.group_sizes if size > clients]):
+            raise ConfigError(
+                f"aggregate-clients is {text!r}, and {too_large[0]} is more than all clients; allowed: at most {clients}"
+            )
+
+
+SETTINGS = FederatedSettings

@@ -1,8 +1,7 @@
-"""How an experiment's settings are declared, and words of theirs read."""
+"""Fields of settings: default, meaning, what is allowed, and the check of a value."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import Field, field, fields
 from typing import Any
@@ -105,35 +104,3 @@ IMAGE_SIDE: dict[str, Any] = limited("image_size")
 """0 for no scaling. One pixel is no image: shuffles, crops and scores have nothing to work on, and torch cannot scale to it."""
 
 SHARE: dict[str, Any] = {"allowed": "above 0, at most 1", "check": lambda value: 0 < value <= 1}
-
-
-def milestone(word: str, rounds: int) -> int:
-    """The round that a word of ``learning-rate-milestones`` names."""
-    part, slash, whole = (piece.strip() for piece in word.partition("/"))
-    if part.isdecimal() and whole.isdecimal() and 0 < int(part) < int(whole):
-        return math.floor(rounds * int(part) / int(whole) + 0.5)
-    if slash or not part.isdecimal() or not 1 <= int(part) < rounds:
-        raise ConfigError(
-            f"learning-rate-milestones: {word!r}; allowed: numbers from 1 to {rounds - 1}, as rounds = {rounds}, "
-            "and shares such as 5/8"
-        )
-    return int(part)
-
-
-def attacked_rounds(text: str, rounds: int) -> list[int]:
-    """The rounds that ``attack-rounds`` names, in order; ``rounds + 1`` is the model after the last one.
-
-    Raises:
-        ConfigError: Naming the word that is none.
-    """
-    final = rounds + 1
-    names = {"first": [1], "last": [rounds], "final": [final], "all": list(range(1, final + 1))}
-    chosen: set[int] = set()
-    for word in filter(None, map(str.strip, text.split(","))):
-        numbers = names.get(word) or ([int(word)] if word.isdecimal() and 1 <= int(word) <= rounds else [])
-        if not numbers:
-            raise ConfigError(
-                f"attack-rounds: {word!r}; allowed: first, last, final, all and numbers from 1 to rounds = {rounds}"
-            )
-        chosen.update(numbers)
-    return sorted(chosen)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from clients.wire.limits import MOST_IMAGES, MOST_STEPS
-from simulations.settings.attributes import attacks_setting, queries_setting
-from simulations.settings.common import CommonSettings
+from simulations.settings.common import attribute_attacks, attribute_queries
 from simulations.settings.fields import at_least, between, one_of, setting
 from simulations.settings.whole_models import WholeModelSettings
 
@@ -16,18 +15,18 @@ STATISTICS = ("imagenet", "efficientnet-lite0")
 """Keys of ``clients.models.packaged_weights.NORMALISATIONS``, which brings torch with it, as does the next one's module."""
 ARCHITECTURES = ("split", "tuned", "full")
 """Of an adversary (``attacks.attributes.inference``)."""
-USUAL: Mapping[str, Any] = {
-    "model": "vgg_small",
-    "defenses": "FeatureNoise(std=1.0)",
-    "probe-targets": 2,
-    "probe-images": 4,
-}
-"""What such runs have where nobody sets it (``Scenario.usual``)."""
 
 
 @dataclass(frozen=True)
-class InferenceSettings:
+class InferenceSettings(WholeModelSettings):
     """Their names, defaults, meanings and ranges."""
+
+    usual: ClassVar[Mapping[str, Any]] = {
+        "model": "vgg_small",
+        "defenses": "FeatureNoise(std=1.0)",
+        "probe-targets": 2,
+        "probe-images": 4,
+    }
 
     cuts: str = setting(
         "",
@@ -54,8 +53,8 @@ class InferenceSettings:
         **at_least(0),
     )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
-    attribute_attacks: str = attacks_setting()
-    attribute_queries: int = queries_setting()
+    attribute_attacks: str = attribute_attacks()
+    attribute_queries: int = attribute_queries()
     offline_adversary: str = setting(
         "split",
         "architecture of the adversary by which a defence learns what to hide: the server half with new weights (split), with its "
@@ -68,5 +67,4 @@ class InferenceSettings:
     query_batches: int = setting(4, "batches of queries in a message", **between(1, MOST_IMAGES))
 
 
-SETTINGS: tuple[type[Any], ...] = (CommonSettings, WholeModelSettings, InferenceSettings)
-"""All settings of this scenario; ``simulations.settings.plain`` reads them."""
+SETTINGS = InferenceSettings

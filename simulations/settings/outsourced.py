@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from clients.wire.limits import MOST_IMAGES
-from simulations.settings.common import CommonSettings
 from simulations.settings.fields import between, limited, setting
 from simulations.settings.whole_models import WholeModelSettings
 
-USUAL: Mapping[str, Any] = {"defenses": "VisualMixer(window_lower=2, window_upper=16); ATS(policies='3-1-7+43-18-18')"}
-"""What such runs have where nobody sets it (``Scenario.usual``)."""
-
 
 @dataclass(frozen=True)
-class OutsourcedSettings:
+class OutsourcedSettings(WholeModelSettings):
     """Their names, defaults, meanings and ranges."""
+
+    usual: ClassVar[Mapping[str, Any]] = {
+        "defenses": "VisualMixer(window_lower=2, window_upper=16); ATS(policies='3-1-7+43-18-18')"
+    }
 
     upload_attacks: str = setting(
         "AsUploaded()",
@@ -36,5 +36,4 @@ class OutsourcedSettings:
     upload_batches: int = setting(4, "batches of uploaded images in a message", **between(1, MOST_IMAGES))
 
 
-SETTINGS: tuple[type[Any], ...] = (CommonSettings, WholeModelSettings, OutsourcedSettings)
-"""All settings of this scenario; ``simulations.settings.plain`` reads them."""
+SETTINGS = OutsourcedSettings

@@ -1,4 +1,4 @@
-"""Refusing plain values at once: what needs no more than names, types and ranges is told before torch is imported."""
+"""Checks of settings by name, type and range, which need no torch: an error comes at once."""
 
 from __future__ import annotations
 
@@ -8,71 +8,77 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import iter_modules
-from types import ModuleType
 from typing import Any
 
+from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import AUTO, FEDERATED, SCENARIOS_GROUP
 from simulations.settings.errors import other_scenario, require_known, unknown_scenario
 from simulations.settings.fields import checked, key_of, shown
 
 _BESIDE = (info.name for info in iter_modules([str(Path(__file__).parent)]) if f"{__package__}.{info.name}" != __name__)
-_OWN: Mapping[str, ModuleType] = {
-    name: module for name in _BESIDE if hasattr(module := import_module(f"{__package__}.{name}"), "SETTINGS")
+SETTINGS: Mapping[str, type[CommonSettings]] = {
+    name: module.SETTINGS for name in _BESIDE if hasattr(module := import_module(f"{__package__}.{name}"), "SETTINGS")
 }
-"""Scenario of this package -> the file of its settings, which has its name."""
+"""Scenario -> its settings, in the file of its name. A test compares them with the scenarios themselves, which need torch."""
 
-SETTINGS: Mapping[str, tuple[type[Any], ...]] = {name: module.SETTINGS for name, module in _OWN.items()}
-"""Scenario -> the classes that hold its settings. A test compares them with the scenarios themselves, which need torch."""
+USUAL = {key for kind in SETTINGS.values() for key in (*kind.usual, *kind.usual_on_tables)}
+"""Keys whose value may be "auto": a scenario has one of its own."""
 
-USUAL = {
-    key for module in _OWN.values() for usual in ("USUAL", "USUAL_ON_TABLES") for key in vars(module).get(usual, ())
-}
-"""Keys whose value may be "auto": a scenario has one of its own. A test compares them, too."""
+
+def fields_of(settings: Mapping[str, type[Any]]) -> dict[str, Field[Any]]:
+    """Key -> field of the settings of scenarios, which are given by name."""
+    return {key_of(spec.name): spec for kind in settings.values() for spec in fields(kind)}
 
 
 def plain_settings() -> dict[str, Field[Any]]:
     """Key -> field of the settings of our own scenarios."""
-    return {key_of(spec.name): spec for kinds in SETTINGS.values() for kind in kinds for spec in fields(kind)}
+    return fields_of(SETTINGS)
 
 
 def others_declare() -> bool:
-    """Whether another package offers a scenario, whose settings nobody here knows."""
+    """Whether another package offers a scenario, whose settings are unknown before it is imported."""
     return bool(entry_points(group=SCENARIOS_GROUP))
 
 
 def refuse_plain(values: Mapping[str, Any], *, resumed: bool = False) -> None:
-    """Refuses unknown keys and scenarios, values of another type or outside their range, and settings of another scenario.
+    """Refuse unknown keys and scenarios, values of another type or outside their range, and settings of another scenario.
 
-    Where other packages offer scenarios, only types and ranges of our own settings are checked here: ``Experiment`` tells the rest.
+    Where other packages offer scenarios, only types and ranges of our own settings are checked: ``Experiment`` checks the rest.
 
     Args:
         values: Key -> value, as given.
-        resumed: They go on top of a run's own, which say the scenario.
+        resumed: They go on top of a run's own, which name the scenario.
 
     Raises:
-        ConfigError: As ``Experiment`` would tell it.
+        ConfigError: As ``Experiment`` would.
     """
-    known = plain_settings()
-    odd = [key for key in values if key not in known]
-    if odd and not others_declare():
-        require_known("setting", odd[0], known)
+    known, values = plain_settings(), {key: value for key, value in values.items() if key not in USUAL or value != AUTO}
+    if not others_declare():
+        for key in values:
+            require_known("setting", key, known)
     for key, value in values.items():
-        if key in known and not (key in USUAL and value == AUTO):
+        if key in known:
             checked(known[key], value)
-    if not resumed:
-        _refuse_others(values, known)
+    if not resumed and not others_declare():
+        refuse_keys(values, values.get("scenario", FEDERATED), SETTINGS)
 
 
-def _refuse_others(values: Mapping[str, Any], known: Mapping[str, Field[Any]]) -> None:
-    name = values.get("scenario", FEDERATED)
-    if name not in SETTINGS:
-        if not others_declare():
-            raise unknown_scenario(name, SETTINGS)
-        return
-    own = {key_of(spec.name) for kind in SETTINGS[name] for spec in fields(kind)}
-    odd = [
-        key for key, value in values.items() if key in known.keys() - own and value not in (known[key].default, AUTO)
-    ]
-    if odd and not others_declare():
-        of = [one for one, kinds in SETTINGS.items() if any(key_of(s.name) == odd[0] for k in kinds for s in fields(k))]
-        raise other_scenario(odd[0], shown(values[odd[0]]), of, name)
+def refuse_keys(values: Mapping[str, Any], scenario: str, settings: Mapping[str, type[Any]]) -> None:
+    """Refuse unknown keys, an unknown scenario, and settings of another one that have not their defaults.
+
+    Args:
+        values: Key -> value.
+        scenario: The chosen one.
+        settings: Scenario -> its settings.
+
+    Raises:
+        ConfigError: Naming the key, what came and what is allowed.
+    """
+    if scenario not in settings:
+        raise unknown_scenario(scenario, settings)
+    known, own = fields_of(settings), fields_of({scenario: settings[scenario]})
+    for key, value in values.items():
+        require_known("setting", key, known)
+        if key not in own and value != known[key].default:
+            owners = [name for name, kind in settings.items() if key in fields_of({name: kind})]
+            raise other_scenario(key, shown(value), owners, scenario)

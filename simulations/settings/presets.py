@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, require_known
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 OF_OTHER_COMMANDS = ("search",)
@@ -33,8 +32,5 @@ def chosen(config: Path | None, preset: str, size: str = "") -> Path | None:
     if config is not None:
         raise ConfigError(f"--preset {preset} names a configuration, and so does {config}: leave one out")
     known = presets()
-    if preset not in known:
-        close = difflib.get_close_matches(preset, known, 1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ConfigError(f"--preset: nothing is called {preset!r}{hint}; known: {', '.join(known)}")
+    require_known("preset", preset, known)
     return known[preset]

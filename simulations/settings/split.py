@@ -4,28 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from clients.wire.limits import LIMITS, MOST_IMAGES
-from simulations.settings.attributes import attacks_setting, queries_setting
-from simulations.settings.common import CommonSettings
+from simulations.settings.common import CommonSettings, attribute_attacks, attribute_queries
 from simulations.settings.fields import SHARE, between, limited, one_of, setting
-
-USUAL: Mapping[str, Any] = {"model": "vit", "defenses": "PatchShuffle(); FeatureNoise(std=1.0)"}
-"""What such runs have where nobody sets it (``Scenario.usual``)."""
-USUAL_ON_TABLES: Mapping[str, Any] = {
-    "model": "difm",
-    "optimizer": "adamw",
-    "learning-rate": 0.003,
-    "defenses": "PatchShuffle(); FeatureNoise(std=0.38)",
-    "smashed-attacks": "EmbeddingReversal(); FieldReading()",
-}
-"""Likewise where examples are rows of a table; over ``USUAL``."""
 
 
 @dataclass(frozen=True)
-class SplitSettings:
+class SplitSettings(CommonSettings):
     """Their names, defaults, meanings and ranges."""
+
+    usual: ClassVar[Mapping[str, Any]] = {"model": "vit", "defenses": "PatchShuffle(); FeatureNoise(std=1.0)"}
+    usual_on_tables: ClassVar[Mapping[str, Any]] = {
+        "model": "difm",
+        "optimizer": "adamw",
+        "learning-rate": 0.003,
+        "defenses": "PatchShuffle(); FeatureNoise(std=0.38)",
+        "smashed-attacks": "EmbeddingReversal(); FieldReading()",
+    }
 
     patch_size: int = setting(4, "side of a patch in pixels, which divides the images' sides", **limited("patch_size"))
     depth: int = setting(4, "transformer blocks of both halves together", **limited("depth"))
@@ -56,9 +53,8 @@ class SplitSettings:
         4, "batches in a message (K); with 1 a trained client half is never behind", **between(1, MOST_IMAGES)
     )
     smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
-    attribute_attacks: str = attacks_setting()
-    attribute_queries: int = queries_setting()
+    attribute_attacks: str = attribute_attacks()
+    attribute_queries: int = attribute_queries()
 
 
-SETTINGS: tuple[type[Any], ...] = (CommonSettings, SplitSettings)
-"""All settings of this scenario; ``simulations.settings.plain`` reads them."""
+SETTINGS = SplitSettings

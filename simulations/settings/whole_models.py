@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 
+from simulations.settings.common import CommonSettings
+from simulations.settings.errors import ConfigError
 from simulations.settings.fields import SHARE, setting
 
 DEFAULT_MILESTONES = "5/8,7/8"
@@ -11,7 +15,7 @@ DEFAULT_MILESTONES = "5/8,7/8"
 
 
 @dataclass(frozen=True)
-class WholeModelSettings:
+class WholeModelSettings(CommonSettings):
     """Their names, defaults, meanings and ranges."""
 
     learning_rate_milestones: str = setting(
@@ -20,3 +24,31 @@ class WholeModelSettings:
         "epoch), separated by commas: numbers, or shares such as 5/8, which few rounds may lack; empty: the rate is constant",
     )
     learning_rate_factor: float = setting(0.1, "see learning-rate-milestones", **SHARE)
+
+    @cached_property
+    def milestones(self) -> tuple[int, ...]:
+        """Rounds after which the learning rate falls, ascending."""
+        return milestones_of(self.learning_rate_milestones, self.rounds)
+
+
+def milestones_of(text: str, rounds: int) -> tuple[int, ...]:
+    """The rounds that a text such as ``learning-rate-milestones`` names, ascending.
+
+    Raises:
+        ConfigError: Naming the word that is no round.
+    """
+    found = {_milestone(word.strip(), rounds) for word in text.split(",") if word.strip()}
+    # A share of few rounds may be all of them, or none; two shares may be the same round.
+    return tuple(sorted(at for at in found if 0 < at < rounds))
+
+
+def _milestone(word: str, rounds: int) -> int:
+    part, slash, whole = (piece.strip() for piece in word.partition("/"))
+    if part.isdecimal() and whole.isdecimal() and 0 < int(part) < int(whole):
+        return math.floor(rounds * int(part) / int(whole) + 0.5)
+    if slash or not part.isdecimal() or not 1 <= int(part) < rounds:
+        raise ConfigError(
+            f"learning-rate-milestones: {word!r}; allowed: numbers from 1 to {rounds - 1}, as rounds = {rounds}, "
+            "and shares such as 5/8"
+        )
+    return int(part)

@@ -124,7 +124,7 @@ class InferenceServer:
         service = Service(exchange, task, model, pipeline, work, self.batches_per_message)
         served = service.run()
         service.record(rows)
-        record_privacy(task, rows, 1, {ALL_CUTS: server_round - self.plan.rounds})
+        record_privacy(task, rows, 1, {ALL_CUTS: self.plan.phase_of(server_round)})
         self._evaluate(exchange, task, model, service.answers())
         answered = time.perf_counter()
         if self.attacked:

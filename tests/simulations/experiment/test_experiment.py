@@ -44,12 +44,12 @@ def test_rates_fall_after_numbered_rounds_and_after_shares_of_all(
     rounds: int, text: str | None, expected: tuple[int, ...]
 ) -> None:
     given = {} if text is None else {"learning-rate-milestones": text}
-    assert Experiment.from_mapping({"rounds": rounds, **given}).milestones() == expected
+    assert Experiment.from_mapping({"rounds": rounds, **given}).milestones == expected
 
 
 def test_flower_app_config_has_the_same_defaults() -> None:
     shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    usual = {key for one in scenarios().values() for key in (*one.usual, *one.usual_on_tables)}
+    usual = {key for one in scenarios().values() for key in (*one.settings.usual, *one.settings.usual_on_tables)}
     assert shipped == {key: "auto" if key in usual else spec.default for key, spec in all_settings().items()}
 
 
@@ -195,10 +195,10 @@ def test_list_names_everything_with_source() -> None:
 
 
 def test_attacked_rounds() -> None:
-    assert Experiment.of(rounds=5, attack_rounds="first, 3,last").attacked_rounds() == [1, 3, 5]
-    assert Experiment.of(rounds=5, attack_rounds="last, final").attacked_rounds() == [5, 6]
-    assert Experiment.of(rounds=2, attack_rounds="all").attacked_rounds() == [1, 2, 3]
-    assert Experiment.of(attack_rounds="").attacked_rounds() == []
+    assert Experiment.of(rounds=5, attack_rounds="first, 3,last").attacked_rounds == (1, 3, 5)
+    assert Experiment.of(rounds=5, attack_rounds="last, final").attacked_rounds == (5, 6)
+    assert Experiment.of(rounds=2, attack_rounds="all").attacked_rounds == (1, 2, 3)
+    assert Experiment.of(attack_rounds="").attacked_rounds == ()
 
 
 def test_local_steps_reach_the_clients_and_the_threat_card(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_defence_that_names_an_attack_which_is_not_there_is_refused_before_the
     monkeypatch.setattr(Blur, "adaptive_attacks", ("LearnedRestorer", "Nowhere"))
     with pytest.raises(ConfigError, match=r"defenses: Blur\(std=1.0\) names Nowhere as an attack that knows it"):
         Experiment.of(defenses="Blur()")
-    assert Experiment.of(defenses="Clip()").pipelines()
+    assert Experiment.of(defenses="Clip()").pipelines
 
 
 @pytest.mark.parametrize("text", ["Clip(max_norm=1.0) | Blur(std=1.0)", "PatchShuffle() | VisualMixer()"])

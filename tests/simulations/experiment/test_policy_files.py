@@ -71,7 +71,7 @@ def test_a_run_in_another_folder_needs_no_file_and_neither_does_going_on(started
     assert code == 0, told
     (first,) = started
     assert ".json" not in json.dumps(first.to_mapping())
-    assert [str(pipeline) for pipeline in first.pipelines()] == ["", HELD]
+    assert [str(pipeline) for pipeline in first.pipelines] == ["", HELD]
     rows = read_lines(Path("run/rows.jsonl"))
     assert {row["defense"] for row in rows} == {"", HELD}
     assert not [row for row in rows if row["status"] == "failed"]

@@ -105,7 +105,7 @@ def test_the_static_adversary_is_trained_without_the_defence(run: Run) -> None:
 def test_an_update_made_alone_is_the_one_that_a_client_would_send(tmp_path: Path) -> None:
     """Of the images that it names, by plain SGD written down by hand."""
     experiment = probe_experiment(tmp_path / "run", **{"probe-images": 2})
-    task = experiment.plan(experiment.pipelines()[0]).at(1)
+    task = experiment.plan(experiment.pipelines[0]).at(1)
     data = task.plan.load_data().train
     batch = Batch(data.images[:20].float() / 255, torch.nn.functional.one_hot(data.labels[:20], 2).float())
     weights = shared_tensors(task.plan.build_model())
@@ -132,7 +132,7 @@ def test_an_update_made_alone_is_the_one_that_a_client_would_send(tmp_path: Path
 
 def test_of_several_images_the_value_of_most_is_inferred(tmp_path: Path) -> None:
     experiment = probe_experiment(tmp_path / "run", **{"probe-images": 3, "probe-targets": 2})
-    task = experiment.plan(experiment.pipelines()[0]).at(1)
+    task = experiment.plan(experiment.pipelines[0]).at(1)
     client = client_side("federated").client(LocalData(task, 0, range(40), range(4)))
     values = task.plan.load_data().train.sensitive
     expected = [majority(values[client.probed(target).positions]) for target in range(2)]

@@ -36,7 +36,7 @@ Guesser = Callable[[LocalClient, Tensor, int], Tensor]
 def clients(dataset: str, seed: int) -> tuple[LocalClient, ...]:
     """Four clients with 120 training and 20 test examples each."""
     settings = Experiment.of(dataset=dataset, train_limit=480, test_limit=80, probe_targets=TARGETS, seed=seed)
-    task = settings.plan(settings.pipelines()[0]).at(0)
+    task = settings.plan(settings.pipelines[0]).at(0)
     parts = [(range(at * 120, at * 120 + 120), range(at * 20, at * 20 + 20)) for at in range(CLIENTS)]
     return tuple(LocalClient(LocalData(task, at, *part)) for at, part in enumerate(parts))
 

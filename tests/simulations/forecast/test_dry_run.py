@@ -118,7 +118,7 @@ def test_what_a_header_counts_is_what_the_settings_say(path: Path, size: str) ->
     usual, _, paper = path.read_text().partition("\n[paper]\n")
     experiment = Experiment.from_mapping(read_toml(path, size))
     header = " ".join(line.lstrip("# ") for line in (paper if size else usual).splitlines() if line.startswith("#"))
-    pipelines = len(experiment.pipelines())
+    pipelines = len(experiment.pipelines)
     for rounds, count in re.findall(r"(\d+) rounds? for each of (\d+) pipelines", header):
         assert (int(rounds), int(count)) == (experiment.rounds, pipelines)
     for total in re.findall(r"besides (\d+) (?:short )?rounds", header):
@@ -129,7 +129,7 @@ def test_what_a_header_counts_is_what_the_settings_say(path: Path, size: str) ->
         assert int(limit.replace(",", "")) == experiment.auxiliary_limit
     for attacked in re.findall(r"and (\d+) attacked images", header):
         images = experiment.num_clients * experiment.probe_targets * experiment.probe_images
-        assert int(attacked) == images * pipelines * len(experiment.attacked_rounds())
+        assert int(attacked) == images * pipelines * len(experiment.attacked_rounds)
     inversions = [
         stages_of(one)[0] for kind in (PROBE, UPDATE, AGGREGATE) for one in experiment.attacks_on(Pipeline(), kind)
     ]
@@ -148,7 +148,7 @@ def test_attacks_are_told_by_name_with_those_that_know_a_defence() -> None:
     }
     experiment = Experiment.from_mapping({**settings, "defenses": "GaussianNoise(std=0.01, per='step')"})
     (told,) = (line for line in describe(experiment, Step(1, 0.0, 0.0), "") if line.startswith("attacks:"))
-    named = {repr(one) for each in experiment.pipelines() for one in experiment.attacks_on(each, PROBE)}
+    named = {repr(one) for each in experiment.pipelines for one in experiment.attacks_on(each, PROBE)}
     assert len(named) > 1
     assert all(one in told for one in named)
     assert told.endswith("in 2 rounds")
@@ -161,7 +161,7 @@ def test_the_ats_recipe_is_the_published_one() -> None:
     assert (experiment.rounds * experiment.local_epochs, experiment.batch_size, experiment.norm) == (200, 128, "batch")
     assert (experiment.learning_rate, experiment.momentum, experiment.nesterov) == (0.1, 0.9, True)
     assert (experiment.weight_decay, experiment.crop_padding, experiment.horizontal_flip) == (5e-4, 4, True)
-    assert experiment.milestones() == (75, 125, 175)
+    assert experiment.milestones == (75, 125, 175)
     assert (experiment.probe_mode, experiment.learning_rate_factor) == ("eval", 0.1)
 
 
@@ -191,7 +191,7 @@ def test_what_cannot_run_is_refused_by_name(settings: list[str], message: str) -
 
 def test_a_measured_step_is_as_large_as_its_parts() -> None:
     """At the peak of a step there are at least weights, their gradients and the images' activations."""
-    plan = Experiment.of(model="resnet20", dataset="photos").plan(Pipeline())
+    plan = Experiment.of(model="resnet20", dataset="photos").plan()
     step = measure(plan)
     model = plan.build_model()
     weights = sum(parameter.numel() for parameter in model.parameters())
@@ -203,7 +203,7 @@ def test_a_measured_step_is_as_large_as_its_parts() -> None:
 
 def test_the_paper_sized_data_would_be_read_batch_by_batch(data: Path) -> None:
     settings = read_toml(FOLDER / "split_table1.toml", "paper") | {"data-dir": str(data), "image-memory": 0.001}
-    loaded = Experiment.from_mapping(settings).plan(Pipeline()).load_data()
+    loaded = Experiment.from_mapping(settings).plan().load_data()
     assert isinstance(loaded.train.images, StoredImages)
     assert DataCard.of(loaded).input_shape == (3, 224, 224)
 
@@ -229,7 +229,7 @@ MIXING = [path for path in FILES if "VisualMixer" in path.read_text()]
 def test_no_shipped_configuration_has_a_defence_that_does_nothing(path: Path | None) -> None:
     one = Experiment.of() if path is None else Experiment.from_mapping(read_toml(path, ""))
     try:
-        card = one.plan(Pipeline()).data_card()
+        card = one.plan().data_card()
     except MissingDataError as error:
         pytest.skip(str(error))
     assert idle_defenses(one, card) == []
@@ -279,7 +279,7 @@ def test_a_run_that_cannot_fit_is_refused_with_what_it_needs(monkeypatch: pytest
 
 def test_memory_grows_with_what_is_held() -> None:
     few = Experiment.of(dataset="mnist-5k", model="lenet", num_clients=4)
-    data = few.plan(Pipeline()).load_data()
+    data = few.plan().load_data()
     step = Step(1000, 8000.0, 100.0)
     plain = needs_of(few, data, step, 2)
     assert plain.training == 2 * (8000 + 16 * 100)
@@ -295,7 +295,7 @@ def test_memory_grows_with_what_is_held() -> None:
 
 def test_memory_grows_with_the_images_of_a_mixture() -> None:
     few = Experiment.of(dataset="mnist-5k", model="lenet", num_clients=4, defenses="InstaHide(num_mixed=4)")
-    data, step = few.plan(Pipeline()).load_data(), Step(1000, 8000.0, 100.0)
+    data, step = few.plan().load_data(), Step(1000, 8000.0, 100.0)
     least, most = (
         needs_of(replace(few, defenses=f"InstaHide(num_mixed={count}, max_weight=1.0)"), data, step, 2)
         for count in (4, 32)
@@ -318,7 +318,7 @@ def test_memory_grows_with_the_images_of_a_mixture() -> None:
 def test_images_that_fit_no_machine_are_refused_before_a_model_is_built(settings: dict[str, Any]) -> None:
     """The default model at 4096 took 8 GB and 43 s, and the error named neither."""
     experiment = Experiment.of(num_clients=4, **settings)
-    data = experiment.plan(Pipeline()).load_data()
+    data = experiment.plan().load_data()
     with (
         bounded(20, 2**30),
         pytest.raises(ConfigError, match=r"image-size.*this machine has 15\.0 GiB|Lower.*image-size"),
@@ -329,7 +329,7 @@ def test_images_that_fit_no_machine_are_refused_before_a_model_is_built(settings
 @pytest.mark.parametrize("settings", [{"image_size": 288}, {"image_size": 264, "model": "resnet20"}])
 def test_an_outline_is_what_a_step_takes(settings: dict[str, Any]) -> None:
     experiment = Experiment.of(num_clients=4, train_limit=40, test_limit=40, **settings)
-    data = experiment.plan(Pipeline()).load_data()
+    data = experiment.plan().load_data()
     outline, real = outlined_step(experiment, data), measure_step_of(experiment, data)
     assert outline == real
     check_outline(experiment, data, 2**40)

@@ -18,7 +18,6 @@ from attacks.attributes.inference import ARCHITECTURES
 from clients.data.datasets import load_dataset
 from clients.data.images import fingerprint
 from clients.models.packaged_weights import NORMALISATIONS
-from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.experiment.experiment import Experiment, all_settings
 from simulations.experiment.scenario import scenarios
@@ -240,9 +239,10 @@ def test_what_is_refused_without_torch_is_what_experiments_refuse() -> None:
     assert known.keys() == plain_settings().keys()
     assert {*SETTINGS} == {*scenarios()}
     for name, one in scenarios().items():
-        declared = {spec.name for kind in SETTINGS[name] for spec in fields(kind)}
-        assert declared == {spec.name for spec in fields(one.settings)}
-    assert {key for one in scenarios().values() for key in (*one.usual, *one.usual_on_tables)} == USUAL
+        assert {spec.name for spec in fields(SETTINGS[name])} == {spec.name for spec in fields(one.settings)}
+    assert {
+        key for one in scenarios().values() for key in (*one.settings.usual, *one.settings.usual_on_tables)
+    } == USUAL
 
 
 def test_pictures_that_nobody_reads(tmp_path: Path) -> None:
@@ -272,9 +272,9 @@ def test_a_split_that_differs_between_processes(tmp_path: Path) -> None:
         defenses="", attack_workers=0, probe_targets=1,
     )  # fmt: skip
     load_dataset.cache_clear()
-    mine = fingerprint(settings.plan(Pipeline()).load_data())
+    mine = fingerprint(settings.plan().load_data())
     load_dataset.cache_clear()
-    assert fingerprint(settings.plan(Pipeline()).load_data()) != mine
+    assert fingerprint(settings.plan().load_data()) != mine
     with pytest.raises(RuntimeError, match="reads other examples than the server does from dataset"):
         run_experiment(Forgetful(2), settings)
 

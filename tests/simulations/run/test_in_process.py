@@ -98,7 +98,7 @@ def test_a_shipped_configuration_goes_by_its_name(tmp_path: Path) -> None:
     assert (stored["experiment"], stored["rounds"]) == ("quick", 1)
     with pytest.raises(ConfigError, match=r"config is 'quick', which is no file; .* is preset='quick'"):
         simulations.audit("quick", **told)
-    with pytest.raises(ConfigError, match=r"nothing is called 'quik' \(did you mean 'quick'\?\)"):
+    with pytest.raises(ConfigError, match=r"unknown preset 'quik', did you mean 'quick'\?"):
         simulations.audit(preset="quik", **told)
 
 

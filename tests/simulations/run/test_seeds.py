@@ -68,7 +68,7 @@ def test_what_failed_ends_no_other_and_is_taken_up_again_and_what_is_finished_is
         return finish_seeds(silent, experiment, [0, 1], one_by_one(silent, left, lambda one: run(one, fails)))
 
     assert run_all(fails=0) == 1
-    assert "failed, for the reasons told above: seed 0; 1 of 2 seeds are finished" in capsys.readouterr().err
+    assert "failed, for the reasons above: seed 0; 1 of 2 seeds are finished" in capsys.readouterr().err
     assert not (tmp_path / "comparison.html").exists()
     assert run_all() == 0
     assert ran == [(0, False), (1, False), (0, False)]

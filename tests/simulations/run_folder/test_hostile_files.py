@@ -64,7 +64,7 @@ def run_files() -> dict[str, bytes]:
     """The files of a run of one round, as it leaves them."""
     with TemporaryDirectory() as folder:
         run = _begin(Path(folder), resume=False)
-        task = run.experiment.plan(Pipeline()).at(1)
+        task = run.experiment.plan().at(1)
         run.row(task, metric="test-accuracy", value=0.5, reference="original", n=10)
         run.complete_round(Pipeline(), Checkpoint(1, {"weight": torch.ones(3)}, {0: "{}"}, 0.5))
         run.write_progress({"finished": False})

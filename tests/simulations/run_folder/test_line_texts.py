@@ -32,7 +32,7 @@ def begin(folder: Path, *, resume: bool = False) -> RunDirectory[Experiment]:
 def run_with(folder: Path, *messages: str) -> Path:
     """A run that was killed after its first round, whose rows hold these texts."""
     run = begin(folder)
-    task = run.experiment.plan(Pipeline()).at(1)
+    task = run.experiment.plan().at(1)
     for message in messages:
         run.row(task, metric="client", value=None, status="refused", client=0, message=message)
         about = {"client": 0, "target": 0, "attack": "", "kind": "original", "observation": message}

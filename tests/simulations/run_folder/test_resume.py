@@ -125,7 +125,7 @@ def test_two_writers_are_refused(tmp_path: Path) -> None:
 def test_columns_of_a_scenario_s_own_are_kept(tmp_path: Path) -> None:
     settings = experiment(tmp_path / "run")
     run = RunDirectory.open(tmp_path / "run", settings)
-    run.row(settings.plan(settings.pipelines()[0]).at(1), metric="bytes-uploaded", value=7.0, compressed=3)
+    run.row(settings.plan(settings.pipelines[0]).at(1), metric="bytes-uploaded", value=7.0, compressed=3)
     run.flush()
     run.close()
     (row,) = read_rows(tmp_path / "run" / "rows.jsonl")[0]

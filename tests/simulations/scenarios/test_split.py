@@ -134,7 +134,7 @@ def test_pretrained_weights_reach_both_halves_before_anything_is_trained(tmp_pat
     torch.save(whole.state_dict(), file)
     settings, clients = split_experiment(tmp_path / "run", pretrained=str(file)), clients_with((1, 28, 28))
     check(settings, clients)
-    edge, server = replace(settings.plan(settings.pipelines()[0]), card=clients.card).build_halves()
+    edge, server = settings.plan(settings.pipelines[0], card=clients.card).build_halves()
     assert torch.equal(edge.embedding.state_dict()["proj.weight"], whole.patch_embed.proj.weight)
     assert torch.equal(server.blocks.state_dict()["0.attn.qkv.weight"], whole.blocks[1].attn.qkv.weight)
     with pytest.raises(ConfigError, match=r"blocks\.2\.norm1\.weight is missing, .*; set depth = 2, as in the file"):

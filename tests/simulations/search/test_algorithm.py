@@ -145,7 +145,7 @@ def test_the_audit_beside_the_result_is_a_run_of_it_and_of_the_controls(whole: W
     settings = tomllib.loads((whole[1].path / "audit.toml").read_text())
     experiment = Experiment.from_mapping(settings)
     hybrids = [whole[0]["policies"], *whole[0]["random"]]
-    assert [str(pipeline) for pipeline in experiment.pipelines()] == [
+    assert [str(pipeline) for pipeline in experiment.pipelines] == [
         "",
         *(repr(ATS(text, channels=3)) for text in hybrids),
     ]

@@ -11,7 +11,6 @@ import pytest
 
 from clients.task.scenarios import client_sides
 from clients.wire.limits import LIMITS
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment, all_settings, owners
 from simulations.forecast.preflight import preflight
 from simulations.settings.errors import ConfigError
@@ -93,5 +92,5 @@ def test_a_node_takes_what_the_settings_allow(scenario: str) -> None:
 
 
 def test_a_plan_of_the_default_audit_is_within_the_limits() -> None:
-    plan = Experiment.of(num_clients=4).plan(Pipeline())
+    plan = Experiment.of(num_clients=4).plan()
     assert type(plan).of(plan.__dict__ | {"card": None}) == plan

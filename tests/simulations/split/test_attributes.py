@@ -88,7 +88,7 @@ def test_without_a_defence_the_attribute_is_read_and_heavy_noise_hides_it(run: R
     assert found["", STATIC]["ci_low"] > 0.5, "well above the most frequent value, which is right half of the time"
     assert found["", STATIC]["status"] == "ok"
     assert found["", "majority"]["value"] == 0.5
-    hidden = found[str(attribute_experiment(Path("/out")).pipelines()[1]), RETRAINED]
+    hidden = found[str(attribute_experiment(Path("/out")).pipelines[1]), RETRAINED]
     assert binomtest(round(hidden["value"] * 96), 96, 0.5).pvalue > 0.001
 
 
@@ -139,12 +139,12 @@ def test_what_cannot_work_is_refused_by_name(tmp_path: Path, changes: dict[str, 
 def test_auto_attacks_nobody_here() -> None:
     settings = attribute_experiment(Path("/out"), attribute_attacks="auto")
     kind = next(kind for kind in settings.kinds if kind.of_attributes)
-    assert settings.chosen_attacks(kind) == settings.attacks_on(settings.pipelines()[1], kind) == []
+    assert settings.attacks[kind] == settings.attacks_on(settings.pipelines[1], kind) == []
 
 
 def test_tokens_that_would_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
     settings = attribute_experiment(tmp_path / "run", image_memory=0.00005)
-    card = settings.plan(settings.pipelines()[0]).data_card()
+    card = settings.plan(settings.pipelines[0]).data_card()
     clients = KnownClients(card, {0: (60, 48), 1: (60, 48)}, {})
     # 96 images of 16 tokens of length 16: 98 kB against 54 kB.
     with pytest.raises(ConfigError, match="attribute-queries is 0, and features of 96 queries"):

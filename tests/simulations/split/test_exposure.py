@@ -15,7 +15,6 @@ from attacks.smashed.feature_averaging import FeatureAveraging
 from clients.split.plan import SplitPasses
 from clients.task.task import Task
 from clients.wire.records import tensors_of
-from defenses.pipeline import Pipeline
 from defenses.smashed.feature_noise import FeatureDP
 from simulations.experiment.experiment import Experiment
 from strategies.split.audit import as_sent, most_transmissions, window
@@ -28,7 +27,7 @@ PRIVATE = FeatureDP(clip=1.0, noise_multiplier=1.0)
 
 
 def task_of(settings: Experiment, **changes: Any) -> Task:
-    return settings.plan(Pipeline()).at(0).but(**changes)
+    return settings.plan().at(0).but(**changes)
 
 
 def cards(rows: list[dict[str, Any]], attack: str) -> dict[int, dict[str, Any]]:

@@ -21,7 +21,6 @@ from attacks.smashed.base import SmashedAttack, SmashedData
 from clients.split.plan import SplitPlan
 from clients.task.auxiliary import Auxiliary
 from clients.wire.records import tensors_of
-from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
@@ -310,7 +309,7 @@ def test_no_message_holds_an_order_and_none_sent_down_holds_images_or_labels(tmp
         tmp_path / "run", defenses="BatchShuffle(k=0.4)", rounds=1, attack_rounds="last", train_edge=train_edge
     )
     split_rows(settings, wire)
-    data = settings.plan(Pipeline()).load_data()
+    data = settings.plan().load_data()
     private = {image.flatten().numpy().tobytes() for part in (data.train, data.test) for image in part.images.float()}
     for _, message_type, request, reply in wire.messages:
         assert set(request.content) <= REQUESTS[message_type]
@@ -365,7 +364,7 @@ def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, told_order:
 
 def attacked_tokens(wire: Wire, settings: Experiment, part: str) -> list[bool]:
     """Whether each attacked image of the undefended run is one of the client's own examples in a part of the data."""
-    plan = SplitPlan.narrow(settings.plan(Pipeline()))
+    plan = SplitPlan.narrow(settings.plan())
     data, (edge, _) = plan.load_data(), plan.build_halves()
     shares = {at: tensors_of(request, "indices") for at, request, _ in wire.of("query.setup")}
     found = []
@@ -389,7 +388,7 @@ def test_where_the_servers_examples_come_from(tmp_path: Path, auxiliary: str, at
     assert not [row for row in rows if row["status"] == "failed"]
     assert all(attacked_tokens(wire, settings, attacked))
     assert not any(attacked_tokens(wire, settings, {"train": "test", "test": "train"}[attacked]))
-    plan, shares = settings.plan(Pipeline()), [request for _, request, _ in wire.of("query.setup")]
+    plan, shares = settings.plan(), [request for _, request, _ in wire.of("query.setup")]
     clients = torch.cat([tensors_of(request, "indices")["train"] for request in shares])
     assert len(clients.unique()) == len(clients) == {"held-out": 96, "private": 120, "photos": 120}[auxiliary]
     ours = Auxiliary(plan).examples()

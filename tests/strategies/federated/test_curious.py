@@ -154,4 +154,4 @@ def test_labels_that_only_some_clients_told_make_an_upper_bound_too(tmp_path: Pa
 )
 def test_a_card_says_what_happened_to_batch_norm_statistics(defenses: str, mode: str, told: str) -> None:
     experiment = Experiment.of(defenses=defenses, model="resnet20", norm="batch")
-    assert _statistics(experiment.plan(experiment.pipelines()[-1]).at(1), mode == "train") == told
+    assert _statistics(experiment.plan(experiment.pipelines[-1]).at(1), mode == "train") == told

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ def start(settings: FederatedExperiment, grid: LocalGrid, pipeline: Pipeline | N
     run, pipeline = RunDirectory.open(Path(settings.output_dir), settings), pipeline or Pipeline()
     with auditing(grid, run) as (auditor, clients):
         strategy = CuriousFedAvg(
-            plan=replace(settings.plan(pipeline), card=clients.card),
+            plan=settings.plan(pipeline, card=clients.card),
             auditor=auditor,
             probe_attacks=settings.attacks_on(pipeline, PROBE),
             update_attacks=settings.attacks_on(pipeline, UPDATE),
@@ -108,7 +107,7 @@ def test_a_strategy_that_is_told_no_rounds_attacks_the_first_and_the_final_model
     run = RunDirectory.open(tmp_path / "run", settings)
     grid = LocalGrid(2)
     with auditing(grid, run) as (auditor, clients):
-        plan = replace(settings.plan(Pipeline()), card=clients.card)
+        plan = settings.plan(card=clients.card)
         strategy = CuriousFedAvg(plan=plan, auditor=auditor, probe_attacks=[LabelInference()], attack_rounds=[2])
         strategy.start(grid=grid, initial_arrays=strategy.initial_arrays(), num_rounds=2)
     finish(run)
@@ -196,4 +195,4 @@ def test_the_documented_server_runs(tmp_path: Path) -> None:
 def test_a_plan_of_another_scenario_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
     settings = split_experiment(tmp_path / "run")
     with pytest.raises(TypeError, match="scenario 'split' has no WholeModelPlan"):
-        CuriousFedAvg(plan=settings.plan(Pipeline()), auditor=None)  # type: ignore[arg-type]
+        CuriousFedAvg(plan=settings.plan(), auditor=None)  # type: ignore[arg-type]

@@ -91,7 +91,7 @@ class Served:
         pool: Any = AttackPool(0)
         pool.submit = lambda job: None
         self.server = OutsourcedServer(
-            plan=WholeModelPlan.narrow(replace(settings.plan(parse(pipeline)), card=known.card)),
+            plan=WholeModelPlan.narrow(settings.plan(parse(pipeline), card=known.card)),
             auditor=Auditor(exchange, pool, self.rows, share_images=False),  # type: ignore[arg-type]
             sizes=held, attacks=ATTACKS, attack_rounds=attack_rounds, min_usable=settings.min_usable,
             batches_per_message=settings.upload_batches, label="demo",

@@ -74,7 +74,7 @@ def federation(settings: Experiment, clients: int, pipeline: str = "") -> Federa
     wire, rows = Wire(), Rows()
     exchange = Exchange(LocalGrid(clients, wire), {at: 100 + at for at in range(clients)}, 60.0)
     found = set_up(exchange, settings)
-    plan = SplitPlan.narrow(replace(settings.plan(parse(pipeline)), card=found.card))
+    plan = SplitPlan.narrow(settings.plan(parse(pipeline), card=found.card))
     server = SplitFed(
         plan=plan,
         auditor=Auditor(exchange, AttackPool(0), rows, share_images=False),  # type: ignore[arg-type]

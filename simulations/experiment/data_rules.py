@@ -1,0 +1,94 @@
+"""Checks of settings against the kind of data: images or rows of a table, one class or several labels for an example."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attacks.base import Attack
+from attacks.registry import ATTACKS
+from attacks.spec import stages_of
+from clients.data.datasets import is_multi_label, is_table
+from clients.task.auxiliary import OWN_AUXILIARY
+from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense
+from defenses.pipeline import Pipeline
+from simulations.experiment.scenario import scenario, scenarios
+from simulations.settings.common import CommonSettings
+from simulations.settings.errors import ConfigError
+from simulations.settings.fields import key_of
+from strategies.audit.adaptive import reads
+from strategies.audit.kinds import Kind
+
+ON_IMAGES = ("image_size", "crop_padding", "horizontal_flip")
+"""Settings of images alone."""
+DEALS_BY_NO_CLASS = ("iid", "node")
+"""Partitions that read no class."""
+Attacks = Mapping[Kind, Sequence[Attack[Any, Any]]]
+"""Kind of observation -> attacks on it."""
+
+
+def check_data(settings: CommonSettings, pipelines: Sequence[Pipeline], attacks: Attacks) -> None:
+    """Raise ``ConfigError`` for a scenario, settings, defences and attacks that are not for the examples of the data set."""
+    if is_table(settings.dataset):
+        _check_table(settings, pipelines)
+    if is_multi_label(settings.dataset):
+        _check_many_labels(settings, attacks)
+    _check_attacks(settings.dataset, attacks)
+
+
+def _check_table(settings: CommonSettings, pipelines: Sequence[Pipeline]) -> None:
+    dataset, name = settings.dataset, settings.scenario
+    if not scenario(name).reads_tables:
+        able = [name for name, one in scenarios().items() if one.reads_tables]
+        raise ConfigError(
+            f"dataset is {dataset!r}, a table; allowed with scenario = {name!r}: images. Tables go with "
+            f"scenario = {' or '.join(map(repr, able))}"
+        )
+    for field in ON_IMAGES:
+        if value := getattr(settings, field):
+            raise ConfigError(f"{key_of(field)} is {value!r}; allowed with dataset = {dataset!r}, a table: unset")
+    if settings.auxiliary_data not in OWN_AUXILIARY:
+        raise ConfigError(
+            f"auxiliary-data is {settings.auxiliary_data!r}; allowed with a table: {' or '.join(OWN_AUXILIARY)}, as another data "
+            "set has other columns"
+        )
+    for defense in (defense for pipeline in pipelines for defense in pipeline.defenses):
+        pixels = isinstance(defense, SmashedDefense) and (defense.raw_patches or defense.widening > 1)
+        if pixels or isinstance(defense, InputDefense | EdgeTrainingDefense):
+            raise ConfigError(f"defenses: {defense} protects pixels, and dataset = {dataset!r} is a table")
+
+
+def _check_many_labels(settings: CommonSettings, attacks: Attacks) -> None:
+    dataset, name = settings.dataset, settings.scenario
+    if not scenario(name).takes_many_labels:
+        able = [name for name, one in scenarios().items() if one.takes_many_labels]
+        raise ConfigError(
+            f"dataset is {dataset!r}, whose examples have several labels each; allowed with scenario = {name!r}: one class for an "
+            f"example, such as celeba:Smiling. Several labels go with scenario = {' or '.join(map(repr, able))}, as attacks and "
+            "scores of the others are of classes"
+        )
+    if settings.partition not in DEALS_BY_NO_CLASS:
+        raise ConfigError(
+            f"partition is {settings.partition!r}, which deals out by class; allowed with dataset = {dataset!r}, whose examples "
+            f"have several labels each: {' or '.join(DEALS_BY_NO_CLASS)}"
+        )
+    for kind, chosen in attacks.items():
+        if wrong := [attack for attack in chosen if stages_of(attack)[0].needs_classes]:
+            raise ConfigError(
+                f"{kind.setting}: {wrong[0]} is about the class of an example, and those of dataset = {dataset!r} have several "
+                "labels each; leave it out"
+            )
+
+
+def _check_attacks(dataset: str, attacks: Attacks) -> None:
+    """Refuse attacks on images where examples are rows of a table, and the other way round."""
+    on_tables = is_table(dataset)
+    for kind, chosen in attacks.items():
+        for attack in chosen:
+            if not reads(stages_of(attack)[0], on_tables):
+                what = "a table" if on_tables else "images"
+                known = [name for name, cls in ATTACKS.items() if kind.meant(cls()) and reads(cls(), on_tables)]
+                raise ConfigError(
+                    f"{kind.setting}: {attack} does not attack {what}, which dataset = {dataset!r} is; allowed: "
+                    f"{', '.join(sorted(known))}"
+                )
