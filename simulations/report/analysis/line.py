@@ -35,9 +35,7 @@ class Line:
         membership: Cell with the highest membership AUC.
         epsilon: Budget spent by training (in split learning evaluation too) so far, in edge-cloud inference by the queries at one
             cut; None or infinite where there is no guarantee.
-        epsilon_with_probes: Budget with the audit's probe messages, of training up to now where ``probes_before`` is None.
-        probes_before: The last round before whose training the rows tell that budget, where training has spent more since. The
-            budget is then at least ``epsilon_with_probes``, which is never below ``epsilon``.
+        epsilon_with_probes: Budget with the audit's probe messages; never below ``epsilon``.
         epsilon_all_cuts: Budget of all that a run sent of an image where it serves the same images at several cuts.
         delta: The delta of all three.
         neighbours: Between which data sets they hold (see ``defenses.neighbours``); "" where the rows do not say.
@@ -66,7 +64,6 @@ class Line:
     membership: Cell | None
     epsilon: float | None
     epsilon_with_probes: float | None
-    probes_before: int | None
     epsilon_all_cuts: float | None
     delta: float | None
     neighbours: str

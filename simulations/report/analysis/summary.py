@@ -94,7 +94,6 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         membership=strongest(cells, MEMBERSHIP.decides),
         epsilon=_spent(study, defense, "epsilon"),
         epsilon_with_probes=_with_probes(study, defense),
-        probes_before=_outdated(study, defense),
         epsilon_all_cuts=_spent(study, defense, "epsilon-all-cuts"),
         delta=_spent(study, defense, "delta"),
         neighbours=next((row.neighbours for row in study.rows if row.defense == defense and row.neighbours), ""),
@@ -126,18 +125,9 @@ def _spent(study: Study, defense: str, metric: str) -> float | None:
 
 
 def _with_probes(study: Study, defense: str) -> float | None:
-    """Probes cost on top: whatever was told before further training, both together have spent no less than training alone."""
+    """Probes cost on top: both together have spent no less than training alone."""
     probed, trained = (_spent(study, defense, metric) for metric in ("epsilon-with-probes", "epsilon"))
     return probed if probed is None or trained is None else max(probed, trained)
-
-
-def _outdated(study: Study, defense: str) -> int | None:
-    """See ``Line.probes_before``: rows of versions whose clients told the budget with probes only when they were probed."""
-    probed, trained = (study.series(defense, metric) for metric in ("epsilon-with-probes", "epsilon"))
-    if not probed or not trained:
-        return None
-    told, spent = (_spent(study, defense, metric) or 0.0 for metric in ("epsilon-with-probes", "epsilon"))
-    return max(probed) if max(probed) < max(trained) or told < spent else None
 
 
 def _drop(study: Study, defense: str, at: int | None) -> float | None:

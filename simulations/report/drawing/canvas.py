@@ -86,17 +86,7 @@ def _settings() -> Any:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point with a tooltip.
-
-    Attributes:
-        x: Where it is.
-        y: Where it is.
-        shape: One of ``looks.MARKERS``.
-        color: A CSS colour.
-        tip: Tooltip; "" for none.
-        hollow: Only its edge is drawn.
-        size: Its width.
-    """
+    """A point in a CSS colour, of one of the shapes ``looks.MARKERS``; ``hollow``: only its edge is drawn. "" is no tooltip."""
 
     x: float
     y: float
@@ -190,7 +180,7 @@ class Canvas:
     def keep_apart(
         self, texts: Sequence[Any], marks: Sequence[tuple[float, float]], covered: Sequence[tuple[float, float]] = ()
     ) -> None:
-        """Moves texts so that they hide neither each other nor marks where there is room, and whiskers and lines if there is more.
+        """Moves texts off each other and off marks where there is room, and off whiskers and lines if there is more.
 
         Args:
             texts: Each stands on the mark that it names.

@@ -20,10 +20,8 @@ class Picture:
     """One line of ``pictures/index.jsonl``.
 
     Attributes:
-        defense: Pipeline text.
         attack: Attack text, "" for the original and the protected image.
-        round: Attacked round.
-        final: Whether that is the model after the last round.
+        final: Whether ``round`` is the model after the last round.
         target: (experiment, seed, client, target, image), as far as they are given: which example it is.
         kind: "original", "protected" or "reconstruction".
         file: PNG, relative to ``pictures/``.
@@ -50,6 +48,11 @@ class Picture:
     observation: str = ""
     rounds: int = 0
     caption: str = ""
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether it is an attack's, with a score."""
+        return self.kind == "reconstruction" and self.psnr is not None
 
     @property
     def recovered(self) -> bool:

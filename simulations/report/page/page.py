@@ -31,7 +31,7 @@ from simulations.report.drawing.roc import roc_charts
 from simulations.report.page.script import SCRIPT, SCRIPT_HASH
 from simulations.report.page.style import CSS
 from simulations.report.page.tables import cards, control_table, others, tally
-from simulations.report.page.template import PAGE
+from simulations.report.page.template import BODY, whole
 from simulations.report.section import sections
 from simulations.report.studies.baselines import FAR_MORE
 from simulations.report.studies.control import LEAST_IMAGES
@@ -65,9 +65,7 @@ def build(directory: Path) -> tuple[str, list[Row]]:
     settings = config.get("config")
     changed, unchanged = by_default(settings) if isinstance(settings, Mapping) else ({}, {})
     context = {
-        "css": Markup(CSS),
-        "script": Markup(SCRIPT),
-        "script_hash": SCRIPT_HASH,
+        "title": ": ".join(filter(None, (studies[0].name[0] if studies else "", "fedveil report"))),
         "about": about(config.get("run")),
         "changed": changed,
         "unchanged": unchanged,
@@ -85,7 +83,7 @@ def build(directory: Path) -> tuple[str, list[Row]]:
         # Last: embedding pictures adds notes.
         "notes": [*run.notes, *picture_notes, *embed.notes()],
     }
-    return _template().render(context).lstrip(), [*rows, *_derived(studies)]
+    return render(BODY, context), [*rows, *_derived(studies)]
 
 
 def _derived(studies: Sequence[Study]) -> list[Row]:
@@ -133,7 +131,7 @@ def _own(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture
 
 
 @cache
-def environment() -> jinja2.Environment:
+def _environment() -> jinja2.Environment:
     """With the filters and functions that templates of pages use."""
     found = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     named: dict[str, Any] = {
@@ -148,13 +146,24 @@ def environment() -> jinja2.Environment:
     found.filters.update(named | {"swatch": _swatch})
     limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE, "rule": RULE, "definition": DEFINITION}
     limits["most_strips"] = plots.MOST_STRIPS
-    found.globals.update(named | limits | {"nothing": text.NOTHING})
+    around = {"css": Markup(CSS), "script": Markup(SCRIPT), "script_hash": SCRIPT_HASH}
+    found.globals.update(named | limits | around | {"nothing": text.NOTHING, "null_heads": _null_heads})
     return found
 
 
 @cache
-def _template() -> jinja2.Template:
-    return environment().from_string(PAGE)
+def _template(body: str) -> jinja2.Template:
+    return _environment().from_string(whole(body))
+
+
+def render(body: str, context: Mapping[str, Any]) -> str:
+    """The page around the Jinja text of its body."""
+    return _template(body).render(context).lstrip()
+
+
+def _null_heads(names: Sequence[str], mark: str) -> list[str]:
+    """Column headings, see the macro ``head``."""
+    return [mark + null_name(name) for name in names]
 
 
 def _swatch(look: Look) -> Markup:
