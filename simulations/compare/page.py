@@ -77,9 +77,8 @@ class Side:
         group: Of runs.
         study: Names of the study where the group has several; else "".
         line: What the report of the group says of the defence.
-        seeds: That have the defence.
-        scored: Those of them that the strongest attack has a score of.
-        notes: Whose scores are missing or not of the same seeds, each a short clause.
+        seeds: Seeds that have the defence.
+        notes: Which scores are missing or not of the same seeds, each a short clause.
         plain: What the run without a defence is called.
     """
 
@@ -87,9 +86,13 @@ class Side:
     study: str
     line: Line
     seeds: tuple[int, ...]
-    scored: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()
-    plain: Plain = OWN_CLIENTS
+    notes: tuple[str, ...]
+    plain: Plain
+
+    @property
+    def scored(self) -> tuple[int, ...]:
+        """Those of them that the strongest attack has a score of."""
+        return _scored(self.line)
 
 
 def sides(groups: Sequence[Group]) -> list[Side]:
@@ -104,8 +107,8 @@ def sides(groups: Sequence[Group]) -> list[Side]:
             undefended = next((line for line in lines if not line.defense), None)
             for line in lines:
                 seeds = tuple(sorted({row.seed for row in study.rows if row.defense == line.defense}))
-                notes = tuple(_seeds_told(line, seeds, undefended, plain.name.lower()))
-                found.append(Side(group, name, line, seeds, _scored(line), notes, plain))
+                notes = tuple(_missing(line, seeds, undefended, plain.name.lower()))
+                found.append(Side(group, name, line, seeds, notes, plain))
     return found
 
 
@@ -121,7 +124,7 @@ def _measured(line: Line) -> tuple[int, ...]:
     return tuple(line.deployed.by_seed) if line.deployed else ()
 
 
-def _seeds_told(line: Line, seeds: Sequence[int], undefended: Line | None, name: str) -> Iterator[str]:
+def _missing(line: Line, seeds: Sequence[int], undefended: Line | None, name: str) -> Iterator[str]:
     """What a row must say of its seeds: those without a score, and where the line called ``name`` has others."""
     for what, of in (("the strongest attack", _scored), ("the accuracy", _measured)):
         mine = of(line)
@@ -148,7 +151,10 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         "rows": rows,
         "conclusions": [_concluded([one for one in rows if one.group is group]) for group in groups],
         "links": {one: _link(one / "report.html", page) for group in groups for one in group.folders},
-        "notes": [*(f"{one} is not finished" for group in groups for one in group.unfinished), *_notes(groups)],
+        "notes": [
+            *(f"{one} is not finished" for group in groups for one in group.unfinished),
+            *(f"{group.name}: {note}" for group in groups for note in group.run.notes),
+        ],
     }
     write_page(page, render(BODY, context))
 
@@ -157,12 +163,8 @@ def _concluded(rows: Sequence[Side]) -> list[str]:
     """A text for each study of a group."""
     studies = dict.fromkeys(one.study for one in rows)
     plain = rows[0].plain if rows else OWN_CLIENTS
-    told = {name: plain.said(conclusion([one.line for one in rows if one.study == name])) for name in studies}
-    return [f"{name}: {text}" if name else text for name, text in told.items() if text]
-
-
-def _notes(groups: Sequence[Group]) -> list[str]:
-    return [f"{group.name}: {note}" for group in groups for note in group.run.notes]
+    texts = {name: plain.said(conclusion([one.line for one in rows if one.study == name])) for name in studies}
+    return [f"{name}: {text}" if name else text for name, text in texts.items() if text]
 
 
 def _link(report: Path, page: Path) -> str:

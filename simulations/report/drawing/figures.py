@@ -51,7 +51,7 @@ def strip(point: Point, chance: float | None, look: Look) -> Markup:
         axes.spines[:].set_visible(False)
         axes.axhline(0, color=paint("var(--rule)"), linewidth=1)
         if chance is not None:
-            canvas.band([0.0, chance], domain, upright=True)
+            canvas.band(chance, domain)
         if point.low is not None and point.high is not None:
             canvas.bars([(inside(point.low, domain), 0, inside(point.high, domain), 0)], look.color, 3.0)
         canvas.marks([Mark(inside(point.y, domain), 0, look.shape, look.color, point.tip, point.hollow, 9)])

@@ -86,13 +86,7 @@ def control_table(study: Study) -> tuple[list[tuple[int, bool, str]], list[Contr
 
 @dataclass(frozen=True)
 class Tally:
-    """The positive control in short.
-
-    Attributes:
-        tests: Verdicts that there are: one for an attack, kind of score, round and observation.
-        failed: How many of them failed.
-        where: Attack -> rounds in which it failed, as tables call them, in the order of the columns.
-    """
+    """The positive control in short: how many tests there are, how many failed, and attack -> rounds in which it did."""
 
     tests: int
     failed: int
@@ -135,14 +129,7 @@ def _picked(rows: Sequence[Row]) -> tuple[int, int, float] | None:
 
 @dataclass(frozen=True)
 class Cards:
-    """Threat cards: what every attack shares, and a table of what differs.
-
-    Attributes:
-        shared: Setting -> text, the same on all cards.
-        differing: Settings that differ.
-        rows: (number, attacks, texts in the order of ``differing``).
-        numbers: Card -> its number.
-    """
+    """Threat cards: settings that all share; those that differ; (number, attacks, their texts) of each; its number."""
 
     shared: dict[str, str]
     differing: tuple[str, ...]

@@ -29,8 +29,8 @@ FRONT = """
   {%- if studies %}all numbers: <a href="rows.csv">rows.csv</a>{% endif %}</p>
 {% endif %}
 {% if progress %}<p class="banner">{{ progress }}</p>{% endif %}
-{% for view in studies %}{% for told in view.first %}
-<p class="banner"><b>{{ told }}</b></p>
+{% for view in studies %}{% for warning in view.first %}
+<p class="banner"><b>{{ warning }}</b></p>
 {% endfor %}{% endfor %}
 {% for view in studies if view.too_few %}
 <p class="banner"><b>Too few images for a verdict.</b> At most {{ count(view.too_few, 'image') }} of the {{ view.plain.run }}

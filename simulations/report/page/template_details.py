@@ -90,7 +90,7 @@ ATTACK_MACROS = """
   ('Null baselines, dB', null_names | length), ('Scales, dB', scale_names | length), ('Original / transformed', 3), ('', 7)]) }}
 <tbody>
 {% for cell in cells %}
-{{ attacked(cell, adaptive, below(cell, at=cell.observation) if cell.observation) }}
+{{ attacked(cell, adaptive, below(cell, at=cell.observation) if cell.observation else '') }}
 {{ number(round_mark(cell.round, cell.final)) }}
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}

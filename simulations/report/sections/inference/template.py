@@ -26,30 +26,30 @@ MACROS = """
 """
 
 CONCLUSION = """
-{% with told = shown.conclusion %}{% if told %}
+{% with all = shown.conclusion %}{% if all %}
 <p class="verdict-line"><b>
-{%- if told.satisfied %}
-Equation 1 is satisfied in {{ told.satisfied }} of {{ count(told.cases, 'case') }} against the static adversary, which has never
-seen a protected feature{% if told.retrained %};
-{% if told.survive | length == told.satisfied %} {{ 'it survives' if told.satisfied == 1 else 'all survive' }} the retrained one.
-{% elif told.survive %} {{ told.survive | length }} of these {{ 'survives' if told.survive | length == 1 else 'survive' }} the
+{%- if all.satisfied %}
+Equation 1 is satisfied in {{ all.satisfied }} of {{ count(all.cases, 'case') }} against the static adversary, which has never
+seen a protected feature{% if all.retrained %};
+{% if all.survive | length == all.satisfied %} {{ 'it survives' if all.satisfied == 1 else 'all survive' }} the retrained one.
+{% elif all.survive %} {{ all.survive | length }} of these {{ 'survives' if all.survive | length == 1 else 'survive' }} the
 retrained one.
-{% else %} none of {{ 'these is shown to survive' if told.satisfied > 1 else 'it is shown to survive' }} the retrained one.
+{% else %} none of {{ 'these is shown to survive' if all.satisfied > 1 else 'it is shown to survive' }} the retrained one.
 {% endif %}{% else %}.{% endif %}
 {% else %}
-Equation 1 is satisfied in none of {{ count(told.cases, 'case') }}, not even against the static adversary, which has never seen a
+Equation 1 is satisfied in none of {{ count(all.cases, 'case') }}, not even against the static adversary, which has never seen a
 protected feature.
 {% endif %}</b>
-{% if told.retrained %}
-An adversary that is retrained on protected features reads the attribute better than its most frequent value in {{ told.reads }} of
-{{ count(told.retrained, 'case') }}.
+{% if all.retrained %}
+An adversary that is retrained on protected features reads the attribute better than its most frequent value in {{ all.reads }} of
+{{ count(all.retrained, 'case') }}.
 {% else %}
 Nobody retrained an adversary on protected features, as a server that knows of the defence would: no conclusion here is tested
 against that.
 {% endif %}
-{% if told.survive %} Survives: {{ cases(told.survive) }}.{% endif %}
-{% if told.fall %} Falls: {{ cases(told.fall) }}.{% endif %}
-{% if told.open and told.retrained %} Cannot be told: {{ cases(told.open) }}.{% endif %}
+{% if all.survive %} Survives: {{ cases(all.survive) }}.{% endif %}
+{% if all.fall %} Falls: {{ cases(all.fall) }}.{% endif %}
+{% if all.open and all.retrained %} Cannot be told: {{ cases(all.open) }}.{% endif %}
  <span class="soft">A case is a defence.</span></p>
 """
 
