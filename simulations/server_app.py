@@ -19,7 +19,7 @@ from simulations.experiment.scenario import scenario
 from simulations.forecast.notices import idle_defenses, too_few_images
 from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
-from simulations.report.throttle import Seldom
+from simulations.report.throttle import Throttle
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.nodes import find_nodes, set_up
 from strategies.audit.auditor import Auditor
@@ -72,9 +72,9 @@ def _run(grid: Grid, run: RunDirectory[Experiment]) -> Path:
     with auditing(grid, run) as (auditor, clients):
         for job in run.open_jobs():
             auditor.submit(job)
-        seldom = Seldom()
+        throttle = Throttle()
         for at, pipeline in enumerate(run.experiment.pipelines):
-            run_pipeline(run, auditor, pipeline, at, clients, seldom)
+            run_pipeline(run, auditor, pipeline, at, clients, throttle)
         auditor.collect(wait=True)
     return finish(run)
 
@@ -124,7 +124,12 @@ def finish(run: RunDirectory[Experiment]) -> Path:
 
 
 def run_pipeline(
-    run: RunDirectory[Experiment], auditor: Auditor, pipeline: Pipeline, at: int, clients: KnownClients, report: Seldom
+    run: RunDirectory[Experiment],
+    auditor: Auditor,
+    pipeline: Pipeline,
+    at: int,
+    clients: KnownClients,
+    report: Throttle,
 ) -> None:
     """Trains one pipeline from its last complete round to the end, attacking and reporting on the way."""
     experiment = run.experiment

@@ -33,6 +33,7 @@ EDGE_PARAMETERS = _Number("edge-parameters")
 EDGE_MACS = _Number("edge-macs")
 EDGE_TRAINING_MACS = _Number("edge-training-macs")
 EDGE_PEAK_BYTES = _Number("edge-peak-bytes")
+CLIENT_HALF = (EDGE_PARAMETERS, EDGE_MACS, EDGE_TRAINING_MACS, EDGE_PEAK_BYTES)
 """What the client half of a split model costs: MACs are of one image."""
 LOG10_ORDERS = _Number("log10-orders")
 LOG10_TARGET_SHARE = _Number("log10-target-share")
@@ -40,7 +41,8 @@ BYTES_PER_SAMPLE = _Number("bytes-per-sample")
 SAMPLES_PER_SECOND = _Number("samples-per-second")
 BATCHES_LOST = _Number("batches-lost")
 SPLIT = (
-    *(EDGE_PARAMETERS, EDGE_MACS, EDGE_TRAINING_MACS, EDGE_PEAK_BYTES, MCC_MICRO, MCC_MACRO),
+    *CLIENT_HALF,
+    *(MCC_MICRO, MCC_MACRO),
     *(LOG10_ORDERS, LOG10_TARGET_SHARE, BYTES_PER_SAMPLE, SAMPLES_PER_SECOND, BATCHES_LOST),
 )
 """Numbers about split training."""

@@ -18,7 +18,7 @@ from clients.data.card import DataCard
 from clients.data.datasets import ImageDataset, load_dataset
 from clients.data.images import IMAGE_MEMORY
 from clients.models.classifiers import build_model
-from clients.models.fits import Sizes, require_fits
+from clients.models.fits import require_fits
 from clients.wire.limits import LIMITS, MOST_TEXT, Limit
 from defenses.pipeline import Pipeline
 from defenses.spec import parse

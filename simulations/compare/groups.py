@@ -18,7 +18,7 @@ FREE = FREE_ON_RESUME | {"seed", "experiment"}
 """Settings in which runs of one group may differ: the seed, and what changes no number."""
 
 LONGEST = 80
-"""Characters of a name; longer ones give way to the folder's, and are told in a table."""
+"""Characters of a name; longer ones give way to the folder's, and stand in a table."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Group:
     @property
     def name(self) -> str:
         """What tells it from the other groups; its experiment or folder where nothing does."""
-        told = ", ".join(f"{key}={value}" for key, value in self.differs.items())
-        if len(told) > LONGEST:
+        settings = ", ".join(f"{key}={value}" for key, value in self.differs.items())
+        if len(settings) > LONGEST:
             return self.folders[0].name
-        return told or str(_config(self.run).get("experiment") or self.folders[0].name)
+        return settings or str(_config(self.run).get("experiment") or self.folders[0].name)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -73,11 +73,8 @@ def grouped(folders: Sequence[Path]) -> tuple[Group, ...]:
                 )
         mine.append((folder, run))
     facts = [json.loads(key) for key in together]
-    keys = [
-        key
-        for key in dict.fromkeys(key for one in facts for key in one)
-        if len({str(one.get(key)) for one in facts}) > 1
-    ]
+    every = dict.fromkeys(key for one in facts for key in one)
+    keys = [key for key in every if len({str(one.get(key)) for one in facts}) > 1]
     return tuple(
         Group(
             tuple(folder for folder, _ in mine),
@@ -101,12 +98,10 @@ def _facts(run: ReadRun) -> dict[str, str]:
     facts = {key: str(value) for key, value in _config(run).items() if key not in FREE}
     # Versions may write the text of the same pipelines in other ways.
     facts |= {"defenses": "; ".join(one or "no defence" for one in run.order)} if run.order else {}
-    code = run.config.get(OWN_CODE)
-    facts |= {f"code of {key}": str(value) for key, value in code.items()} if isinstance(code, Mapping) else {}
-    versions = run.config.get("versions")
-    return facts | (
-        {f"version of {name}": str(value) for name, value in versions.items()} if isinstance(versions, Mapping) else {}
-    )
+    for what, key in (("code", OWN_CODE), ("version", "versions")):
+        found = run.config.get(key)
+        facts |= {f"{what} of {name}": str(one) for name, one in found.items()} if isinstance(found, Mapping) else {}
+    return facts
 
 
 def _config(run: ReadRun) -> Mapping[str, Any]:

@@ -7,29 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from markupsafe import Markup
-
 from simulations.compare.groups import Group
+from simulations.report import write_page
 from simulations.report.analysis.conclusion import conclusion
 from simulations.report.analysis.line import Line
-from simulations.report.page.page import environment
-from simulations.report.page.script import SCRIPT, SCRIPT_HASH
-from simulations.report.page.style import CSS
-from simulations.report.page.template import MACROS
+from simulations.report.page.page import render
 from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
 
-TEMPLATE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-  content="default-src 'none'; style-src 'unsafe-inline'; script-src '{{ script_hash }}'">
-<title>fedveil: runs side by side</title>
-<style>{{ css }}</style>
-</head>
-<body>
-<main>
+BODY = """
 <a class="skip" href="#sides">Skip to the results</a>
 <p class="kicker">fedveil privacy audit</p>
 <h1>Runs side by side</h1>
@@ -46,12 +31,8 @@ An attack that fails shows only that this attack fails. † marks an attack that
 defence, too few images for a verdict (fewer than {{ least_images }}), or a test of membership on too few records.
 Seeds are those of the strongest attack's score.</p></header>
 {{ table('Every defence', '') }}
-<thead><tr><th scope="col">Experiment</th><th scope="col">Defence</th><th scope="col">Verdict</th>
-<th scope="col" class="edge">strongest attack</th><th scope="col" class="num">recovered</th>
-<th scope="col" class="num edge">accuracy, %</th><th scope="col" class="num">change</th>
-<th scope="col" class="num edge">PSNR, dB</th><th scope="col" class="num">over null</th>
-<th scope="col" class="num">best image</th><th scope="col" class="num edge">member AUC</th><th scope="col" class="num">ε</th>
-<th scope="col" class="num edge">n</th><th scope="col" class="num">seeds</th></tr></thead>
+{{ head(['Experiment', 'Defence', 'Verdict', '|strongest attack', '#recovered', '|#accuracy, %', '#change', '|#PSNR, dB',
+  '#over null', '#best image', '|#member AUC', '#ε', '|#n', '#seeds']) }}
 <tbody>
 {% for row in rows %}{% set line = row.line %}{% set best = line.strongest %}
 <tr><th scope="row">{{ row.group.name }}{% if row.study %}<small>{{ row.study }}</small>{% endif %}</th>
@@ -67,8 +48,7 @@ Seeds are those of the strongest attack's score.</p></header>
 {{ number((best.gap if best else none) | signed) }}
 {% if best %}{{ best_image(best) }}{% else %}{{ number(nothing) }}{% endif %}
 {{ marked(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, two, true) }}
-{% set probed = 'probes: ' ~ ('≥ ' if line.probes_before is not none else '') ~ (line.epsilon_with_probes | two)
-  if line.epsilon_with_probes is not none else '' %}
+{% set probed = 'probes: ' ~ (line.epsilon_with_probes | two) if line.epsilon_with_probes is not none else '' %}
 {{ number(line.epsilon | two, [probed, line.neighbours if line.epsilon is not none else ''] | select | join(', ')) }}
 {{ number(best.psnr.n if best and best.psnr else nothing, '', true) }}
 {% set of = row.scored or row.seeds %}
@@ -86,10 +66,6 @@ Seeds are those of the strongest attack's score.</p></header>
 {% if group.differs %}{{ pairs(group.differs, 'Settings of ' ~ group.name) }}{% endif %}
 </section>
 {% endfor %}
-</main>
-<script>{{ script }}</script>
-</body>
-</html>
 """
 
 
@@ -101,9 +77,8 @@ class Side:
         group: Of runs.
         study: Names of the study where the group has several; else "".
         line: What the report of the group says of the defence.
-        seeds: That have the defence.
-        scored: Those of them that the strongest attack has a score of.
-        notes: Whose scores are missing or not of the same seeds, each a short clause.
+        seeds: Seeds that have the defence.
+        notes: Which scores are missing or not of the same seeds, each a short clause.
         plain: What the run without a defence is called.
     """
 
@@ -111,9 +86,13 @@ class Side:
     study: str
     line: Line
     seeds: tuple[int, ...]
-    scored: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()
-    plain: Plain = OWN_CLIENTS
+    notes: tuple[str, ...]
+    plain: Plain
+
+    @property
+    def scored(self) -> tuple[int, ...]:
+        """Those of them that the strongest attack has a score of."""
+        return _scored(self.line)
 
 
 def sides(groups: Sequence[Group]) -> list[Side]:
@@ -128,8 +107,8 @@ def sides(groups: Sequence[Group]) -> list[Side]:
             undefended = next((line for line in lines if not line.defense), None)
             for line in lines:
                 seeds = tuple(sorted({row.seed for row in study.rows if row.defense == line.defense}))
-                notes = tuple(_seeds_told(line, seeds, undefended, plain.name.lower()))
-                found.append(Side(group, name, line, seeds, _scored(line), notes, plain))
+                notes = tuple(_missing(line, seeds, undefended, plain.name.lower()))
+                found.append(Side(group, name, line, seeds, notes, plain))
     return found
 
 
@@ -145,7 +124,7 @@ def _measured(line: Line) -> tuple[int, ...]:
     return tuple(line.deployed.by_seed) if line.deployed else ()
 
 
-def _seeds_told(line: Line, seeds: Sequence[int], undefended: Line | None, name: str) -> Iterator[str]:
+def _missing(line: Line, seeds: Sequence[int], undefended: Line | None, name: str) -> Iterator[str]:
     """What a row must say of its seeds: those without a score, and where the line called ``name`` has others."""
     for what, of in (("the strongest attack", _scored), ("the accuracy", _measured)):
         mine = of(line)
@@ -164,9 +143,7 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
     """Writes the page, whole or not at all; links to the runs' own reports are relative to it."""
     rows = sides(groups)
     context = {
-        "css": Markup(CSS),
-        "script": Markup(SCRIPT),
-        "script_hash": SCRIPT_HASH,
+        "title": "fedveil: runs side by side",
         "groups": groups,
         "upper_bounds": {},
         "plain_name": OWN_CLIENTS.name,
@@ -174,31 +151,20 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         "rows": rows,
         "conclusions": [_concluded([one for one in rows if one.group is group]) for group in groups],
         "links": {one: _link(one / "report.html", page) for group in groups for one in group.folders},
-        "notes": [*(f"{one} is not finished" for group in groups for one in group.unfinished), *_notes(groups)],
+        "notes": [
+            *(f"{one} is not finished" for group in groups for one in group.unfinished),
+            *(f"{group.name}: {note}" for group in groups for note in group.run.notes),
+        ],
     }
-    partial = page.with_name(f".{page.name}.{os.getpid()}.tmp")
-    try:
-        partial.write_text(
-            environment().from_string(MACROS + TEMPLATE).render(context),
-            encoding="utf-8",
-            errors="replace",
-            newline="\n",
-        )
-        partial.replace(page)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_page(page, render(BODY, context))
 
 
 def _concluded(rows: Sequence[Side]) -> list[str]:
     """A text for each study of a group."""
     studies = dict.fromkeys(one.study for one in rows)
     plain = rows[0].plain if rows else OWN_CLIENTS
-    told = {name: plain.said(conclusion([one.line for one in rows if one.study == name])) for name in studies}
-    return [f"{name}: {text}" if name else text for name, text in told.items() if text]
-
-
-def _notes(groups: Sequence[Group]) -> list[str]:
-    return [f"{group.name}: {note}" for group in groups for note in group.run.notes]
+    texts = {name: plain.said(conclusion([one.line for one in rows if one.study == name])) for name in studies}
+    return [f"{name}: {text}" if name else text for name, text in texts.items() if text]
 
 
 def _link(report: Path, page: Path) -> str:

@@ -27,12 +27,13 @@ def write_report(directory: Path) -> Path:
     from simulations.report.page.page import build
 
     page, rows = build(directory)
-    _replace(directory / "rows.csv", to_csv(rows))
-    _replace(directory / "report.html", page)
+    write_page(directory / "rows.csv", to_csv(rows))
+    write_page(directory / "report.html", page)
     return directory / "report.html"
 
 
-def _replace(path: Path, text: str) -> None:
+def write_page(path: Path, text: str) -> None:
+    """Writes a text, whole or not at all."""
     # The process id keeps two writers apart; the last one to finish wins with a whole file.
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -17,12 +17,13 @@ class Section:
     """A section that the report has for studies of one scenario.
 
     Attributes:
-        name: As templates find what ``view`` returned: ``view.sections.NAME``; the section's anchor.
-        title: In the page's list of contents.
-        view: The study and its lines -> what the template shows; None where the study has nothing for it.
-        template: Jinja text, rendered once for every study.
-        deployed_on: What the accuracy as deployed is measured on besides protected test images, as " or tokens".
+        name: The section's anchor; the pictures in ``own_pictures`` have it, too.
+        title: Its heading, also in the page's list of contents.
+        about: Jinja text beside the heading.
+        view: The study and its lines -> what the template shows, as ``shown``; None where the study has nothing for it.
+        template: Jinja text below the heading, rendered once for every study.
         metrics: Numbers of the run that it shows, which are then not listed among the others.
+        deployed_on: What the accuracy as deployed is measured on besides protected test images, as " or tokens".
         pictures_show: What the pictures of protected images are, where this needs saying.
         own_pictures: What pictures were made from that the section shows itself, as "observation" in their index -> their kinds
             in order: the template finds them as ``view.own_pictures.NAME``, defence -> strips, and the galleries leave them out.
@@ -32,6 +33,7 @@ class Section:
 
     name: str
     title: str
+    about: str
     view: Callable[[Study, Sequence[Line]], Any]
     template: str
     metrics: tuple[str, ...] = ()
@@ -40,13 +42,22 @@ class Section:
     own_pictures: Mapping[str, Sequence[str]] = field(default_factory=dict)
     first: Callable[[Any], str] = lambda _: ""
 
+    @property
+    def framed(self) -> str:
+        """The template with its heading, shown where ``view`` returned something."""
+        return (
+            f"{{% if view.sections.{self.name} %}}{{% set shown = view.sections.{self.name} %}}\n"
+            f'<section id="{self.name}{{{{ s }}}}">\n<header><h2>{self.title}</h2><p>{self.about}</p></header>\n'
+            f"{self.template}</section>\n{{% endif %}}\n"
+        )
+
 
 @functools.cache
 def sections() -> tuple[Section, ...]:
-    """Those of the folders beside this module, by name, and those of other packages (entry points "fedveil.sections").
+    """Sections of ``report/sections``, by module name, and those of other packages (entry points "fedveil.sections").
 
     Raises:
         RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
     """
-    modules = modules_in("simulations.report.sections", without=__name__)
+    modules = modules_in("simulations.report.sections")
     return tuple(collected(Section, "section", "fedveil.sections", modules, "SECTION").values())

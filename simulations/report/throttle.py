@@ -12,13 +12,13 @@ SHARE = 0.05
 """Of a run's time that its report may take, besides the first and the last one."""
 
 
-class Seldom:
+class Throttle:
     """Writes the report, unless the last one is so recent that reports would take more than ``SHARE`` of the time."""
 
     def __init__(
         self, write: Callable[[Path], Path] = write_report, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``write`` and ``clock`` are what writes a report and tells seconds."""
+        """``write`` writes a report; ``clock`` returns seconds."""
         self._write, self._clock = write, clock
         self._next = float("-inf")
 

@@ -29,7 +29,7 @@ from simulations.external_app.recorded.guesses import file_names, guess_safely, 
 from simulations.external_app.recorded.originals import Truth
 from simulations.external_app.recorded.replies import Attackable, RecordingRequest, Replay
 from simulations.external_app.study import AppResults, AppStudy
-from simulations.report.sections.recorded.analysis import RECORDED
+from simulations.report.sections.external_app import RECORDED
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
 from strategies.audit.attack_card import attack_card
 from strategies.audit.audit_pictures import AuditPictures

@@ -18,7 +18,7 @@ from simulations.external_app.recorded.known import doubts_of
 from simulations.external_app.recorded.replies import RecordingRequest
 from simulations.external_app.recorded.request import Request
 from simulations.forecast.preflight import require_folder
-from simulations.report.sections.recorded.analysis import RECORDED
+from simulations.report.sections.external_app import RECORDED
 from simulations.run_folder.rows import Row
 
 SECONDS_BETWEEN_LINES = 10.0

@@ -37,37 +37,34 @@ def conclusion(lines: Sequence[Line]) -> str:
     attacked = [line for line in lines if line.attacks]
     kinds = dict.fromkeys(of for line in attacked for of in judged(line))
     what = "rows" if any(line.reading for line in lines) else "images"
-    told = [_concluded(of, what, [line for line in attacked if of in judged(line)]) for of in kinds]
+    texts = [_concluded(of, what, [line for line in attacked if of in judged(line)]) for of in kinds]
     untaught = next((f"{capital(line.untaught)}." for line in lines if line.defense and line.untaught), "")
-    return " ".join(filter(None, [*told, untaught]))
+    return " ".join(filter(None, [*texts, untaught]))
 
 
 def _concluded(of: str, what: str, lines: Sequence[Line]) -> str:
     """What is said of the attacks on one kind of message."""
     cells = {line.defense: judged(line)[of] for line in lines}
     found = {defense: readability(cell) for defense, cell in cells.items()}
-    start = f"{capital(of)}: without" if of else "Without"
-    told = []
-    if "" in found:
-        told.append(f"{start} a defence {_plainly(cells[''], what)}")
+    plainly = f"{capital(of)}: without" if of else "Without"
+    texts = [f"{plainly} a defence {_plainly(cells[''], what)}"] if "" in found else []
     defended = [line for line in lines if line.defense]
     names = short_names([line.defense for line in defended])
+
+    def listed(some: Sequence[Line]) -> str:
+        return "; ".join(_counted(line, names[line.defense], cells[line.defense]) for line in some)
+
     if found.get("") is Readability.UNKNOWN:
-        # Whatever was recovered is told; that nothing was says nothing here.
+        # What was recovered is named; that nothing was says nothing here.
         some = [line for line in defended if recovers(cells[line.defense])]
-        listed = "; ".join(_told(line, names[line.defense], cells[line.defense]) for line in some)
-        return "; ".join([*told, *([f"under a defence: {listed}"] if some else [])]) + "."
+        return "; ".join([*texts, *([f"under a defence: {listed(some)}"] if some else [])]) + "."
     groups = [(verdict, [line for line in defended if found[line.defense] is verdict]) for verdict in Readability]
-    parts = [
-        f"{len(group)} {_WORDS[verdict]} ({'; '.join(_told(line, names[line.defense], cells[line.defense]) for line in group)})"
-        for verdict, group in groups
-        if group
-    ]
+    parts = [f"{len(group)} {_WORDS[verdict]} ({listed(group)})" for verdict, group in groups if group]
     if parts:
         joined = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-        told.append(f"{'of' if told else 'Of'} {count(len(defended), 'defence')} {joined}")
+        texts.append(f"{'of' if texts else 'Of'} {count(len(defended), 'defence')} {joined}")
     alike = [names[line.defense] for line in defended if differ_by_chance(cells[line.defense], cells.get(""))]
-    said = "; ".join(told) + "." if told else ""
+    said = "; ".join(texts) + "." if texts else ""
     return said + (f" Not distinguishable from no defence (Fisher's exact test): {', '.join(alike)}." if alike else "")
 
 
@@ -105,7 +102,7 @@ def _plainly(cell: Cell | None, what: str) -> str:
     return f"no attack is shown to recover the {what}, so that nothing here is evidence for a defence"
 
 
-def _told(line: Line, name: str, cell: Cell | None) -> str:
+def _counted(line: Line, name: str, cell: Cell | None) -> str:
     """A defence with its count and what it changes of the accuracy: "VisualMixer 2 of 16 recovered, −2.7 points"."""
     drop = f"{points(-line.drop)} points" if line.drop is not None else ""
     return f"{name} {', '.join(filter(None, [counted(cell), drop]))}".rstrip()

@@ -24,36 +24,29 @@ class Line:
         clean: Test accuracy on clean images.
         protected: Test accuracy on images protected as in deployment, where the defence protects them.
         drop: Accuracy lost against no defence in the same round and seeds, as deployed; in [-1, 1]. None where ``untaught``.
-        strongest: Cell of the attack that the headline is of, by the rule in ``readability.RULE``; None when no attack on images
-            has a score.
-        probe: The same among attacks on one-step probes, where the scenario knows such; see ``real_updates``.
-        update: The same among attacks on updates that training sends.
-        update_attacks: Attacks of any kind on updates that training sends.
-        cells: All attacks, without upper bounds.
-        apart: In words, by whom it was attacked whose results stand in sections of their own.
+        strongest: Cell of the attack that the headline is of, by ``readability.RULE``; None when no attack on images has a score.
         labels: Cell that recovered most labels over chance, among attacks that did not know them.
         membership: Cell with the highest membership AUC.
         epsilon: Budget spent by training (in split learning evaluation too) so far, in edge-cloud inference by the queries at one
             cut; None or infinite where there is no guarantee.
-        epsilon_with_probes: Budget with the audit's probe messages, of training up to now where ``probes_before`` is None.
-        probes_before: The last round before whose training the rows tell that budget, where training has spent more since. The
-            budget is then at least ``epsilon_with_probes``, which is never below ``epsilon``.
+        epsilon_with_probes: Budget with the audit's probe messages; never below ``epsilon``.
         epsilon_all_cuts: Budget of all that a run sent of an image where it serves the same images at several cuts.
         delta: The delta of all three.
         neighbours: Between which data sets they hold (see ``defenses.neighbours``); "" where the rows do not say.
-        seconds: Seconds that a client computes in a round, mean over rounds.
-        seconds_ratio: The same over no defence.
-        bytes: Bytes that a client sends in a round, mean over rounds.
-        bytes_ratio: The same over no defence.
+        seconds: Seconds that a client computes in a round, mean over rounds; ``seconds_ratio``: over no defence.
+        bytes: Bytes that a client sends in a round, likewise.
         failed_clients: Failed client replies, all rounds and seeds.
         attacks: Number of cells, without upper bounds.
         bounds: What upper bounds were given, in words, where there are any.
         caveats: What a reader must know besides, each a short clause.
         windows: Windows that VisualMixer shuffled and their VFE, where clients counted them.
         reading: Of rows of a table, the attack that has most cells right; None for images.
-        attributes: The attack that reads the sensitive attribute best; None where nobody tried.
-        untaught: What is said where the model without a defence is not shown to be above chance in that round, so that a defence
-            has nothing to cost; or "".
+        attributes: The attack that reads the sensitive attribute best; None where none was run.
+        probe: The strongest among attacks on one-step probes, where the scenario knows such; see ``real_updates``.
+        update: The strongest among attacks on updates that training sends; ``update_attacks``: their number, of any kind.
+        cells: All attacks, without upper bounds.
+        apart: In words, the adversaries whose results stand in sections of their own.
+        untaught: What is said where the model without a defence is not shown to be above chance in that round, or "".
     """
 
     defense: str
@@ -66,7 +59,6 @@ class Line:
     membership: Cell | None
     epsilon: float | None
     epsilon_with_probes: float | None
-    probes_before: int | None
     epsilon_all_cuts: float | None
     delta: float | None
     neighbours: str

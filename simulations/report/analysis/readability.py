@@ -82,15 +82,15 @@ def _scored(cell: Cell | None) -> tuple[tuple[str, str], Score, float, float] | 
     return of, score, score.mean, max(cell.null_scores.get(of, {}).values(), default=0.0)
 
 
-def lead(cells: Sequence[Cell], *, bounds: bool = False) -> Cell | None:
+def lead(cells: Sequence[Cell]) -> Cell | None:
     """The attack on images that a headline is of, by the rule in ``RULE``; None where none has a score.
 
     Attacks with a verdict come before attacks on too few images. Where no image is recovered, the worst verdict leads, then the
-    share of identified images: what could not be decided comes before what was not recovered, for it is no evidence for a defence;
+    share of identified images. What could not be decided comes before what was not recovered, for it is no evidence for a defence;
     what an attack without a control failed at is none either way. A leak counts whether validated or not: the control guards
-    against attacks that are too weak. An upper bound knows what no server knows, and counts only with ``bounds``.
+    against attacks that are too weak. An upper bound knows what no server knows, and does not count.
     """
-    scored = [cell for cell in cells if image_score(cell) is not None and (bounds or not cell.is_upper_bound)]
+    scored = [cell for cell in cells if image_score(cell) is not None and not cell.is_upper_bound]
     return max(scored, key=_strength, default=None)  # of equals the first
 
 
@@ -116,10 +116,5 @@ def _strength(cell: Cell) -> tuple[float, float, float, bool, bool, float]:
 
 RECOVERED_OF_FEW = 2.5
 """Stands before what was not recovered, and behind a verdict that something was."""
-_ORDER = {
-    Readability.UNKNOWN: 0,
-    Readability.NOT_RECOVERED: 1,
-    Readability.PARTLY: 3,
-    Readability.READABLE: 4,
-}
+_ORDER = dict(zip(Readability, (4, 3, 0, 1), strict=True))
 """How bad a verdict is; between those on one attack that was not recovered and partly readable is what could not be decided."""

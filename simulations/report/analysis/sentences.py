@@ -13,8 +13,8 @@ from simulations.report.studies.recovery import BestImage
 from simulations.report.studies.score import Score
 from simulations.report.text import brief, capital, count, decibel, percentage, round_name, within
 
-LINE_UP = 0.0101
-"""Highest chance of a blind guess in a full line-up, which has 99 others for each true image."""
+FULL = 0.0101
+"""Highest chance of a blind guess among all candidates: 99 others for each true image."""
 
 
 def sentence(line: Line) -> str:
@@ -34,16 +34,11 @@ def _by_others(line: Line) -> Iterator[str]:
     better = line.better_image(leading) if leading else None
     if better is not None and better.best is not None:
         yield f"The best-recovered image of all attacks is by {called(better)}: {gained(better.best)}."
-    told = [cell.psnr.worst for cell in leading if cell.psnr and cell.psnr.worst is not None]
-    told += [cell.best.psnr for cell in (best,) if cell and cell.best]
-    if (
-        highest is not None
-        and highest.psnr
-        and highest.psnr.worst is not None
-        and told
-        and highest.psnr.worst > max(told)
-    ):
-        yield f"The highest PSNR of an image, recovered or not, is by {called(highest)}: {decibel(highest.psnr.worst)} dB."
+    shown = [cell.psnr.worst for cell in leading if cell.psnr and cell.psnr.worst is not None]
+    shown += [best.best.psnr] if best and best.best else []
+    height = highest.psnr.worst if highest and highest.psnr else None
+    if highest and height is not None and shown and height > max(shown):
+        yield f"The highest PSNR of an image, recovered or not, is by {called(highest)}: {decibel(height)} dB."
 
 
 def called(cell: Cell) -> str:
@@ -65,17 +60,17 @@ def _sentence(line: Line) -> str:
     if best is None and line.attributes is not None:
         return f"the strongest attack {_guessed(line.attributes)}."
     if best is None or best.psnr is None or best.psnr.mean is None:
-        if not line.attacks:
-            if line.bounds:
-                return f"only attacked by what no server can do ({'; '.join(line.bounds)}), which says nothing of one that can."
-            if line.apart:
-                return f"attacked only {' and '.join(line.apart)}, of which sections of their own tell."
-            return "not attacked yet."
-        return "no attack on the images has a score, so nothing is known about them."
-    told = f"{_observed(line, best)}."
+        if line.attacks:
+            return "no attack on the images has a score, so nothing is known about them."
+        if line.bounds:
+            return f"only attacked by what no server can do ({'; '.join(line.bounds)}), which says nothing of one that can."
+        if line.apart:
+            return f"attacked only {' and '.join(line.apart)}, of which sections of their own tell."
+        return "not attacked yet."
+    of_images = f"{_observed(line, best)}."
     if line.attributes is None:
-        return told
-    return f"{told} Of {ATTRIBUTES.attacked} the strongest attack {_guessed(line.attributes, '')}."
+        return of_images
+    return f"{of_images} Of {ATTRIBUTES.attacked} the strongest attack {_guessed(line.attributes, '')}."
 
 
 def _observed(line: Line, best: Cell) -> str:
@@ -84,20 +79,16 @@ def _observed(line: Line, best: Cell) -> str:
         return _recovered(line, best)
     parts = [f"{_seen(cell)}: {_recovered(line, cell)}" for cell in line.leading]
     if line.update is None:
-        parts.append(
-            f"real updates: {'no attack has a score of their images' if line.update_attacks else 'not attacked'}"
-        )
+        why = "no attack has a score of their images" if line.update_attacks else "not attacked"
+        parts.append(f"real updates: {why}")
     return ". ".join(capital(part) for part in parts)
 
 
 def _seen(cell: Cell) -> str:
     """What was attacked, such as "training update of 4 steps"."""
     steps = cell.card.local_steps
-    return (
-        cell.observation
-        if steps is None or cell.observation in stand_ins()
-        else f"{cell.observation} of {count(steps, 'step')}"
-    )
+    known = steps is not None and cell.observation not in stand_ins()
+    return cell.observation + (f" of {count(steps or 0, 'step')}" if known else "")
 
 
 def _recovered(line: Line, cell: Cell) -> str:
@@ -105,16 +96,15 @@ def _recovered(line: Line, cell: Cell) -> str:
     score = cell.scores[IMAGES.decides]
     if score.all_failed:
         return f"the attack failed on all {score.n} images, so nothing is known about them"
-    counts = _share_told(line, cell) if cell.recovered else _identified(cell)
+    counts = _share(line, cell) if cell.recovered else _identified(cell)
     first = f"the strongest attack {counts}" if counts else ""
     height = f"{'its' if counts else 'of the strongest attack the'} mean PSNR is {_height(cell, score)}"
-    return ". ".join(
-        capital(part) if at else part
-        for at, part in enumerate(filter(None, [first, height, _best_told(cell), _wanting(cell)]))
-    )
+    best = f"its best-recovered image: {gained(cell.best)}" if cell.best else ""
+    parts = filter(None, [first, height, best, _wanting(cell)])
+    return ". ".join(capital(part) if at else part for at, part in enumerate(parts))
 
 
-def _share_told(line: Line, cell: Cell) -> str:
+def _share(line: Line, cell: Cell) -> str:
     """The count of recovered images with its interval, and the chance of as many."""
     assert cell.recovered is not None
     recovered, n = cell.recovered
@@ -122,17 +112,17 @@ def _share_told(line: Line, cell: Cell) -> str:
     details = []
     if share and share.low is not None and share.high is not None:
         details.append(f"95 % interval {within(share.low, share.high, percentage)} %")
-    details += _seeds_told(line, share) if share else []
+    details += _seeds(line, share) if share else []
     if cell.detailed is not None and cell.detailed < recovered:
         details.append(f"{cell.detailed or 'none'} of them above their own mean colour")
     if recovered and (chance := line.chance_of_as_many(cell)) is not None:
         of = "one null guess" if len(line.tried) == 1 else f"the best of {len(line.tried)} null guesses"
         details.append(f"chance of as many by {of}: at most {brief(chance)}")
-    told = f"recovered {recovered} of {count(n, 'image')}" + (f" ({'; '.join(details)})" if details else "")
-    return told if recovered else " and ".join(filter(None, [told, _identified(cell)]))
+    shown = f"recovered {recovered} of {count(n, 'image')}" + (f" ({'; '.join(details)})" if details else "")
+    return shown if recovered else " and ".join(filter(None, [shown, _identified(cell)]))
 
 
-def _seeds_told(line: Line, share: Score) -> list[str]:
+def _seeds(line: Line, share: Score) -> list[str]:
     """Of how many seeds a share is, and of which not: an attack that failed on one of them may lead by the others."""
     scored = {seed for cell in line.tried if cell.psnr for seed in cell.psnr.by_seed}
     own, lost = list(share.by_seed), sorted(scored - share.by_seed.keys())
@@ -169,10 +159,6 @@ def _height(cell: Cell, score: Score) -> str:
     return f"{shown}, {_failed(cell, score)}"
 
 
-def _best_told(cell: Cell) -> str:
-    return f"its best-recovered image: {gained(cell.best)}" if cell.best else ""
-
-
 def _wanting(cell: Cell) -> str:
     """Why there is no verdict, or why images were not looked for."""
     if cell.unjudged:
@@ -195,34 +181,24 @@ def _guessed(cell: Cell, what: str = f" of the values of {ATTRIBUTES.attacked}")
 
 
 def _shared(cell: Cell, of: Family, what: str, one: str, blind: str) -> str:
-    """What a share of right guesses says, by its number, its interval and the null baseline.
-
-    Args:
-        cell: The attack.
-        of: Kind of the score.
-        what: Of what the share is, behind a space; "" where that was said.
-        one: What n counts.
-        blind: What the null baseline answers.
-    """
+    """A share of right guesses ``what`` with n in ``one``, beside what the null baseline ``blind`` has right."""
     score = cell.scores[of.decides]
     null = max(cell.null_scores.get(of.decides, {}).values(), default=None)
     shown = f"{100 * (score.mean or 0):.1f} %{what} (n = {score.n} {one}s"
     # Of one attribute an image has all or nothing.
-    tells = of is CELLS and score.worst is not None
-    shown += f", worst {one} {100 * (score.worst or 0):.1f} %)" if tells else ")"
+    shown += f", worst {one} {100 * score.worst:.1f} %)" if of is CELLS and score.worst is not None else ")"
     if score.n < LEAST_IMAGES:
         return f"has right {shown}: too few {one}s for a verdict, which needs {LEAST_IMAGES} or more"
     if null is None:
         return f"has right {shown}; there is no null baseline to compare with"
-    told = f"{blind}: {100 * null:.1f} %"
-    return (
-        f"read {shown}, above {told}" if of.decides in cell.leaking else f"has right {shown}, not clearly above {told}"
-    )
+    against = f"{blind}: {100 * null:.1f} %"
+    leaks = of.decides in cell.leaking
+    return f"read {shown}, above {against}" if leaks else f"has right {shown}, not clearly above {against}"
 
 
 def among(chance: float) -> str:
     """Among how many candidates images were identified; where others were few, how often luck does it."""
-    if chance <= LINE_UP:
+    if chance <= FULL:
         return f" among {1 / chance:.3g} candidates"
     return f", where a blind guess may be right in {100 * chance:.3g} %"
 
@@ -240,10 +216,9 @@ def _failed(cell: Cell, score: Score) -> str:
     grey = cell.nulls.get("grey")
     if grey is not None and score.mean <= grey:
         text = "no better than a grey image"
-    elif score.mean <= null[1]:
-        text = f"no better than the {null[0]} image ({decibel(null[1])} dB)"
     else:
-        text = f"not clearly better than the {null[0]} image ({decibel(null[1])} dB)"
+        text = f"{'no' if score.mean <= null[1] else 'not clearly'} better than the {null[0]} image"
+        text += f" ({decibel(null[1])} dB)"
     if score.worst is not None and score.worst > null[1] and score.n > 1 and not cell.best:
         text += f"; the highest PSNR of one image is {decibel(score.worst)} dB"
     return text

@@ -19,21 +19,21 @@ from simulations.report.studies.study import Study
 from simulations.report.text import percent, percentage, within
 from strategies.audit.threat_card import KnownLabels, Strength
 
-_TOLD_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
+_KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
 
 
-def strongest(cells: Sequence[Cell], metric: tuple[str, str] = IMAGES.decides, *, bounds: bool = False) -> Cell | None:
+def strongest(cells: Sequence[Cell], metric: tuple[str, str] = IMAGES.decides) -> Cell | None:
     """The attack that says most: of images by the rule of the headline (``readability.lead``), else by another score that decides.
 
     An attack whose interval lies above its null baselines comes before one that does not. Such a leak counts whether validated or
     not: the control guards against attacks that are too weak. Of the others, attacks that ran come before attacks that failed on
     everything, then validated ones come first. Labels are ranked by what lies over chance, which depends on the number of images.
-    An upper bound knows what no server knows, and counts only with ``bounds``.
+    An upper bound knows what no server knows, and does not count.
     """
     if metric == IMAGES.decides:
-        return lead(cells, bounds=bounds)
-    scored = [cell for cell in cells if cell.mean(*metric) is not None and (bounds or not cell.is_upper_bound)]
-    return max(scored, key=lambda cell: _strength(cell, metric)) if scored else None
+        return lead(cells)
+    scored = [cell for cell in cells if cell.mean(*metric) is not None and not cell.is_upper_bound]
+    return max(scored, key=lambda cell: _strength(cell, metric), default=None)
 
 
 def _strength(cell: Cell, metric: tuple[str, str]) -> tuple[bool, bool, bool, float]:
@@ -63,19 +63,11 @@ def _line(study: Study, defense: str, known: Any) -> Line:
     seconds, seconds_ratio = _cost(study, defense, "train-seconds")
     size, size_ratio = _cost(study, defense, "update-bytes")
     failed = sum(row.status == "failed" for row in study.utility.get((defense, "client", ""), ()))
-    counted = sum(
-        row.value
-        for row in study.utility.get((defense, "clients-failed", ""), ())
-        if row.value and math.isfinite(row.value)
-    )
+    counted = (row.value or 0.0 for row in study.utility.get((defense, "clients-failed", ""), ()))
     untaught = _untaught(study, at)
     caveats = ([untaught] if untaught and not defense else []) + _caveats(defense, best, cells, known)
-    caveats += [
-        f"{one.observation}: {told}"
-        for one in (probe, update)
-        if one not in (None, best)
-        for told in _doubts(defense, one)
-    ]
+    others = [one for one in (probe, update) if one not in (None, best)]
+    caveats += [f"{one.observation}: {doubt}" for one in others if one for doubt in _doubts(defense, one)]
     caveats += untested_on_updates(cells, update, known) if defense else []
     return Line(
         defense=defense,
@@ -87,14 +79,10 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         strongest=best,
         reading=strongest(cells, CELLS.decides),
         attributes=strongest(cells, ATTRIBUTES.decides),
-        labels=strongest(
-            [cell for cell in cells if cell.card.labels not in _TOLD_LABELS],
-            LABELS.decides,
-        ),
+        labels=strongest([cell for cell in cells if cell.card.labels not in _KNOWN_LABELS], LABELS.decides),
         membership=strongest(cells, MEMBERSHIP.decides),
         epsilon=_spent(study, defense, "epsilon"),
         epsilon_with_probes=_with_probes(study, defense),
-        probes_before=_outdated(study, defense),
         epsilon_all_cuts=_spent(study, defense, "epsilon-all-cuts"),
         delta=_spent(study, defense, "delta"),
         neighbours=next((row.neighbours for row in study.rows if row.defense == defense and row.neighbours), ""),
@@ -102,7 +90,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         seconds_ratio=seconds_ratio if defense else None,
         bytes=size,
         bytes_ratio=size_ratio if defense else None,
-        failed_clients=max(failed, int(counted)),
+        failed_clients=max(failed, int(sum(filter(math.isfinite, counted)))),
         attacks=sum(not cell.is_upper_bound for cell in cells),
         bounds=tuple(dict.fromkeys(cell.card.upper_bound for cell in cells if cell.is_upper_bound)),
         cells=tuple(cell for cell in cells if not cell.is_upper_bound),
@@ -126,24 +114,14 @@ def _spent(study: Study, defense: str, metric: str) -> float | None:
 
 
 def _with_probes(study: Study, defense: str) -> float | None:
-    """Probes cost on top: whatever was told before further training, both together have spent no less than training alone."""
+    """Probes cost on top: both together have spent no less than training alone."""
     probed, trained = (_spent(study, defense, metric) for metric in ("epsilon-with-probes", "epsilon"))
     return probed if probed is None or trained is None else max(probed, trained)
 
 
-def _outdated(study: Study, defense: str) -> int | None:
-    """See ``Line.probes_before``: rows of versions whose clients told the budget with probes only when they were probed."""
-    probed, trained = (study.series(defense, metric) for metric in ("epsilon-with-probes", "epsilon"))
-    if not probed or not trained:
-        return None
-    told, spent = (_spent(study, defense, metric) or 0.0 for metric in ("epsilon-with-probes", "epsilon"))
-    return max(probed) if max(probed) < max(trained) or told < spent else None
-
-
 def _drop(study: Study, defense: str, at: int | None) -> float | None:
     """Mean over the seeds that both have: accuracy without a defence - accuracy as deployed."""
-    plain = _by_seed(study, "", at)
-    deployed = _by_seed(study, defense, at)
+    plain, deployed = _by_seed(study, "", at), _by_seed(study, defense, at)
     lost = [plain[seed] - deployed[seed] for seed in sorted(plain.keys() & deployed.keys())]
     return sum(lost) / len(lost) if lost else None
 
@@ -179,8 +157,8 @@ def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any)
         )
     if defense:
         found += adaptive_caveats(cells, known)
-    told = known.get("caveats") if isinstance(known, Mapping) else None
-    return found + [str(caveat) for caveat in told or ()]
+    further = known.get("caveats") if isinstance(known, Mapping) else None
+    return found + [str(caveat) for caveat in further or ()]
 
 
 def _doubts(defense: str, cell: Cell) -> list[str]:
@@ -188,20 +166,17 @@ def _doubts(defense: str, cell: Cell) -> list[str]:
     found, plain = [], plain_words(cell.card)
     recovered = cell.leaks or cell.picks or bool(cell.leaking & {CELLS.decides, ATTRIBUTES.decides})
     if cell.status == "not-validated":
+        so = "" if recovered else ", so its failure shows nothing"
         if defense == "":
             found.append(f"positive control failed: this attack does not break the {plain.run}")
         elif plain.alone:
-            so = "" if recovered else ", so its failure shows nothing"
             found.append(f"not validated: there is no run without {plain.acting} beside this one{so}")
-        elif recovered:
-            found.append(f"not validated: this attack did not break the {plain.run} in that round")
         else:
-            found.append(
-                f"not validated: this attack did not break the {plain.run} either, so its failure shows nothing"
-            )
+            where = " in that round" if recovered else " either"
+            found.append(f"not validated: this attack did not break the {plain.run}{where}{so}")
     if cell.unjudged:
         found.append(f"could not be judged: {cell.unjudged}")
     if cell.status == PARTLY_FAILED:
         found.append("partly failed: some seeds have no score, and the mean leaves them out")
-    told = cell.card.more.get("caveats")
-    return found + (list(map(str, told)) if isinstance(told, list) else [])
+    further = cell.card.more.get("caveats")
+    return found + (list(map(str, further)) if isinstance(further, list) else [])

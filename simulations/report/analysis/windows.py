@@ -20,8 +20,8 @@ class WindowCounts:
     Attributes:
         images: Counted images.
         windows: Side in pixels -> number of windows, largest size first.
-        vfe: VFE / (2 sigma^2) of these windows before and after the shuffle, added up; None where it was not told.
-        log10_keys: Decimal logarithms of the images' possible orders, added up; None where they were not told.
+        vfe: VFE / (2 sigma^2) of these windows before and after the shuffle, added up; None where it is unknown.
+        log10_keys: Decimal logarithms of the images' possible orders, added up; None where they are unknown.
     """
 
     images: int
@@ -39,9 +39,7 @@ class WindowCounts:
     @property
     def text(self) -> str:
         """Counts and shares in words."""
-        sizes = (
-            f"{self.windows[size]:,} of side {size} ({share:.0%} of the area)" for size, share in self.shares.items()
-        )
+        sizes = [f"{self.windows[at]:,} of side {at} ({share:.0%} of the area)" for at, share in self.shares.items()]
         counts = f"windows in which pixels move, in {self.images:,} training images: {', '.join(sizes) or 'none'}"
         keys = ""
         if self.log10_keys is not None and self.images:
@@ -76,14 +74,12 @@ def window_counts(study: Study, defense: str) -> WindowCounts | None:
     if not counted:
         return None
     at = min(counted, key=lambda row: (row.seed, row.round))
-    counts = {row.metric: row.value or 0.0 for row in rows if (row.seed, row.round) == (at.seed, at.round)}
+    values = {row.metric: row.value or 0.0 for row in rows if (row.seed, row.round) == (at.seed, at.round)}
     found = {
-        int(name.removeprefix(WINDOWS.name)): int(value)
-        for name, value in counts.items()
-        if name.startswith(WINDOWS.name)
+        int(name.removeprefix(WINDOWS.name)): int(n) for name, n in values.items() if name.startswith(WINDOWS.name)
     }
     if not found:
         return None
-    before, after = counts.get(VFE_BEFORE.name), counts.get(VFE_AFTER.name)
+    before, after = values.get(VFE_BEFORE.name), values.get(VFE_AFTER.name)
     vfe = None if before is None or after is None else (before, after)
-    return WindowCounts(int(at.value or 0), dict(sorted(found.items(), reverse=True)), vfe, counts.get(KEYS.name))
+    return WindowCounts(int(at.value or 0), dict(sorted(found.items(), reverse=True)), vfe, values.get(KEYS.name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -57,46 +57,26 @@ def _settings() -> Any:
         "svg.fonttype": "none",
         "svg.hashsalt": "fedveil",
         "font.family": "DejaVu Sans",  # comes with matplotlib: labels take the same room on every machine
-        "font.size": FONT,
-        "axes.titlesize": FONT,
-        "figure.titlesize": FONT,
-        "text.color": soft,
-        "axes.edgecolor": soft,
-        "axes.labelcolor": soft,
-        "xtick.color": soft,
-        "ytick.color": soft,
+        **dict.fromkeys(("font.size", "axes.titlesize", "figure.titlesize"), FONT),
+        **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), soft),
         "grid.color": paint("var(--rule)"),
         "grid.linewidth": 1.0,
         "axes.grid": True,
         "axes.grid.axis": "y",
         "axes.axisbelow": True,
         "axes.linewidth": 1.0,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.facecolor": "none",
-        "figure.facecolor": "none",
+        **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon", "path.simplify"), False),
+        **dict.fromkeys(("axes.facecolor", "figure.facecolor"), "none"),
         "lines.linewidth": 2.0,
         "lines.dotted_pattern": (2 / 1.5, 2),
         "ytick.major.size": 0,
-        "legend.frameon": False,
-        "path.simplify": False,
         "text.parse_math": False,  # names are data: a dollar sign is a dollar sign
     }
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A point with a tooltip.
-
-    Attributes:
-        x: Where it is.
-        y: Where it is.
-        shape: One of ``looks.MARKERS``.
-        color: A CSS colour.
-        tip: Tooltip; "" for none.
-        hollow: Only its edge is drawn.
-        size: Its width.
-    """
+    """A point in a CSS colour, of one of the shapes ``looks.MARKERS``; ``hollow``: only its edge is drawn. "" is no tooltip."""
 
     x: float
     y: float
@@ -165,15 +145,11 @@ class Canvas:
         drawn.set_gid("class:whisker")
         self.axes.add_collection(drawn, autolim=False)
 
-    def band(self, values: Collection[float], domain: tuple[float, float], upright: bool = False) -> Any:
-        """Shades what lies between the least and the greatest value; a single one can be seen, too."""
-        least = (domain[1] - domain[0]) / 100
-        low, high = min(values), max(values)
-        air = max(least - (high - low), 0.0) / 2
-        span = self.axes.axvspan if upright else self.axes.axhspan
-        band = span(low - air, high + air, facecolor=paint("var(--null)"), linewidth=0, zorder=0)
+    def band(self, high: float, domain: tuple[float, float]) -> None:
+        """Shades the axis up to a value; a small one can be seen, too."""
+        air = max((domain[1] - domain[0]) / 100 - high, 0.0) / 2
+        band = self.axes.axvspan(-air, high + air, facecolor=paint("var(--null)"), linewidth=0, zorder=0)
         band.set_gid("class:null")
-        return band
 
     def name(self, text: str, x: float, y: float, color: str = "", **more: Any) -> Any:
         """Bold text in the colour of what it names, or a soft note without one; readable over lines."""
@@ -190,7 +166,7 @@ class Canvas:
     def keep_apart(
         self, texts: Sequence[Any], marks: Sequence[tuple[float, float]], covered: Sequence[tuple[float, float]] = ()
     ) -> None:
-        """Moves texts so that they hide neither each other nor marks where there is room, and whiskers and lines if there is more.
+        """Moves texts off each other and off marks where there is room, and off whiskers and lines if there is more.
 
         Args:
             texts: Each stands on the mark that it names.

@@ -22,9 +22,9 @@ def inside(value: float, domain: tuple[float, float]) -> float:
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Moves label positions apart so that neighbours are at least ``gap`` apart, in order and inside [low, high].
+    """Moves label positions apart, in order and inside [low, high], as far as they are nearer than ``gap``.
 
-    Positions that already fit stay where they are; too many labels for the space share it evenly.
+    Too many labels for the space share it evenly.
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     gap = min(gap, (high - low) / max(len(wanted) - 1, 1))

@@ -19,21 +19,15 @@ MOST_NAMED = 16
 minutes. The others are named in their tooltips and in the tables."""
 LETTER = 7.2
 """Width of a character of bold chart text."""
+Domain = tuple[float, float]
+"""Lower and upper end of an axis."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A mean with its 95 % interval.
+    """A mean with its 95 % interval (low, high), at a round or an accuracy that may have one, too.
 
-    Attributes:
-        x: Round or accuracy.
-        y: Mean; infinite means are drawn at the edge.
-        low: Lower end of the interval of y.
-        high: Upper end of the interval of y.
-        x_low: Lower end of the interval of x.
-        x_high: Upper end of the interval of x.
-        hollow: The score is not validated.
-        tip: Tooltip.
+    Infinite means are drawn at the edge. A hollow point's score is not validated; ``tip`` is its tooltip.
     """
 
     x: float
@@ -47,13 +41,7 @@ class Point:
 
 
 def strip(point: Point, chance: float | None, look: Look) -> Markup:
-    """An axis of shares, 0 to 100 %: mark and interval of the recovered images, grey band of a null guess.
-
-    Args:
-        point: y is the share of recovered images, with its interval.
-        chance: Of a null guess to recover an image; None where nobody knows.
-        look: Of the defence.
-    """
+    """An axis of shares, 0 to 100 %: mark and interval of the recovered images, y of ``point``, grey band of a null guess."""
     domain = (0.0, 1.0)
     with style(axes_grid=False, xtick_labelsize=11):
         canvas = Canvas(300, 40, "none")
@@ -63,7 +51,7 @@ def strip(point: Point, chance: float | None, look: Look) -> Markup:
         axes.spines[:].set_visible(False)
         axes.axhline(0, color=paint("var(--rule)"), linewidth=1)
         if chance is not None:
-            canvas.band([0.0, chance], domain, upright=True)
+            canvas.band(chance, domain)
         if point.low is not None and point.high is not None:
             canvas.bars([(inside(point.low, domain), 0, inside(point.high, domain), 0)], look.color, 3.0)
         canvas.marks([Mark(inside(point.y, domain), 0, look.shape, look.color, point.tip, point.hollow, 9)])
@@ -106,7 +94,7 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Mappin
         )
 
 
-def _dp_curve(canvas: Canvas, along: Sequence[Point], up: tuple[float, float]) -> None:
+def _dp_curve(canvas: Canvas, along: Sequence[Point], up: Domain) -> None:
     if len(along) > 1:
         places = [p.x for p in along], [inside(p.y, up) for p in along]
         (curve,) = canvas.axes.plot(*places, "--", color=paint("var(--dp1)"), linewidth=1.5)
@@ -114,11 +102,7 @@ def _dp_curve(canvas: Canvas, along: Sequence[Point], up: tuple[float, float]) -
 
 
 def _names(
-    canvas: Canvas,
-    points: Mapping[str, Point],
-    spent: Mapping[str, float],
-    faces: Mapping[str, Look],
-    up: tuple[float, float],
+    canvas: Canvas, points: Mapping[str, Point], spent: Mapping[str, float], faces: Mapping[str, Look], up: Domain
 ) -> None:
     """Names beside the points, moved so that they cover neither each other nor points where there is room; see ``keep_apart``."""
     texts = []
@@ -138,17 +122,17 @@ def _unnamed(more: int) -> str:
     return f"{count(more, 'more defence')}: names in the tooltips and tables"
 
 
-def _covered(point: Point, up: tuple[float, float]) -> Iterator[tuple[float, float]]:
+def _covered(point: Point, up: Domain) -> Iterator[tuple[float, float]]:
     """Where a point's intervals lie."""
     for x0, y0, x1, y1 in _intervals(point, up):
         yield from ((x0 + (x1 - x0) * at / 8, y0 + (y1 - y0) * at / 8) for at in range(9))
 
 
-def _whiskers(canvas: Canvas, points: Sequence[Point], color: str, up: tuple[float, float]) -> None:
+def _whiskers(canvas: Canvas, points: Sequence[Point], color: str, up: Domain) -> None:
     canvas.bars((ends for point in points for ends in _intervals(point, up)), color)
 
 
-def _intervals(point: Point, up: tuple[float, float]) -> Iterator[tuple[float, float, float, float]]:
+def _intervals(point: Point, up: Domain) -> Iterator[tuple[float, float, float, float]]:
     if point.low is not None and point.high is not None:
         yield point.x, inside(point.low, up), point.x, inside(point.high, up)
     if point.x_low is not None and point.x_high is not None:
@@ -157,19 +141,11 @@ def _intervals(point: Point, up: tuple[float, float]) -> Iterator[tuple[float, f
 
 @dataclass(frozen=True)
 class Across:
-    """The horizontal axis of curves.
-
-    Attributes:
-        title: What x is.
-        show: Tick label of a value of x.
-        spoken: What is drawn, behind "TITLE OF Y ".
-        null: Name of the dotted line.
-    """
+    """The horizontal axis of curves: what x is, its tick labels, and what is drawn, as in "Accuracy over rounds"."""
 
     title: str = "Round"
     show: Callable[[float], str] = plain
     spoken: str = "over rounds, one line per defence"
-    null: str = "best null"
 
 
 ROUNDS = Across()
@@ -182,7 +158,7 @@ def curves(
     y_title: str,
     show_y: Callable[[float], str],
     null: Sequence[Point],
-    domain: tuple[float, float],
+    domain: Domain,
     finals: Collection[int] = (),
     across: Across = ROUNDS,
 ) -> Markup:
@@ -220,7 +196,7 @@ def curves(
             canvas.note(_unnamed(more))
         ends = [(faces[one].name, of[-1].y, faces[one].color) for one, of in named]
         _ends(
-            canvas, [*ends, *([(across.null, null[-1].y, "")] if null else [])], domain, int(0.42 * width / LETTER) - 2
+            canvas, [*ends, *([("best null", null[-1].y, "")] if null else [])], domain, int(0.42 * width / LETTER) - 2
         )
         return canvas.svg(f"{y_title} {across.spoken}")
 
@@ -235,7 +211,7 @@ def _shown(rounds: Sequence[float], finals: Collection[int], most: int) -> list[
     return [value for value in shown if value not in last and all(end - value >= near for end in last)] + last
 
 
-def _line(canvas: Canvas, points: Sequence[Point], look: Look, domain: tuple[float, float]) -> None:
+def _line(canvas: Canvas, points: Sequence[Point], look: Look, domain: Domain) -> None:
     _whiskers(canvas, points, look.color, domain)
     heights = [inside(point.y, domain) for point in points]
     if len(points) > 1:
@@ -246,11 +222,11 @@ def _line(canvas: Canvas, points: Sequence[Point], look: Look, domain: tuple[flo
     canvas.marks([_mark(point, look, domain, 6.5) for point in shown])
 
 
-def _mark(point: Point, look: Look, domain: tuple[float, float], size: float) -> Mark:
+def _mark(point: Point, look: Look, domain: Domain, size: float) -> Mark:
     return Mark(point.x, inside(point.y, domain), look.shape, look.color, point.tip, point.hollow, size)
 
 
-def _ends(canvas: Canvas, ends: Sequence[tuple[str, float, str]], domain: tuple[float, float], room: int) -> None:
+def _ends(canvas: Canvas, ends: Sequence[tuple[str, float, str]], domain: Domain, room: int) -> None:
     """Names at the right end of lines, (name, y, colour or ""), moved apart."""
     cut = [name if len(name) <= room else name[: room - 1] + "…" for name, _, _ in ends]
     names = [

@@ -20,13 +20,7 @@ MARKERS = {
 
 @dataclass(frozen=True)
 class Look:
-    """How one defence looks wherever it appears.
-
-    Attributes:
-        name: Short name for charts.
-        color: CSS colour.
-        shape: Marker, one of ``MARKERS``; tells defences apart without colour.
-    """
+    """How one defence looks wherever it appears: its short name, a CSS colour, and a marker of ``MARKERS`` to do without colour."""
 
     name: str
     color: str

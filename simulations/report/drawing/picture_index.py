@@ -21,11 +21,9 @@ class Picture:
     """One line of ``pictures/index.jsonl``.
 
     Attributes:
-        defense: Pipeline text.
         attack: Attack text, "" for the original and the protected image.
         role: What the guess is for; "" for no guess.
-        round: Attacked round.
-        final: Whether that is the model after the last round.
+        final: Whether ``round`` is the model after the last round.
         target: (experiment, seed, client, target, image), as far as they are given: which example it is.
         kind: "original", "protected" or "reconstruction".
         file: PNG, relative to ``pictures/``.
@@ -63,6 +61,11 @@ class Picture:
     def guess(self) -> str:
         """Text of the attack, which tells a guess from noise from the attack's own."""
         return shown_name(Role.NULL_CONTROL, self.attack) if self.of_noise else self.attack
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether it is an attack's, with a score."""
+        return self.kind == "reconstruction" and self.psnr is not None
 
     @property
     def recovered(self) -> bool:

@@ -31,13 +31,12 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 @dataclass(frozen=True)
 class Tile:
-    """One picture of a strip: a short name, what made it, its data URI (None: not there), its PSNR, its kind."""
+    """One picture of a strip: a short name, what made it, its data URI (None: not there), its PSNR in dB."""
 
     name: str
     source: str
     uri: str | None
-    psnr: float | None
-    kind: str
+    psnr: float | None = None
 
 
 @dataclass(frozen=True)
@@ -85,12 +84,12 @@ class Embedder:
             data = b""
         if not data.startswith(SIGNATURE):
             self.missing.append(file)
-            return None
-        if self._used + len(data) > MOST_BYTES:
+        elif self._used + len(data) > MOST_BYTES:
             self.too_many.append(file)
-            return None
-        self._used += len(data)
-        return "data:image/png;base64," + base64.b64encode(data).decode("ascii")
+        else:
+            self._used += len(data)
+            return "data:image/png;base64," + base64.b64encode(data).decode("ascii")
+        return None
 
     def notes(self) -> list[str]:
         """What the reader must know about pictures that are not on the page."""
@@ -137,17 +136,11 @@ def best_recovered(pictures: Sequence[Picture], cell: Cell, embed: Embedder, cap
     """The image that an attack recovered best: original, what entered the model, and the guess.
 
     It is the first of the recovered images by ``Picture.rank``; where the attack recovered none, the first of all images.
-    None where there are no pictures of the attack.
-
-    Args:
-        pictures: Of the study.
-        cell: The attack.
-        embed: Takes their files.
-        caption: What the image is called where it is recovered.
+    None where there are no pictures of the attack. ``caption`` is what the image is called where it is recovered.
     """
     own = [one for one in pictures if (one.defense, one.round) == (cell.defense, cell.round)]
     own = [one for one in own if one.observation in ("", cell.observation)]
-    guesses = [one for one in own if one.guess == cell.attack and one.kind == "reconstruction" and one.psnr is not None]
+    guesses = [one for one in own if one.guess == cell.attack and one.is_guess]
     if not guesses:
         return None
     # That of the headline's sentence, which also reckons with what an attack makes of noise; pictures do not know that.
@@ -185,8 +178,7 @@ def _grid(
 
 
 def _rank(pictures: Sequence[Picture]) -> tuple[bool, float, float]:
-    guesses = (one.rank for one in pictures if one.kind == "reconstruction" and one.psnr is not None)
-    return max(guesses, default=(False, -math.inf, -math.inf))
+    return max((one.rank for one in pictures if one.is_guess), default=(False, -math.inf, -math.inf))
 
 
 def _named(target: tuple[Any, ...]) -> str:
@@ -204,7 +196,7 @@ def _tiles(
     for kind, attack in [*wanted, *others]:
         found = by_place.get((kind, attack))
         uri, psnr = (embed(found.file), found.psnr) if found else (None, None)
-        tiles.append(Tile(names.get(attack, kind), attack or kind, uri, psnr, kind))
+        tiles.append(Tile(names.get(attack, kind), attack or kind, uri, psnr))
     return tuple(tiles)
 
 
@@ -219,14 +211,9 @@ def captioned(
     found: dict[str, list[Strip]] = defaultdict(list)
     for (defense, _, target), of in sorted(groups.items(), key=lambda item: (item[0][1], item[0][2])):
         order = [kind for known in kinds.values() for kind in known if kind in of]
-        tiles = tuple(Tile(kind.replace("-", " "), kind, embed(of[kind].file), None, kind) for kind in order)
+        tiles = tuple(Tile(kind.replace("-", " "), kind, embed(of[kind].file)) for kind in order)
         found[defense].append(Strip(of[order[0]].caption or _named(target), tiles))
     return dict(found)
-
-
-def _count(name: str) -> tuple[float, str]:
-    """A sort key that puts "2" before "10", and texts last."""
-    return (int(name) if name.isdecimal() and len(name) <= LONGEST_NUMBER else math.inf), name
 
 
 def drawn(pictures: Sequence[Picture], embed: Embedder) -> dict[str, list[Strip]]:
@@ -237,11 +224,17 @@ def drawn(pictures: Sequence[Picture], embed: Embedder) -> dict[str, list[Strip]
     found: dict[str, list[Strip]] = defaultdict(list)
     for (defense, attack, _, whose), of in groups.items():
         latest = max(picture.round for picture in of)
-        last = sorted((one for one in of if one.round == latest), key=lambda one: _count(one.target[-1]))
+        last = sorted((one for one in of if one.round == latest), key=_number)
         step = max(len(last) / SHOWN_DRAWINGS, 1)
         chosen = [last[int(i * step)] for i in range(min(len(last), SHOWN_DRAWINGS))]
-        tiles = tuple(Tile(f"no. {one.target[-1]}", attack, embed(one.file), None, one.kind) for one in chosen)
+        tiles = tuple(Tile(f"no. {one.target[-1]}", attack, embed(one.file)) for one in chosen)
         made = f", {last[0].source}" if last[0].source else ""
         at = round_name(last[0].round, last[0].final)
         found[defense].append(Strip(f"{attack}, {at}{made}, {_named((*whose, '', ''))}", tiles))
     return dict(found)
+
+
+def _number(picture: Picture) -> tuple[float, str]:
+    """A sort key of images that puts "2" before "10", and texts last."""
+    name = picture.target[-1]
+    return (int(name) if name.isdecimal() and len(name) <= LONGEST_NUMBER else math.inf), name

@@ -22,7 +22,7 @@ from simulations.report.analysis.failures import failures
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import RULE
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.report.analysis.sentences import called, gained, picked, sentence
+from simulations.report.analysis.sentences import called, picked, sentence
 from simulations.report.drawing import plots
 from simulations.report.drawing.looks import MARKERS, Look, looks
 from simulations.report.drawing.picture_index import Picture, read_index
@@ -32,7 +32,7 @@ from simulations.report.drawing.roc import roc_charts
 from simulations.report.page.script import SCRIPT, SCRIPT_HASH
 from simulations.report.page.style import CSS
 from simulations.report.page.tables import cards, control_table, others, tally
-from simulations.report.page.template import PAGE
+from simulations.report.page.template import BODY, whole
 from simulations.report.section import sections
 from simulations.report.studies.baselines import FAR_MORE
 from simulations.report.studies.control import LEAST_IMAGES
@@ -66,9 +66,7 @@ def build(directory: Path) -> tuple[str, list[Row]]:
     settings = config.get("config")
     changed, unchanged = by_default(settings) if isinstance(settings, Mapping) else ({}, {})
     context = {
-        "css": Markup(CSS),
-        "script": Markup(SCRIPT),
-        "script_hash": SCRIPT_HASH,
+        "title": ": ".join(filter(None, (studies[0].name[0] if studies else "", "fedveil report"))),
         "about": about(config.get("run")),
         "changed": changed,
         "unchanged": unchanged,
@@ -86,7 +84,7 @@ def build(directory: Path) -> tuple[str, list[Row]]:
         # Last: embedding pictures adds notes.
         "notes": [*run.notes, *picture_notes, *embed.notes()],
     }
-    return _template().render(context).lstrip(), [*rows, *_derived(studies)]
+    return render(BODY, context), [*rows, *_derived(studies)]
 
 
 def _derived(studies: Sequence[Study]) -> list[Row]:
@@ -134,28 +132,32 @@ def _own(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture
 
 
 @cache
-def environment() -> jinja2.Environment:
+def _environment() -> jinja2.Environment:
     """With the filters and functions that templates of pages use."""
     found = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    named: dict[str, Any] = {
-        "sentence": sentence,
-        "picked": picked,
-        "recovers": recovers,
-        "gained": gained,
-        "metric_label": metric_label,
-        "verdicts": verdicts,
-    }
+    named: dict[str, Any] = {one.__name__: one for one in (metric_label, sentence, picked, recovers, verdicts)}
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
     found.filters.update(named | {"swatch": _swatch})
-    limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE, "rule": RULE, "definition": DEFINITION}
-    limits["most_strips"] = plots.MOST_STRIPS
-    found.globals.update(named | limits | {"nothing": text.NOTHING})
+    limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE, "most_strips": plots.MOST_STRIPS}
+    texts = {"rule": RULE, "definition": DEFINITION, "nothing": text.NOTHING}
+    around = {"css": Markup(CSS), "script": Markup(SCRIPT), "script_hash": SCRIPT_HASH}
+    found.globals.update(named | limits | texts | around | {"null_heads": _null_heads})
     return found
 
 
 @cache
-def _template() -> jinja2.Template:
-    return environment().from_string(PAGE)
+def _template(body: str) -> jinja2.Template:
+    return _environment().from_string(whole(body))
+
+
+def render(body: str, context: Mapping[str, Any]) -> str:
+    """The page around the Jinja text of its body."""
+    return _template(body).render(context).lstrip()
+
+
+def _null_heads(names: Sequence[str], mark: str) -> list[str]:
+    """Column headings, see the macro ``head``."""
+    return [mark + name for name in names]
 
 
 def _swatch(look: Look) -> Markup:
@@ -170,7 +172,7 @@ def _view(
     defenses, lines, plain = run.defenses, run.lines(study), plain_words_of(study.rows)
     columns, control = control_table(study)
     controlled = [row for row in control if row.metric == "psnr"]
-    # Where every attack is told something, as the labels, the run is still worth nothing if none of them works.
+    # Where every attack is given something, as the labels, the run is still worth nothing if none of them works.
     able = [row for row in controlled if row.attack not in study.upper_bounds] or controlled
     images = [verdict for row in able for verdict in row.verdicts if verdict]
     enough = [verdict for verdict in images if not verdict.too_few]
@@ -204,7 +206,7 @@ def _view(
             for name, of in whole.items()
         },
         "own_pictures": {one.name: captioned(pictures, one.own_pictures, embed) for one in sections()},
-        "first": [told for one in own if (told := one.first(shown[one.name]))],
+        "first": list(filter(None, (one.first(shown[one.name]) for one in own))),
         "titles": [(one.name, one.title) for one in own],
         "deployed_on": "".join(one.deployed_on for one in own),
         "pictures_show": "; ".join(one.pictures_show for one in own if one.pictures_show),
@@ -238,9 +240,8 @@ def best_pictures(line: Line, pictures: Sequence[Picture], embed: Embedder) -> l
         return []
     found = [best_recovered(pictures, line.strongest, embed, "best-recovered image")]
     if better := line.better_image([line.strongest]):
-        found.append(
-            best_recovered(pictures, better, embed, f"best-recovered image of all attacks, by {called(better)}")
-        )
+        caption = f"best-recovered image of all attacks, by {called(better)}"
+        found.append(best_recovered(pictures, better, embed, caption))
     return [one for one in found if one]
 
 
@@ -258,5 +259,4 @@ def _columns(lines: Sequence[Line]) -> dict[str, bool]:
         "cuts": any(line.epsilon_all_cuts is not None for line in lines),
         "seconds": any(line.seconds is not None for line in lines),
         "bytes": any(line.bytes is not None for line in lines),
-        "failed": any(line.failed_clients for line in lines),
     }

@@ -20,41 +20,12 @@ from simulations.run_folder.rows import Row, shown_name
 from strategies.audit.threat_card import ThreatCard
 
 CARD_ORDER = (
-    "server",
-    "observation",
-    "clients",
-    "aggregation",
-    "images",
-    "batch",
-    "attacked",
-    "tokens",
-    "transmissions_used",
-    "transmissions",
-    "client_half",
-    "client_half_update",
-    "local_steps",
-    "labels",
-    "labels_told",
-    "labels_held_by",
-    "learning_rate",
-    "mode",
-    "augmentation",
-    "momentum",
-    "defense_strength",
-    "in_training",
-    "mods",
-    "messages",
-    "budget",
-    "batch_norm_statistics",
-    "auxiliary_data",
-    "threat_class",
-    "iterations",
-    "restarts",
-    "selection",
-    "training_iterations",
-    "knows_defenses",
-    "randomness",
-    "upper_bound",
+    *("server", "observation", "clients", "aggregation", "images", "batch", "attacked", "tokens"),
+    *("transmissions_used", "transmissions", "client_half", "client_half_update"),
+    *("local_steps", "labels", "labels_told", "labels_held_by", "learning_rate", "mode", "augmentation", "momentum"),
+    *("defense_strength", "in_training", "mods", "messages", "budget", "batch_norm_statistics"),
+    *("auxiliary_data", "threat_class", "iterations", "restarts", "selection", "training_iterations"),
+    *("knows_defenses", "randomness", "upper_bound"),
 )
 """Settings of a threat card in the order in which a reader asks for them; unknown ones follow."""
 
@@ -70,7 +41,7 @@ class Verdict:
         null: Names and mean of the best null baselines.
         reasons: Why seeds failed.
         n: Images (or records) behind the score.
-        picked: (k, n, candidates): k of n true images were picked out; None where nobody looked.
+        picked: (k, n, candidates): k of n true images were identified; None where they were not looked for.
         too_few: Some seed has too few images, so there is no verdict.
         open: Some seed has too few others to look for the true images among, so there is none either.
     """
@@ -105,8 +76,7 @@ def control_table(study: Study) -> tuple[list[tuple[int, bool, str]], list[Contr
     found: dict[tuple[str, str], dict[tuple[int, bool, str], list[Control]]] = defaultdict(lambda: defaultdict(list))
     for control in study.controls:
         row = control.row
-        place = (row.round, row.final, row.card.observation)
-        found[row.attack, row.metric][place].append(control)
+        found[row.attack, row.metric][row.round, row.final, row.card.observation].append(control)
     columns = sorted({place for places in found.values() for place in places})
     rows = [
         ControlRow(attack, metric, tuple(_verdict(places[at]) if at in places else None for at in columns))
@@ -117,13 +87,7 @@ def control_table(study: Study) -> tuple[list[tuple[int, bool, str]], list[Contr
 
 @dataclass(frozen=True)
 class Tally:
-    """The positive control in short.
-
-    Attributes:
-        tests: Verdicts that there are: one for an attack, kind of score, round and observation.
-        failed: How many of them failed.
-        where: Attack -> rounds in which it failed, as tables call them, in the order of the columns.
-    """
+    """The positive control in short: how many tests there are, how many failed, and attack -> rounds in which it did."""
 
     tests: int
     failed: int
@@ -144,15 +108,12 @@ def tally(columns: Sequence[tuple[int, bool, str]], rows: Sequence[ControlRow]) 
 def _verdict(of: Sequence[Control]) -> Verdict:
     nulls = [control.null for control in of if control.null]
     names = "/".join(dict.fromkeys(name for name, _ in nulls))
-    null = (names, sum(value for _, value in nulls) / len(nulls)) if nulls else None
-    reasons = tuple(dict.fromkeys(control.reason for control in of if control.reason))
-    score = merge([control.row for control in of])
     return Verdict(
         passed=sum(control.passed for control in of),
         seeds=len(of),
-        value=score.mean,
-        null=null,
-        reasons=reasons,
+        value=merge([control.row for control in of]).mean,
+        null=(names, sum(value for _, value in nulls) / len(nulls)) if nulls else None,
+        reasons=tuple(dict.fromkeys(control.reason for control in of if control.reason)),
         n=sum(images_behind(control.row) for control in of if control.row.value is not None),
         picked=_picked([control.picked for control in of if control.picked]),
         too_few=any(control.too_few for control in of),
@@ -169,14 +130,7 @@ def _picked(rows: Sequence[Row]) -> tuple[int, int, float] | None:
 
 @dataclass(frozen=True)
 class Cards:
-    """Threat cards: what every attack shares, and a table of what differs.
-
-    Attributes:
-        shared: Setting -> text, the same on all cards.
-        differing: Settings that differ.
-        rows: (number, attacks, texts in the order of ``differing``).
-        numbers: Card -> its number.
-    """
+    """Threat cards: settings that all share; those that differ; (number, attacks, their texts) of each; its number."""
 
     shared: dict[str, str]
     differing: tuple[str, ...]

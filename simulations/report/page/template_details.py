@@ -77,50 +77,20 @@ ATTACK_MACROS = """
   {% endfor %}</td>
 {% endmacro %}
 
-{% macro attack_head(null_names, recognition, scale_names=[], picked=false, recovered=false) %}
-<thead>
-<tr class="group"><td colspan="4"></td>
-<th class="edge" colspan="2">PSNR, dB</th>
-{% if picked %}<th class="edge" colspan="{{ 1 + recovered }}">Images</th>{% endif %}
-{% if recognition %}<th class="edge">Oracle</th>{% endif %}
-{% if null_names %}<th class="edge" colspan="{{ null_names | length }}">Null baselines, dB</th>{% endif %}
-{% if scale_names %}<th class="edge" colspan="{{ scale_names | length }}">Scales, dB</th>{% endif %}
-<th class="edge" colspan="3">Original / transformed</th>
-<td class="edge" colspan="7"></td></tr>
-<tr><th scope="col">Defence</th>
-<th scope="col">Attack</th>
-<th scope="col" class="num">Round</th>
-<th scope="col">Status</th>
-<th scope="col" class="num edge">mean</th>
-<th scope="col" class="num">highest</th>
-{% if recovered %}<th scope="col" class="num edge">recovered</th>{% endif %}
-{% if picked %}<th scope="col" class="num{{ ' edge' if not recovered }}">identified</th>{% endif %}
-{% if recognition %}<th scope="col" class="num edge">recognised</th>{% endif %}
-{% for name in null_names + scale_names %}
-<th scope="col" class="num{{ ' edge' if loop.first or name in scale_names }}">{{ name }}</th>
-{% endfor %}
-<th scope="col" class="num edge">SSIM</th>
-<th scope="col" class="num">MSE</th>
-<th scope="col" class="num">PSNR transf.</th>
-<th scope="col" class="num edge">labels</th>
-{% for name in ('cost', 'time', 'n', 'failures', 'model acc.', 'card') %}
-<th scope="col" class="num">{{ name }}</th>
-{% endfor %}
-</tr></thead>
-{% endmacro %}
-
 {% macro attack_table(cells, null_names, card_numbers, recognition=false, adaptive=[], scale_names=[],
   caption='All attacks') %}
 {% set picked = cells | selectattr('picked') | list | length > 0 %}
 {% set recovered = cells | selectattr('recovered') | list | length > 0 %}
 {{ table(caption, 'tall dense') }}
-{{ attack_head(null_names, recognition, scale_names, picked, recovered) }}
+{{ head(['Defence', 'Attack', '#Round', 'Status', '|#mean', '#highest', recovered and '|#recovered',
+  picked and ('#identified' if recovered else '|#identified'), recognition and '|#recognised']
+  + null_heads(null_names[:1], '|#') + null_heads(null_names[1:], '#') + null_heads(scale_names, '|#')
+  + ['|#SSIM', '#MSE', '#PSNR transf.', '|#labels', '#cost', '#time', '#n', '#failures', '#model acc.', '#card'],
+  [('', 4), ('PSNR, dB', 2), ('Images', picked and 1 + recovered), ('Oracle', recognition and 1),
+  ('Null baselines, dB', null_names | length), ('Scales, dB', scale_names | length), ('Original / transformed', 3), ('', 7)]) }}
 <tbody>
 {% for cell in cells %}
-<tr{% if cell.status | dagger %} class="doubt"{% endif %}>
-<td class="tight">{{ who(cell.defense) }}</td>
-<td class="attack">{{ named(cell, adaptive) }}
-  {% if cell.observation %}<small>{{ cell.observation }}</small>{% endif %}</td>
+{{ attacked(cell, adaptive, below(cell, at=cell.observation) if cell.observation else '') }}
 {{ number(round_mark(cell.round, cell.final)) }}
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}

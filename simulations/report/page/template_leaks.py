@@ -8,9 +8,7 @@ MEMBERSHIP = """
 {{ head(['Defence', 'Attack', '#Round', 'Status', '#AUC', '#TPR at 1 % FPR', '#Records', '#Failures', '#Time', '#Card']) }}
 <tbody>
 {% for cell in cells %}{% set auc = cell.scores[('membership-auc', '')] %}
-<tr{% if cell.status | dagger %} class="doubt"{% endif %}>
-<td class="tight">{{ who(cell.defense) }}</td>
-<td class="attack">{{ named(cell, view.adaptive) }}</td>
+{{ attacked(cell, view.adaptive) }}
 {{ number(round_mark(cell.round, cell.final)) }}
 {{ status(cell.status) }}
 {{ marked(auc, two, two) }}
@@ -64,9 +62,7 @@ order.</p></header>
   '#Card']) }}
 <tbody>
 {% for cell in view.representatives %}
-<tr{% if cell.status | dagger %} class="doubt"{% endif %}>
-<td class="tight">{{ who(cell.defense) }}</td>
-<td class="attack">{{ named(cell, view.adaptive) }}</td>
+{{ attacked(cell, view.adaptive) }}
 {{ number(round_mark(cell.round, cell.final)) }}
 {{ status(cell.status) }}
 {{ recognised(cell) }}
@@ -84,21 +80,4 @@ order.</p></header>
 {% endif %}
 """
 
-RECOGNISED = """
-{# A share of images, its interval and number of images, and what a blind guess would get; with how good the oracle is. #}
-{% macro share(found, chance, oracle=none, edge=false) %}
-<td class="num{{ ' edge' if edge }}">{{ (found.mean if found else none) | percent }}
-  {% if found %}
-  <small>{{ within(found.low, found.high, percentage) }}</small>
-  <small>n = {{ found.n }}</small>
-  {% if chance is not none %}<small>chance {{ chance | percent }}</small>{% endif %}
-  {% if oracle is not none %}<small>oracle {{ oracle | percent }}</small>{% endif %}
-  {% endif %}</td>
-{% endmacro %}
-
-{% macro recognised(cell, edge=false) %}
-{{ share(cell.scores.get(('recognition', '')), cell.chance, cell.mean('oracle-accuracy'), edge) }}
-{% endmacro %}
-"""
-
-LEAKS = RECOGNISED + MEMBERSHIP + REPRESENTATIVES
+LEAKS = MEMBERSHIP + REPRESENTATIVES

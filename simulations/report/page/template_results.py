@@ -42,10 +42,8 @@ scores {{ view.scale_db['class-mean'] | decibel }} dB
     {% endif %}
     {% if line.epsilon is not none %}
     <span>ε = {{ line.epsilon | two }}{% if line.delta is not none %} at δ = {{ line.delta | plain }}{% endif %}
-      {%- if line.epsilon_with_probes is not none %}, with the audit's probes{{ ' at least' if line.probes_before is not none }}
-        {{ line.epsilon_with_probes | two }}
-        {%- if line.probes_before is not none %} (last told before the training of round {{ line.probes_before }}){% endif %}
-      {%- endif %}
+      {%- if line.epsilon_with_probes is not none %}, with the audit's probes
+        {{ line.epsilon_with_probes | two }}{% endif %}
       {%- if line.epsilon_all_cuts is not none %} at one cut,
       {{ line.epsilon_all_cuts | two }} at all cuts together{% endif %}</span>
     {% if line.neighbours %}<span>neighbours of ε: {{ line.neighbours | neighbours }}</span>{% endif %}
@@ -78,38 +76,18 @@ scores {{ view.scale_db['class-mean'] | decibel }} dB
 """
 
 SUMMARY_HEAD = """
-<thead>
 {% set more = has.labels + has.attributes + 2 * has.membership + has.epsilon + has.seconds + has.bytes %}
-<tr class="group"><td></td>
-<th class="edge" colspan="{{ 1 + has.recovered + has.picked }}">Strongest attack</th>
-<th class="edge" colspan="{{ 2 + has.protected }}">Test accuracy, %</th>
-<th class="edge" colspan="5">PSNR of that attack, dB</th>
-{% if more %}<td class="edge" colspan="{{ more }}"></td>{% endif %}</tr>
-<tr><th scope="col">Defence</th>
-<th scope="col" class="edge">attack</th>
-{% if has.recovered %}<th scope="col" class="num">recovered</th>{% endif %}
-{% if has.picked %}<th scope="col" class="num">identified</th>{% endif %}
-<th scope="col" class="num edge">clean</th>
-{% if has.protected %}<th scope="col" class="num">protected</th>{% endif %}
-<th scope="col" class="num">change</th>
-<th scope="col" class="num edge">original</th>
-<th scope="col" class="num">over null</th>
-<th scope="col" class="num">best image</th>
-<th scope="col" class="num">transf.</th>
-<th scope="col" class="num">SSIM</th>
-{% if has.labels %}<th scope="col" class="num edge">labels found</th>{% endif %}
-{% if has.attributes %}<th scope="col" class="num edge">attribute read, %</th>{% endif %}
-{% if has.membership %}
-<th scope="col" class="num">member AUC</th>
-<th scope="col" class="num">TPR at 1&nbsp;% FPR</th>
-{% endif %}
-{% if has.epsilon %}<th scope="col" class="num">ε (δ)</th>{% endif %}
-{% if has.seconds %}<th scope="col" class="num">time</th>{% endif %}
-{% if has.bytes %}<th scope="col" class="num">bytes</th>{% endif %}</tr>
-</thead>
+{{ head(['Defence', '|attack', has.recovered and '#recovered', has.picked and '#identified', '|#clean',
+  has.protected and '#protected', '#change', '|#original', '#over null', '#best image', '#transf.', '#SSIM',
+  has.labels and '|#labels found', has.attributes and '|#attribute read, %', has.membership and '#member AUC',
+  has.membership and '#TPR at 1\\u00a0% FPR', has.epsilon and '#ε (δ)', has.seconds and '#time', has.bytes and '#bytes'],
+  [('', 1), ('Strongest attack', 1 + has.recovered + has.picked), ('Test accuracy, %', 2 + has.protected),
+  ('PSNR of that attack, dB', 5), ('', more)]) }}
 """
 
-SUMMARY_ROW = """
+SUMMARY_ROWS = """
+<tbody>
+{% for line in view.lines %}{% set best = line.strongest %}
 <tr><th scope="row">{{ who(line.defense) }}
   {% if line.round is not none %}<small>after round {{ line.round }}</small>{% endif %}
   {% if line.failed_clients %}<small>{{ count(line.failed_clients, 'client failure') }}</small>{% endif %}</th>
@@ -127,8 +105,7 @@ SUMMARY_ROW = """
 {{ number((-line.drop if line.drop is not none else none) | points) }}
 {% if best %}
 {{ score(best.psnr, decibel, true) }}
-{% set null = best.best_null %}
-{{ number(best.gap | signed, null[0] ~ ' ' ~ (null[1] | decibel) if null else '') }}
+{{ over_null(best) }}
 {{ best_image(best) }}
 {{ number(best.mean('psnr', 'transformed') | decibel) }}
 {{ number(best.mean('ssim', 'original') | two) }}
@@ -145,7 +122,7 @@ SUMMARY_ROW = """
   {% if line.epsilon is not none and line.delta is not none %}<small>δ = {{ line.delta | plain }}</small>{% endif %}
   {% if line.epsilon is not none and line.neighbours %}<small>{{ line.neighbours }}</small>{% endif %}
   {% if line.epsilon_with_probes is not none %}
-  <small>probes: {{ '≥ ' if line.probes_before is not none }}{{ line.epsilon_with_probes | two }}</small>
+  <small>probes: {{ line.epsilon_with_probes | two }}</small>
   {% endif %}
   {% if line.epsilon_all_cuts is not none %}
   <small>all cuts: {{ line.epsilon_all_cuts | two }}</small>
@@ -155,6 +132,8 @@ SUMMARY_ROW = """
 {% if has.seconds %}{{ cost(line.seconds_ratio, line.seconds | seconds, line.seconds) }}{% endif %}
 {% if has.bytes %}{{ cost(line.bytes_ratio, line.bytes | size, line.bytes) }}{% endif %}
 </tr>
+{% endfor %}
+</tbody></table></div>
 """
 
 SUMMARY_MACROS = """
@@ -201,9 +180,7 @@ SUMMARY_NOTES = """
 {% if has.epsilon %}
 ε is the budget that {{ "the queries at one cut have" if has.cuts else "the messages of training, or queries, have" }} spent so far,
 at the given δ
-{%- if has.probes %}; with the probe messages that only the audit asks for, it is the number after “probes”
-{%- if view.lines | rejectattr('probes_before', 'none') | list %} (≥: training has spent more since it was last told){% endif %}
-{%- endif %}
+{%- if has.probes %}; with the probe messages that only the audit asks for, it is the number after “probes”{% endif %}
 {%- if has.cuts %}; each cut is a deployment of its own, but this run sent the same images at all of them, and what it spent of an
 image by that is the number after “all cuts”{% endif %}.
 ε is proven, the PSNR beside it is measured.
@@ -234,8 +211,7 @@ BY_SEED = """
 {% if study.seeds | length > 1 %}
 <details><summary>By seed: images recovered by the strongest attack, test accuracy as deployed, and that attack's PSNR</summary>
 {{ table('By seed', '') }}
-<thead><tr><th scope="col">Defence</th>
-{% for seed in study.seeds %}<th scope="col" class="num">seed {{ seed }}</th>{% endfor %}</tr></thead>
+{{ head(['Defence'] + null_heads(study.seeds | map('string'), '#seed ')) }}
 <tbody>
 {% for line in view.lines %}
 <tr><th scope="row">{{ who(line.defense) }}</th>
@@ -250,21 +226,17 @@ BY_SEED = """
 {% endif %}
 """
 
-SUMMARY = f"""
-{SUMMARY_MACROS}
-<section id="summary{{{{ s }}}}">
-{SUMMARY_TEXT}
-{{{{ table('Summary', 'fitted') }}}}
-{SUMMARY_HEAD}
-<tbody>
-{{% for line in view.lines %}}{{% set best = line.strongest %}}
-{SUMMARY_ROW}
-{{% endfor %}}
-</tbody></table></div>
-{SUMMARY_NOTES}
-{BY_SEED}
-</section>
-"""
+SUMMARY = (
+    SUMMARY_MACROS
+    + '<section id="summary{{ s }}">'
+    + SUMMARY_TEXT
+    + "{{ table('Summary', 'fitted') }}"
+    + SUMMARY_HEAD
+    + SUMMARY_ROWS
+    + SUMMARY_NOTES
+    + BY_SEED
+    + "</section>"
+)
 
 PLANE = """
 {% if view.planes %}
@@ -310,4 +282,4 @@ points are not validated, or of too few images.</p></header>
 </section>
 """
 
-RESULTS = HEADLINE + SUMMARY + PLANE + PICTURES + LEAKS + "".join(one.template for one in sections()) + CURVES
+RESULTS = HEADLINE + SUMMARY + PLANE + PICTURES + LEAKS + "".join(one.framed for one in sections()) + CURVES

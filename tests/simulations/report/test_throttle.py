@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulations.report.throttle import SHARE, Seldom
+from simulations.report.throttle import SHARE, Throttle
 
 
 def test_reports_of_a_running_run_take_a_small_share_of_its_time() -> None:
@@ -16,10 +16,10 @@ def test_reports_of_a_running_run_take_a_small_share_of_its_time() -> None:
         now += 0.5
         return directory
 
-    seldom = Seldom(write, lambda: now)
+    throttle = Throttle(write, lambda: now)
     for _ in range(1000):
         now += 1.0
-        seldom(Path())
+        throttle(Path())
     assert written[0] == 1.0  # after the first round there is one
     assert 0.8 * SHARE < 0.5 * len(written) / now <= SHARE
 
@@ -31,7 +31,7 @@ def test_reports_that_cost_nothing_are_written_after_every_round() -> None:
         written.append(directory)
         return directory
 
-    seldom = Seldom(write, lambda: 7.0)
+    throttle = Throttle(write, lambda: 7.0)
     for _ in range(3):
-        seldom(Path("run"))
+        throttle(Path("run"))
     assert written == [Path("run")] * 3

@@ -9,6 +9,8 @@ from simulations.report.sections.inference.template import INFERENCE
 SECTION = Section(
     name="inference",
     title="Edge-cloud inference",
+    about="A cloud trains a classifier on images of its own. Clients hold the lower half, send the features of their private "
+    "images, and the cloud answers.",
     view=edge_cloud_inference,
     template=INFERENCE,
     metrics=METRICS,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulations.report.analysis.line import Line
-from simulations.report.sections.inference.cuts import Cut, CutLine, read_cut
-from simulations.report.sections.inference.equation import NOT_SATISFIED, RULE, SATISFIED
+from simulations.report.sections.inference.cuts import Cut, read_cut
+from simulations.report.sections.inference.equation import NOT_SATISFIED, SATISFIED
 from simulations.report.sections.inference.fit_curves import MASKED, FitCurve, fit_curves
 from simulations.report.sections.inference.fit_curves import METRICS as PATH_METRICS
 from simulations.report.studies.cell import Cell
@@ -17,13 +17,8 @@ OBSERVATION = "queries"
 MASKS = {"delta masks": ("image", "server-cam", "adversary-cam", "mask", "masked")}
 """What the index of pictures calls those of delta masks, and their kinds in the order of their making."""
 SERVED = (
-    "queries",
-    "query-bytes",
-    "feature-bytes",
-    "answer-bytes",
-    "client-half-bytes",
-    "query-seconds",
-    "answer-seconds",
+    *("queries", "query-bytes", "feature-bytes", "answer-bytes", "client-half-bytes"),
+    *("query-seconds", "answer-seconds"),
 )
 METRICS = (*SERVED, "agreement", "answers-lost", "answers-gained", "offline-adversary-accuracy", *PATH_METRICS, *MASKED)
 
@@ -58,14 +53,12 @@ class EdgeCloudInference:
     Attributes:
         cut: What is answered, inferred and reconstructed there.
         conclusion: None where nobody inferred an attribute.
-        rule: When Equation 1 is satisfied.
         cells: One for each attack that reconstructs the queries under a defence.
         curves: Of fits.
     """
 
     cut: Cut
     conclusion: Conclusion | None
-    rule: str
     cells: tuple[Cell, ...]
     curves: tuple[FitCurve, ...]
 
@@ -76,7 +69,7 @@ def edge_cloud_inference(study: Study, _: Sequence[Line]) -> EdgeCloudInference 
         return None
     cut = read_cut(study, SERVED)
     cells = (cell for cell in study.cells if cell.observation == OBSERVATION and cell.psnr is not None)
-    return EdgeCloudInference(cut, conclusion(cut), RULE, tuple(cells), fit_curves(study))
+    return EdgeCloudInference(cut, conclusion(cut), tuple(cells), fit_curves(study))
 
 
 def conclusion(cut: Cut) -> Conclusion | None:
@@ -88,7 +81,7 @@ def conclusion(cut: Cut) -> Conclusion | None:
     groups: dict[str, list[str]] = {SATISFIED: [], NOT_SATISFIED: []}
     rest: list[str] = []
     for line in satisfied:
-        groups.get(_with_retrained(line), rest).append(line.defense)
+        groups.get(line.retrained.equation if line.retrained else "", rest).append(line.defense)
     retrained = [line.retrained for line in found if line.retrained]
     return Conclusion(
         cases=len(found),
@@ -99,7 +92,3 @@ def conclusion(cut: Cut) -> Conclusion | None:
         retrained=len(retrained),
         reads=sum(one.beats_null for one in retrained),
     )
-
-
-def _with_retrained(line: CutLine) -> str:
-    return line.retrained.equation if line.retrained else ""

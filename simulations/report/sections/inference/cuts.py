@@ -91,8 +91,8 @@ class CutLine:
             return ""
         if not self.retrained.learned:
             return "learned nothing"
-        pair = [one.change.after.mean if one and one.change.after else None for one in (self.retrained, self.static)]
-        retrained, static = pair
+        both = (self.retrained, self.static)
+        retrained, static = (one.change.after.mean if one and one.change.after else None for one in both)
         return "no better than static" if retrained is not None and static is not None and retrained <= static else ""
 
     @property
@@ -113,11 +113,10 @@ class Cut:
     @property
     def bar(self) -> tuple[int, float, float | None] | None:
         """(images, most frequent value, least accuracy before protection with which Equation 1 can be satisfied)."""
-        for line in self.lines:
-            for one in (line.static, line.retrained):
-                after = one.change.after if one else None
-                if one is not None and after is not None and after.n and one.null is not None:
-                    return images_of(after), one.null, least_before(images_of(after), one.null)
+        for one in (one for line in self.lines for one in (line.static, line.retrained) if one):
+            if one.change.after and one.change.after.n and one.null is not None:
+                images = images_of(one.change.after)
+                return images, one.null, least_before(images, one.null)
         return None
 
     @property
@@ -127,12 +126,7 @@ class Cut:
 
 
 def read_cut(study: Study, metrics: Sequence[str]) -> Cut:
-    """What a study says of its cut.
-
-    Args:
-        study: The study.
-        metrics: Numbers of the service that are shown.
-    """
+    """What a study says of its cut; ``metrics`` are the numbers of the service that are shown."""
     return _Reader(study, metrics).cut()
 
 
@@ -177,11 +171,11 @@ class _Reader:
         # The best before may be another than the best after: a defence has to be judged by what could be read, not by who reads on.
         change = Change(max(plain, key=lambda score: score.mean or 0.0, default=None), _read(best))
         judged = server, difference(change.before, change.after)
-        told = "" if defense == "" else equation(*judged) if best.status == "ok" else OPEN
+        word = "" if defense == "" else equation(*judged) if best.status == "ok" else OPEN
         null = max(best.null_scores.get(ACCURACY, {}).values(), default=None)
         held, often = best.mean("holdout_accuracy"), best.mean("holdout_majority")
         learned = held is None or often is None or held > often
-        return Adversary(best.attack, change, null, best.status, told, learned)
+        return Adversary(best.attack, change, null, best.status, word, learned)
 
     def _reconstruction(self, defense: str) -> Cell | None:
         found = [c for c in self.cells if c.defense == defense and c.psnr is not None and c.psnr.mean is not None]

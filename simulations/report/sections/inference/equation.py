@@ -48,7 +48,7 @@ class Difference:
 
     @property
     def most(self) -> float:
-        """The largest."""
+        """The largest absolute difference in the interval."""
         return max(abs(self.low), abs(self.high))
 
 
@@ -57,8 +57,7 @@ def difference(before: Score | None, after: Score | None) -> Difference | None:
 
         low = d - sqrt((b - b_low)^2 + (a_high - a)^2),    high = d + sqrt((b_high - b)^2 + (a - a_low)^2)
 
-    It takes the two as independent. They are of the same images, and agree more than independent ones would: the interval is wider
-    than it need be.
+    It takes the two as independent; being of the same images they agree more, so that the interval is wider than it need be.
 
     Source: Newcombe, "Interval estimation for the difference between independent proportions", 1998.
     """
@@ -82,10 +81,10 @@ def paired(before: Score | None, after: Score | None, lost: Score | None, gained
     not known; then it is the wider interval of ``difference``.
 
     Args:
-        before: Share of images that are answered rightly before.
+        before: Share of right answers before.
         after: Likewise after.
-        lost: Share of images that were answered rightly and are no longer.
-        gained: Share of images that were answered wrongly and now are rightly.
+        lost: Share of images that were answered rightly before and are not after.
+        gained: The reverse.
 
     Source: Newcombe, "Improved confidence intervals for the difference between binomial proportions based on paired data", 1998.
     """
@@ -123,11 +122,8 @@ def folded(score: Score) -> Score:
 def least_before(images: int, null: float) -> float | None:
     """The least accuracy of an adversary before protection with which Equation 1 can be satisfied; None where none can.
 
-    It is the one whose loss is at least ``LEAST_DROP`` with its whole interval if it reads no more than the null after it.
-
-    Args:
-        images: Whose attribute is guessed.
-        null: Accuracy of always answering the most frequent value.
+    It is the one whose loss is at least ``LEAST_DROP`` with its whole interval if it reads no more after it than the null, the
+    accuracy of always answering the most frequent value.
     """
     from attacks.scoring.roc import binomial_interval
 
@@ -140,12 +136,7 @@ def least_before(images: int, null: float) -> float | None:
 
 
 def equation(server: Difference | None, adversary: Difference | None) -> str:
-    """One of ``SATISFIED``, ``NOT_SATISFIED`` and ``OPEN``; see ``RULE``.
-
-    Args:
-        server: What the server half lost.
-        adversary: What the adversary lost.
-    """
+    """``SATISFIED``, ``NOT_SATISFIED`` or ``OPEN``, by what the server half and the adversary lost; see ``RULE``."""
     if server is None or adversary is None:
         return OPEN
     if adversary.low >= LEAST_DROP and server.most <= min(MARGIN, MOST_OF_DROP * adversary.low):

@@ -23,6 +23,8 @@ MASKED = ("masked-share", "masked-server-accuracy", "masked-adversary-accuracy")
 """Of what a delta autoencoder learns to imitate, on the same images."""
 LOOKS = {SERVER: Look("server", "var(--d0)", "circle"), ADVERSARY: Look("adversary", "var(--d1)", "square")}
 WIDTH = 350.0
+Metrics = dict[str, dict[int | None, Score]]
+"""Metric -> position on the axis (None: without protection) -> score."""
 DOUBLING = "components"
 """The axis that is drawn by its logarithm, as in the paper's Figure 6."""
 
@@ -34,8 +36,8 @@ class FitCurve:
     Attributes:
         defense: Pipeline text.
         unprotected: "server" and "adversary" -> accuracy on unprotected features of the same images, in words.
-        masked: "share", "server" and "adversary" -> share of an image that is masked and accuracies on the masked images of the
-            same, in words; empty where nothing is masked.
+        masked: "share", "server" and "adversary" -> share of an image that is masked and accuracies on these masked images, in
+            words; empty where nothing is masked.
         drawing: The chart.
     """
 
@@ -67,13 +69,7 @@ def fit_curves(study: Study) -> tuple[FitCurve, ...]:
     return tuple(_curve(defense, merged[defense], axes[defense], domain, _masked(study, defense)) for defense in order)
 
 
-def _curve(
-    defense: str,
-    metrics: dict[str, dict[int | None, Score]],
-    axis: str,
-    domain: tuple[float, float],
-    masked: dict[str, str],
-) -> FitCurve:
+def _curve(defense: str, metrics: Metrics, axis: str, domain: tuple[float, float], masked: dict[str, str]) -> FitCurve:
     doubling = axis == DOUBLING
     series: dict[str, Sequence[Point]] = {}
     for metric in METRICS:

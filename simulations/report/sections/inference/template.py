@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from simulations.report.sections.inference.equation import RULE
+
 MACROS = """
 {# An accuracy before and after protection, with the interval of the latter; where nothing is protected, the one there is. #}
 {% macro change(of, defense, edge=false) %}
@@ -24,57 +26,46 @@ MACROS = """
 """
 
 CONCLUSION = """
-{% with told = view.sections.inference.conclusion %}
+{% with all = shown.conclusion %}{% if all %}
 <p class="verdict-line"><b>
-{%- if told.satisfied %}
-Equation 1 is satisfied in {{ told.satisfied }} of {{ count(told.cases, 'case') }} against the static adversary, which has never
-seen a protected feature{% if told.retrained %};
-{% if told.survive | length == told.satisfied %} {{ 'it survives' if told.satisfied == 1 else 'all survive' }} the retrained one.
-{% elif told.survive %} {{ told.survive | length }} of these {{ 'survives' if told.survive | length == 1 else 'survive' }} the
+{%- if all.satisfied %}
+Equation 1 is satisfied in {{ all.satisfied }} of {{ count(all.cases, 'case') }} against the static adversary, which has never
+seen a protected feature{% if all.retrained %};
+{% if all.survive | length == all.satisfied %} {{ 'it survives' if all.satisfied == 1 else 'all survive' }} the retrained one.
+{% elif all.survive %} {{ all.survive | length }} of these {{ 'survives' if all.survive | length == 1 else 'survive' }} the
 retrained one.
-{% else %} none of {{ 'these is shown to survive' if told.satisfied > 1 else 'it is shown to survive' }} the retrained one.
+{% else %} none of {{ 'these is shown to survive' if all.satisfied > 1 else 'it is shown to survive' }} the retrained one.
 {% endif %}{% else %}.{% endif %}
 {% else %}
-Equation 1 is satisfied in none of {{ count(told.cases, 'case') }}, not even against the static adversary, which has never seen a
+Equation 1 is satisfied in none of {{ count(all.cases, 'case') }}, not even against the static adversary, which has never seen a
 protected feature.
 {% endif %}</b>
-{% if told.retrained %}
-An adversary that is retrained on protected features reads the attribute better than its most frequent value in {{ told.reads }} of
-{{ count(told.retrained, 'case') }}.
+{% if all.retrained %}
+An adversary that is retrained on protected features reads the attribute better than its most frequent value in {{ all.reads }} of
+{{ count(all.retrained, 'case') }}.
 {% else %}
 Nobody retrained an adversary on protected features, as a server that knows of the defence would: no conclusion here is tested
 against that.
 {% endif %}
-{% if told.survive %} Survives: {{ cases(told.survive) }}.{% endif %}
-{% if told.fall %} Falls: {{ cases(told.fall) }}.{% endif %}
-{% if told.open and told.retrained %} Cannot be told: {{ cases(told.open) }}.{% endif %}
+{% if all.survive %} Survives: {{ cases(all.survive) }}.{% endif %}
+{% if all.fall %} Falls: {{ cases(all.fall) }}.{% endif %}
+{% if all.open and all.retrained %} Cannot be told: {{ cases(all.open) }}.{% endif %}
  <span class="soft">A case is a defence.</span></p>
-<p class="soft small after">{{ view.sections.inference.rule }}</p>
-{% endwith %}
 """
 
+EXPLAINED = f"""<p class="soft small after">{RULE}</p>{{% endif %}}{{% endwith %}}"""
+
 ANSWERS = """
+{% set cut = shown.cut %}
+<h3>{{ 'Cut at ' ~ cut.name if cut.name else 'Answers' }}</h3>
 {{ table('Answers', '') }}
-<thead>
 {% if cut.infers %}
-<tr class="group"><td></td>
-<th class="edge" colspan="2">Server half</th>
-<th class="edge" colspan="3">Sensitive attribute, accuracy, %</th>
-<th class="edge" colspan="2">Equation 1</th>
-<th class="edge" colspan="2">What travels</th></tr>
+{{ head(['Defence', '|#accuracy as deployed, %', '#answers unchanged, %', '|#static adversary', '#retrained adversary',
+  '#most frequent value', '|static', 'retrained', '|#bytes of a query', '#plain features over it'],
+  [('', 1), ('Server half', 2), ('Sensitive attribute, accuracy, %', 3), ('Equation 1', 2), ('What travels', 2)]) }}
+{% else %}
+{{ head(['Defence', '|#accuracy as deployed, %', '#answers unchanged, %', '|#bytes of a query', '#plain features over it']) }}
 {% endif %}
-<tr><th scope="col">Defence</th>
-<th scope="col" class="num edge">accuracy as deployed, %</th>
-<th scope="col" class="num">answers unchanged, %</th>
-{% if cut.infers %}
-<th scope="col" class="num edge">static adversary</th>
-<th scope="col" class="num">retrained adversary</th>
-<th scope="col" class="num">most frequent value</th>
-<th scope="col" class="edge">static</th>
-<th scope="col">retrained</th>
-{% endif %}
-<th scope="col" class="num edge">bytes of a query</th>
-<th scope="col" class="num">plain features over it</th></tr></thead>
 <tbody>
 {% for one in cut.lines %}
 <tr><th scope="row">{{ who(one.defense) }}</th>
@@ -95,17 +86,23 @@ ANSWERS = """
 </tr>
 {% endfor %}
 </tbody></table></div>
+{% if cut.offline %}
+<p class="soft small after">The adversary that masks are made against (offline) reads {{ percent(cut.offline.mean) }} of
+held-out images of the server's own.</p>
+{% endif %}
+{% if cut.bar %}{% set images, null, least = cut.bar %}
+<p class="soft small after">Of {{ images }} images {{ percent(null) }} have the most frequent value.
+{% if least is none %}With so few, Equation 1 cannot be satisfied, whatever an adversary reads.
+{% else %}With so many, Equation 1 can be satisfied only where the adversary reads at least {{ percent(least) }} before
+protection:
+a smaller drop, to the most frequent value, is not 10 points with its whole interval.{% endif %}</p>
+{% endif %}
 """
 
 RECONSTRUCTIONS = """
+{% if cut.lines | selectattr('after') | list %}
 {{ table('Reconstructions', 'after') }}
-<thead><tr><th scope="col">Defence</th>
-<th scope="col">Best reconstruction</th>
-<th scope="col" class="num edge">PSNR, dB</th>
-<th scope="col" class="num">best null</th>
-<th scope="col" class="num edge">MS-SSIM</th>
-<th scope="col" class="num">above 0.35, %</th>
-<th scope="col" class="num edge">identified</th></tr></thead>
+{{ head(['Defence', 'Best reconstruction', '|#PSNR, dB', '#best null', '|#MS-SSIM', '#above 0.35, %', '|#identified']) }}
 <tbody>
 {% for one in cut.lines if one.after %}{% set cell, before = one.after, one.before %}
 {% set was = before if one.defense else none %}{% set null = cell.best_null %}
@@ -129,27 +126,7 @@ RECONSTRUCTIONS = """
 </tr>
 {% endfor %}
 </tbody></table></div>
-"""
-
-CUTS = f"""
-{{% with cut = view.sections.inference.cut %}}
-<h3>{{{{ 'Cut at ' ~ cut.name if cut.name else 'Answers' }}}}</h3>
-{ANSWERS}
-{{% if cut.offline %}}
-<p class="soft small after">The adversary that masks are made against (offline) reads {{{{ percent(cut.offline.mean) }}}} of
-held-out images of the server's own.</p>
-{{% endif %}}
-{{% if cut.bar %}}{{% set images, null, least = cut.bar %}}
-<p class="soft small after">Of {{{{ images }}}} images {{{{ percent(null) }}}} have the most frequent value.
-{{% if least is none %}}With so few, Equation 1 cannot be satisfied, whatever an adversary reads.
-{{% else %}}With so many, Equation 1 can be satisfied only where the adversary reads at least {{{{ percent(least) }}}} before
-protection:
-a smaller drop, to the most frequent value, is not 10 points with its whole interval.{{% endif %}}</p>
-{{% endif %}}
-{{% if cut.lines | selectattr('after') | list %}}
-{RECONSTRUCTIONS}
-{{% endif %}}
-{{% endwith %}}
+{% endif %}
 <p class="soft small after">“a → b” is before and after protection, small print the 95&nbsp;% interval of b. Each client asks
 about all of its test images, once. An answer is unchanged where its most likely class is the one that the whole model sees in the
 clean image. The static adversary learned from unprotected features, as in the paper; the retrained one from features that the
@@ -161,12 +138,13 @@ images have fewer scales than its five, and what a guess reaches that looks at n
 """
 
 CURVES = """
+{% if shown.curves %}
 <h3>While a defence learns</h3>
 <p class="soft small">Accuracy of the server half and of the static adversary on images of the server's own from which neither the
 defence nor the adversary learned, nor the model unless it came from a file. The last point is the defence that is deployed. Bars
 are 95&nbsp;% intervals.</p>
 <div class="panels">
-{% for one in view.sections.inference.curves %}
+{% for one in shown.curves %}
 <figure class="panel"><figcaption>{{ who(one.defense) }}<small class="soft"> unprotected:
 {% for name, value in one.unprotected.items() %}{{ name }} {{ value }}{{ ', ' if not loop.last }}{% endfor %}
 {%- if one.masked %}; masks cover {{ one.masked.share }} of an image, and on the masked images themselves the server half reads
@@ -176,28 +154,27 @@ that is fitted to them{% endif %}</small></figcaption>
 {{ one.drawing }}</figure>
 {% endfor %}
 </div>
+{% endif %}
 """
 
 MASKS = """
+{% if view.own_pictures.inference %}
 <h3>What is masked</h3>
 <p class="soft small">Images of the server's own; where the server half finds its class and where the adversary finds the attribute
 (red is most), the mask, and what is left of the image. The autoencoder learns to answer as if every image had been masked.</p>
 {% for defense, strips in view.own_pictures.inference.items() %}
 <details{{ ' open' if loop.first }}><summary>{{ who(defense) }}</summary>{{ tiles(strips) }}</details>
 {% endfor %}
+{% endif %}
 """
 
 COSTS = """
 <h3>What the service costs</h3>
 {{ table('What the service costs', '') }}
-<thead><tr><th scope="col">Defence</th>
-<th scope="col" class="num edge">queries</th>
-<th scope="col" class="num">bytes of an answer</th>
-<th scope="col" class="num edge">bytes of the client half</th>
-<th scope="col" class="num">seconds of a client</th>
-<th scope="col" class="num">seconds of the server</th></tr></thead>
+{{ head(['Defence', '|#queries', '#bytes of an answer', '|#bytes of the client half', '#seconds of a client',
+  '#seconds of the server']) }}
 <tbody>
-{% for one in view.sections.inference.cut.lines %}
+{% for one in cut.lines %}
 <tr><th scope="row">{{ who(one.defense) }}</th>
 {{ number(one.numbers.get('queries') | plain, '', true) }}
 {{ number(one.numbers.get('answer-bytes') | size, value=one.numbers.get('answer-bytes')) }}
@@ -212,24 +189,16 @@ those of all queries of a client, mean over clients, and of all queries at the s
 """
 
 ATTACKS = """
+{% if shown.cells %}
 <h3>What comes back out of the queries</h3>
 {{ table('What comes back out of the queries', 'tall') }}
-<thead><tr><th scope="col">Defence</th>
-<th scope="col">Attack</th>
-<th scope="col">Status</th>
-<th scope="col" class="num edge">PSNR, dB</th>
-<th scope="col" class="num">over null</th>
-<th scope="col" class="num">SSIM</th>
-<th scope="col" class="num">MS-SSIM</th>
-<th scope="col" class="num edge">identified</th></tr></thead>
+{{ head(['Defence', 'Attack', 'Status', '|#PSNR, dB', '#over null', '#SSIM', '#MS-SSIM', '|#identified']) }}
 <tbody>
-{% for cell in view.sections.inference.cells %}{% set null = cell.best_null %}
-<tr{% if cell.status | dagger %} class="doubt"{% endif %}>
-<td class="tight">{{ who(cell.defense) }}</td>
-<td class="attack">{{ named(cell, view.adaptive) }}</td>
+{% for cell in shown.cells %}
+{{ attacked(cell, view.adaptive) }}
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}
-{{ number(cell.gap | signed, null[0] ~ ' ' ~ (null[1] | decibel) if null else '') }}
+{{ over_null(cell) }}
 {{ score(cell.scores.get(('ssim', 'original')), two) }}
 {{ score(cell.scores.get(('ms-ssim', 'original')), two) }}
 {{ picked_out(cell, true) }}
@@ -238,28 +207,7 @@ ATTACKS = """
 </tbody></table></div>
 <p class="soft small after">Every score is against the original. The server knows the client half, which it trained itself, the
 defences, and what they have learned; it sees each query once.</p>
+{% endif %}
 """
 
-INFERENCE = f"""
-{{% if view.sections.inference %}}
-{MACROS}
-<section id="inference{{{{ s }}}}">
-<header><h2>Edge-cloud inference</h2><p>A cloud trains a classifier on images of its own. Clients hold the lower half, send the
-features of their private images, and the cloud answers.</p></header>
-{{% if view.sections.inference.conclusion %}}
-{CONCLUSION}
-{{% endif %}}
-{CUTS}
-{{% if view.sections.inference.curves %}}
-{CURVES}
-{{% endif %}}
-{{% if view.own_pictures.inference %}}
-{MASKS}
-{{% endif %}}
-{{% if view.sections.inference.cells %}}
-{ATTACKS}
-{{% endif %}}
-{COSTS}
-</section>
-{{% endif %}}
-"""
+INFERENCE = MACROS + CONCLUSION + EXPLAINED + ANSWERS + RECONSTRUCTIONS + CURVES + MASKS + ATTACKS + COSTS

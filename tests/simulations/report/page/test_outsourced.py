@@ -9,7 +9,7 @@ import pytest
 
 from simulations.report import Row, validate, write_report
 from simulations.report.analysis.summary import summarise
-from simulations.report.sections.outsourced.analysis import Read, outsourced_training
+from simulations.report.sections.outsourced import Read, outsourced_training
 from simulations.report.studies.study import Study, split
 from tests.simulations.report.report_run import CONFIG, NULLS, Page, demo_rows, row, write_run
 

@@ -1,4 +1,4 @@
-"""What an active server read of answers to models of its own making, and how many clients refused these."""
+"""The report's section on an active server: in red, and apart from all that is said of the honest-but-curious one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from simulations.report.analysis.line import Line
 from simulations.report.page.tables import Cards, cards
+from simulations.report.section import Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import exact
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
+from strategies.federated.observations import ACTIVE
 
 REFUSED = "model-refused"
 """Share of the clients that refused an attack's model."""
@@ -21,7 +23,7 @@ class Read:
     """One attack on one defence in one round.
 
     Attributes:
-        cell: Its scores; of an attack that nobody answered a cell without any.
+        cell: Its scores; of an attack that no client answered a cell without any.
         refused: (k, n): k of n clients refused its model, over all seeds; None where the rows do not say.
         why: Why it has no score, or "".
     """
@@ -33,12 +35,7 @@ class Read:
 
 @dataclass(frozen=True)
 class ActiveServer:
-    """The section.
-
-    Attributes:
-        reads: One for each attack under a defence in a round.
-        cards: The threat cards.
-    """
+    """One entry for each attack under a defence in a round, and the threat cards of all."""
 
     reads: tuple[Read, ...]
     cards: Cards
@@ -51,7 +48,7 @@ def active_server(study: Study, _: Sequence[Line]) -> ActiveServer | None:
         groups.setdefault((cell.defense, cell.attack, cell.round), []).append(cell)
     if not groups:
         return None
-    # Whoever was refused by all has a cell of that alone; it is shown where there is no better one.
+    # An attack that all clients refused has a cell of that alone; it is shown where there is no better one.
     shown = {key: max(cells, key=lambda one: (one.has_result, len(one.scores))) for key, cells in groups.items()}
     reads = tuple(Read(cell, _refused(study.active, key), _why(study.active, key)) for key, cell in shown.items())
     return ActiveServer(reads, cards([one.cell for one in reads]))
@@ -70,3 +67,39 @@ def _refused(rows: Sequence[Row], key: tuple[str, str, int]) -> tuple[int, int] 
 
 def _why(rows: Sequence[Row], key: tuple[str, str, int]) -> str:
     return "; ".join(dict.fromkeys(row.message for row in _of(rows, key, "attack") if row.message))
+
+
+ABOUT = """This server sent clients models of its own making in place of the agreed one, and read the answers.
+It is another adversary than the honest-but-curious one of the rest of this page: nothing here counts in the headline, in the
+summary or in a conclusion, and a client that checks what it is sent need not answer."""
+
+TEMPLATE = """
+<div class="banner alarm"><b>Not honest but curious.</b> Each row needs a server that deviates from the protocol.</div>
+{{ table('Active server', 'tall after') }}
+{{ head(['Defence', 'Attack', 'Status', '#Refused by', '#PSNR, dB', '#over null', '#SSIM', '#identified', '#n', '#Failures',
+  '#Threat class', '#Card']) }}
+<tbody>
+{% for one in shown.reads %}{% set cell = one.cell %}
+<tr{% if cell.status | dagger %} class="doubt"{% endif %}>
+<td class="tight">{{ who(cell.defense) }}</td>
+<td class="attack"><code class="status bad">{{ cell.attack | breakable }}</code>{{ below(cell, one.why) }}</td>
+{% if cell.has_result or one.why %}{{ status(cell.status) }}{% else %}<td class="status">no answer</td>{% endif %}
+{{ number(one.refused[0] ~ ' of ' ~ one.refused[1] if one.refused else nothing) }}
+{{ image_scores(cell) }}
+{{ number(cell.fact('threat_class') or nothing) }}
+{{ number(shown.cards.numbers.get(cell.card, nothing)) }}
+</tr>
+{% endfor %}
+</tbody></table></div>
+{% if view.own_grids.active %}{{ gallery(view.own_grids.active) }}{% endif %}
+{{ own_cards(shown.cards, 'the active server', true) }}
+"""
+
+SECTION = Section(
+    name="active",
+    title="Active server",
+    about=ABOUT,
+    view=active_server,
+    template=TEMPLATE,
+    own_pictures={ACTIVE.title: ()},
+)

@@ -1,4 +1,4 @@
-"""What attacks read of sums over clients, as a function of how many clients there are behind a sum."""
+"""The report's section on sums of clients' updates: what attacks read of them, by the number of clients behind a sum."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ from dataclasses import dataclass
 
 from simulations.report.analysis.line import Line
 from simulations.report.page.tables import Cards, cards
+from simulations.report.section import Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.study import Study
 from strategies.federated.aggregates import WITHHELD
+from strategies.federated.observations import AGGREGATE
 
 
 @dataclass(frozen=True)
 class Read:
-    """One attack on sums of so many clients.
-
-    Attributes:
-        clients: Behind each sum; 1 for plain probes.
-        cell: The scores.
-        why: Why guesses failed, or "".
-    """
+    """One attack on sums of so many clients (1 for plain probes), and why guesses failed, or ""."""
 
     clients: int
     cell: Cell
@@ -64,3 +60,41 @@ def _reasons(study: Study, cell: Cell) -> list[str]:
         and row.card.clients == cell.card.clients
     )
     return list(dict.fromkeys(why for row in same for why in (row.message, *row.card.attack_failures) if why))
+
+
+ABOUT = """What the same attacks read where the server sees only the sum of n clients' one-step probes, as
+secure aggregation leaves it (assumed, not run: the simulated server holds the single updates and hides them from these attacks).
+With n = 1 the sum is the plain probe. Nothing here counts in the headline, in the summary or in a conclusion."""
+
+TEMPLATE = """
+{% if shown.reads %}
+{{ table('Sums of clients', 'tall after') }}
+{{ head(['Defence', 'Attack', 'Status', '#Clients', '#PSNR, dB', '#over null', '#SSIM', '#identified', '#n', '#Failures',
+  '#Card']) }}
+<tbody>
+{% for one in shown.reads %}
+{{ attacked(one.cell, view.adaptive, below(one.cell, one.why)) }}
+{{ status(one.cell.status) }}
+{{ number(one.clients) }}
+{{ image_scores(one.cell) }}
+{{ number(shown.cards.numbers.get(one.cell.card, nothing)) }}
+</tr>
+{% endfor %}
+</tbody></table></div>
+<p class="soft small after">Each client scores the guesses against its own images, matched by assignment: a guess counts for at most
+one image of each client, and with n clients each image chooses among n times as many guesses. Candidates are 100 for each guess
+where a client has so many images; else the chance of a blind guess, given under “identified”, is higher.</p>
+{% endif %}
+{% for why in shown.withheld %}<p class="soft small after">{{ why }}</p>{% endfor %}
+{% if shown.reads %}{{ own_cards(shown.cards, 'the sums') }}{% endif %}
+"""
+
+SECTION = Section(
+    name="aggregates",
+    title="Sums of clients",
+    about=ABOUT,
+    view=aggregates,
+    template=TEMPLATE,
+    metrics=(WITHHELD,),
+    own_pictures={AGGREGATE.title: ()},
+)

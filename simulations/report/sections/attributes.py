@@ -1,0 +1,102 @@
+"""The report's section on a sensitive attribute that was guessed from training or its evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attacks.metrics.metric import ATTRIBUTES
+from simulations.report.analysis.line import Line
+from simulations.report.section import Section
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.score import Score
+from simulations.report.studies.study import Study
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """What one adversary read of a sensitive attribute.
+
+    Attributes:
+        cell: The attack.
+        null: Accuracy of always answering the same value, whichever is right most often.
+    """
+
+    cell: Cell
+    null: float | None
+
+    @property
+    def kind(self) -> str:
+        """What it learned from: "retrained" on protected messages, or "static"."""
+        return "retrained" if self.cell.knows_defenses else "static"
+
+    @property
+    def accuracy(self) -> Score:
+        """Share of guesses that are right, with its exact interval."""
+        return self.cell.scores[ATTRIBUTES.decides]
+
+    @property
+    def reads(self) -> bool:
+        """Whether it reads more than the most frequent value, with its whole interval."""
+        return self.null is not None and self.accuracy.low is not None and self.accuracy.low > self.null
+
+
+@dataclass(frozen=True)
+class SensitiveAttribute:
+    """The section.
+
+    Attributes:
+        found: One for each adversary under a defence in a round.
+        retrained: How many of those under a defence were retrained.
+        reading: How many of these read more than the most frequent value.
+    """
+
+    found: tuple[Inferred, ...]
+    retrained: int
+    reading: int
+
+
+def inferred_attributes(study: Study, _: Sequence[Line]) -> SensitiveAttribute | None:
+    """The section; None where no attack guessed an attribute. What is guessed at the cuts of a model is shown there."""
+    found = tuple(
+        Inferred(cell, max(cell.null_scores.get(ATTRIBUTES.decides, {}).values(), default=None))
+        for cell in study.cells
+        if ATTRIBUTES.decides in cell.scores and not study.cut
+    )
+    if not found:
+        return None
+    under = [one for one in found if one.cell.defense and one.kind == "retrained" and one.cell.status == "ok"]
+    return SensitiveAttribute(found, len(under), sum(one.reads for one in under))
+
+
+ABOUT = """Guesses of an attribute that the task does not ask for, made from what the clients sent
+anyway or from one-step probes, and scored by its owners. The bar is to answer always with the value that is right
+most often. A static adversary learned without the defences; a retrained one as clients with these defences send, and is
+what a defence has to be judged by.
+{%- if shown.retrained %} Under a defence the retrained one reads more than the most frequent value, with its whole interval, in
+{{ shown.reading }} of {{ count(shown.retrained, 'case') }}.{% endif %}"""
+
+TEMPLATE = """
+{{ table('Sensitive attribute', 'tall') }}
+{{ head(['Defence', 'Attack', 'Learned', 'Status', '#Accuracy, %', '#Most frequent, %', '#n', '#On its own held-out, %',
+  '#Failures', '#Card']) }}
+<tbody>
+{% for one in shown.found %}{% set cell = one.cell %}
+{% set often = cell.mean('holdout_majority') %}
+{{ attacked(cell, view.adaptive, below(cell, at=round_name(cell.round, cell.final) ~ ', ' ~ cell.observation)) }}
+<td>{{ one.kind }}</td>
+{{ status(cell.status) }}
+{{ score(one.accuracy, percentage) }}
+{{ number(one.null | percentage) }}
+{{ number(one.accuracy.n) }}
+{{ number(cell.mean('holdout_accuracy') | percentage, 'most frequent ' ~ (often | percentage) if often is not none else '') }}
+{{ number(one.accuracy.failures) }}
+{{ number(view.cards.numbers.get(cell.card, nothing)) }}
+</tr>
+{% endfor %}
+</tbody></table></div>
+<p class="soft small after">Small print is the exact 95&nbsp;% interval. † marks an adversary that reads no more than the most
+frequent value where nothing is protected, or too few guesses for a verdict.</p>
+"""
+
+SECTION = Section("attributes", "Sensitive attribute", ABOUT, inferred_attributes, TEMPLATE)

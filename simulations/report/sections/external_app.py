@@ -1,0 +1,224 @@
+"""The report's sections on an external Flower app: one that was recorded, and one whose clients answer probes and score guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulations.report.analysis.line import Line
+from simulations.report.section import Section
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.study import Study
+from simulations.run_folder.rows import Row
+from strategies.external_app.assumptions import AS_ASSUMED, ASSUMED, DIFFERENCE
+
+RECORDED = "recorded-updates"
+"""Metric of the row of each recorded round, whose further columns are read here."""
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What was recorded of one round.
+
+    Attributes:
+        round: Server round.
+        attacked: Replies that were attacked.
+        examples: The least and the most examples behind one.
+        local_steps: The fewest and the most local steps of one.
+        unusable: Clients that sent nothing that could be attacked, and why.
+    """
+
+    round: int
+    attacked: int
+    examples: tuple[int, int]
+    local_steps: tuple[int, int]
+    unusable: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recorded app.
+
+    Attributes:
+        rounds: In order.
+        verdict: One sentence, and never one about what was not measured.
+        assumed: What could not be known.
+        clients: (number, node id) of every client that was attacked.
+        scored: Whether the true images were given, so that guesses have scores.
+    """
+
+    rounds: tuple[Replies, ...]
+    verdict: str
+    assumed: tuple[str, ...]
+    clients: tuple[tuple[str, str], ...]
+    scored: bool = True
+
+    @property
+    def first(self) -> str:
+        """What must be known before anything else: that no number of the page is a score."""
+        return "" if self.scored else self.verdict
+
+
+@dataclass(frozen=True)
+class App:
+    """An audited app.
+
+    Attributes:
+        assumed: What could not be known.
+        differences: (round, client, distance of its reply from one step on its examples as a share of the step's length, whether
+            no more than rounding lies between), where rounds are single steps.
+    """
+
+    assumed: tuple[str, ...]
+    differences: tuple[tuple[int, int, float, bool], ...]
+
+
+def recording(study: Study, _: Sequence[Line]) -> Recording | None:
+    """The section on a recording; None for other studies."""
+    rows = _of(study, RECORDED)
+    if not rows:
+        return None
+    scored = any(row.extra.get("scored") is True for row in rows)
+    numbers = (row.extra.get("clients") for row in rows)
+    clients = {str(key): str(node) for of in numbers if isinstance(of, dict) for key, node in of.items()}
+    return Recording(
+        tuple(_replies(row) for row in rows),
+        _verdict(study, scored=scored),
+        _assumed(rows),
+        tuple(sorted(clients.items(), key=lambda item: (len(item[0]), item[0]))),
+        scored,
+    )
+
+
+def audited_app(study: Study, _: Sequence[Line]) -> App | None:
+    """The section on an audited app; None for other studies."""
+    rows = _of(study, ASSUMED)
+    apart = (
+        (row.round, row.client, row.value, row.value <= AS_ASSUMED)
+        for row in _of(study, DIFFERENCE)
+        if row.value is not None and row.client is not None
+    )
+    return App(_assumed(rows), tuple(sorted(apart, key=lambda one: one[:2]))) if rows else None
+
+
+def _of(study: Study, metric: str) -> list[Row]:
+    return sorted((row for row in study.rows if row.metric == metric), key=lambda row: row.round)
+
+
+def _assumed(rows: Iterable[Row]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(text) for row in rows for text in _list(row, "assumed")))
+
+
+def _list(row: Row, key: str) -> list[Any]:
+    found = row.extra.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _replies(row: Row) -> Replies:
+    unusable = tuple(map(str, _list(row, "unusable")))
+    return Replies(row.round, row.n, _ends(row, "examples"), _ends(row, "local_steps"), unusable)
+
+
+def _ends(row: Row, key: str) -> tuple[int, int]:
+    numbers = [int(one) for one in _list(row, key) if isinstance(one, int | float)]
+    return (min(numbers), max(numbers)) if numbers else (0, 0)
+
+
+def _verdict(study: Study, *, scored: bool) -> str:
+    if not scored:
+        return (
+            "Nothing could be scored: the true images were not given (--originals). Only the people who hold the data can tell "
+            "whether the guesses show it."
+        )
+    of_images = [cell for cell in study.cells if cell.psnr]
+    recovered = [cell for cell in of_images if cell.leaks and cell.picks]
+    if validated := [cell for cell in recovered if cell.status == "ok"]:
+        return f"Validated: {_named(validated)} recovered images from these updates."
+    if any(cell.too_few for cell in of_images):
+        return "Under-powered: too few images for a verdict."
+    if recovered:
+        return (
+            f"{_named(recovered)} recovered images from these updates. There is no undefended recording beside them, so nothing "
+            "says how much the defence took away."
+        )
+    reasons = "; ".join(dict.fromkeys(one.reason for one in study.controls if one.row.metric == "psnr" and one.reason))
+    return (
+        f"Not validated: no attack here recovered these images{f' ({reasons})' if reasons else ''}. That shows only that these "
+        "attacks, with these settings, fail."
+    )
+
+
+def _named(cells: Sequence[Cell]) -> str:
+    return "; ".join(dict.fromkeys(f"{cell.attack} in round {cell.round}" for cell in cells))
+
+
+UNKNOWN = """
+<h3>What could not be known</h3>
+<ul>
+{% for text in shown.assumed %}
+<li>{{ text }}</li>
+{% endfor %}
+</ul>
+"""
+
+RECORDING = (
+    """
+<p><b>{{ shown.verdict }}</b></p>
+{{ table('What the recording holds', '') }}
+{{ head(['Round', '|#replies attacked', '#examples behind a reply', '#local steps', '|not attacked']) }}
+<tbody>
+{% for one in shown.rounds %}
+<tr><th scope="row">{{ one.round }}</th>
+{{ number(one.attacked, '', true) }}
+{{ number(one.examples | unique | join(' to ')) }}
+{{ number(one.local_steps | unique | join(' to ')) }}
+<td class="edge wide">{{ one.unusable | join('; ') or nothing }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+"""
+    + UNKNOWN
+    + """
+<p class="soft small after">{% for number, node in shown.clients %}Client {{ number }} is node {{ node }}.
+{% endfor %}</p>
+"""
+)
+
+APP = (
+    """
+{% if shown.differences %}
+{{ table('How far replies are from one step of SGD on the images of data', '') }}
+{{ head(['Round', 'client', '#distance, % of the step', '|so its training']) }}
+<tbody>
+{% for round, client, share, near in shown.differences %}
+<tr><th scope="row">{{ round }}</th><td>{{ client }}</td>
+{{ number('%.3g' | format(100 * share)) }}
+<td class="edge">{{ 'is as assumed' if near else 'is not as assumed: probes and attacks are about another' }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+<p class="soft small">Each client compared the reply that it sent, and told this number alone.</p>
+{% endif %}
+"""
+    + UNKNOWN
+)
+
+SECTION = (
+    Section(
+        name="audited",
+        title="The app",
+        about="Somebody's own Flower app, whose clients answer probes and score guesses; it trains by code of its own.",
+        view=audited_app,
+        template=APP,
+        metrics=(ASSUMED, DIFFERENCE),
+    ),
+    Section(
+        name="recorded",
+        title="The recording",
+        about="Replies of clients of somebody's own Flower app, as they reached the server. Nobody asked the clients for "
+        "anything, and none of them scored a guess.",
+        view=recording,
+        template=RECORDING,
+        metrics=(RECORDED,),
+        first=lambda found: found.first,
+    ),
+)

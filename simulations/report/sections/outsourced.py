@@ -1,0 +1,111 @@
+"""The report's section on outsourced training: what clients upload, and how much of the images comes back out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulations.report.analysis.line import Line
+from simulations.report.section import Section
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.study import Study
+
+OBSERVATION = "uploaded images"
+LOOKING = "AsUploaded()"
+"""The attack that takes the images as they came: every other attack on an upload must add to it."""
+METRICS = ("uploaded-images", "upload-bytes", "upload-seconds", "server-seconds")
+"""Images that the server holds, of all clients; a client's bytes and seconds, mean over clients; seconds of training in a round."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """One attack on the uploads of one defence.
+
+    Attributes:
+        cell: Its scores.
+        gain: PSNR over that of the images as they were uploaded, in dB; None where one of the two is missing, and where the attack
+            does not beat the null baselines.
+    """
+
+    cell: Cell
+    gain: float | None
+
+
+@dataclass(frozen=True)
+class OutsourcedTraining:
+    """The section: for each defence its line and the means of ``METRICS`` over rounds, and each attack on what it uploads."""
+
+    uploads: tuple[tuple[Line, tuple[float | None, ...]], ...]
+    reads: tuple[Read, ...]
+
+
+def outsourced_training(study: Study, lines: Sequence[Line]) -> OutsourcedTraining | None:
+    """The section, or None for a study in which nothing was uploaded."""
+    if not any(row.metric == "upload-bytes" for row in study.rows):
+        return None
+    cells = [cell for cell in study.cells if cell.observation == OBSERVATION]
+    looking = {(cell.defense, cell.round): cell.mean("psnr", "original") for cell in cells if cell.attack == LOOKING}
+    return OutsourcedTraining(
+        tuple((line, tuple(study.over_rounds(line.defense, name) for name in METRICS)) for line in lines),
+        tuple(Read(cell, _gain(cell, looking.get((cell.defense, cell.round)))) for cell in cells),
+    )
+
+
+def _gain(cell: Cell, looking: float | None) -> float | None:
+    own = cell.mean("psnr", "original")
+    beaten = cell.gap is None or cell.gap > 0
+    return None if cell.attack == LOOKING or own is None or looking is None or not beaten else own - looking
+
+
+ABOUT = """Clients upload their training images, protected, with their labels; the server trains on
+the uploads."""
+
+TEMPLATE = """
+{{ table('Costs', '') }}
+{{ head(['Defence', '|#accuracy as deployed, %', '|#images uploaded', '#bytes of a client', '#seconds of a client',
+  '#seconds of the server, a round']) }}
+<tbody>
+{% for line, (images, bytes, seconds, training) in shown.uploads %}
+<tr>{{ defended(line) }}
+{{ score(line.deployed, percentage, true) }}
+{{ number(images | plain, '', true) }}
+{{ number(bytes | size, value=bytes) }}
+{{ number(seconds | plain) }}
+{{ number(training | plain) }}
+</tr>
+{% endfor %}
+</tbody></table></div>
+{% if shown.reads %}
+<h3>What comes back out of the uploads</h3>
+{{ table('What comes back out of the uploads', 'tall') }}
+{{ head(['Defence', 'Attack', 'Status', '|#PSNR, dB', '#over null', '#over the upload', '#SSIM', '|#identified']) }}
+<tbody>
+{% for one in shown.reads %}{% set cell = one.cell %}
+{{ attacked(cell, view.adaptive, below(cell)) }}
+{{ status(cell.status) }}
+{{ score(cell.psnr, decibel, true) }}
+{{ over_null(cell) }}
+{{ number(one.gain | signed) }}
+{{ score(cell.scores.get(('ssim', 'original')), two) }}
+{{ picked_out(cell, true) }}
+</tr>
+{% endfor %}
+</tbody></table></div>
+<p class="soft small after">Every score is against the original. No attack here needs an inversion: the server holds the protected
+images. AsUploaded takes them as they came, and what stands under “over the upload” is what an attack adds to looking at them,
+where it beats the null baselines. As the undefended uploads are the originals, they say nothing of an attack that undoes a defence:
+it counts if it adds to looking under one of the defences here. Attacks on uploaded images read every image alone, though the server
+holds all uploads; those on all uploads of a client, where there are any, do not. What the trained model gives away beyond that, to
+whoever gets it, is with the attacks on members and classes.</p>
+{% endif %}
+"""
+
+SECTION = Section(
+    name="outsourced",
+    title="Outsourced training",
+    about=ABOUT,
+    view=outsourced_training,
+    template=TEMPLATE,
+    metrics=METRICS,
+    pictures_show="the images as they were uploaded",
+)
