@@ -99,5 +99,4 @@ class AdversarialTraining(EdgeTrainingDefense):
         own = F.mse_loss(network(features.detach()), patches)
         # A state dictionary holds detached weights.
         fixed = functional_call(network, network.state_dict(), (features,))
-        penalty = -self.weight * F.mse_loss(fixed, patches)
-        return own, penalty
+        return own, -self.weight * F.mse_loss(fixed, patches)
