@@ -35,13 +35,13 @@ def read_config(path: Path, key: str) -> dict[str, Any]:
         ConfigError: When it is none, or cannot be read.
     """
     try:
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        kept: dict[str, Any] = {OWN_CODE: {}, "progress": {}} | json.loads(path.read_text(encoding="utf-8"))
         for name in ("config", OWN_CODE, "progress"):
-            if not isinstance(kept[name], dict):
-                raise TypeError(f"{name} is a {type(kept[name]).__name__}")
+            if not isinstance(kept.get(name), dict):
+                raise TypeError(f"{name} is a {type(kept.get(name)).__name__}")
     except OSError as error:
         raise ConfigError(f"{key}: cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ConfigError(f"{key}: {path} is no configuration of a run: {error}") from error
     if (kind := str(kept["config"].get("scenario", FEDERATED))) in OTHERS:  # a damaged file may hold a list there
         raise ConfigError(
@@ -63,7 +63,7 @@ def check_same(experiment: Study, kept: Mapping[str, Any]) -> None:
             f"resume: {odd[0]} was {before.get(odd[0])!r} and is now {now[odd[0]]!r}; resume with the settings of the run"
         )
     for key, digest in own_code_of(experiment).items():
-        if kept[OWN_CODE].get(key, digest) != digest:
+        if kept.get(OWN_CODE, {}).get(key, digest) != digest:
             raise ConfigError(f"resume: the file of {key} = {now[key]!r} is not what it was when the run began")
 
 
