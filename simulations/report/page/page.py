@@ -134,7 +134,13 @@ def _own(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture
 def _environment() -> jinja2.Environment:
     """With the filters and functions that templates of pages use."""
     found = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    named: dict[str, Any] = {one.__name__: one for one in (null_name, sentence, picked, recovers, verdicts)}
+    named: dict[str, Any] = {
+        "null_name": null_name,
+        "sentence": sentence,
+        "picked": picked,
+        "recovers": recovers,
+        "verdicts": verdicts,
+    }
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
     found.filters.update(named | {"swatch": _swatch})
     limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE, "most_strips": plots.MOST_STRIPS}

@@ -10,19 +10,17 @@ from simulations.report.analysis.line import Line
 from simulations.report.page.tables import cards
 from simulations.report.section import Section
 from simulations.report.studies.cell import Cell
-from simulations.report.studies.metrics import (
-    CELLS,
-    CLIENT_HALF_METRICS,
-    COLUMN,
-    MCC_METRICS,
-    SMASHED_METRICS,
-    SPLIT_METRICS,
-)
+from simulations.report.studies.metrics import CELLS, COLUMN, SMASHED_METRICS, SPLIT_METRICS
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
 
 OBSERVATION = "smashed data"
-MEANS = (*CLIENT_HALF_METRICS, "bytes-per-sample", "samples-per-second")
+SCORES = ("mcc-micro", "mcc-macro", "test-auc", "test-loss")
+"""Of the last complete round; the last two of tables."""
+MEANS = (
+    *("edge-parameters", "edge-macs", "edge-training-macs", "edge-peak-bytes"),
+    *("bytes-per-sample", "samples-per-second"),
+)
 """Costs that are shown as the mean over rounds."""
 FACTS = ("transmissions_used", "auxiliary_data", "client_half_update")
 """Settings of a threat card by which attacks on smashed data differ; what an upper bound was given stands beside the attack."""
@@ -34,7 +32,7 @@ class Cost:
 
     Attributes:
         line: The defence's line of the summary: its accuracy as deployed and the round of the scores.
-        scores: Metric -> score in that round: ``MCC_METRICS``, and "test-auc" and "test-loss" of tables.
+        scores: Metric -> score in that round, of ``SCORES``.
         means: Metric -> mean over rounds, of ``MEANS``.
         images: Images that "edge-peak-bytes" holds.
         lost: Batches that never arrived, all rounds and seeds; None where they were not counted.
@@ -135,7 +133,7 @@ def _on_smashed_data(cell: Cell) -> bool:
 
 def _cost(study: Study, line: Line) -> Cost:
     reference = "transformed" if line.protected else "original"
-    series = {name: study.series(line.defense, name, reference) for name in (*MCC_METRICS, "test-auc", "test-loss")}
+    series = {name: study.series(line.defense, name, reference) for name in SCORES}
     own = [row for row in study.rows if row.defense == line.defense and not row.attack]
     arrivals = [row for row in own if row.metric == "batches-lost" and row.value is not None]
     orders, shares = (
