@@ -13,6 +13,7 @@ from simulations.report.analysis.conclusion import conclusion
 from simulations.report.analysis.line import Line
 from simulations.report.page.page import render
 from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
+from simulations.report.text import numbered
 
 BODY = """
 <a class="skip" href="#sides">Skip to the results</a>
@@ -129,14 +130,10 @@ def _missing(line: Line, seeds: Sequence[int], undefended: Line | None, name: st
     for what, of in (("the strongest attack", _scored), ("the accuracy", _measured)):
         mine = of(line)
         if mine and (missing := [seed for seed in seeds if seed not in mine]):
-            yield f"{what} has no score of {_listed(missing)}"
+            yield f"{what} has no score of {numbered('seed', missing)}"
         theirs = of(undefended) if undefended and line.defense else ()
         if mine and theirs and set(mine) != set(theirs):
-            yield f"{what} is of {_listed(mine)}, that of {name} of {_listed(theirs)}"
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
+            yield f"{what} is of {numbered('seed', mine)}, that of {name} of {numbered('seed', theirs)}"
 
 
 def write_comparison(groups: Sequence[Group], page: Path) -> None:

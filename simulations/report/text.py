@@ -136,6 +136,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+def numbered(noun: str, values: Sequence[object]) -> str:
+    """``seed 0``, ``seeds 0, 1``."""
+    return f"{noun}{'' if len(values) == 1 else 's'} {', '.join(map(str, values))}"
+
+
 def capital(text: str) -> str:
     """With a capital letter at its start."""
     return text[:1].upper() + text[1:]

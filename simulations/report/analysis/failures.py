@@ -13,7 +13,7 @@ from attacks.metrics.costs import ATTACK
 from attacks.metrics.metric import MEMBERSHIP
 from attacks.metrics.registry import metric_of
 from simulations.report.studies.rows import read_rows
-from simulations.report.text import round_mark
+from simulations.report.text import numbered, round_mark
 from simulations.run_folder.rows import Row, shown_name
 from strategies.audit.recorder import FIT
 
@@ -34,8 +34,8 @@ class Failure:
     message: str
 
     def __str__(self) -> str:
-        rounds = f"{'round' if len(self.rounds) == 1 else 'rounds'} {', '.join(self.rounds)}"
-        return f"{self.what} on {self.defense or 'no defence'}, {rounds}: {self.message or 'no reason given'}"
+        where = f"{self.what} on {self.defense or 'no defence'}, {numbered('round', self.rounds)}"
+        return f"{where}: {self.message or 'no reason given'}"
 
 
 def failures(rows: Sequence[Row]) -> list[Failure]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attacks.metrics.metric import LABELS
 from simulations.report.analysis.readability import image_score
 from simulations.report.analysis.windows import WindowCounts
 from simulations.report.studies.cell import Cell
@@ -93,7 +92,7 @@ class Line:
 
     @property
     def best_image(self) -> Cell | None:
-        """Whichever of them holds the best-recovered image (``BestImage.rank``)."""
+        """The one of them with the best-recovered image (``BestImage.rank``)."""
         return max((one for one in self.tried if one.best), key=_rank_of_best, default=None)
 
     def better_image(self, shown: Sequence[Cell]) -> Cell | None:
@@ -103,7 +102,7 @@ class Line:
 
     @property
     def highest_image(self) -> Cell | None:
-        """Whichever of them holds the image with the highest PSNR, recovered or not."""
+        """The one of them that has the image with the highest PSNR, recovered or not."""
         known = [c for c in self.tried if c.psnr and c.psnr.worst is not None]
         return max(known, key=lambda c: c.psnr.worst or 0.0 if c.psnr else 0.0, default=None)
 
@@ -119,11 +118,6 @@ class Line:
     def deployed(self) -> Score | None:
         """Test accuracy as deployed: on protected images where test images are protected too."""
         return self.protected or self.clean
-
-    @property
-    def label_score(self) -> Score | None:
-        """Label accuracy of ``labels``."""
-        return self.labels.scores[LABELS.decides] if self.labels else None
 
 
 def _rank_of_best(cell: Cell) -> tuple[float, float]:

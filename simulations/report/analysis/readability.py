@@ -101,7 +101,7 @@ def image_score(cell: Cell) -> float | None:
 
 def _strength(cell: Cell) -> tuple[float, float, float, bool, bool, float]:
     word, score = readability(cell), cell.scores[IMAGES.decides]
-    # A leak that nobody could look up is not hidden by what was recovered from nothing.
+    # A leak whose images could not be looked for is not hidden by what was recovered from nothing.
     undecided = word is Readability.UNKNOWN and (
         (_scored(cell) is not None and score.status == "ok") or (bool(cell.unjudged) and cell.leaks)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, Family
 from simulations.report.analysis.line import Line
@@ -11,9 +11,9 @@ from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.recovery import BestImage
 from simulations.report.studies.score import Score
-from simulations.report.text import brief, capital, count, decibel, percentage, round_name, within
+from simulations.report.text import brief, capital, count, decibel, numbered, percentage, round_name, within
 
-FULL = 0.0101
+CHANCE_AMONG_100 = 0.0101
 """Highest chance of a blind guess among all candidates: 99 others for each true image."""
 
 
@@ -127,12 +127,8 @@ def _seeds(line: Line, share: Score) -> list[str]:
     scored = {seed for cell in line.tried if cell.psnr for seed in cell.psnr.by_seed}
     own, lost = list(share.by_seed), sorted(scored - share.by_seed.keys())
     if lost:
-        return [f"of {_numbered(own)} alone, for the attack has no score of {_numbered(lost)}"]
+        return [f"of {numbered('seed', own)} alone, for the attack has no score of {numbered('seed', lost)}"]
     return [f"over {len(own)} seeds"] if len(own) > 1 else []
-
-
-def _numbered(seeds: Sequence[int]) -> str:
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _identified(cell: Cell) -> str:
@@ -198,13 +194,13 @@ def _shared(cell: Cell, of: Family, what: str, one: str, blind: str) -> str:
 
 def among(chance: float) -> str:
     """Among how many candidates images were identified; where others were few, how often luck does it."""
-    if chance <= FULL:
+    if chance <= CHANCE_AMONG_100:
         return f" among {1 / chance:.3g} candidates"
     return f", where a blind guess may be right in {100 * chance:.3g} %"
 
 
 def picked(cell: Cell) -> str:
-    """How many true images an attack picked out, such as "15 of 16"; "" where nobody looked."""
+    """How many true images an attack identified, such as "15 of 16"; "" where they were not looked for."""
     return f"{cell.picked[0]} of {cell.picked[1]}" if cell.picked else ""
 
 
@@ -216,9 +212,10 @@ def _failed(cell: Cell, score: Score) -> str:
     grey = cell.nulls.get("grey")
     if grey is not None and score.mean <= grey:
         text = "no better than a grey image"
+    elif score.mean <= null[1]:
+        text = f"no better than the {null[0]} image ({decibel(null[1])} dB)"
     else:
-        text = f"{'no' if score.mean <= null[1] else 'not clearly'} better than the {null[0]} image"
-        text += f" ({decibel(null[1])} dB)"
+        text = f"not clearly better than the {null[0]} image ({decibel(null[1])} dB)"
     if score.worst is not None and score.worst > null[1] and score.n > 1 and not cell.best:
         text += f"; the highest PSNR of one image is {decibel(score.worst)} dB"
     return text

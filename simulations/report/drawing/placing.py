@@ -1,4 +1,4 @@
-"""Which original a reconstruction stands beside, where nobody knows the order of a batch's images."""
+"""Which original a reconstruction stands beside, where the order of a batch's images is unknown."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from markupsafe import Markup
@@ -21,7 +21,7 @@ BROAD, NARROW = 1120.0, 350.0
 """Drawing widths for large and small screens: text keeps its size, so small screens need their own drawing."""
 
 MOST_STRIPS = 24
-"""Defences whose headline has a strip: of more each would cost a tenth of a second, and nobody compares them by eye."""
+"""Defences whose headline has a strip: of more each would cost a tenth of a second, and they cannot be compared by eye."""
 
 Series = dict[str, list[Point]]
 """Defence -> points in order of rounds."""
@@ -89,9 +89,7 @@ def panels(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in study.cells:
         groups[cell.attack, cell.observation].append(cell)
-    observations: dict[str, int] = defaultdict(int)
-    for attack, _ in groups:
-        observations[attack] += 1
+    observations = Counter(attack for attack, _ in groups)
     images: dict[str, tuple[Series, list[Point]]] = {}
     labels: dict[str, tuple[Series, list[Point]]] = {}
     for (attack, observation), cells in groups.items():

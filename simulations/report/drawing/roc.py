@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from markupsafe import Markup
 
 from simulations.report.drawing.canvas import Canvas, Mark, paint, style
@@ -32,20 +32,13 @@ def read_curve(value: object) -> Curve:
     return points if all(0 <= rate <= 1 for point in points for rate in point) else []
 
 
-def rate_at(curve: Curve, fpr: float) -> float:
-    """True positive rate at a false positive rate, linear between the points."""
-    at = bisect_right(curve, (fpr, float("inf")))
-    if at == 0 or at == len(curve):
-        return 0.0 if at == 0 else curve[-1][1]
-    (x0, y0), (x1, y1) = curve[at - 1], curve[at]
-    return y0 + (y1 - y0) * (fpr - x0) / (x1 - x0)
-
-
 def mean_curve(curves: Sequence[Curve]) -> Curve:
     """One curve as it is; of several seeds the mean true positive rate at every false positive rate (vertical averaging)."""
     if len(curves) == 1:
         return curves[0]
-    return [(i / 100, sum(rate_at(curve, i / 100) for curve in curves) / len(curves)) for i in range(101)]
+    grid = [i / 100 for i in range(101)]
+    rates = [np.interp(grid, [x for x, _ in curve], [y for _, y in curve], left=0.0) for curve in curves]
+    return list(zip(grid, np.mean(rates, axis=0).tolist(), strict=True))
 
 
 def roc_charts(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:

@@ -194,6 +194,14 @@ MACROS = """
 {% for kind, drawing in drawings %}<div class="{{ kind }}">{{ drawing }}</div>{% endfor %}
 {% endmacro %}
 
+{% macro panels(drawings) %}
+<div class="panels">
+{% for caption, drawing in drawings %}
+<figure class="panel"><figcaption>{{ caption | breakable }}</figcaption>{{ drawing }}</figure>
+{% endfor %}
+</div>
+{% endmacro %}
+
 {% macro row_of(strip) %}
 <div class="tiles">
 {% for tile in strip.tiles %}

@@ -14,7 +14,7 @@ FRONT = """
 <p class="facts">
   {% if study.name[0] %}<b>{{ study.name[0] }}</b> ·{% endif %}
   {{ study.words[1 if study.name[0] else 0:] | join(' · ') }} ·
-  {{ 'seed' if study.seeds | length == 1 else 'seeds' }} {{ study.seeds | join(', ') }} ·
+  {{ numbered('seed', study.seeds) }} ·
   {{ count(study.pipelines | length, 'pipeline') }} · {{ count(study.attacks | length, 'attack') }} ·
   {% if view.rounds %}
   {{ 'round' if view.rounds | length == 1 else 'rounds' }}

@@ -1,4 +1,4 @@
-"""Sections for those who check, as Jinja text: positive control, all attacks, failures, threat cards, configuration."""
+"""Sections with the evidence, as Jinja text: positive control, all attacks, failures, threat cards, configuration."""
 
 from __future__ import annotations
 

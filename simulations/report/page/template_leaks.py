@@ -39,11 +39,7 @@ most; the other tests are folded.</p></header>
 {%- if doubted %} ({{ doubted }} of them not validated or under-powered){% endif %}{{ ', and ' if found else ' and ' }}{% endif %}
 {{- count(view.roc | length, 'chart') }} of {{ 'its' if view.roc | length == 1 else 'their' }} curves</summary>
 {% if chance %}{{ member_table('Membership not shown', chance) }}{% endif %}
-<div class="panels">
-{% for caption, drawing in view.roc %}
-<figure class="panel"><figcaption>{{ caption | breakable }}</figcaption>{{ drawing }}</figure>
-{% endfor %}
-</div>
+{{ panels(view.roc) }}
 </details>
 </section>
 {% endif %}

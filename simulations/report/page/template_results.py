@@ -111,7 +111,7 @@ SUMMARY_ROWS = """
 {{ number(best.mean('ssim', 'original') | two) }}
 {% else %}{% for _ in range(5) %}{{ number(nothing, '', loop.first) }}{% endfor %}
 {% endif %}
-{% if has.labels %}{{ labels_found(line) }}{% endif %}
+{% if has.labels %}{{ labels_found(line.labels) }}{% endif %}
 {% if has.attributes %}{{ attribute_read(line.attributes) }}{% endif %}
 {% if has.membership %}
 {{ marked(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, two) }}
@@ -141,16 +141,16 @@ SUMMARY_MACROS = """
 {{ number(ratio | times, absolute, value=value) if ratio is not none else number(absolute, value=value) }}
 {% endmacro %}
 
-{% macro labels_found(line) %}
-{% if line.labels %}
-<td class="num edge" title="{{ line.labels.attack }}">{{ line.label_score.mean | percent }}
-  {{- line.label_score.status | dagger }}
-  {% for value in line.labels.null_scores.get(('label-accuracy', ''), {}).values() %}
+{% macro labels_found(cell) %}
+{% if cell %}{% set found = cell.scores['label-accuracy', ''] %}
+<td class="num edge" title="{{ cell.attack }}">{{ found.mean | percent }}{{ found.status | dagger }}
+  {% for value in cell.null_scores.get(('label-accuracy', ''), {}).values() %}
   <small>chance {{ value | whole_percent }}</small>
   {% endfor %}
-  <small>{{ round_name(line.labels.round, line.labels.final) }}</small></td>
+  <small>{{ round_name(cell.round, cell.final) }}</small></td>
 {% else %}{{ number(nothing, '', true) }}{% endif %}
 {% endmacro %}
+
 {% macro attribute_read(cell) %}
 {% if cell %}{% set found = cell.scores['attribute-accuracy', ''] %}
 <td class="num edge" title="{{ cell.attack }}">{{ percentage(found.mean) ~ (found.status | dagger) }}
@@ -272,11 +272,7 @@ points are not validated, or of too few images.</p></header>
 {% if view.panels %}
 <details{{ ' open' if view.panels | length <= 3 }}>
 <summary>{{ count(view.panels | length, 'chart') }}, one for each attack</summary>
-<div class="panels">
-{% for caption, drawing in view.panels %}
-<figure class="panel"><figcaption>{{ caption | breakable }}</figcaption>{{ drawing }}</figure>
-{% endfor %}
-</div></details>
+{{ panels(view.panels) }}</details>
 {% endif %}
 {% if not view.accuracy and not view.panels %}<p class="soft">Nothing was measured yet.</p>{% endif %}
 </section>

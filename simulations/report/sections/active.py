@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,9 +44,9 @@ class ActiveServer:
 
 def active_server(study: Study, _: Sequence[Line]) -> ActiveServer | None:
     """The section; None where the server did nothing but look."""
-    groups: dict[tuple[str, str, int], list[Cell]] = {}
+    groups: dict[tuple[str, str, int], list[Cell]] = defaultdict(list)
     for cell in study.active_cells:
-        groups.setdefault((cell.defense, cell.attack, cell.round), []).append(cell)
+        groups[cell.defense, cell.attack, cell.round].append(cell)
     if not groups:
         return None
     # An attack that all clients refused has a cell of that alone; it is shown where there is no better one.

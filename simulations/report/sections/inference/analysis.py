@@ -28,7 +28,7 @@ class Conclusion:
     """Which conclusions of the static adversary survive the retrained one.
 
     Attributes:
-        cases: How many there are: defences under which somebody inferred the attribute.
+        cases: How many there are: defences under which the attribute was inferred.
         satisfied: Cases in which Equation 1 is satisfied with the static adversary.
         survive: Those of them in which it still is with the retrained one.
         fall: Those in which it is not.
@@ -52,7 +52,7 @@ class EdgeCloudInference:
 
     Attributes:
         cut: What is answered, inferred and reconstructed there.
-        conclusion: None where nobody inferred an attribute.
+        conclusion: None where no attribute was inferred.
         cells: One for each attack that reconstructs the queries under a defence.
         curves: Of fits.
     """
@@ -64,7 +64,7 @@ class EdgeCloudInference:
 
 
 def edge_cloud_inference(study: Study, _: Sequence[Line]) -> EdgeCloudInference | None:
-    """The section, or None for a study in which nobody asked anything."""
+    """The section, or None for a study without queries."""
     if not any(row.metric == "query-bytes" for row in study.rows):
         return None
     cut = read_cut(study, SERVED)
@@ -73,7 +73,7 @@ def edge_cloud_inference(study: Study, _: Sequence[Line]) -> EdgeCloudInference 
 
 
 def conclusion(cut: Cut) -> Conclusion | None:
-    """What holds for all defences; None where nobody inferred an attribute under one."""
+    """What holds for all defences; None where no attribute was inferred under one."""
     found = [line for line in cut.lines if line.defense and (line.static or line.retrained)]
     if not found:
         return None

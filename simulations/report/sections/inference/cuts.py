@@ -68,7 +68,7 @@ class CutLine:
         defense: Pipeline text.
         server: Accuracy of the answers; before is the whole model on clean images of the same clients.
         agreement: Share of test images whose answer is the one that plain features get.
-        static: Trained on unprotected features, as in the paper; None where nobody tried.
+        static: Trained on unprotected features, as in the paper; None where none was trained.
         retrained: Trained on protected features, which is what a defence has to be judged by; likewise.
         before: The attack that reconstructs best, by MS-SSIM where images have one, where nothing is protected.
         after: The attack that reconstructs best under this defence, likewise.
@@ -111,7 +111,7 @@ class Cut:
     offline: Score | None = None
 
     @property
-    def bar(self) -> tuple[int, float, float | None] | None:
+    def threshold(self) -> tuple[int, float, float | None] | None:
         """(images, most frequent value, least accuracy before protection with which Equation 1 can be satisfied)."""
         for one in (one for line in self.lines for one in (line.static, line.retrained) if one):
             if one.change.after and one.change.after.n and one.null is not None:
@@ -121,7 +121,7 @@ class Cut:
 
     @property
     def infers(self) -> bool:
-        """Whether anybody inferred an attribute."""
+        """Whether an attribute was inferred."""
         return any(line.static or line.retrained for line in self.lines)
 
 
@@ -168,7 +168,7 @@ class _Reader:
             return None
         best = max(scored, key=lambda cell: _read(cell).mean or 0.0) if scored else found[0]
         plain = [_read(cell) for cell in tried if cell.defense == ""]
-        # The best before may be another than the best after: a defence has to be judged by what could be read, not by who reads on.
+        # The best before may be another than the best after: a defence is judged by what could be read before and after.
         change = Change(max(plain, key=lambda score: score.mean or 0.0, default=None), _read(best))
         judged = server, difference(change.before, change.after)
         word = "" if defense == "" else equation(*judged) if best.status == "ok" else OPEN

@@ -90,7 +90,7 @@ ANSWERS = """
 <p class="soft small after">The adversary that masks are made against (offline) reads {{ percent(cut.offline.mean) }} of
 held-out images of the server's own.</p>
 {% endif %}
-{% if cut.bar %}{% set images, null, least = cut.bar %}
+{% if cut.threshold %}{% set images, null, least = cut.threshold %}
 <p class="soft small after">Of {{ images }} images {{ percent(null) }} have the most frequent value.
 {% if least is none %}With so few, Equation 1 cannot be satisfied, whatever an adversary reads.
 {% else %}With so many, Equation 1 can be satisfied only where the adversary reads at least {{ percent(least) }} before

@@ -392,7 +392,7 @@ def test_attacks_that_were_told_the_labels_do_not_leak_them() -> None:
     share = {"metric": "label-accuracy", "reference": "", "defense": "D()"}
     found = line(psnr(1.0, card=told, **share), psnr(0.4, attack="B()", **share))
     assert found.labels is not None
-    assert (found.labels.attack, found.label_score.mean) == ("B()", 0.4)  # type: ignore[union-attr]
+    assert (found.labels.attack, found.labels.mean("label-accuracy")) == ("B()", 0.4)
     assert line(psnr(1.0, card=told, **share)).labels is None
 
 
@@ -411,7 +411,7 @@ def test_labels_are_ranked_by_what_lies_over_chance() -> None:
     ]
     found = line(*rows)
     assert found.labels is not None
-    assert (found.labels.observation, found.label_score.mean) == ("probe", 0.5)  # type: ignore[union-attr]
+    assert (found.labels.observation, found.labels.mean("label-accuracy")) == ("probe", 0.5)
     # Below chance everywhere, the smallest distance counts: 0.09 - 0.1 against 0.9 - 0.94.
     below = [replace(row, value=0.09, ci_low=0.0) if row.value == 0.5 else row for row in rows]
     assert line(*below).labels.observation == "probe"  # type: ignore[union-attr]

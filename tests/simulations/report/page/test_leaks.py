@@ -12,7 +12,7 @@ import pytest
 
 from simulations.report import Row, validate, write_report
 from simulations.report.drawing.looks import looks
-from simulations.report.drawing.roc import mean_curve, rate_at, read_curve, roc_charts
+from simulations.report.drawing.roc import mean_curve, read_curve, roc_charts
 from simulations.report.studies.study import split
 from tests.simulations.report.report_run import (
     CHAINED,
@@ -115,7 +115,8 @@ def test_several_seeds_give_the_mean_rate_at_each_false_positive_rate() -> None:
     found = dict(mean_curve([step, diagonal]))
     assert (found[0.0], found[0.25], found[0.5], found[1.0]) == pytest.approx((0.0, 0.375, 0.75, 1.0))
     assert mean_curve([step]) == step
-    assert rate_at([(0.0, 0.0), (0.0, 0.4), (1.0, 1.0)], 0.0) == 0.4  # the top of a vertical step
+    vertical = [(0.0, 0.0), (0.0, 0.4), (1.0, 1.0)]
+    assert dict(mean_curve([vertical, vertical]))[0.0] == 0.4  # the top of a vertical step
     seeds = member_rows("", 0.7, SURE) + member_rows("", 0.9, (0.85, 0.95), seed=1)
     (points,) = drawn_points(charts(seeds)[0][1])
     assert np.interp(0.25, points[:, 0], points[:, 1]) == pytest.approx(0.8, abs=0.01)
