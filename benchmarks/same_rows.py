@@ -40,7 +40,8 @@ RUNS = {
     "split": (
         "scenario=split", "model=vit", "width=32", "depth=2", "patch-size=7", "train-edge=true", "batch-size=16",
         "defenses=PatchShuffle(); FeatureNoise(std=0.5)",
-        "smashed-attacks=TokenDecoder(iterations=20); FeatureInversion(iterations=20)",
+        "smashed-attacks=TokenDecoder(iterations=20); FeatureInversion(iterations=20); "
+        "FeatureInversion(iterations=20, permutation='oracle')",
     ),
     "outsourced": (
         "scenario=outsourced", "model=lenet", "learning-rate-milestones=",

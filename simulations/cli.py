@@ -113,7 +113,7 @@ def run(
     cpus_per_client: Annotated[int, typer.Option(min=1, help="CPUs of each client worker.")] = 1,
     gpus_per_client: Annotated[float, typer.Option(min=0.0, help="Share of a GPU of each client worker.")] = 0.0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, estimate memory and time, and start and write nothing.")
+        bool, typer.Option("--dry-run", help="Check everything, estimate memory, and start and write nothing.")
     ] = False,
     in_process: Annotated[
         bool,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from clients.scoring.audit import ALONE, Audited
+from clients.scoring.audit import ALONE, AuditScores
 
 
-def flat(audited: Audited) -> dict[str, list[float]]:
+def flat(audited: AuditScores) -> dict[str, list[float]]:
     """Text -> values, such as "psnr-original", and "grey:psnr-original" of the guess "grey"."""
     return {
         f"{'' if guess == ALONE else f'{guess.name}:'}{'-'.join(filter(None, name))}": values

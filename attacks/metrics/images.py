@@ -14,8 +14,6 @@ MAX_PSNR = 100.0
 MSE = Metric("mse", "MSE", higher_leaks=False, family=IMAGES, measure=mse, shown=REFERENCES)
 PSNR = Metric("psnr", "PSNR, dB", family=IMAGES, measure=psnr, most=MAX_PSNR, shown=REFERENCES)
 SSIM = Metric("ssim", "SSIM", family=IMAGES, measure=ssim, shown=REFERENCES)
-MEASURED = (MSE, PSNR, SSIM)
-"""In the order of their rows."""
 
 RETRIEVAL = Metric(
     "retrieval",

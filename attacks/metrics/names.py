@@ -24,6 +24,10 @@ class Role(StrEnum):
     """Made from the truth or its class, to read scores by, such as a blurred copy: neither a baseline nor an attack."""
 
 
+BESIDE = (Role.NULL_BASELINE, Role.NULL_CONTROL, Role.SCALE)
+"""Roles of numbers to read an attack's scores by."""
+
+
 class ScoreName(NamedTuple):
     """Metric and reference ("original", "transformed" or "") of a score."""
 

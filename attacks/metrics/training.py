@@ -56,3 +56,5 @@ VFE_AFTER = _Number("vfe-sum-after")
 """Visual feature entropy over 2 sigma^2, added up over these windows."""
 KEYS = _Number("log10-keys")
 """Decimal logarithm of the orders that an image can have been shuffled into, added up over images."""
+COUNTED = (COUNTED_IMAGES, WINDOWS, VFE_BEFORE, VFE_AFTER, KEYS)
+"""What defences count."""

@@ -56,7 +56,7 @@ BASELINE_IMAGES = 8
 
 
 @dataclass(frozen=True)
-class Audited:
+class AuditScores:
     """Scores of each guess, one value per image (labels of an update: one per batch), and the pictures that the client shares."""
 
     scores: dict[GuessName, Scores]
@@ -68,7 +68,7 @@ def audit_guesses(
     observation: str,
     guesses: Sequence[tuple[Guess, Tensor | None]],
     oracle: Oracle | None = None,
-) -> Audited:
+) -> AuditScores:
     """Scores one guess per observed update or batch of smashed data.
 
     Args:
@@ -116,7 +116,7 @@ def audit_guesses(
         if known.pooled:  # of labels of a sum over clients no client can say which are its own
             found.pop(LABEL_ACCURACY.of(), None)
         _add(scores, found)
-    return Audited({ALONE: dict(scores)})
+    return AuditScores({ALONE: dict(scores)})
 
 
 def _image_scores(
@@ -144,7 +144,7 @@ def _oracle_scores(
     return found
 
 
-def audit_attributes(client: Client, observation: str, guesses: Sequence[Attributes]) -> Audited:
+def audit_attributes(client: Client, observation: str, guesses: Sequence[Attributes]) -> AuditScores:
     """Scores guesses of a sensitive attribute against this client's own values; reads no image.
 
     Returns:
@@ -157,7 +157,7 @@ def audit_attributes(client: Client, observation: str, guesses: Sequence[Attribu
     if len(guesses) != len(truths):
         raise ValueError(f"{len(guesses)} guesses for {len(truths)} observations")
     found = [score(guess, truth)[ATTRIBUTE_ACCURACY.name] for guess, truth in zip(guesses, truths, strict=True)]
-    return Audited({ALONE: {ATTRIBUTE_ACCURACY.of(): [hit for hits in found for hit in hits]}})
+    return AuditScores({ALONE: {ATTRIBUTE_ACCURACY.of(): [hit for hits in found for hit in hits]}})
 
 
 def membership_scores(client: Client, test: Membership) -> Scores:
@@ -182,7 +182,7 @@ def membership_scores(client: Client, test: Membership) -> Scores:
 
 def audit_baselines(
     client: Client, observation: str, *, pictures: bool, totals: bool = True, images: int = 0
-) -> Audited:
+) -> AuditScores:
     """Scores of guesses that used no observation at all, and of the scales; shares pictures if asked.
 
     ``images`` are as many of each observation as attacks guess: of more images than are guessed, the assignment picks those that
@@ -192,7 +192,7 @@ def audit_baselines(
     """
     known = client.truths(observation)
     if client.data.card.is_table:
-        return Audited({FREQUENT: cell_baselines(client.data, known)})
+        return AuditScores({FREQUENT: cell_baselines(client.data, known)})
     few = images or max(client.task.plan.probe_images, BASELINE_IMAGES)
     blind, nulls = BlindGuesses(client.data, known.views, slice(few)), NullImages(client.data, known.views)
     scores: dict[GuessName, Scores] = defaultdict(lambda: defaultdict(list))
@@ -211,7 +211,7 @@ def audit_baselines(
             shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
     if totals and (found_totals := defense_totals(client)):
         scores[COUNTS] = {ScoreName(name): [float(number)] for name, number in found_totals.items()}
-    return Audited({name: dict(of) for name, of in scores.items()}, shared)
+    return AuditScores({name: dict(of) for name, of in scores.items()}, shared)
 
 
 def defense_totals(client: Client) -> dict[str, float]:

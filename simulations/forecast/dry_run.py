@@ -17,6 +17,7 @@ from clients.training.step_cost import StepCost, measure_step
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
 from simulations.forecast.notices import idle_defenses
+from simulations.report.text import count
 from simulations.settings.errors import ConfigError
 
 GIB = 2**30
@@ -99,7 +100,7 @@ def describe(experiment: Experiment, step: Step, needs: object) -> Iterator[str]
     )
     yield f"memory:     {needs}"
     names = [str(pipeline) or "no defence" for pipeline in experiment.pipelines]
-    yield f"pipelines:  {len(names)}, each for {experiment.rounds} rounds: {'; '.join(names)}"
+    yield f"pipelines:  {len(names)}, each for {count(experiment.rounds, 'round')}: {'; '.join(names)}"
     yield from (f"warning:    {why}" for why in idle_defenses(experiment, plan.data_card()))
     rounds = experiment.attacked_rounds
     chosen = {
@@ -108,7 +109,11 @@ def describe(experiment: Experiment, step: Step, needs: object) -> Iterator[str]
         for kind in experiment.kinds
         for attack in experiment.attacks_on(pipeline, kind)
     }
-    yield f"attacks:    {'; '.join(chosen)}; in {len(rounds)} rounds" if chosen and rounds else "attacks:    none"
+    yield (
+        f"attacks:    {'; '.join(chosen)}; in {count(len(rounds), 'round')}"
+        if chosen and rounds
+        else "attacks:    none"
+    )
 
 
 def measure_step_of(experiment: Experiment, data: ImageDataset) -> Step:
@@ -124,8 +129,8 @@ def measure(plan: Plan) -> Step:
     """
     modules, forward = scenario(plan.scenario).whole_model(plan)
     shape, costs = plan.data_card().input_shape, list[StepCost]()
-    for count in (2, 3):  # BatchNorm needs two.
-        images = (torch.arange(numbers := count * math.prod(shape)) / numbers).reshape(count, *shape)
+    for batch in (2, 3):  # BatchNorm needs two.
+        images = (torch.arange(numbers := batch * math.prod(shape)) / numbers).reshape(batch, *shape)
         costs.append(measure_step(lambda images=images: forward(images), modules, trained=True))  # type: ignore[misc]
     image_bytes = max(costs[1].peak_bytes - costs[0].peak_bytes, 0)
     return Step(costs[0].parameters, max(costs[0].peak_bytes - 2 * image_bytes, 0), image_bytes)
@@ -138,9 +143,9 @@ def _part(name: str, part: ImageData) -> str:
     return f"{len(part)} {name} images {channels}x{height}x{width} ({size_text(math.prod(part.images.shape))}, {where})"
 
 
-def size_text(count: float) -> str:
+def size_text(size: float) -> str:
     """Bytes in words."""
-    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.0f} MiB"
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.0f} MiB"
 
 
 def workers_of(clients: int, cpus_per_client: int) -> int:

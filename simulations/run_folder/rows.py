@@ -84,7 +84,7 @@ class Row:
         if not self.attack:
             object.__setattr__(self, "role", Role.TRAINING)
         elif self.role is Role.TRAINING:
-            object.__setattr__(self, "role", Role.UPPER_BOUND if self.card.upper_bound else Role.ATTACK)
+            object.__setattr__(self, "role", self.card.role)
 
     @property
     def is_attack(self) -> bool:

@@ -50,6 +50,7 @@ class ExampleGradients:
         self._each = vmap(grad(self._loss), in_dims=(None, 0, 0))
         size = 4 * sum(weight.numel() for weight in self._weights.values())
         self._at_once = min(MOST_EXAMPLES, max(1, MOST_BYTES // size))
+        self._reached: tuple[str, ...] = ()
 
     def _loss(self, weights: dict[str, Tensor], image: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(self.model, weights, (image[None],)), target[None])
@@ -80,11 +81,18 @@ class ExampleGradients:
             targets: (B, K), class probabilities.
 
         Returns:
-            (B, numbers in the tensor) for each parameter tensor, in the model's order.
+            (B, numbers in the tensor) for each parameter tensor that the loss reaches, in the model's order.
         """
+        # The zeros that torch.func gives for the others would count as dissimilar gradients.
+        self._reached = self._reached or self._names_reached(images[0], targets[0])
         passes = zip(torch.split(images, self._at_once), torch.split(targets, self._at_once), strict=True)
         found = [self._each(self._weights, *some) for some in passes]
-        return [torch.cat([one[name] for one in found]).reshape(len(images), -1) for name in self._weights]
+        return [torch.cat([one[name] for one in found]).reshape(len(images), -1) for name in self._reached]
+
+    def _names_reached(self, image: Tensor, target: Tensor) -> tuple[str, ...]:
+        weights = {name: weight.clone().requires_grad_(True) for name, weight in self._weights.items()}
+        found = torch.autograd.grad(self._loss(weights, image, target), list(weights.values()), allow_unused=True)
+        return tuple(name for name, gradient in zip(weights, found, strict=True) if gradient is not None)
 
     def similarities(self, points: Tensor, targets: Tensor, starts: Sequence[Tensor] | None = None) -> Similarities:
         """How alike the gradient of each point and that of the last point of the same image are.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from clients.scoring.audit import ALONE
 from clients.task.task import Task
+from strategies.audit.attack_card import attack_card
 from strategies.audit.jobs import AttackJob, Outcome
 from strategies.audit.recorder import Recorder
 from strategies.audit.replies import scores_of
@@ -76,10 +77,11 @@ class AuditPictures:
             scores_alone = scores_of(replies[partition]).get(ALONE, {})
             found = {key: scores_alone.get(name, []) for key, name in PICTURED.items()}
             each = {key: iter(values) for key, values in found.items() if values}
+            role = outcome.role(attack_card(job, outcome.attack))
             for target, guess in theirs:
                 scores = [{key: _finite(next(values, None)) for key, values in each.items()} for _ in guess.images]
                 self.keep(
-                    job.task, guess.images, job.card, attack=repr(outcome.attack), role=outcome.role, client=partition,
+                    job.task, guess.images, job.card, attack=repr(outcome.attack), role=role, client=partition,
                     target=target, kind="reconstruction", scores=scores, numbers=self._numbers(guess.images, partition),
                 )  # fmt: skip
 

@@ -171,7 +171,7 @@ class Auditor:
         seen, card = job.observed.seen, attack_card(job, outcome.attack)
         if outcome.error:
             self.recorder.row(
-                job.task, metric=ATTACK.name, value=None, attack=repr(outcome.attack), role=outcome.role, card=card,
+                job.task, metric=ATTACK.name, value=None, attack=repr(outcome.attack), role=outcome.role(card), card=card,
                 status="failed", n=len(seen), failures=len(seen), message=outcome.error, seconds=outcome.seconds,
             )  # fmt: skip
             return
@@ -193,7 +193,7 @@ class Auditor:
         if guessed == "membership":
             self._membership(job.task, outcome, card, scores, failures=len(failed))
         else:
-            self._rows(job.task, _guess(outcome), card, scores, outcome=outcome, seen=seen)
+            self._rows(job.task, _guess(outcome, card), card, scores, outcome=outcome, seen=seen)
         if not outcome.of_noise:
             self._diagnostics(job.task, outcome, card)
         shown = job.kind.chosen or self.shows_training or guessed == "representatives"
@@ -219,7 +219,7 @@ class Auditor:
         names = sorted({name for guess in outcome.guesses for name in guess.diagnostics})
         for name in names:
             values = [guess.diagnostics[name] for guess in outcome.guesses if name in guess.diagnostics]
-            self._rows(task, _guess(outcome), card, {ScoreName(name): [float(value) for value in values]})
+            self._rows(task, _guess(outcome, card), card, {ScoreName(name): [float(value) for value in values]})
         if outcome.oracle_accuracy is not None or outcome.oracle_error:
             self.recorder.row(
                 task, metric=ORACLE_ACCURACY.name, value=outcome.oracle_accuracy, attack=repr(outcome.attack), card=card,
@@ -284,8 +284,8 @@ def _guessed(guess: Any) -> str:
     return next(name for name, cls in GUESSES.items() if isinstance(guess, cls))
 
 
-def _guess(outcome: Outcome) -> GuessName:
-    return GuessName(outcome.role, repr(outcome.attack))
+def _guess(outcome: Outcome, card: ThreatCard) -> GuessName:
+    return GuessName(outcome.role(card), repr(outcome.attack))
 
 
 def _gather(replies: Iterable[Message]) -> dict[GuessName, Scores]:

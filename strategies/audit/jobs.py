@@ -101,10 +101,9 @@ class Outcome:
     oracle_error: str = ""
     of_noise: bool = False
 
-    @property
-    def role(self) -> Role:
-        """Of its rows and pictures, where the attack had no help beyond what a server has."""
-        return Role.NULL_CONTROL if self.of_noise else Role.ATTACK
+    def role(self, card: ThreatCard) -> Role:
+        """Of its rows and pictures, by the threat card of the attack."""
+        return Role.NULL_CONTROL if self.of_noise else card.role
 
 
 @dataclass(frozen=True)

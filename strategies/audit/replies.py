@@ -12,8 +12,9 @@ from flwr.app import Message, MetricRecord
 
 from attacks.metrics.images import RETRIEVAL, RETRIEVAL_CHANCE
 from attacks.metrics.metric import Values
-from attacks.metrics.names import GuessName, Scores, names_of, scores_to_texts
-from attacks.metrics.registry import metric_of
+from attacks.metrics.names import GuessName, Role, Scores, names_of, scores_to_texts
+from attacks.metrics.registry import known_metric, metric_of
+from attacks.metrics.training import COUNTED
 from clients.scoring.audit import ALONE, COUNTS
 from clients.task.task import Task
 from clients.wire.records import tensors_of, values_of
@@ -50,14 +51,18 @@ def _fault_in_score(text: str, found: Mapping[str, Any], guessed: str) -> str:
         guess, name = names_of(text)
     except ValueError:
         return unknown
-    printable = all(part.isprintable() for part in (*guess, *name))
-    if len(text) > LONGEST_NAME or not printable or (guess == ALONE) == (guessed == BASELINES):
+    parts = "".join((*guess, *name))
+    asked = (
+        guess == COUNTS or guess.role in (Role.NULL_BASELINE, Role.SCALE) if guessed == BASELINES else guess == ALONE
+    )
+    if len(parts) > LONGEST_NAME or not parts.isprintable() or not asked:
         return unknown
     if not isinstance(values, list) or any(math.isnan(value) for value in values):
         return f"metrics: {shortened(text)} is {shortened(values)}, expected a list of numbers"
-    if guess == COUNTS:
-        return ""
     metric = metric_of(name.metric)
+    if guess == COUNTS:
+        # A defence of another package counts under names of its own; a declared one must be what defences count.
+        return unknown if known_metric(name.metric) not in (None, *COUNTED) else ""
     allowed = {Values.HIT: lambda value: value in (0, 1), Values.SHARE: lambda value: 0 <= value <= 1}.get(
         metric.values
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from attacks.metrics.names import Role
 from clients.task.task import Task
 
 MOST_VALUE, MOST_WHOLE = 1e100, 2**53
@@ -116,6 +117,11 @@ class ThreatCard:
     def lasting(self) -> ThreatCard:
         """Without results and without what changes from round to round, or with the metric: what numbers of one attack share."""
         return ThreatCard.from_json({name: value for name, value in self.to_json().items() if name not in PASSING})
+
+    @property
+    def role(self) -> Role:
+        """Of the rows of an attack under these conditions."""
+        return Role.UPPER_BOUND if self.upper_bound else Role.ATTACK
 
     @property
     def chance_of_recognition(self) -> float | None:

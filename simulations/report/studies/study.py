@@ -11,7 +11,7 @@ from functools import cached_property
 from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
 from attacks.metrics.images import RETRIEVAL
 from attacks.metrics.metric import IMAGES
-from attacks.metrics.names import Role
+from attacks.metrics.names import BESIDE, Role
 from attacks.metrics.training import EPSILON_ALL_CUTS, TEST_ACCURACY
 from clients.scoring.null_baselines import CLASS_MEAN
 from simulations.report.studies.baselines import (
@@ -30,9 +30,6 @@ from simulations.report.studies.recovery import RECOVERED, best_image, detailed,
 from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
-
-BESIDE = (Role.NULL_BASELINE, Role.NULL_CONTROL, Role.SCALE)
-"""Roles of numbers to read an attack's scores by."""
 
 
 @dataclass(frozen=True)

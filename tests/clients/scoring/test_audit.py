@@ -164,7 +164,7 @@ def test_candidates_are_99_other_images_of_the_client_by_a_seeded_draw() -> None
 
 def test_images_that_repeat_the_attacked_one_are_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     one = client(train=range(10, 20), test=range(0))
-    monkeypatch.setattr(one.data, "_train", (10, 11, 10, 12, 11))
+    monkeypatch.setattr(one.data, "_train", torch.tensor([10, 11, 10, 12, 11]))
     truth = one.data.view(torch.tensor([0]), ("any",))
     assert len(other_images(one.data, truth, 0)) == 2
 

@@ -213,3 +213,26 @@ def test_models_that_can_be_scored_pass(name: str) -> None:
 def test_models_without_gradients_of_single_examples_are_refused(make: Callable[[], nn.Module]) -> None:
     with pytest.raises(GradientError, match="of single examples cannot be computed by torch"):
         ExampleGradients(make()).verify((3, 32, 32), 5)
+
+
+class WithUnusedHead(nn.Module):
+    """A model with parameters that the loss does not depend on, such as an auxiliary head in eval mode."""
+
+    def __init__(self, head: bool) -> None:
+        super().__init__()
+        self.used = nn.Linear(48, 4)
+        self.head = nn.Linear(48, 4) if head else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = self.used(images.flatten(1))
+        return found
+
+
+def test_parameters_that_the_loss_does_not_reach_change_nothing() -> None:
+    points = torch.rand(2, 3, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    plain, more = WithUnusedHead(False), WithUnusedHead(True)
+    more.used.load_state_dict(plain.used.state_dict())
+    targets = torch.eye(4)[:2]
+    expected, found = (ExampleGradients(model).similarities(points, targets) for model in (plain, more))
+    assert torch.equal(found.per_tensor, expected.per_tensor)
+    assert torch.equal(found.whole, expected.whole)

@@ -342,6 +342,9 @@ def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, told_order:
     assert holding == {"train.smash"}
     settings_of = {row["attack"]: row["setting"] for row in rows if row["metric"] == "label-accuracy"}
     assert settings_of[told_order]["upper_bound"] == "told the order"
+    roles = {(row["attack"], row["role"]) for row in rows if row["attack"] in settings_of}
+    assert {role for attack, role in roles if attack == told_order} == {"upper bound"}
+    assert ("ServerPrediction()", "attack") in roles
     assert "upper_bound" not in settings_of["ServerPrediction()"]
     # What is told leads from the tokens of the undefended run, which was sent the same images, to those of the shuffled one.
     plain, mixed = (

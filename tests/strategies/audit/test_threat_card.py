@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from attacks import InvertingGradients, LearnedRestorer, PolicyInversion, WindowMean
+from attacks.metrics.names import Role
 from attacks.refinement.base import Chain
 from simulations.report.studies.rows import read_rows
+from strategies.audit.jobs import Outcome
 from strategies.audit.threat_card import KnownLabels, Strength, ThreatCard
 from tests.simulations.report.report_run import Page
 from tests.strategies.federated.test_curious import Wire, run
@@ -91,3 +94,11 @@ def test_what_numbers_of_one_attack_share_leaves_out_results_however_they_were_w
     }
     whole = ThreatCard.from_json(results | {"images": 1, "mode": "eval"})
     assert whole.lasting() == ThreatCard(images=1, more={"mode": "eval"})
+
+
+def test_the_card_says_the_role_of_an_attack() -> None:
+    plain, helped = ThreatCard(), ThreatCard(upper_bound="told the labels")
+    outcome = Outcome(InvertingGradients(), [], 0.0)
+    assert [outcome.role(card) for card in (plain, helped)] == [Role.ATTACK, Role.UPPER_BOUND]
+    silent = replace(outcome, of_noise=True)
+    assert {silent.role(card) for card in (plain, helped)} == {Role.NULL_CONTROL}

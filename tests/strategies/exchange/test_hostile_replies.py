@@ -7,6 +7,7 @@ import tracemalloc
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -200,6 +201,23 @@ def test_scores_are_refused_or_make_rows(content: RecordDict, more: dict[str, An
             Reconstruction(images.float(), torch.zeros(len(images), dtype=torch.int64))
             assert images.shape[1:] == CARD.input_shape
     assert not hostile.Pickled.executed
+
+
+@pytest.mark.parametrize(
+    ("name", "guessed", "allowed"),
+    [
+        ("null baseline/grey/psnr/original", BASELINES, True), ("scale/blurred/psnr/original", BASELINES, True),
+        ("attack/A()/psnr/original", BASELINES, False), ("upper bound/A()/psnr/original", BASELINES, False),
+        ("null control/A()/psnr/original", BASELINES, False), ("training//epsilon/", BASELINES, False),
+        ("training//windows-of-4/", BASELINES, True), ("training//of-their-own/", BASELINES, True),
+        ("null baseline/grey/psnr/original", "images", False), ("attack//psnr/original", "images", True),
+        (f"attack//column {quote('年' * 60)}/", "cells", True), (f"attack//column {'x' * 300}/", "cells", False),
+    ],
+)  # fmt: skip
+def test_a_client_scores_what_it_was_asked_about(name: str, guessed: str, allowed: bool) -> None:
+    """A null control or an attack of its own naming would decide what counts as recovered."""
+    fault = fault_in_scores(reply_of(RecordDict({"metrics": metrics({name: [1.0]})}), 50), guessed, PLANNED)
+    assert (fault == "") == allowed, fault
 
 
 REPORT = {
