@@ -58,14 +58,11 @@ class UpdateSketch:
 class Standardise(nn.Module):
     """To mean 0 and standard deviation 1 on what it was made of; what never changes there is left out."""
 
-    mean: Tensor
-    scale: Tensor
-
     def __init__(self, values: Tensor) -> None:
         super().__init__()
         std = values.std(0)
-        self.register_buffer("mean", values.mean(0))
-        self.register_buffer("scale", torch.where(std > 1e-6, 1 / std.clamp(min=1e-6), torch.zeros(())))
+        self.mean = nn.Buffer(values.mean(0))
+        self.scale = nn.Buffer(torch.where(std > 1e-6, 1 / std.clamp(min=1e-6), torch.zeros(())))
 
     def forward(self, values: Tensor) -> Tensor:
         """(M, S) -> (M, S)."""
@@ -76,10 +73,7 @@ class Standardise(nn.Module):
 def made_by(
     knowledge: Knowledge, rows: Tensor, count: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Update]]:
-    """Updates of the auxiliary examples in some rows, as a client would send them: positions among the rows of each
-    update's images,
-    and the update.
-    """
+    """Updates of auxiliary examples in some rows, as a client would send them: positions of its images among the rows, update."""
     if knowledge.probes is None:
         raise AttackError(
             "does not apply: it learns from updates of one step, which only one-step probes of federated learning are of"

@@ -32,13 +32,10 @@ class MembershipNetwork(nn.Module):
         hidden: Width of its only hidden layer.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, num_features: int, hidden: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(num_features))
-        self.register_buffer("std", torch.ones(num_features))
+        self.mean = nn.Buffer(torch.zeros(num_features))
+        self.std = nn.Buffer(torch.ones(num_features))
         self.hidden = nn.Linear(num_features, hidden)
         self.out = nn.Linear(hidden, 1)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Knowledge
+from attacks.descent import step_down
 from attacks.observations import AttackError
 from attacks.queries.base import Guess, QueryAttack
 from attacks.query_sender import QuerySender
@@ -197,8 +198,6 @@ def train_network(
             value = loss(rows[torch.randperm(len(rows), generator=generator)[:batch_size]])
             if not torch.isfinite(value):
                 raise AttackError("the training diverged; lower the learning rate")
-            optimizer.zero_grad()
-            value.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            step_down(optimizer, value)
             schedule.step()
     network.eval().requires_grad_(False)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Knowledge
+from attacks.descent import step_down
 from attacks.guesses import Cells
 from attacks.observations import AttackError
 from attacks.sender import Sender
@@ -122,9 +123,7 @@ class EmbeddingReversal(TableAttack):
             rows = kept[torch.randperm(len(kept), generator=generator)[: self.batch_size].to(kept.device)]
             factors = _factors(factors_of, sender, rows, generator)
             loss = (network((factors - mean) / std) - embeddings_of(sender, rows)).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step_down(optimizer, loss)
         network.eval().requires_grad_(False)
         guess = network((_factors(factors_of, sender, held, generator) - mean) / std)
         truth, blind = embeddings_of(sender, held), embeddings_of(sender, kept).mean(0)
