@@ -8,10 +8,9 @@ from typing import ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, Knowledge
+from attacks.base import Attack
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError
-from attacks.sender import EdgeHalf, Sender
+from attacks.sender import EdgeHalf
 from defenses.base import Update
 from defenses.pipeline import Pipeline
 
@@ -123,10 +122,3 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
         if not len(observation.features):
             return self.failed(observation, "there are no transmissions to attack")
         return super()._attempt(observation, generator)
-
-
-def sender_of(knowledge: Knowledge) -> Sender:
-    """What makes smashed data of auxiliary images."""
-    if knowledge.sender is None:
-        raise AttackError("there is no client half to attack: this is for split learning only")
-    return knowledge.sender

@@ -16,7 +16,7 @@ from attacks.networks.decoder import Layout
 from attacks.observations import AttackError
 from attacks.refinement.restoration import kept_and_held
 from attacks.sender import Sender
-from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
+from attacks.smashed.base import SmashedAttack, SmashedData
 from defenses.checks import examples_field, require, scale_field, steps_field, width_field
 
 GROUPS_AT_ONCE = 8
@@ -142,7 +142,7 @@ def mean_of_transmissions(features: Tensor) -> Tensor:
 
 def split_auxiliary(knowledge: Knowledge, generator: torch.Generator) -> tuple[Sender, Tensor, Tensor]:
     """The sender, and the auxiliary images to train on and to hold out, on the device of the client half."""
-    sender, images = sender_of(knowledge), knowledge.auxiliary.images
+    sender, images = knowledge.require_sender(), knowledge.auxiliary.images
     # A client half that only cuts images has no weights.
     weight = next(sender.edge.parameters(), None) if isinstance(sender.edge, nn.Module) else None
     device = "cpu" if weight is None else weight.device
