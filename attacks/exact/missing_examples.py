@@ -16,7 +16,6 @@ ROUNDS = 6
 """Times that independent components are sought, as long as directions are missing."""
 CLEAR = 0.5
 """Share of the neurons with z < 0 that are taken to be off, those with the lowest z: an approximate input errs near zero."""
-
 SURE_OF_ONE = 0.95
 """The same where one input alone was left, which is exact."""
 ROWS = 2

@@ -16,10 +16,8 @@ from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
 
 SCORED_AT_ONCE = 256
 """Records per forward pass."""
-
 LARGEST_LOGIT = 1e6
 """Beyond any trained model; logits that overflowed are set to it, so that every record has a score."""
-
 LARGEST_CONFIDENCE = 40.0
 """Features of the attack network are clamped to +- this; float32 probabilities end near exp(-16) from 0 and 1."""
 

@@ -42,11 +42,7 @@ class Query:
 
 
 class QueryAttack(Attack[Query, Guess], Generic[Guess]):
-    """Base of attacks on queries. A subclass implements ``attack_one``.
-
-    Attributes:
-        observes: ``Query``.
-    """
+    """Base of attacks on queries. A subclass implements ``attack_one``."""
 
     observes: ClassVar[type] = Query
 

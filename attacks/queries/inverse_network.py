@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.image_measures import mean_psnr
+from attacks.image_measures import holdout_scores
 from attacks.networks.unet import draw_convolutions
 from attacks.queries.base import Query
 from attacks.queries.inversion import answers
@@ -94,7 +94,13 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
             return MapDecoder(sample, tuple(images.shape[1:]), self.width, generator)
 
         return self.taught(
-            knowledge, generator, truth=images, build=build, sample=self.batch_size, loss=F.mse_loss, judge=_judged
+            knowledge,
+            generator,
+            truth=images,
+            build=build,
+            sample=self.batch_size,
+            loss=F.mse_loss,
+            judge=holdout_scores,
         )
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
@@ -102,11 +108,3 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
         assert self.learned is not None
         images = self.learned(observation.features)
         return Reconstruction(images, answers(observation), dict(self.learned.diagnostics))
-
-
-def _judged(guess: Tensor, truth: Tensor, learned_from: Tensor) -> dict[str, float]:
-    """PSNR on what was held out, and that of guessing the mean of the others."""
-    return {
-        "holdout_psnr": mean_psnr(guess, truth),
-        "holdout_psnr_mean_image": mean_psnr(learned_from.mean(0).expand_as(truth), truth),
-    }

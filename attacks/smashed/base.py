@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attacks.base import Attack
 from attacks.guesses import Reconstruction
+from attacks.observations import AttackError
 from attacks.sender import EdgeHalf
 from defenses.base import Update
 from defenses.pipeline import Pipeline
@@ -68,11 +69,7 @@ class SmashedData:
 
 
 class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
-    """Base of attacks on smashed data. A subclass implements ``attack_one``.
-
-    Attributes:
-        observes: ``SmashedData``.
-    """
+    """Base of attacks on smashed data. A subclass implements ``attack_one``."""
 
     observes: ClassVar[type] = SmashedData
 
@@ -122,3 +119,11 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
         if not len(observation.features):
             return self.failed(observation, "there are no transmissions to attack")
         return super()._attempt(observation, generator)
+
+
+def check_features(features: Tensor, expected: tuple[int, ...]) -> None:
+    """Raises ``AttackError`` unless smashed data (..., N, D) have the shape of the auxiliary ones, (N, D), and finite values."""
+    if (shape := tuple(features.shape[-2:])) != expected:
+        raise AttackError(f"smashed data has shape {shape} per example, that of auxiliary examples {expected}")
+    if not torch.isfinite(features).all():
+        raise AttackError("smashed data holds NaN or infinite values")

@@ -114,13 +114,3 @@ def table_of(sender: Sender) -> list[Tensor]:
 def categories_of(rows: Tensor) -> Tensor:
     """Rows (n, 1, F, 1) as numbers of categories (n, F) int64."""
     return rows[:, 0, :, 0].round().long()
-
-
-def check_features(features: Tensor, fields: int, dim: int) -> None:
-    """Whether smashed data (..., N, D) are those of such rows."""
-    if tuple(features.shape[-2:]) != (fields, dim):
-        raise AttackError(
-            f"smashed data has shape {tuple(features.shape[-2:])} per row, that of auxiliary rows {(fields, dim)}"
-        )
-    if not torch.isfinite(features).all():
-        raise AttackError("smashed data holds NaN or infinite values")

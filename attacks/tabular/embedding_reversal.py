@@ -14,16 +14,8 @@ from attacks.descent import step_down
 from attacks.guesses import Cells
 from attacks.observations import AttackError
 from attacks.sender import Sender
-from attacks.smashed.base import SmashedData
-from attacks.tabular.base import (
-    Dictionary,
-    TableAttack,
-    auxiliary_rows,
-    categories_of,
-    check_features,
-    embeddings_of,
-    table_of,
-)
+from attacks.smashed.base import SmashedData, check_features
+from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
 from defenses.checks import MOST_DEPTH, examples_field, require, scale_field, steps_field, whole_field, width_field
 
 
@@ -148,7 +140,7 @@ class _Reverser:
 
     def __call__(self, observation: SmashedData) -> Cells:
         features = observation.features[0, : observation.num_targets].detach().float()
-        check_features(features, len(self.mean), self.token_length)
+        check_features(features, (len(self.mean), self.token_length))
         with torch.no_grad():
             embeddings = self.network((self.factors_of(features) - self.mean) / self.std)
         found = []
