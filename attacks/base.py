@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from attacks.observations import AttackError, ClientUpdate, Probe
-from attacks.query_sender import QuerySender
 from attacks.sender import Sender
 from defenses.base import Batch, Update, call_text
 from defenses.checks import check_fields
@@ -31,8 +30,7 @@ class Knowledge:
         std: Per-channel standard deviation of the normalisation.
         train: Trains a new model on a batch of auxiliary examples as a client would, defences included, and returns it in eval
             mode; the number is the seed of its weights and of its training.
-        sender: In split learning, what makes smashed data of auxiliary images as a client would; else None.
-        query_sender: The same of features of test images that are sent to be answered; else None.
+        sender: Where clients hold a half of the model, what makes features of auxiliary images as a client would; else None.
         sensitive: (N,) int64, a second attribute of each auxiliary example, from 0; None where the data have none.
         adversary: Builds a network that classifies features of queries, (B, C', H', W') or (B, N, D): (architecture, number of
             values, seed) -> network in train mode. Architectures are those of ``attacks.attributes.inference``; None where clients
@@ -48,10 +46,15 @@ class Knowledge:
     std: tuple[float, ...]
     train: Callable[[Batch, int], nn.Module]
     sender: Sender | None = None
-    query_sender: QuerySender | None = None
     sensitive: Tensor | None = None
     adversary: Callable[[str, int, int], nn.Module] | None = None
     probes: Callable[[Batch, int, int], Iterator[tuple[Tensor, Update]]] | None = None
+
+    def require_sender(self) -> Sender:
+        """``sender``; raises ``AttackError`` where clients hold no half of the model."""
+        if self.sender is None:
+            raise AttackError("there is no client half to attack: this is for edge-cloud inference and split learning")
+        return self.sender
 
 
 Observation = TypeVar("Observation")

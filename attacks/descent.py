@@ -34,6 +34,13 @@ class StepRule:
         return cls(learning_rate, falling=True, in_range=True)
 
 
+def step_down(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """One step of a network's optimizer along the gradient of a loss."""
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
 def minimise(
     objective: Callable[[Tensor], Tensor], start: Tensor, iterations: int, rule: StepRule
 ) -> tuple[Tensor, Tensor]:

@@ -28,6 +28,14 @@ def mean_psnr(guess: Tensor, truth: Tensor) -> float:
     return float(psnr(guess, truth).clamp(max=100).mean())
 
 
+def holdout_scores(guess: Tensor, truth: Tensor, learned_from: Tensor) -> dict[str, float]:
+    """Mean PSNR on images that were held out, and that of guessing the mean of the others."""
+    return {
+        "holdout_psnr": mean_psnr(guess, truth),
+        "holdout_psnr_mean_image": mean_psnr(learned_from.mean(0).expand_as(truth), truth),
+    }
+
+
 def ssim(guess: Tensor, truth: Tensor) -> Tensor:
     """Structural similarity of each image, averaged over pixels and channels: (B,), at most 1.
 
@@ -62,7 +70,10 @@ def ms_ssim(guess: Tensor, truth: Tensor) -> Tensor:
     """
     _same_shape(guess, truth)
     x, y = guess.double(), truth.double()
-    weights = x.new_tensor(MS_SSIM_WEIGHTS[: _scales(min(x.shape[-2:]))])
+    # As many scales as hold a whole window, at least 1.
+    shorter, most = min(x.shape[-2:]), len(MS_SSIM_WEIGHTS)
+    scales = next((count for count in range(most, 1, -1) if shorter >> (count - 1) >= SSIM_WINDOW), 1)
+    weights = x.new_tensor(MS_SSIM_WEIGHTS[:scales])
     weights = weights / weights.sum()
     product = x.new_ones(x.shape[:2])
     for scale, weight in enumerate(weights, 1):
@@ -71,11 +82,6 @@ def ms_ssim(guess: Tensor, truth: Tensor) -> Tensor:
         if scale < len(weights):
             x, y = F.avg_pool2d(x, 2), F.avg_pool2d(y, 2)
     return product.mean(1).to(guess.dtype)
-
-
-def _scales(side: int) -> int:
-    """How many scales of an image with this shorter side hold a whole window; at least 1."""
-    return next((scales for scales in range(len(MS_SSIM_WEIGHTS), 1, -1) if side >> (scales - 1) >= SSIM_WINDOW), 1)
 
 
 def _similarity(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,9 @@
-"""What a client of split learning does to its images before it sends them: its own code, and what a server can run itself."""
+"""What a client does to images before it sends what its half makes of them: its own code, and what a server can run itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from defenses.pipeline import Pipeline
 from defenses.random_draws import Key
 
 
+@runtime_checkable
 class EdgeHalf(Protocol):
     """The client half of a split transformer (``clients.models.split.halves.EdgeHalf``)."""
 
@@ -63,19 +64,38 @@ def key_of(generator: torch.Generator) -> Key:
 
 @dataclass(frozen=True)
 class Sender:
-    """A client's sending side as the server can run it itself: the algorithm and the weights, never a client's randomness.
+    """A client's sending side: the algorithm and all that was learned, never a client's randomness.
 
     Attributes:
-        edge: The client half with the weights of the attacked round, in eval mode.
-        pipeline: The clients' defences.
-        mean: Per channel, for the normalisation.
+        edge: The client half in eval mode, with the weights of the attacked round: an ``EdgeHalf``, or a module from normalised
+            images (B, C, H, W) to features (B, C', H', W').
+        pipeline: The clients' defences; those that learn are fitted.
+        mean: Per channel, for the normalisation of images in [0, 1].
         std: Per channel.
     """
 
-    edge: EdgeHalf
+    edge: Any
     pipeline: Pipeline
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def features(self, images: Tensor) -> Tensor:
+        """Unprotected features of images (B, C, H, W) in [0, 1], past the input defences; differentiable."""
+        features: Tensor = self.edge(normalise(images, self))
+        return features
+
+    def latent(self, images: Tensor, key: Key) -> Tensor:
+        """What travels of images (B, C, H, W) in [0, 1], past the input defences; differentiable."""
+        if isinstance(self.edge, EdgeHalf):
+            return smash(self.edge, self.pipeline, images, self, key)
+        return self.pipeline.encode_features(self.features(images), key)
+
+    def query(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """What a server would see of clean test images (B, C, H, W) in [0, 1], all defences drawn afresh: features, latent."""
+        key = key_of(generator)
+        batch = Batch(images, images.new_zeros(len(images), 1))
+        latent = self.latent(self.pipeline.protect_test(batch, key).images, key)
+        return self.pipeline.decode_features(latent), latent
 
     def send(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Smashed data (B, N, D) of clean images (B, C, H, W) in [0, 1], all defences drawn afresh."""

@@ -237,8 +237,8 @@ class SmashedDefense(Defense):
         """See the class."""
         return False
 
-    def check_batch(self, batch_size: int, num_tokens: int, dim: int) -> None:
-        """Whether batches of this many images of (num_tokens, dim) can be protected; most can.
+    def check_batch(self, batch_size: int, num_tokens: int) -> None:
+        """Whether batches of this many images of so many tokens can be protected; most can.
 
         Raises:
             DefenseError: When they cannot, with the reason.

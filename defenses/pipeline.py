@@ -26,10 +26,7 @@ from defenses.random_draws import Key, generator_for
 
 @dataclass(frozen=True)
 class Pipeline(FeatureChain):
-    """Defences applied in order, each at its stage of the client's work; the stages on smashed data are those of ``FeatureChain``.
-
-    Every method takes a ``Key`` and gives stage ``i`` the stream ``(*key, i)``: a stage's randomness depends on
-    neither the other stages nor the order in which clients run.
+    """Defences applied in order, each at its stage of the client's work, as ``FeatureChain`` applies those of smashed data.
 
     Raises:
         DefenseError: On combinations that would lie, with the reason.

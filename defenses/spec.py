@@ -20,12 +20,8 @@ from defenses.registry import DEFENSES
 
 Names = Mapping[str, Callable[..., Any]]
 """Allowed names and what they call."""
-
-
 LONGEST = 400
 """Characters of a text that an error quotes."""
-
-
 LONGEST_TEXT = 200_000
 """Characters of a text that is read: those of as many statements and stages as are allowed."""
 MOST_STATEMENTS = 200
@@ -42,11 +38,9 @@ Make = Callable[[Any, Mapping[str, Any]], Any]
 """(what a name calls, arguments) -> object."""
 
 
-def _call(kind: Any, given: Mapping[str, Any]) -> Any:
-    return kind(**given)
-
-
-def parse_statements(text: str, registry: Names, what: str, make: Make = _call) -> list[list[Any]]:
+def parse_statements(
+    text: str, registry: Names, what: str, make: Make = lambda kind, given: kind(**given)
+) -> list[list[Any]]:
     """Reads ``A() | B(x=1); C()`` as ``[[A(), B(x=1)], [C()]]``.
 
     Args:

@@ -58,10 +58,10 @@ class AgreedModel:
         like = next(self.model.parameters()).detach()
         drawn = torch.randn(4, *self.input_shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
         private = attackable(self.model, train_mode=True)
-        with torch.no_grad(), called(private) as calls:
-            private(drawn.to(like.device))
-            behind = calls[layer.name][0][2].relu()
-            same = [name for name, seen in calls.items() if len(seen) == 1 and torch.equal(seen[0][1], behind)]
+        with torch.no_grad():
+            _, calls = called(private, drawn.to(like.device))
+        behind = calls[layer.name][0][2].relu()
+        same = [name for name, seen in calls.items() if len(seen) == 1 and torch.equal(seen[0][1], behind)]
         if not same:
             raise AttackError(f"does not apply: no linear layer sees what layer {layer.name!r} gives to its ReLU")
         return same[0]

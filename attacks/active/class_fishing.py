@@ -135,8 +135,8 @@ def head_of(model: nn.Module, input_shape: tuple[int, int, int]) -> str:
     like = next(model.parameters()).detach()
     drawn = torch.randn(4, *input_shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
     private = attackable(model, train_mode=True)
-    with torch.no_grad(), called(private) as calls:
-        logits = private(drawn.to(like.device))
+    with torch.no_grad():
+        logits, calls = called(private, drawn.to(like.device))
     for name, seen in calls.items():
         module, _, out = seen[-1]
         if module.bias is not None and torch.equal(out, logits):

@@ -10,13 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from attacks.active.base import (
-    ActiveAttack,
-    AgreedModel,
-    batch_guess,
-    overwrite_linear,
-    share_outside,
-)
+from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, overwrite_linear, share_outside
 from attacks.active.imprint_layer import MOST_OUTSIDE, ROUNDING
 from attacks.base import Knowledge
 from attacks.exact.linear_layer import Read

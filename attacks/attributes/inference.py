@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.attributes.auxiliary import judged, sensitive_of
 from attacks.base import Knowledge
 from attacks.guesses import Attributes
 from attacks.observations import AttackError
@@ -79,3 +78,21 @@ class AttributeInference(LearnedQueryAttack[Attributes]):
     def failed(self, observation: Query, reason: str) -> Attributes:
         """A guess that is never right."""
         return Attributes(torch.full((len(observation.features), 1), math.nan), failure=reason)
+
+
+def sensitive_of(knowledge: Knowledge) -> Tensor:
+    """The attribute of the auxiliary examples, (N,) on the CPU."""
+    hidden = knowledge.sensitive
+    if hidden is None:
+        raise AttackError("the auxiliary data have no sensitive attribute")
+    if bool((hidden == hidden[0]).all()):
+        raise AttackError("all auxiliary examples have the same sensitive attribute")
+    return hidden.cpu()
+
+
+def judged(logits: Tensor, truth: Tensor, learned_from: Tensor) -> dict[str, float]:
+    """Accuracy on what was held out, and that of answering with the most frequent value among the others."""
+    return {
+        "holdout_accuracy": float((logits.argmax(1) == truth).float().mean()),
+        "holdout_majority": float((truth == learned_from.mode().values).float().mean()),
+    }

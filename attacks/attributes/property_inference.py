@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -12,38 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.attributes.auxiliary import judged, sensitive_of
-from attacks.attributes.update_sketch import Standardise, UpdateSketch, made_by
+from attacks.attributes.inference import judged, sensitive_of
+from attacks.attributes.update_sketch import FEWEST, Standardise, UpdateReader, UpdateSketch, made_by, sketched
 from attacks.base import Attack, Knowledge
 from attacks.guesses import Attributes
 from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import RETRAINED, TRAININGS, split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
-from defenses.base import Update
 from defenses.checks import choice_field, examples_field, scale_field, steps_field, width_field
 
-FEWEST = 2 * HOLDOUT
-"""Simulated updates."""
 
-
-def majority(values: Tensor) -> int:
+def majority(values: Tensor) -> Tensor:
     """The property of an update: the value (B,) that most of its images have; of equally frequent ones the smallest."""
-    return int(values.bincount().argmax())
-
-
-@dataclass(frozen=True)
-class LearnedReader:
-    """What ``PropertyInference.fit`` keeps.
-
-    Attributes:
-        network: Sketches (B, S) -> logits (B, K); in eval mode, on the CPU.
-        sketch: Makes them of updates.
-        diagnostics: See ``PropertyInference``.
-    """
-
-    network: nn.Module
-    sketch: UpdateSketch
-    diagnostics: dict[str, float]
+    return values.bincount().argmax()
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,7 +69,7 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
     iterations: int = steps_field(400)
     learning_rate: float = scale_field(1e-3)
     weight_decay: float = scale_field(1e-3, zero=True)
-    learned: LearnedReader | None = field(default=None, repr=False, compare=False)
+    learned: UpdateReader | None = field(default=None, repr=False, compare=False)
 
     @property
     def knows_defenses(self) -> bool:
@@ -107,14 +88,18 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         updates = made_by(knowledge, kept, self.updates - count, generator)
         first = next(updates)
         sketch = UpdateSketch(first[1], self.size, generator)
-        sketches, values = _sketched(sketch, itertools.chain([first], updates), hidden[kept])
+        sketches, values = sketched(
+            sketch, itertools.chain([first], updates), lambda rows: majority(hidden[kept][rows])
+        )
         if bool((values == values[0]).all()):
             raise AttackError("all simulated updates have the same sensitive attribute")
-        tests, right = _sketched(sketch, made_by(knowledge, held, count, generator), hidden[held])
+        tests, right = sketched(
+            sketch, made_by(knowledge, held, count, generator), lambda rows: majority(hidden[held][rows])
+        )
         network = self._trained(sketches, values, int(hidden.max()) + 1, generator)
         with torch.no_grad():
             scores = judged(network(tests), right, values)
-        return replace(self, learned=LearnedReader(network, sketch, scores))
+        return replace(self, learned=UpdateReader(network, sketch, (), scores))
 
     def _trained(self, sketches: Tensor, values: Tensor, num_values: int, generator: torch.Generator) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -135,16 +120,8 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Attributes:
         """One value for the update; nothing is random after ``fit``."""
         assert self.learned is not None
-        sketch = self.learned.sketch(observation.update)
-        with torch.no_grad():
-            return Attributes(self.learned.network(sketch[None]), dict(self.learned.diagnostics))
+        return Attributes(self.learned(observation.update), dict(self.learned.diagnostics))
 
     def failed(self, observation: ClientUpdate, reason: str) -> Attributes:
         """A value that is never right."""
         return Attributes(torch.full((1, 1), math.nan), failure=reason)
-
-
-def _sketched(sketch: UpdateSketch, updates: Iterable[tuple[Tensor, Update]], hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Sketches (M, S) of updates, and their properties (M,)."""
-    found = [(sketch(update), majority(hidden[rows].cpu())) for rows, update in updates]
-    return torch.stack([one for one, _ in found]), torch.tensor([value for _, value in found])

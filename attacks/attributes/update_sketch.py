@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from attacks.base import Knowledge
 from attacks.observations import AttackError
+from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Batch, DefenseError, Update
 
 TINY = 1e-12
+FEWEST = 2 * HOLDOUT
+"""Simulated updates to learn from."""
 
 
 class UpdateSketch:
@@ -55,17 +59,37 @@ class UpdateSketch:
         return values, (length + TINY).log()
 
 
+@dataclass(frozen=True)
+class UpdateReader:
+    """What an attack keeps that has learned to read updates.
+
+    Attributes:
+        network: Sketches (M, S) -> what it reads of each, (M, ...); in eval mode, on the CPU.
+        sketch: Makes sketches of updates.
+        shape: Of the truth about one update.
+        diagnostics: How well it reads updates of examples that were held out.
+    """
+
+    network: nn.Module
+    sketch: UpdateSketch
+    shape: tuple[int, ...]
+    diagnostics: dict[str, float]
+
+    def __call__(self, update: Update) -> Tensor:
+        """What it reads of an update: (1, ...)."""
+        with torch.no_grad():
+            read: Tensor = self.network(self.sketch(update)[None])
+        return read
+
+
 class Standardise(nn.Module):
     """To mean 0 and standard deviation 1 on what it was made of; what never changes there is left out."""
-
-    mean: Tensor
-    scale: Tensor
 
     def __init__(self, values: Tensor) -> None:
         super().__init__()
         std = values.std(0)
-        self.register_buffer("mean", values.mean(0))
-        self.register_buffer("scale", torch.where(std > 1e-6, 1 / std.clamp(min=1e-6), torch.zeros(())))
+        self.mean = nn.Buffer(values.mean(0))
+        self.scale = nn.Buffer(torch.where(std > 1e-6, 1 / std.clamp(min=1e-6), torch.zeros(())))
 
     def forward(self, values: Tensor) -> Tensor:
         """(M, S) -> (M, S)."""
@@ -76,10 +100,7 @@ class Standardise(nn.Module):
 def made_by(
     knowledge: Knowledge, rows: Tensor, count: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Update]]:
-    """Updates of the auxiliary examples in some rows, as a client would send them: positions among the rows of each
-    update's images,
-    and the update.
-    """
+    """Updates of auxiliary examples in some rows, as a client would send them: positions of its images among the rows, update."""
     if knowledge.probes is None:
         raise AttackError(
             "does not apply: it learns from updates of one step, which only one-step probes of federated learning are of"
@@ -89,3 +110,11 @@ def made_by(
         yield from knowledge.probes(own, count, int(torch.randint(1 << 31, (), generator=generator)))
     except DefenseError as error:
         raise AttackError(f"the defences refuse auxiliary images: {error}") from error
+
+
+def sketched(
+    sketch: UpdateSketch, made: Iterable[tuple[Tensor, Update]], truth: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Sketches (M, S) of updates, and the truth about each, (M, ...), by the positions of its images."""
+    found = [(sketch(update), truth(rows.cpu())) for rows, update in made]
+    return torch.stack([one for one, _ in found]), torch.stack([true for _, true in found])

@@ -25,8 +25,6 @@ LEAST_GAP = 3.0
 """Of singular values, see ``attacks.exact.linear_layer.GAP``: an approximate answer bears more noise than an exact one."""
 BEYOND_RANGE = 0.005
 """Share of an image's pixels that may lie outside of [0, 1] where nothing else tells its contrast."""
-
-
 UNSEEN = 1e-2
 """Share of the usual length below which a component's is not believed."""
 
@@ -94,7 +92,7 @@ class CocktailParty(SolvingAttack):
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
         """See ``SolvingAttack``."""
         read = Read.of(observation)
-        layer = _attacked(read)
+        layer = next((one for one in read.layers if one.sees_pixels), read.first_layer())
         gradient = read.of_layer(layer)
         parts = _examples(gradient, observation.num_examples)
         numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
@@ -167,15 +165,6 @@ class CocktailParty(SolvingAttack):
         pairs = decorrelation * (torch.exp(self.temperature * (unit @ unit.T).abs()) - 1).mean()
         prior = self.total_variation * (unit @ penalised).abs().mean() if self.total_variation else 0.0
         return pairs + prior - self.negentropy * negentropy(unit @ samples).mean()
-
-
-def _attacked(read: Read) -> LinearLayer:
-    """The first layer that sees the pixels, or else the first."""
-    if not read.layers:
-        raise AttackError(
-            f"does not apply: no linear layer of {type(read.model).__name__} sees one vector of each example"
-        )
-    return next((layer for layer in read.layers if layer.sees_pixels), read.layers[0])
 
 
 def _examples(gradient: LayerGradient, num_examples: int) -> LowRank:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.exact.linear_layer import LinearLayer, called
+from attacks.exact.linear_layer import LinearLayer
 from attacks.gradient.trial_gradients.matching import count_classes
 from defenses.base import Update
+from defenses.module_calls import calls_of
 
 MOST_CLASSES = 1000
 """Classes that are tried of each example."""
@@ -26,10 +27,10 @@ def labels_of_signals(model: nn.Module, layer: LinearLayer, images: Tensor, sign
     if classes > MOST_CLASSES:
         return torch.full((len(images),), -1)
     towards = signals.to(images)
-    with torch.enable_grad(), called(model) as calls:
+    with torch.enable_grad(), calls_of([layer.module]) as calls:
         # Frozen layers have outputs without a graph, unless the images need one.
         logits = F.log_softmax(model(images.clone().requires_grad_()), 1)
-        output = calls[layer.name][0][2]
+        output = calls[0][2]
         cosines = []
         for number in range(classes):
             (slope,) = torch.autograd.grad(-logits[:, number].sum(), output, retain_graph=True)

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from attacks.descent import StepRule, minimise
 from attacks.exact.example_labels import gradient_distance, labels_of_signals
-from attacks.exact.linear_layer import LinearLayer, Read, called
+from attacks.exact.linear_layer import LinearLayer, Read
 from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
+from defenses.module_calls import calls_of
 
 
 @dataclass(frozen=True)
@@ -44,33 +45,19 @@ class FeatureImages:
         labels: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Reconstruction:
-        """The guess of images with such features (R, N): ``of``, with their labels, or those that dL/dz (R, M) tell."""
-        images = self.of(features, read, layer, observation, numbers, generator)
-        seen = normalise(images, observation)
-        if labels is None:
-            assert signals is not None
-            labels = labels_of_signals(read.model, layer, seen, signals)
-        numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
-        return Reconstruction(images.float().cpu(), labels, numbers)
+        """Images whose features are nearest to those (R, N) that the layer saw, with their labels or those of dL/dz (R, M).
 
-    def of(
-        self,
-        features: Tensor,
-        read: Read,
-        layer: LinearLayer,
-        observation: ClientUpdate,
-        numbers: dict[str, float],
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """Images (R, C, H, W) in [0, 1] whose features are nearest to those (R, N) that the layer saw.
-
-        They start as uniform noise, or as grey images without a generator; ``numbers`` get ``feature_loss`` and ``relative_loss``.
+        They start as uniform noise, or as grey images without a generator; ``numbers`` get ``feature_loss``, ``relative_loss`` and
+        ``gradient_distance``.
         """
         features = features.to(next(iter(read.gradient.values())))
         spread = features.var().clamp_min(1e-12)
 
         def errors(images: Tensor) -> Tensor:
-            return (_seen(read, layer, normalise(images, observation)) - features).square().mean(1)
+            with calls_of([layer.module]) as calls:
+                read.model(normalise(images, observation))
+            squares: Tensor = (calls[0][1] - features).square()
+            return squares.mean(1)
 
         shape = (len(features), *observation.input_shape)
         start = torch.full(shape, 0.5) if generator is None else torch.rand(shape, generator=generator)
@@ -84,11 +71,9 @@ class FeatureImages:
             )
         loss = float(errors(images.detach()).mean().detach())
         numbers |= {"feature_loss": loss, "relative_loss": loss / float(spread)}
-        return images
-
-
-def _seen(read: Read, layer: LinearLayer, images: Tensor) -> Tensor:
-    """What the layer sees of normalised images (R, C, H, W): (R, N)."""
-    with called(read.model) as calls:
-        read.model(images)
-    return calls[layer.name][0][1]
+        seen = normalise(images, observation)
+        if labels is None:
+            assert signals is not None
+            labels = labels_of_signals(read.model, layer, seen, signals)
+        numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
+        return Reconstruction(images.float().cpu(), labels, numbers)

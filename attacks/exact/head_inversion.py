@@ -12,11 +12,12 @@ from attacks.base import OWN_OBJECTIVE
 from attacks.exact.base import SolvingAttack
 from attacks.exact.class_features import class_features
 from attacks.exact.feature_images import FeatureImages
-from attacks.exact.linear_layer import LinearLayer, Read, called, low_rank
+from attacks.exact.linear_layer import LinearLayer, Read, low_rank
 from attacks.exact.spear import Spear
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import ClientUpdate
 from defenses.checks import scale_field, steps_field
+from defenses.module_calls import calls_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,11 +69,7 @@ class HeadInversion(SolvingAttack):
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
         """See ``SolvingAttack``."""
         read = Read.of(observation)
-        if not read.layers:
-            raise AttackError(
-                f"does not apply: no linear layer of {type(read.model).__name__} sees one vector of each example"
-            )
-        layer, solver = read.layers[0], Spear(max_samples=self.max_samples, max_descents=self.max_descents)
+        layer, solver = read.first_layer(), Spear(max_samples=self.max_samples, max_descents=self.max_descents)
         below = FeatureImages(self.iterations, self.learning_rate, self.total_variation)
         if observation.num_examples > 1 and _is_head(layer, read, observation):
             low_rank(read.of_layer(layer), observation.num_examples)  # refuses noise
@@ -86,6 +83,6 @@ class HeadInversion(SolvingAttack):
 def _is_head(layer: LinearLayer, read: Read, observation: ClientUpdate) -> bool:
     """Whether what the layer puts out are the logits."""
     like = next(iter(read.gradient.values()))
-    with torch.no_grad(), called(read.model) as calls:
+    with torch.no_grad(), calls_of([layer.module]) as calls:
         logits = read.model(like.new_zeros(1, *observation.input_shape))
-    return torch.equal(calls[layer.name][0][2], logits)
+    return torch.equal(calls[0][2], logits)

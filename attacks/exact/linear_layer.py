@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
+from defenses.module_calls import calls_of
 
 GAP = 20.0
 """The smallest singular value that examples made is at least so many times the next one, which rounding or noise made. Below it
@@ -35,6 +35,11 @@ class LinearLayer:
     module: nn.Linear
     sees_pixels: bool
     rectified: bool
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """Z (B, M) of inputs (B, N), in double precision on the CPU; of a layer with a bias."""
+        weight, bias = (one.detach().double().cpu() for one in (self.module.weight, self.module.bias))
+        return inputs @ weight.T + bias
 
 
 @dataclass(frozen=True)
@@ -78,9 +83,9 @@ def linear_layers(model: nn.Module, input_shape: tuple[int, int, int], like: Ten
     # Fixed, so that a layer is the same in all runs; any images with pixels of both signs will do.
     drawn = torch.randn(PROBES, *input_shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
     images = drawn.to(like.device)
-    with torch.enable_grad(), called(model) as calls:
+    with torch.enable_grad():
         # Nothing but layers' own outputs need be told apart, so parameters may or may not need gradients.
-        logits = model(images.clone().requires_grad_())
+        logits, calls = called(model, images.clone().requires_grad_())
         found = [(name, seen[0]) for name, seen in calls.items() if len(seen) == 1 and seen[0][1].dim() == 2]
         outputs = [out for _, (_, _, out) in found]
         weights = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype, device=logits.device)
@@ -91,29 +96,15 @@ def linear_layers(model: nn.Module, input_shape: tuple[int, int, int], like: Ten
     ]
 
 
-Call = tuple[nn.Linear, Tensor, Tensor]
-"""A layer, its input and its output."""
-
-
-@contextmanager
-def called(model: nn.Module) -> Iterator[dict[str, list[Call]]]:
-    """Notes the inputs and outputs of linear layers by name, as they are called."""
-    calls: dict[str, list[Call]] = {}
-
-    def note(name: str, module: nn.Module, into: Tensor, out: Tensor) -> None:
-        assert isinstance(module, nn.Linear)
-        calls.setdefault(name, []).append((module, into, out))
-
-    hooks = [
-        module.register_forward_hook(lambda module, into, out, name=name: note(name, module, into[0], out))
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
-    ]
-    try:
-        yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
+def called(model: nn.Module, images: Tensor) -> tuple[Tensor, dict[str, list[Any]]]:
+    """Logits, and by the name of each linear layer its calls: (module, input, output)."""
+    names: dict[nn.Module, str] = {one: name for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+    with calls_of(names) as seen:
+        logits: Tensor = model(images)
+    calls: dict[str, list[Any]] = {}
+    for call in seen:
+        calls.setdefault(names[call[0]], []).append(call)
+    return logits, calls
 
 
 def _is_rectified(out: Tensor, slope: Tensor | None) -> bool:
@@ -158,6 +149,13 @@ class Read:
         weight = self.gradient[f"{layer.name}.weight".lstrip(".")]
         bias = None if layer.module.bias is None else self.gradient[f"{layer.name}.bias".lstrip(".")]
         return LayerGradient(weight.double().cpu(), None if bias is None else bias.double().cpu())
+
+    def first_layer(self) -> LinearLayer:
+        """The first layer."""
+        if not self.layers:
+            name = type(self.model).__name__
+            raise AttackError(f"does not apply: no linear layer of {name} sees one vector of each example")
+        return self.layers[0]
 
     def on_pixels(self) -> LinearLayer:
         """The first layer that sees the pixels."""

@@ -16,7 +16,6 @@ ROUNDS = 6
 """Times that independent components are sought, as long as directions are missing."""
 CLEAR = 0.5
 """Share of the neurons with z < 0 that are taken to be off, those with the lowest z: an approximate input errs near zero."""
-
 SURE_OF_ONE = 0.95
 """The same where one input alone was left, which is exact."""
 ROWS = 2
@@ -80,9 +79,8 @@ class MissingExamples:
     def _look(self, rows: Tensor) -> None:
         """Adds the columns of the inputs that unmixing rows (R, k), one in each column, make of R."""
         inputs = (rows.T @ self.parts.right) / (rows.T @ (self.parts.left.T @ self.bias))[:, None]
-        weight, offset = (one.detach().double().cpu() for one in (self.layer.module.weight, self.layer.module.bias))
         found = []
-        for z in inputs @ weight.T + offset:
+        for z in self.layer.outputs(inputs):
             z = torch.where(self.directions.live, z, torch.inf)
             negative = int((z < 0).sum())
             # An input that nothing but rounding stands before is right for all neurons, and a kernel asks for R - 1 rows or more.

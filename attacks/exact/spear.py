@@ -21,7 +21,6 @@ SEARCHES = ("all", "both", "samples", "descent", "components")
 SURE = 0.97
 """Share of neurons at which the sign of z and the zeros of dL/dz must agree for a column to be believed. Half agree by chance, and
 three quarters for the sum of two columns; rounding costs a neuron now and then."""
-
 POLISHES = 5
 
 
@@ -185,8 +184,7 @@ def _solved(parts: LowRank, basis: Tensor, bias: Tensor, layer: LinearLayer) -> 
 
 
 def _agreement(inputs: Tensor, signals: Tensor, gap: float, layer: LinearLayer) -> Tensor:
-    weight, offset = layer.module.weight.detach().double().cpu(), layer.module.bias.detach().double().cpu()
-    active = inputs @ weight.T + offset > 0
+    active = layer.outputs(inputs) > 0
     touched = signals.abs() > max(10 * gap, 1e-7) * signals.abs().amax(1, keepdim=True)
     return (active == touched).double().mean(1)
 
@@ -196,10 +194,9 @@ def _polished(found: Factors, parts: LowRank, bias: Tensor, layer: LinearLayer) 
 
     The bias is one more column of W, whose input is 1 for every example; each example's input is scaled to have it.
     """
-    weight, offset = layer.module.weight.detach().double().cpu(), layer.module.bias.detach().double().cpu()
     gradient = torch.cat([parts.left @ parts.right, bias[:, None]], 1)
     seen = torch.cat([found.inputs, torch.ones(len(found.inputs), 1, dtype=torch.float64)], 1)
-    off = (found.inputs @ weight.T + offset <= 0).T.double()
+    off = (layer.outputs(found.inputs) <= 0).T.double()
     signals = found.signals.T
     for _ in range(POLISHES):
         # One small system for each neuron: those of its examples that are on, and an identity in place of the others.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attacks.descent import step_down
 from attacks.gan.representative_attack import RepresentativeAttack, Rounds
 from attacks.guesses import Representatives
 from attacks.image_measures import total_variation
@@ -59,7 +60,5 @@ class ClassGAN(RepresentativeAttack):
             logits = judge(normalise(random_shift(images, self.jitter, generator), observation))
             loss = F.cross_entropy(logits, classes.to(images.device))
             loss = loss + self.total_variation * total_variation(images).mean()
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            step_down(optimizer, loss)
         return {}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.base import Knowledge
+from attacks.descent import step_down
 from attacks.gan.representative_attack import RepresentativeAttack, Rounds, usable_rounds
 from attacks.gradient.labels import last_linear
 from attacks.gradient.presets import InvertingGradients
@@ -22,6 +23,7 @@ from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, UpdateHistory
 from defenses.base import Batch
 from defenses.checks import scale_field, steps_field
+from defenses.module_calls import calls_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,7 +114,10 @@ class MultitaskGAN(RepresentativeAttack):
     ) -> dict[str, float]:
         """Plays the game over all rounds, with representatives of this client and of the others, (R, C, H, W) in [0, 1]."""
         last, model = rounds[-1]
-        public = self._public(last).to(next(model.parameters()))
+        assert self.learned is not None
+        public = self.learned.images.to(next(model.parameters()))
+        if tuple(public.shape[1:]) != last.input_shape:
+            raise AttackError(f"auxiliary images are {tuple(public.shape[1:])}, the client's {last.input_shape}")
         others = [images for images in others if images.shape[1:] == public.shape[1:]]
         judge = _Discriminator(model, generator)
         game = _Game(self, network, judge, public, own, others)
@@ -124,13 +129,6 @@ class MultitaskGAN(RepresentativeAttack):
                 game.step(observation, received, classes.to(public.device), generator)
         return game.losses | {"representatives": 0.0 if own is None else float(len(own))}
 
-    def _public(self, observation: ClientUpdate) -> Tensor:
-        assert self.learned is not None
-        images = self.learned.images
-        if tuple(images.shape[1:]) != observation.input_shape:
-            raise AttackError(f"auxiliary images are {tuple(images.shape[1:])}, the client's {observation.input_shape}")
-        return images
-
 
 class _Discriminator(nn.Module):
     """The trunk of a received model, trainable, with a head for real (column 0) and one for the victim (column 1)."""
@@ -138,12 +136,11 @@ class _Discriminator(nn.Module):
     def __init__(self, model: nn.Module, generator: torch.Generator) -> None:
         super().__init__()
         self.model = copy.deepcopy(model).eval()
-        self.seen: list[Tensor] = []
         layer = last_linear(self.model)[1]
-        layer.register_forward_pre_hook(lambda _, inputs: self.seen.append(inputs[0]))
         with torch.random.fork_rng(devices=[]):
             self.heads = nn.Linear(layer.in_features, 2).to(layer.weight)
-        nn.init.normal_(self.heads.weight, std=0.02, generator=torch.Generator().manual_seed(_seed(generator)))
+        seed = int(torch.randint(2**62, (1,), generator=generator))
+        nn.init.normal_(self.heads.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
         nn.init.zeros_(self.heads.bias)
 
     def take_over(self, received: nn.Module) -> None:
@@ -154,10 +151,10 @@ class _Discriminator(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalised images (B, C, H, W) -> two logits (B, 2)."""
-        self.seen.clear()
-        self.model(images)
+        with calls_of([last_linear(self.model)[1]]) as calls:
+            self.model(images)
         # A transformer may apply its last layer to every token; their mean has the meaning of one feature vector.
-        features = self.seen.pop()
+        features = calls[-1][1]
         logits: Tensor = self.heads(features if features.dim() == 2 else features.flatten(1, -2).mean(1))
         return logits
 
@@ -188,14 +185,14 @@ class _Game:
         """One step of the discriminator, then one of the generator on the same noise."""
         images = self.network.draw(classes, generator)
         judged = self._judge_loss(observation, images.detach(), generator)
-        self._descend(0, judged)
+        step_down(self.optimizers[0], judged)
         fake = normalise(images, observation)
         logits = self.judge(fake)
         fooled = _says(logits[:, 0], True)
         loss = fooled + self.attack.category * F.cross_entropy(received(fake), classes)
         if self.own is not None:
             loss = loss + self.attack.identity * _says(logits[:, 1], True)
-        self._descend(1, loss)
+        step_down(self.optimizers[1], loss)
         self.losses = {"discriminator_loss": judged.item(), "generator_loss": loss.item()}
 
     def _judge_loss(self, observation: ClientUpdate, images: Tensor, generator: torch.Generator) -> Tensor:
@@ -209,11 +206,6 @@ class _Game:
             loss = loss + self.attack.identity * (_says(victim[:, 1], True) + _says(foreign, False))
         return loss
 
-    def _descend(self, which: int, loss: Tensor) -> None:
-        self.optimizers[which].zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizers[which].step()
-
 
 def _says(logits: Tensor, truth: bool) -> Tensor:
     """Binary cross-entropy when all answers are the same."""
@@ -223,7 +215,3 @@ def _says(logits: Tensor, truth: bool) -> Tensor:
 def _some(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """``count`` random images, with replacement."""
     return images[torch.randint(len(images), (count,), generator=generator).to(images.device)]
-
-
-def _seed(generator: torch.Generator) -> int:
-    return int(torch.randint(2**62, (1,), generator=generator))

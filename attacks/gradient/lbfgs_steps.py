@@ -10,7 +10,6 @@ from attacks.progress import reported
 
 STEP_ITERATIONS = 20
 """Quasi-Newton iterations of one step (torch's ``max_iter``), and so its evaluations at most."""
-
 HISTORY = 100
 GRADIENT_TOLERANCE = 1e-7
 CHANGE_TOLERANCE = 1e-9

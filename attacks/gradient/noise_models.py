@@ -214,10 +214,8 @@ class MaskedInversion(GradientInversion):
 
     def missing(self, observation: ClientUpdate) -> Update:
         """Name -> whether an entry is missing."""
-        return self._guessed(observation) if self.pruned_fraction else _untouched(observation)
-
-    def _guessed(self, observation: ClientUpdate) -> Update:
-        """Name -> whether an entry is among the smallest of its tensor."""
+        if not self.pruned_fraction:
+            return _untouched(observation)
         return {name: prune_smallest(sent, self.pruned_fraction) == 0 for name, sent in observation.update.items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.assignment import assigned
-from attacks.attributes.update_sketch import Standardise, UpdateSketch, made_by
+from attacks.attributes.update_sketch import FEWEST, Standardise, UpdateReader, UpdateSketch, made_by, sketched
 from attacks.base import Attack, Knowledge
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mean_psnr
@@ -21,27 +21,8 @@ from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Update
 from defenses.checks import examples_field, scale_field, steps_field, width_field
 
-FEWEST = 2 * HOLDOUT
-"""Simulated updates."""
 AT_A_STEP = 64
 """Simulated updates that a step of training sees."""
-
-
-@dataclass(frozen=True)
-class LearnedInverse:
-    """What ``LearningToInvert.fit`` keeps.
-
-    Attributes:
-        network: Sketches (M, S) -> images (M, B, C, H, W) in [0, 1]; in eval mode, on the CPU.
-        sketch: Makes sketches of updates.
-        shape: (B, C, H, W) of the images behind an update.
-        diagnostics: See ``LearningToInvert``.
-    """
-
-    network: nn.Module
-    sketch: UpdateSketch
-    shape: tuple[int, ...]
-    diagnostics: dict[str, float]
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,7 +77,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
     hidden: int = width_field(512)
     iterations: int = steps_field(1000)
     learning_rate: float = scale_field(1e-3)
-    learned: LearnedInverse | None = field(default=None, repr=False, compare=False)
+    learned: UpdateReader | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Makes updates and trains the network."""
@@ -106,11 +87,11 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         made = made_by(knowledge, kept, self.updates - count, generator)
         first = next(made)
         sketch = UpdateSketch(first[1], self.size, generator)
-        sketches, truths = _pairs(sketch, itertools.chain([first], made), images[kept])
+        sketches, truths = sketched(sketch, itertools.chain([first], made), images[kept].__getitem__)
         network = self._trained(sketches, truths, generator)
         tests = list(made_by(knowledge, held, count, generator))
         scores = _judged(network, sketch, tests, images[held], images[kept].mean(0), generator)
-        return replace(self, learned=LearnedInverse(network, sketch, tuple(truths.shape[1:]), scores))
+        return replace(self, learned=UpdateReader(network, sketch, tuple(truths.shape[1:]), scores))
 
     def _trained(self, sketches: Tensor, truths: Tensor, generator: torch.Generator) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -141,9 +122,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
             raise AttackError(
                 f"the update is of images {shape}, it was fitted to updates of images {self.learned.shape}"
             )
-        sketch = self.learned.sketch(observation.update)
-        with torch.no_grad():
-            images = self.learned.network(sketch[None])[0]
+        images = self.learned(observation.update)[0]
         return Reconstruction(images, torch.full((len(images),), -1), dict(self.learned.diagnostics))
 
     def failed(self, observation: ClientUpdate, reason: str) -> Reconstruction:
@@ -160,19 +139,13 @@ def matched(guess: Tensor, truth: Tensor) -> Tensor:
     return torch.stack([one[rows] for one, rows in zip(truth, order, strict=True)])
 
 
-def _pairs(sketch: UpdateSketch, made: Iterable[tuple[Tensor, Update]], images: Tensor) -> tuple[Tensor, Tensor]:
-    """Sketches (M, S) of updates, and the images behind them (M, B, C, H, W)."""
-    found = [(sketch(update), images[rows.cpu()]) for rows, update in made]
-    return torch.stack([one for one, _ in found]), torch.stack([truth for _, truth in found])
-
-
 def _judged(
     network: nn.Module, sketch: UpdateSketch, tests: Sequence[tuple[Tensor, Update]], held: Tensor, mean: Tensor,
     generator: torch.Generator,
 ) -> dict[str, float]:  # fmt: skip
     """PSNR on what was held out: of the network's guesses, of the mean image, and of what it makes of noise."""
-    sketches, truths = _pairs(sketch, tests, held)
-    silent, _ = _pairs(sketch, [(rows, noise_like(update, generator)) for rows, update in tests], held)
+    sketches, truths = sketched(sketch, tests, held.__getitem__)
+    silent = torch.stack([sketch(noise_like(update, generator)) for _, update in tests])
     with torch.no_grad():
         guesses = {"": network(sketches), "_mean_image": mean.expand_as(truths), "_noise": network(silent)}
     pairs = {name: (guess.flatten(0, 1), matched(guess, truths).flatten(0, 1)) for name, guess in guesses.items()}

@@ -81,17 +81,14 @@ class TunedInversion(InvertingGradients):
     updates: int = examples_field(4)
     learned: Trials | None = field(default=None, repr=False, compare=False)
 
-    @property
-    def _training_iterations(self) -> int:
-        """Evaluations on updates of auxiliary images: of all settings shortly, of the best of them and the defaults whole."""
-        short, whole = self.tune * max(1, self.iterations // SHORT), (max(1, self.tune // SHORT) + 1) * self.iterations
-        return (short + whole) * self.updates * self.restarts * self._step_evaluations
-
     def card(self) -> dict[str, int | str]:
         """As the inversion, and what settings were chosen by."""
         own = super().card()
+        # Evaluations on updates of auxiliary images: of all settings shortly, of the best of them and the defaults whole.
+        short, whole = self.tune * max(1, self.iterations // SHORT), (max(1, self.tune // SHORT) + 1) * self.iterations
+        spent = (short + whole) * self.updates * self.restarts * self._step_evaluations
         chosen = f"settings: highest PSNR on {self.updates} updates of auxiliary images, of {self.tune} tried"
-        return {**own, "training_iterations": self._training_iterations, "selection": f"{own['selection']}; {chosen}"}
+        return {**own, "training_iterations": spent, "selection": f"{own['selection']}; {chosen}"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Makes updates and draws settings; they are tried when the global model is seen."""

@@ -16,10 +16,8 @@ from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
 
 SCORED_AT_ONCE = 256
 """Records per forward pass."""
-
 LARGEST_LOGIT = 1e6
 """Beyond any trained model; logits that overflowed are set to it, so that every record has a score."""
-
 LARGEST_CONFIDENCE = 40.0
 """Features of the attack network are clamped to +- this; float32 probabilities end near exp(-16) from 0 and 1."""
 
@@ -32,13 +30,10 @@ class MembershipNetwork(nn.Module):
         hidden: Width of its only hidden layer.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, num_features: int, hidden: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(num_features))
-        self.register_buffer("std", torch.ones(num_features))
+        self.mean = nn.Buffer(torch.zeros(num_features))
+        self.std = nn.Buffer(torch.ones(num_features))
         self.hidden = nn.Linear(num_features, hidden)
         self.out = nn.Linear(hidden, 1)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.base import Attack, Knowledge
+from attacks.descent import step_down
 from attacks.local_model import local_model
 from attacks.membership.loss_threshold import Membership, MembershipNetwork, membership_features, predict
 from attacks.normalisation import normalise
@@ -124,9 +125,7 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
         optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
         with torch.enable_grad():
             for _ in range(self.iterations):
-                optimizer.zero_grad()
-                F.binary_cross_entropy_with_logits(network(features), labels).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+                step_down(optimizer, F.binary_cross_entropy_with_logits(network(features), labels))
         return network.eval().requires_grad_(False)
 
 

@@ -49,43 +49,17 @@ class Layout:
 class Standardise(nn.Module):
     """Subtracts the mean of each feature over the tokens of a sample and divides by its standard deviation."""
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, sample: Tensor) -> None:
         super().__init__()
-        self.register_buffer("mean", sample.mean((0, 1)))
+        self.mean = nn.Buffer(sample.mean((0, 1)))
         std = sample.std((0, 1))
         # A feature that hardly changes is no reason to blow up what little it does.
-        self.register_buffer("std", std.clamp(min=max(1e-3 * float(std.max()), 1e-12)))
+        self.std = nn.Buffer(std.clamp(min=max(1e-3 * float(std.max()), 1e-12)))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
         standard: Tensor = (tokens - self.mean) / self.std
         return standard
-
-
-class AttentionBlock(nn.Module):
-    """A pre-norm transformer block: self-attention, then a perceptron, each added to its input."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm = nn.LayerNorm(width)
-        self.query_key_value = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.perceptron = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T, W) -> (B, T, W)."""
-        split = self.query_key_value(self.norm(tokens)).unflatten(-1, (3, self.heads, -1))
-        query, key, value = split.permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
-        tokens = tokens + self.out(seen)
-        changed: Tensor = tokens + self.perceptron(tokens)
-        return changed
 
 
 class DecoderNetwork(nn.Module):
@@ -122,12 +96,16 @@ class DecoderNetwork(nn.Module):
         as_set: bool,
         generator: torch.Generator,
     ) -> None:
+        from timm.models.vision_transformer import Block
+
         super().__init__()
         self.layout, self.as_set = layout, as_set
         self.standardise = Standardise(sample)
         with torch.random.fork_rng(devices=[]):  # PyTorch's own initialisation, overwritten below, draws globally
             self.embed = nn.Linear(sample.shape[2], width)
-            self.blocks = nn.Sequential(*(AttentionBlock(width, heads) for _ in range(depth)))
+            self.blocks = nn.Sequential(
+                *(Block(width, heads, qkv_bias=True, norm_layer=nn.LayerNorm) for _ in range(depth))
+            )
             self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, layout.patch_values), nn.Tanh())
         redraw(self, generator)
         self.positions = nn.Parameter(0.02 * torch.randn(layout.num_tokens, width, generator=generator))

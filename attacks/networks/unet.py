@@ -32,10 +32,7 @@ class UNet(nn.Module):
             self.up_half = _convolutions(6 * width, 2 * width, 2 * width)
             self.up_full = _convolutions(3 * width, width)
             self.last = nn.Conv2d(width, out_channels, 3, padding=1)
-        for layer in self.modules():
-            if isinstance(layer, nn.Conv2d):
-                draws = torch.randn(layer.weight.shape, generator=generator)
-                layer.weight.data = draws * (2 / layer.weight[0].numel()) ** 0.5
+        draw_convolutions(self, generator)
         for parameter in self.last.parameters():
             nn.init.zeros_(parameter)
 
@@ -49,6 +46,16 @@ class UNet(nn.Module):
         full = self.up_full(torch.cat([full, F.interpolate(half, scale_factor=2.0)], 1))
         change: Tensor = self.last(full)
         return images[:, : self.out_channels] + change[..., :height, :width]
+
+
+def draw_convolutions(network: nn.Module, generator: torch.Generator) -> None:
+    """Draws the weights of all convolutions anew from a CPU generator: He et al. 2015, biases 0."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d):
+            draws = torch.randn(layer.weight.shape, generator=generator)
+            layer.weight.data = draws * (2 / layer.weight[0].numel()) ** 0.5
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def _convolutions(*channels: int) -> nn.Sequential:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from attacks.base import Attack
 from attacks.guesses import Reconstruction
-from attacks.query_sender import QuerySender
 from defenses.pipeline import Pipeline
 
 Guess = TypeVar("Guess")
@@ -41,18 +40,9 @@ class Query:
     std: tuple[float, ...]
     pipeline: Pipeline = Pipeline()  # noqa: RUF009 (it is frozen)
 
-    @property
-    def sender(self) -> QuerySender:
-        """The client's sending side, as the server can run it itself."""
-        return QuerySender(self.client_model, self.pipeline, self.mean, self.std)
-
 
 class QueryAttack(Attack[Query, Guess], Generic[Guess]):
-    """Base of attacks on queries. A subclass implements ``attack_one``.
-
-    Attributes:
-        observes: ``Query``.
-    """
+    """Base of attacks on queries. A subclass implements ``attack_one``."""
 
     observes: ClassVar[type] = Query
 

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.image_measures import mean_psnr
+from attacks.image_measures import holdout_scores
+from attacks.networks.unet import draw_convolutions
 from attacks.queries.base import Query
 from attacks.queries.inversion import answers
 from attacks.queries.training import RETRAINED, TRAININGS, Learned, LearnedQueryAttack
@@ -26,15 +27,12 @@ class MapDecoder(nn.Module):
     ``sample`` says how each channel is distributed. Initial weights are those of He et al. 2015, biases 0.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, sample: Tensor, image_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:
         super().__init__()
         std = sample.std((0, 2, 3), correction=0)
-        self.register_buffer("mean", sample.mean((0, 2, 3))[:, None, None])
+        self.mean = nn.Buffer(sample.mean((0, 2, 3))[:, None, None])
         # A channel that hardly changes is no reason to blow up what little it does.
-        self.register_buffer("std", std.clamp(min=max(1e-3 * float(std.max()), 1e-12))[:, None, None])
+        self.std = nn.Buffer(std.clamp(min=max(1e-3 * float(std.max()), 1e-12))[:, None, None])
         channels, height, side = image_shape
         doublings = max(0, math.ceil(math.log2(max(height / sample.shape[2], side / sample.shape[3]))))
         self.sizes = [(-(-height // 2**left), -(-side // 2**left)) for left in range(doublings - 1, -1, -1)]
@@ -42,12 +40,7 @@ class MapDecoder(nn.Module):
             self.first = _block(sample.shape[1], width)
             self.stages = nn.ModuleList([_block(width, width) for _ in self.sizes])
             self.last = nn.Sequential(_block(width, width), nn.Conv2d(width, channels, 3, padding=1))
-        for layer in self.modules():
-            if isinstance(layer, nn.Conv2d):
-                draws = torch.randn(layer.weight.shape, generator=generator)
-                layer.weight.data = draws * (2 / layer.weight[0].numel()) ** 0.5
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
+        draw_convolutions(self, generator)
 
     def forward(self, features: Tensor) -> Tensor:
         """See the class."""
@@ -101,7 +94,13 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
             return MapDecoder(sample, tuple(images.shape[1:]), self.width, generator)
 
         return self.taught(
-            knowledge, generator, truth=images, build=build, sample=self.batch_size, loss=F.mse_loss, judge=_judged
+            knowledge,
+            generator,
+            truth=images,
+            build=build,
+            sample=self.batch_size,
+            loss=F.mse_loss,
+            judge=holdout_scores,
         )
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
@@ -109,11 +108,3 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
         assert self.learned is not None
         images = self.learned(observation.features)
         return Reconstruction(images, answers(observation), dict(self.learned.diagnostics))
-
-
-def _judged(guess: Tensor, truth: Tensor, learned_from: Tensor) -> dict[str, float]:
-    """PSNR on what was held out, and that of guessing the mean of the others."""
-    return {
-        "holdout_psnr": mean_psnr(guess, truth),
-        "holdout_psnr_mean_image": mean_psnr(learned_from.mean(0).expand_as(truth), truth),
-    }

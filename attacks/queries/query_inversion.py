@@ -15,7 +15,7 @@ from attacks.image_measures import total_variation
 from attacks.normalisation import channel_statistics
 from attacks.queries.base import Query, QueryAttack
 from attacks.queries.inversion import Inversion, answers, smooth_noise
-from attacks.query_sender import QuerySender
+from attacks.sender import Sender
 from attacks.smashed.feature_inversion import without_noise
 from defenses.checks import scale_field, steps_field
 
@@ -58,7 +58,7 @@ class QueryInversion(QueryAttack[Reconstruction]):
         latent = observation.latent
         spread = latent.var(correction=0).clamp_min(1e-12)
         noiseless = without_noise(observation.pipeline)
-        sender = QuerySender(observation.client_model, noiseless, observation.mean, observation.std)
+        sender = Sender(observation.client_model, noiseless, observation.mean, observation.std)
         inversion = Inversion(
             send=lambda images: sender.latent(images, ("assumed",)),
             target=latent,

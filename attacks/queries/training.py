@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Knowledge
+from attacks.descent import step_down
 from attacks.observations import AttackError
 from attacks.queries.base import Guess, QueryAttack
-from attacks.query_sender import QuerySender
 from attacks.refinement.restoration import HOLDOUT
-from attacks.sender import key_of
+from attacks.sender import Sender, key_of
 from defenses.base import DefenseError
 
 MIN_EXAMPLES = 2 * HOLDOUT
@@ -98,7 +98,7 @@ class LearnedQueryAttack(QueryAttack[Guess]):
             loss: What the network tells of a batch, and the truth of it -> the mean loss.
             judge: What it tells of the examples that were held out, their truth, and that of those it learned from -> scores.
         """
-        sender = query_sender_of(knowledge)
+        sender = knowledge.require_sender()
         kept, held = split_rows(knowledge, generator)
         features = features_by_row(sender, self.training, knowledge.auxiliary.images, generator)
         shown = features(kept[:sample])
@@ -113,13 +113,6 @@ class LearnedQueryAttack(QueryAttack[Guess]):
         return replace(self, learned=Learned(network.cpu(), tuple(shown.shape[1:]), scores))  # type: ignore[type-var]
 
 
-def query_sender_of(knowledge: Knowledge) -> QuerySender:
-    """What makes features of auxiliary images."""
-    if knowledge.query_sender is None:
-        raise AttackError("there is no client half to attack: this is for edge-cloud inference and split learning")
-    return knowledge.query_sender
-
-
 def split_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Rows of auxiliary examples to learn from, and one in eight that is held out, drawn at random."""
     count = len(knowledge.auxiliary.images)
@@ -129,22 +122,22 @@ def split_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Tensor
     return order[count // HOLDOUT :], order[: count // HOLDOUT]
 
 
-def features_of(sender: QuerySender, training: str, images: Tensor, generator: torch.Generator) -> Tensor:
+def features_of(sender: Sender, training: str, images: Tensor, generator: torch.Generator) -> Tensor:
     """Features (B, ...) of clean images (B, C, H, W) in [0, 1], on the client half's device; without gradient.
 
     "retrained" draws every defence afresh; a defence may mix the images.
     """
-    weight = next(sender.client_model.parameters(), None)
+    weight = next(sender.edge.parameters(), None)
     images = images if weight is None else images.to(weight.device)
     try:
         with torch.no_grad():
-            return sender.features(images) if training == STATIC else sender.send(images, generator)[0]
+            return sender.features(images) if training == STATIC else sender.query(images, generator)[0]
     except DefenseError as error:
         raise AttackError(f"the defences refuse auxiliary images: {error}") from error
 
 
 def features_by_row(
-    sender: QuerySender, training: str, images: Tensor, generator: torch.Generator
+    sender: Sender, training: str, images: Tensor, generator: torch.Generator
 ) -> Callable[[Tensor], Tensor]:
     """``features_of`` the images (N, C, H, W) in some rows (B,); made once where nothing is drawn and ``MOST_KEPT`` allows it.
 
@@ -197,8 +190,6 @@ def train_network(
             value = loss(rows[torch.randperm(len(rows), generator=generator)[:batch_size]])
             if not torch.isfinite(value):
                 raise AttackError("the training diverged; lower the learning rate")
-            optimizer.zero_grad()
-            value.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            step_down(optimizer, value)
             schedule.step()
     network.eval().requires_grad_(False)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Knowledge
+from attacks.descent import step_down
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mean_psnr
 from attacks.networks.unet import UNet
@@ -68,9 +69,7 @@ class NetworkRefinement(Refinement):
         for _ in range(self.iterations):
             examples = select(clean, torch.randperm(len(clean), generator=generator)[: self.batch_size])
             loss = (network(spoil(examples)) - examples.images).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step_down(optimizer, loss)
             schedule.step()
         return network.eval()
 

@@ -174,7 +174,7 @@ class Unshuffle(Refinement):
         if known is None:
             return None, {}
         if self.reveals_windows:
-            return Windows(self._told(images, observation), 1, spatial), {}
+            return Windows(self._true_levels(images, observation), 1, spatial), {}
         levels, share = self._inferred(images)
         return Windows(levels, 1, spatial), {"windows_expected": float(share.mean())}
 
@@ -188,7 +188,7 @@ class Unshuffle(Refinement):
             )
         return inference(images)
 
-    def _told(self, images: Tensor, observation: ClientUpdate) -> list[Level]:
+    def _true_levels(self, images: Tensor, observation: ClientUpdate) -> list[Level]:
         sides = observation.window_sides if observation is not None else None
         if sides is None:
             raise AttackError(f"{self} is an upper bound and was not told the true windows")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attacks.descent import step_down
 from defenses.functional import widened
 from defenses.images.vfe import window_fill, window_sum
 from defenses.images.visual_mixer_windows import Level
@@ -61,7 +62,9 @@ class WindowInference:
         """
         height, width = self.shape
         if not self.judges:
-            return _uniform(self.sizes[-1], len(images), height, width), torch.ones(len(images))
+            side = self.sizes[-1]
+            windows = torch.ones(len(images), -(-height // side), -(-width // side), dtype=torch.bool)
+            return [(side, windows)], torch.ones(len(images))
         with torch.no_grad():
             features = region_features(images, self.sizes)
             low = [judge(f)[..., 0].sigmoid() for judge, f in zip(self.judges, features, strict=True)]
@@ -80,7 +83,9 @@ def learn_windows(sizes: list[int], images: Tensor, mix: Mix, generator: torch.G
     chosen = images[torch.randperm(len(images), generator=generator)[:MOST_IMAGES].to(images.device)]
     examples: list[list[tuple[Tensor, Tensor]]] = [[] for _ in sizes[:-2]]
     for part in (part for _ in range(DRAWS) for part in torch.split(chosen, CHUNK)):
-        levels, mixed = mix(_turned(part, generator), generator)
+        # All images flipped, or not, along each axis.
+        axes = [axis for axis in (-1, -2) if torch.rand((), generator=generator) < 0.5]
+        levels, mixed = mix(part.flip(axes) if axes else part, generator)
         seen = region_features(as_inverted(mixed, generator), tuple(sizes))
         for at, (features, low, reached) in enumerate(zip(seen, *_cuts(levels), strict=True)):
             examples[at].append((features[reached], low[reached].float()))
@@ -170,12 +175,6 @@ def _coarse_noise(images: Tensor, generator: torch.Generator) -> Tensor:
     return (total / power.sqrt()).to(images)
 
 
-def _turned(images: Tensor, generator: torch.Generator) -> Tensor:
-    """All images flipped, or not, along each axis."""
-    axes = [axis for axis in (-1, -2) if torch.rand((), generator=generator) < 0.5]
-    return images.flip(axes) if axes else images
-
-
 def _cuts(levels: list[Level]) -> tuple[list[Tensor], list[Tensor]]:
     """For regions of all sizes but the last two: whether each was shuffled in windows of the next size; whether it was formed."""
     low = [window_sum(active.float(), 2) > 0 for _, active in levels[1:-1]]
@@ -198,9 +197,7 @@ def _judge(features: Tensor, low: Tensor, generator: torch.Generator) -> nn.Modu
     for _ in range(STEPS):
         rows = torch.randint(len(inputs), (min(ROWS, len(inputs)),), generator=generator).to(inputs.device)
         loss = F.binary_cross_entropy_with_logits(network(inputs[rows])[:, 0], low[rows])
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        step_down(optimizer, loss)
         schedule.step()
     with torch.no_grad():  # the scaling of the features becomes part of the first layer
         first.weight /= std
@@ -214,10 +211,8 @@ def _most_expected(low: list[Tensor], sizes: tuple[int, ...], height: int, width
     Half of the first regions, rounded up, are at or under their median; more only where values tie, as in flat regions.
     """
     area = [window_sum(torch.ones(1, height, width), size) for size in sizes]
-    choices, right = (
-        [],
-        area[-2].expand(len(low[0]), -1, -1),
-    )  # a region of the last size but one has its windows for certain
+    # A region of the last size but one has its windows for certain.
+    choices, right = [], area[-2].expand(len(low[0]), -1, -1)
     for at in reversed(range(len(low))):
         whole, parts = low[at] * area[at], (1 - low[at]) * window_sum(right, 2)
         chosen = _at_least_half(low[0]) if at == 0 else whole >= parts
@@ -255,7 +250,3 @@ def _or_one_size(
     for at, (size, active) in enumerate(levels[1:]):
         mixed.append((size, torch.where(one_size[:, None, None], (number == at)[:, None, None], active)))
     return mixed, torch.where(one_size, best, share)
-
-
-def _uniform(size: int, count: int, height: int, width: int) -> list[Level]:
-    return [(size, torch.ones(count, -(-height // size), -(-width // size), dtype=torch.bool))]

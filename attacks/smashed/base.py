@@ -8,10 +8,10 @@ from typing import ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, Knowledge
+from attacks.base import Attack
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
-from attacks.sender import EdgeHalf, Sender
+from attacks.sender import EdgeHalf
 from defenses.base import Update
 from defenses.pipeline import Pipeline
 
@@ -69,11 +69,7 @@ class SmashedData:
 
 
 class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
-    """Base of attacks on smashed data. A subclass implements ``attack_one``.
-
-    Attributes:
-        observes: ``SmashedData``.
-    """
+    """Base of attacks on smashed data. A subclass implements ``attack_one``."""
 
     observes: ClassVar[type] = SmashedData
 
@@ -125,8 +121,9 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
         return super()._attempt(observation, generator)
 
 
-def sender_of(knowledge: Knowledge) -> Sender:
-    """What makes smashed data of auxiliary images."""
-    if knowledge.sender is None:
-        raise AttackError("there is no client half to attack: this is for split learning only")
-    return knowledge.sender
+def check_features(features: Tensor, expected: tuple[int, ...]) -> None:
+    """Raises ``AttackError`` unless smashed data (..., N, D) have the shape of the auxiliary ones, (N, D), and finite values."""
+    if (shape := tuple(features.shape[-2:])) != expected:
+        raise AttackError(f"smashed data has shape {shape} per example, that of auxiliary examples {expected}")
+    if not torch.isfinite(features).all():
+        raise AttackError("smashed data holds NaN or infinite values")

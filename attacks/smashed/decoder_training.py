@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.image_measures import mean_psnr
+from attacks.image_measures import holdout_scores
 from attacks.networks.decoder import Layout
 from attacks.observations import AttackError
 from attacks.refinement.restoration import kept_and_held
 from attacks.sender import Sender
-from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
+from attacks.smashed.base import SmashedAttack, SmashedData, check_features
 from defenses.checks import examples_field, require, scale_field, steps_field, width_field
 
 GROUPS_AT_ONCE = 8
@@ -102,29 +102,19 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         sent = independent_transmissions(sender, held, self.transmissions, self.batch_size, generator)
         with torch.no_grad():
             guess = network(pool(sent))
-        scores = {
-            "holdout_psnr": mean_psnr(guess, held),
-            "holdout_psnr_mean_image": mean_psnr(kept.mean(0).expand_as(held), held),
-        }
+        scores = holdout_scores(guess, held, kept)
         return replace(self, learned=LearnedDecoder(network.cpu(), pool, tuple(sent.shape[2:]), scores))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Decodes the target images."""
         assert self.learned is not None
-        if len(observation.features) < self.transmissions:
-            there = len(observation.features)
+        if (there := len(observation.features)) < self.transmissions:
             raise AttackError(
                 f"{self} needs the {self.transmissions} transmissions that it was fitted for, there are {there}; "
                 f"fit limited_to({there})"
             )
         features = observation.features[: self.transmissions, : observation.num_targets].detach().float().cpu()
-        if tuple(features.shape[2:]) != self.learned.token_shape:
-            raise AttackError(
-                f"smashed data has shape {tuple(features.shape[2:])} per image, that of auxiliary images "
-                f"{self.learned.token_shape}"
-            )
-        if not torch.isfinite(features).all():
-            raise AttackError("smashed data holds NaN or infinite values")
+        check_features(features, self.learned.token_shape)
         with torch.no_grad():
             images = self.learned.network(self.learned.pool(features))
         return Reconstruction(images, torch.full((len(images),), -1), dict(self.learned.diagnostics))
@@ -142,7 +132,7 @@ def mean_of_transmissions(features: Tensor) -> Tensor:
 
 def split_auxiliary(knowledge: Knowledge, generator: torch.Generator) -> tuple[Sender, Tensor, Tensor]:
     """The sender, and the auxiliary images to train on and to hold out, on the device of the client half."""
-    sender, images = sender_of(knowledge), knowledge.auxiliary.images
+    sender, images = knowledge.require_sender(), knowledge.auxiliary.images
     # A client half that only cuts images has no weights.
     weight = next(sender.edge.parameters(), None) if isinstance(sender.edge, nn.Module) else None
     device = "cpu" if weight is None else weight.device

@@ -15,7 +15,7 @@ from attacks.base import OWN_OBJECTIVE, Knowledge
 from attacks.descent import StepRule, minimise
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
-from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData, sender_of
+from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import AssumedSender
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
 from defenses.base import Update
@@ -76,7 +76,7 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keeps the defences' algorithm."""
-        return replace(self, learned=sender_of(knowledge).pipeline)
+        return replace(self, learned=knowledge.require_sender().pipeline)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Inverts the first transmission with its step."""

@@ -16,7 +16,7 @@ from attacks.image_measures import total_variation
 from attacks.normalisation import Normalisation, normalise
 from attacks.observations import AttackError
 from attacks.sender import EdgeHalf, key_of
-from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
+from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.tokens.positions import TokenReader
 from attacks.smashed.tokens.training import train_reader
 from defenses.base import DefenseError
@@ -137,7 +137,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keeps the defences' algorithm; trains the network that "jigsaw" needs."""
-        sender = sender_of(knowledge)
+        sender = knowledge.require_sender()
         reader = None
         if self.permutation == "jigsaw":
             reader = train_reader(sender, knowledge.auxiliary.images, generator, iterations=self.reader_iterations)

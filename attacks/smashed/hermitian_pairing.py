@@ -13,7 +13,7 @@ from torch import Tensor
 from attacks.assignment import assigned
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
+from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import FeatureInversion
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
 from attacks.smashed.tokens.positions import TokenReader, place
@@ -126,7 +126,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network."""
-        sender = sender_of(knowledge)
+        sender = knowledge.require_sender()
         if not any(isinstance(stage, SpectralShuffle) for stage in knowledge.pipeline.defenses):
             return replace(self, learned=FeatureInversion().fit(knowledge, generator))
         reader = train_reader(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attacks.descent import step_down
 from attacks.networks.decoder import Layout, Standardise, redraw
 from attacks.networks.unet import UNet
 from attacks.sender import Sender
@@ -115,17 +116,11 @@ class Pix2Pix(DecoderAttack):
             drawn = translator(tokens)
             # Half of the discriminator's loss, which slows it down against the generator (section 3.3).
             loss = (_judged(judge(tokens, clean), 1.0) + _judged(judge(tokens, drawn.detach()), 0.0)) / 2
-            _step(judges, loss)
+            step_down(judges, loss)
             error = 2 * (drawn - clean).abs().mean()  # twice, as if images were in [-1, 1]
-            _step(draws, _judged(judge(tokens, drawn), 1.0) + self.l1_weight * error)
+            step_down(draws, _judged(judge(tokens, drawn), 1.0) + self.l1_weight * error)
         return translator
 
 
 def _judged(logits: Tensor, real: float) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, real))
-
-
-def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()

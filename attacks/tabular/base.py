@@ -15,7 +15,7 @@ from attacks.normalisation import normalise
 from attacks.observations import AttackError
 from attacks.refinement.restoration import kept_and_held
 from attacks.sender import Sender
-from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
+from attacks.smashed.base import SmashedAttack, SmashedData
 
 CHUNK = 65536
 """Rows that are looked up at once."""
@@ -82,7 +82,7 @@ class TableAttack(SmashedAttack[Cells]):
 
 def auxiliary_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Sender, Tensor, Tensor]:
     """The sender, and auxiliary rows (n, 1, F, 1) to learn from and to hold out."""
-    sender, rows = sender_of(knowledge), knowledge.auxiliary.images
+    sender, rows = knowledge.require_sender(), knowledge.auxiliary.images
     if rows.shape[1] != 1 or rows.shape[3] != 1:
         raise AttackError(f"auxiliary examples are images {tuple(rows.shape[1:])}; this attack reads rows of a table")
     kept, held = (rows[chosen.to(rows.device)] for chosen in kept_and_held(len(rows), generator))
@@ -92,7 +92,8 @@ def auxiliary_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Se
 @torch.no_grad()
 def embeddings_of(sender: Sender, rows: Tensor) -> Tensor:
     """What the client half looks up for rows (n, 1, F, 1), before any defence of smashed data: (n, F, D)."""
-    return sender.edge.embed(normalise(rows, sender)).float()
+    embedded: Tensor = sender.edge.embed(normalise(rows, sender)).float()
+    return embedded
 
 
 def table_of(sender: Sender) -> list[Tensor]:
@@ -113,13 +114,3 @@ def table_of(sender: Sender) -> list[Tensor]:
 def categories_of(rows: Tensor) -> Tensor:
     """Rows (n, 1, F, 1) as numbers of categories (n, F) int64."""
     return rows[:, 0, :, 0].round().long()
-
-
-def check_features(features: Tensor, fields: int, dim: int) -> None:
-    """Whether smashed data (..., N, D) are those of such rows."""
-    if tuple(features.shape[-2:]) != (fields, dim):
-        raise AttackError(
-            f"smashed data has shape {tuple(features.shape[-2:])} per row, that of auxiliary rows {(fields, dim)}"
-        )
-    if not torch.isfinite(features).all():
-        raise AttackError("smashed data holds NaN or infinite values")

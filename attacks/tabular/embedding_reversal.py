@@ -10,19 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Knowledge
+from attacks.descent import step_down
 from attacks.guesses import Cells
 from attacks.observations import AttackError
 from attacks.sender import Sender
-from attacks.smashed.base import SmashedData
-from attacks.tabular.base import (
-    Dictionary,
-    TableAttack,
-    auxiliary_rows,
-    categories_of,
-    check_features,
-    embeddings_of,
-    table_of,
-)
+from attacks.smashed.base import SmashedData, check_features
+from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
 from defenses.checks import MOST_DEPTH, examples_field, require, scale_field, steps_field, whole_field, width_field
 
 
@@ -122,9 +115,7 @@ class EmbeddingReversal(TableAttack):
             rows = kept[torch.randperm(len(kept), generator=generator)[: self.batch_size].to(kept.device)]
             factors = _factors(factors_of, sender, rows, generator)
             loss = (network((factors - mean) / std) - embeddings_of(sender, rows)).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step_down(optimizer, loss)
         network.eval().requires_grad_(False)
         guess = network((_factors(factors_of, sender, held, generator) - mean) / std)
         truth, blind = embeddings_of(sender, held), embeddings_of(sender, kept).mean(0)
@@ -149,7 +140,7 @@ class _Reverser:
 
     def __call__(self, observation: SmashedData) -> Cells:
         features = observation.features[0, : observation.num_targets].detach().float()
-        check_features(features, len(self.mean), self.token_length)
+        check_features(features, (len(self.mean), self.token_length))
         with torch.no_grad():
             embeddings = self.network((self.factors_of(features) - self.mean) / self.std)
         found = []

@@ -13,16 +13,8 @@ from attacks.assignment import assigned
 from attacks.base import Knowledge
 from attacks.guesses import Cells
 from attacks.sender import Sender
-from attacks.smashed.base import SmashedData
-from attacks.tabular.base import (
-    Dictionary,
-    TableAttack,
-    auxiliary_rows,
-    categories_of,
-    check_features,
-    embeddings_of,
-    table_of,
-)
+from attacks.smashed.base import SmashedData, check_features
+from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
 from defenses.checks import examples_field, flag_field
 
 SMALLEST_VARIANCE = 1e-8
@@ -145,7 +137,8 @@ class FieldReading(TableAttack):
         sent = torch.stack([_sent(sender, held, generator)[0] for _ in range(self.transmissions)])
         truth, options = categories_of(held), {self.transmissions} | (set() if in_slots else {1})
         # Fewer transmissions where more are no better.
-        scores = [(_right(replace(reader, together=one), sent, truth), -one) for one in options]
+        found = {one: replace(reader, together=one).read_all(sent)[0] for one in options}
+        scores = [(float((rows == truth).double().mean()), -one) for one, rows in found.items()]
         right, together = max(scores)
         numbers = {"holdout_cells_right": right, "noise_std": variance**0.5, "transmissions_read": float(-together)}
         return replace(self, learned=replace(reader, together=-together, diagnostics=numbers))
@@ -155,7 +148,7 @@ class FieldReading(TableAttack):
         reader = self.learned
         assert reader is not None
         features = observation.features[:, : observation.num_targets].detach().float()
-        check_features(features, reader.fields, observation.edge.token_length)
+        check_features(features, (reader.fields, observation.edge.token_length))
         guess, embeddings = reader.read_all(observation.edge.embeddings_in(features))
         return Cells(guess.cpu(), embeddings.cpu(), dict(reader.diagnostics))
 
@@ -179,10 +172,6 @@ def matched_mean(sent: Tensor) -> Tensor:
             break
         mean = better
     return mean
-
-
-def _right(reader: FieldReader, sent: Tensor, truth: Tensor) -> float:
-    return float((reader.read_all(sent)[0] == truth).double().mean())
 
 
 @torch.no_grad()

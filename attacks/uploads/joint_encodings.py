@@ -20,7 +20,6 @@ from defenses.images.instahide import InstaHide
 
 FIRST_PRIOR, LAST_PRIOR, SHRINK = 10.0, 1e-4, 0.85
 """Weight of the class means in the images' least squares, against the encodings: first, last, and from iteration to iteration."""
-
 POLISH_FROM, POLISH_EVERY = 1 / 6, 10
 """Share of the iterations behind which signs are searched for, too, and how often."""
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.assignment import assigned
@@ -50,12 +49,8 @@ class PassAveraging(CollectionAttack):
         # The first are regions, which are cut at least once, unless there is one size.
         block = self.learned[0].sizes(*observation.images.shape[-2:])[:2][-1]
         passes = [images.float() for images in torch.split(observation.images, len(guess.labels))]
-        means = [_block_means(images, block) for images in passes]
+        # Of every channel, over blocks that the edges may cut: (B, blocks).
+        means = [F.avg_pool2d(one, block, ceil_mode=True, count_include_pad=False).flatten(1) for one in passes]
         rows = [assigned(torch.cdist(means[0], one)) for one in means]
         mean = torch.stack([images[at] for images, at in zip(passes, rows, strict=True)]).mean(0)
         return replace(guess, images=mean.clamp(0, 1), diagnostics={"passes": float(observation.passes)})
-
-
-def _block_means(images: Tensor, block: int) -> Tensor:
-    """Means over blocks, cut at the edges, of every channel: (B, blocks)."""
-    return F.avg_pool2d(images, block, ceil_mode=True, count_include_pad=False).flatten(1)

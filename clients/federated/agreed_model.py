@@ -75,8 +75,8 @@ def tried_on_own(client: LocalClient, weights: Weights) -> Tried:
     rectified = [
         layer.name for layer in linear_layers(model, client.data.card.input_shape, batch.images) if layer.rectified
     ]
-    with torch.no_grad(), called(model) as calls:
-        logits = model(normalise(batch.images, client.data.card))
+    with torch.no_grad():
+        logits, calls = called(model, normalise(batch.images, client.data.card))
         one_class = client.task.plan.objective.one_class
         loss = (F.cross_entropy if one_class else F.binary_cross_entropy_with_logits)(logits, batch.targets)
     on = [float((calls[name][0][2] > 0).double().mean()) for name in rectified]

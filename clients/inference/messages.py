@@ -26,7 +26,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 
-from attacks.query_sender import QuerySender
+from attacks.sender import Sender
 from clients.inference.plan import InferencePlan
 from clients.inference.queries import KIND, InferenceClient
 from clients.messages.node import book, client_as, reply_to
@@ -52,7 +52,7 @@ def features(message: Message, context: Context) -> Message:
     book(context, client, "a query", first, len(numbers), over_rounds=True)
     client.data.renew(KIND, first, len(numbers))
     half = load_weights(plan.build_cut(cut).client, tensors_of(message, "client"))
-    sender = QuerySender(half, pipeline, client.data.card.mean, client.data.card.std)
+    sender = Sender(half, pipeline, client.data.card.mean, client.data.card.std)
     sent = {str(number): client.queries.latent(number, sender) for number in numbers}
     seconds = time.perf_counter() - start
     return reply_to(

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.normalisation import normalise
-from attacks.query_sender import QuerySender
+from attacks.sender import Sender
 from clients.inference.plan import CutModel, InferencePlan
 from clients.task.batches import CHUNK, chunks
 from clients.task.client import Client
@@ -39,7 +39,7 @@ class Queries:
         shown = self.data.protected_test("test", clean, int(positions[0]))
         return Probed(clean, shown, self.data.num_train + positions)
 
-    def latent(self, number: int, sender: QuerySender) -> Tensor:
+    def latent(self, number: int, sender: Sender) -> Tensor:
         """What travels of batch ``number``: (B, ...), on the CPU."""
         with torch.no_grad():
             images = self.view(number).seen.images.to(device())

@@ -83,7 +83,7 @@ class SplitPlan(Plan):
                 raise DefenseError(
                     f"{defense} needs a square grid of tokens, and images give {rows} x {columns}; set image-size"
                 )
-            defense.check_batch(self.batch_size, edge.num_tokens, edge.dim)
+            defense.check_batch(self.batch_size, edge.num_tokens)
         return edge, server
 
     @property

@@ -18,10 +18,8 @@ from defenses.images.transforms import LIBRARY, apply_transform
 
 Policy = tuple[int, ...]
 """Indices of transforms, applied from left to right."""
-
 MOST_TRANSFORMS = 16
 """Of a policy: the paper's have up to three, and each is another pass over every image."""
-
 FILE = ".json"
 """How a name of a file of policies ends."""
 

@@ -33,13 +33,8 @@ class Transform(NamedTuple):
     probability: float
 
 
-def _library(text: str) -> tuple[Transform, ...]:
-    entries = (entry.split() for entry in text.split(","))
-    return tuple(Transform(name, int(level), float(probability)) for name, level, probability in entries)
-
-
 # Table 5 of the paper; probabilities from the authors' list, whose entry 43 has level 3 instead of 4.
-LIBRARY = _library(
+_TABLE = (
     "invert 7 .1, contrast 6 .2, rotate 2 .7, translateX 9 .3, sharpness 1 .8,"
     "sharpness 3 .9, shearY 2 .5, translateY 2 .7, autocontrast 5 .5, equalize 2 .9,"
     "shearY 5 .2, posterize 5 .3, color 3 .4, brightness 5 .6, sharpness 9 .3,"
@@ -51,6 +46,8 @@ LIBRARY = _library(
     "solarize 1 .4, autocontrast 0 .9, translateY 3 .9, translateY 4 .7, autocontrast 1 .9,"
     "solarize 1 .8, equalize 5 .8, invert 1 .1, translateY 3 .7, autocontrast 1 .9"
 )
+_ENTRIES = (entry.split() for entry in _TABLE.split(","))
+LIBRARY = tuple(Transform(name, int(level), float(probability)) for name, level, probability in _ENTRIES)
 
 LARGEST = {
     "shearY": 0.3,

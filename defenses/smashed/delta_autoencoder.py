@@ -13,7 +13,15 @@ from torch.nn import functional as F
 
 from defenses.base import DefenseError
 from defenses.checks import examples_field, require, scale_field, steps_field, whole_field
-from defenses.fitting import SHAPE, FitContext, FittedDefense, features_by_row, in_eval_mode, placed
+from defenses.fitting import (
+    SHAPE,
+    FitContext,
+    FittedDefense,
+    features_by_row,
+    features_in_batches,
+    in_eval_mode,
+    placed,
+)
 from defenses.smashed.delta_masks import MODES, DeltaMasks
 
 VARIANTS: Mapping[str, int] = {"decreasing": 1, "deep": 2, "extra_deep": 3}
@@ -122,7 +130,7 @@ class DeltaAutoencoder(FittedDefense):
 
     def fit(self, context: FitContext, generator: torch.Generator) -> Self:
         """Trains the autoencoder on masked copies of ``context.images``; see ``features_by_row`` for which features are kept."""
-        *_, last = self.training(context, generator)
+        *_, (_, last) = self.path(context, generator)
         return last
 
     @property
@@ -132,10 +140,6 @@ class DeltaAutoencoder(FittedDefense):
 
     def path(self, context: FitContext, generator: torch.Generator) -> Iterator[tuple[int, Self]]:
         """(epochs so far, defence), from 0; see the base class."""
-        return enumerate(self.training(context, generator))
-
-    def training(self, context: FitContext, generator: torch.Generator) -> Iterator[Self]:
-        """The defence as it is before the first epoch and after each; the last is that of ``fit``."""
         images = context.images
         with in_eval_mode(context.client), torch.no_grad():
             sample = context.client(placed(images[:1], context.client))
@@ -152,13 +156,13 @@ class DeltaAutoencoder(FittedDefense):
         )
         weights = {n: t.to(sample.device).requires_grad_() for n, t in _initial(shapes, generator).items()}
         fixed = {SHAPE: torch.tensor(sample.shape[1:]), _RECTIFIED: _never_negative(context.client, images)}
-        yield self.with_state(weights | fixed)
+        yield 0, self.with_state(weights | fixed)
         optimizer = torch.optim.Adam(weights.values(), self.learning_rate)
         features, wanted = (features_by_row(context.client, some) for some in (images, masked))
-        for _ in range(self.epochs):
+        for epoch in range(1, self.epochs + 1):
             for chosen in torch.split(torch.randperm(len(images), generator=generator), self.batch_size):
                 self._step(features(chosen), wanted(chosen), weights | fixed, optimizer)
-            yield self.with_state(weights | fixed)
+            yield epoch, self.with_state(weights | fixed)
 
     def _step(self, features: Tensor, wanted: Tensor, tensors: dict[str, Tensor], optimizer: torch.optim.Adam) -> None:
         with torch.enable_grad():
@@ -214,5 +218,4 @@ def _initial(shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator) 
 
 def _never_negative(client: nn.Module, images: Tensor) -> Tensor:
     """Whether no feature of these images is negative: a bool without axes."""
-    with in_eval_mode(client), torch.no_grad():
-        return torch.stack([client(placed(batch, client)).min() >= 0 for batch in torch.split(images, 32)]).all()
+    return torch.stack([features.min() >= 0 for features in features_in_batches(client, images)]).all()

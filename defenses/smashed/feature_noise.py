@@ -10,14 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import SmashedDefense
-from defenses.checks import (
-    LEAST_MULTIPLIER,
-    checked_field,
-    choice_field,
-    is_number,
-    noise_field,
-    scale_field,
-)
+from defenses.checks import LEAST_MULTIPLIER, checked_field, choice_field, is_number, noise_field, scale_field
 from defenses.functional import gaussian_like, widened
 from defenses.neighbours import REPLACE_ONE, SENSITIVITY, ZERO_OUT
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon

@@ -50,7 +50,10 @@ def grad_cam(model: nn.Module, images: Tensor, layer: nn.Module, classes: Tensor
     finally:
         handle.remove()
     cams = (weights.mean((2, 3), keepdim=True) * maps[-1].detach()).sum(1, keepdim=True).relu()
-    return _scaled(F.interpolate(cams, images.shape[-2:], mode="bilinear", align_corners=False).squeeze(1))
+    cams = F.interpolate(cams, images.shape[-2:], mode="bilinear", align_corners=False).squeeze(1)
+    cams = cams - cams.amin((1, 2), keepdim=True)
+    scaled: Tensor = cams / (cams.amax((1, 2), keepdim=True) + 1e-7)
+    return scaled
 
 
 def last_map_layer(model: nn.Module, images: Tensor, client: nn.Module | None = None) -> nn.Module:
@@ -84,9 +87,3 @@ def _chosen(logits: Tensor, classes: Tensor | None) -> Tensor:
         raise DefenseError(f"the model returns {tuple(logits.shape)}; allowed: logits (B, K) with K >= 2")
     classes = logits.argmax(1) if classes is None else classes.to(logits.device)
     return logits.gather(1, classes[:, None])
-
-
-def _scaled(cams: Tensor) -> Tensor:
-    cams = cams - cams.amin((1, 2), keepdim=True)
-    scaled: Tensor = cams / (cams.amax((1, 2), keepdim=True) + 1e-7)
-    return scaled

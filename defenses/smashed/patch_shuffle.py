@@ -96,11 +96,8 @@ class BatchShuffle(SmashedDefense):
         # In floating point, 0.29 * 100 is a little less than 29.
         return math.floor(self.k * num_tokens + 1e-9)
 
-    def check_batch(self, batch_size: int, num_tokens: int, dim: int) -> None:
+    def check_batch(self, batch_size: int, num_tokens: int) -> None:
         """Whether there are images to exchange with, tokens to exchange and tokens to keep, where ``k`` says so."""
-        self._check(batch_size, num_tokens)
-
-    def _check(self, batch_size: int, num_tokens: int) -> None:
         native = self.num_native(num_tokens)
         if self.k < 1 and batch_size == 1:
             raise DefenseError(f"{self} exchanges tokens between images: a batch of 1 has none to exchange with")
@@ -119,7 +116,7 @@ class BatchShuffle(SmashedDefense):
 
     def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
         """Native tokens, then pooled ones, then the final shuffle; see the base class."""
-        self._check(num_images, num_tokens)
+        self.check_batch(num_images, num_tokens)
         native = self.num_native(num_tokens)
         own = shuffled_within_images(num_images, num_tokens, generator)
         pool = own[:, native:].flatten()

@@ -109,7 +109,7 @@ class SpectralShuffle(SmashedDefense):
         """Whether tokens are pixels, without a learned embedding."""
         return self.fft_stage == "pixel"
 
-    def check_batch(self, batch_size: int, num_tokens: int, dim: int) -> None:
+    def check_batch(self, batch_size: int, num_tokens: int) -> None:
         """Whether the tokens make a square image."""
         root = math.isqrt(num_tokens)
         if root**2 != num_tokens:
@@ -125,7 +125,7 @@ class SpectralShuffle(SmashedDefense):
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
         """Maps (B, N, D) tokens to their shuffled spectral patches (B, N, 2 * D)."""
         num_images, num_tokens, dim = features.shape
-        self.check_batch(num_images, num_tokens, dim)
+        self.check_batch(num_images, num_tokens)
         patch = patch_side(dim)
         spectral = to_tokens(spectrum(to_planes(features, patch)), patch)
         return gather_tokens(spectral, self.order(num_images, num_tokens, generator))

@@ -9,12 +9,43 @@ from collections.abc import Mapping
 from typing import Any
 
 from defenses.base import DefenseError
-from defenses.checks import LEAST_MULTIPLIER
-from defenses.training.recorded_steps import recorded_steps
+from defenses.checks import LEAST_MULTIPLIER, is_number, is_whole, shown
 
-# Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid
-# bound.
+# Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid bound.
 ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 72, 96, 128, 192, 256, 384, 512)
+MOST_RECORDED = 2**63
+"""Steps of one entry: what a message holds of a whole number."""
+
+
+def recorded_steps(state: Mapping[str, Any]) -> list[tuple[float, float, int]]:
+    """(noise over sensitivity, sample rate, number of steps) of each entry of ``state["accountant"]["steps"]``; none without one.
+
+    The state may come from a message or a file.
+
+    Raises:
+        ValueError: When it holds something else, such as negative steps, which would give a part of the budget back.
+    """
+    accountant = state.get("accountant", {})
+    steps = accountant.get("steps", []) if isinstance(accountant, Mapping) else accountant
+    if not isinstance(steps, list | tuple):
+        steps = [steps]
+    if odd := [entry for entry in steps if not _is_entry(entry)]:
+        raise ValueError(
+            f"the accountant's steps hold {shown(odd[0])}; allowed: [noise over sensitivity of at least 0, sample rate from 0 to "
+            "1, number of steps of at least 0]"
+        )
+    return [(entry[0], entry[1], entry[2]) for entry in steps]
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, list | tuple) or len(entry) != 3:
+        return False
+    noise_multiplier, sample_rate, steps = entry
+    return (
+        (is_number(noise_multiplier) and noise_multiplier >= 0)
+        and (is_number(sample_rate) and 0 <= sample_rate <= 1)
+        and (is_whole(steps) and 0 <= steps < MOST_RECORDED)
+    )
 
 
 def epsilon_spent(state: Mapping[str, Any], delta: float) -> float:

@@ -26,8 +26,7 @@ from defenses.checks import (
 )
 from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE, SENSITIVITY
 from defenses.random_draws import spawned
-from defenses.training.accounting import epsilon_spent, least_epsilon, noise_for_budget
-from defenses.training.recorded_steps import recorded_steps
+from defenses.training.accounting import epsilon_spent, least_epsilon, noise_for_budget, recorded_steps
 
 LEAST_RATE = 1e-6
 """Of a sample: an epoch is then a million steps."""

@@ -15,7 +15,6 @@ from defenses.checks import require, share_field
 
 FLOOR = 0.1
 """Added to |r_i|, as in the authors' code, so that an entry of a ReLU's zero has a score."""
-
 GRADIENTS_AT_ONCE = 256
 """Entries of a representation times examples whose gradients by the images are in memory together."""
 
@@ -58,12 +57,9 @@ class Soteria(TrainingDefense):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        named = isinstance(self.layer, str) and all(part.isidentifier() or part.isdigit() for part in self._parts)
+        parts = self.layer.split(".") if isinstance(self.layer, str) and self.layer else []
+        named = isinstance(self.layer, str) and all(part.isidentifier() or part.isdigit() for part in parts)
         require(named, self, "layer", "3, head.fc or another name of an nn.Linear; '' for the last")
-
-    @property
-    def _parts(self) -> list[str]:
-        return self.layer.split(".") if self.layer else []
 
     def check_model(self, model: nn.Module) -> None:
         """Refuses a model without the layer."""

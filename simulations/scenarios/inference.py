@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from attacks.queries.training import MIN_EXAMPLES
-from attacks.query_sender import QuerySender
+from attacks.sender import Sender
 from clients.data.card import DataCard
 from clients.inference.plan import InferencePlan
 from clients.models.cuts import CUTS
@@ -298,7 +298,7 @@ def _feature_shape(plan: InferencePlan, cut: str) -> tuple[int, ...]:
     model, card = plan.build_cut(cut), plan.data_card()
     blank = torch.zeros(1, *card.input_shape, device=next(model.whole.parameters()).device)
     with torch.no_grad():
-        features = QuerySender(model.client, Pipeline(), card.mean, card.std).features(blank)
+        features = Sender(model.client, Pipeline(), card.mean, card.std).features(blank)
     return tuple(features.shape[1:])
 
 

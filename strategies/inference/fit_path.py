@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attacks.attributes.inference import AttributeInference
 from attacks.normalisation import normalise
 from attacks.queries.training import AT_ONCE, MIN_EXAMPLES, STATIC
-from attacks.query_sender import QuerySender
+from attacks.sender import Sender
 from clients.inference.plan import CutModel, InferencePlan
 from clients.task.task import Task
 from clients.training.evaluation import device
@@ -114,9 +114,9 @@ class _Measure:
     def record(self, pipeline: Pipeline, place: Mapping[str, Any]) -> None:
         """A row of each reader; every state meets the same draws, so that a curve shows the states and not the draws."""
         card = self.task.plan.data_card()
-        sender = QuerySender(self.model.client, pipeline, card.mean, card.std)
+        sender = Sender(self.model.client, pipeline, card.mean, card.std)
         generator = generator_for("path", self.task.plan.seed)
-        hits = self._hits(lambda piece: sender.send(self.kept.batch.images[piece].to(device()), generator)[0])
+        hits = self._hits(lambda piece: sender.query(self.kept.batch.images[piece].to(device()), generator)[0])
         for name, found in hits.items():
             self.rows.row(self.task, metric=name, **share_and_interval(found), **place)
 

@@ -12,7 +12,7 @@ from attacks.attributes.inference import AttributeInference
 from attacks.base import Attack, Knowledge
 from attacks.queries.base import Query
 from attacks.queries.training import RETRAINED, STATIC
-from attacks.query_sender import QuerySender
+from attacks.sender import Sender
 from clients.data.datasets import has_sensitive_attribute
 from clients.inference.plan import CutModel, InferencePlan
 from clients.models.adversaries import AdversaryBuilder
@@ -52,8 +52,8 @@ class Queried(Kind):
         latents = [seen.latent.to(device()) for seen in observed.seen if isinstance(seen, SeenQuery)]
         return [
             Query(
-                features=sender.decoded(latent), latent=latent, client_model=model.client, server_model=model.server,
-                input_shape=card.input_shape, mean=card.mean, std=card.std, pipeline=sender.pipeline,
+                features=sender.pipeline.decode_features(latent), latent=latent, client_model=model.client,
+                server_model=model.server, input_shape=card.input_shape, mean=card.mean, std=card.std, pipeline=sender.pipeline,
             )
             for latent in latents
         ]  # fmt: skip
@@ -73,7 +73,7 @@ class Queried(Kind):
         return replace(
             super().knowledge(observed),
             pipeline=sender.pipeline,
-            query_sender=sender,
+            sender=sender,
             sensitive=Auxiliary(plan).sensitive(),
             adversary=adversary_builder(plan, _cut(observed), part_of(observed.weights, MODEL)),
         )
@@ -107,7 +107,7 @@ def unprotected_knowledge(
     card, pipeline = plan.data_card(), Pipeline()
     return Knowledge(
         examples.batch, pipeline, card.mean, card.std, train, sensitive=examples.sensitive, adversary=builder,
-        query_sender=QuerySender(model.client, pipeline, card.mean, card.std),
+        sender=Sender(model.client, pipeline, card.mean, card.std),
     )  # fmt: skip
 
 
@@ -119,10 +119,10 @@ def _model(observed: Observed) -> CutModel:
     return InferencePlan.narrow(observed.task.plan).build_cut(_cut(observed), part_of(observed.weights, MODEL))
 
 
-def _sender(observed: Observed) -> QuerySender:
+def _sender(observed: Observed) -> Sender:
     card = observed.task.plan.data_card()
     pipeline = observed.task.plan.defenses().with_state(part_of(observed.weights, DEFENSES))
-    return QuerySender(_model(observed).client, pipeline, card.mean, card.std)
+    return Sender(_model(observed).client, pipeline, card.mean, card.std)
 
 
 QUERY = Queried()

@@ -11,7 +11,7 @@ from flwr.app import Message
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
-from attacks.query_sender import QuerySender
+from attacks.sender import Sender
 from clients.inference.plan import CutModel
 from clients.task.task import Task
 from clients.training.evaluation import device
@@ -41,7 +41,7 @@ class Service:
         self.task, self.model, self.num_clients = task, model, len(work)
         self.collection = BatchCollection(exchange, task, "query.features", work, batches_per_message)
         card = task.plan.data_card()
-        self.sender = QuerySender(model.client, pipeline, card.mean, card.std)
+        self.sender = Sender(model.client, pipeline, card.mean, card.std)
         self.served: dict[int, Served] = {}
         self.seconds = 0.0
         """Of the server's work."""
@@ -65,7 +65,9 @@ class Service:
         with torch.no_grad():
             for name in sorted(sent, key=int):
                 mine.latents.append(sent[name])
-                mine.answers.append(self.model.server(self.sender.decoded(sent[name].to(device()))).cpu())
+                mine.answers.append(
+                    self.model.server(self.sender.pipeline.decode_features(sent[name].to(device()))).cpu()
+                )
         self.seconds += time.perf_counter() - start
         mine.seconds += seconds_of(reply, "query-seconds")
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from attacks.base import Attack, Knowledge
 from attacks.local_model import shared_tensors
 from attacks.queries.base import Query
-from attacks.query_sender import TokenSender
 from attacks.sender import Sender
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from clients.models.split.halves import EdgeHalf
@@ -145,7 +144,7 @@ class AttributesOfTokens(Kind):
         server = part_of(observed.weights, SERVER)
         return replace(
             super().knowledge(observed),
-            query_sender=TokenSender(_halves(observed)[0], plan.defenses(), card.mean, card.std),
+            sender=Sender(_halves(observed)[0], plan.defenses(), card.mean, card.std),
             sensitive=Auxiliary(plan).sensitive(),
             adversary=SplitAdversaryBuilder(plan.model, card.input_shape, plan.shape(), server),
         )

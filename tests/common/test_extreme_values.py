@@ -108,7 +108,7 @@ def test_an_extreme_number_protects_something_small(name: str, field: str) -> No
             assert spent(defense) > 0
             if isinstance(defense, SmashedDefense):
                 try:
-                    defense.check_batch(4, 16, 32)
+                    defense.check_batch(4, 16)
                 except DefenseError:  # told before anything starts
                     continue
             result = outcome(defense, generator_for(0))

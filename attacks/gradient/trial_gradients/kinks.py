@@ -37,7 +37,8 @@ class RecordKinks(TorchFunctionMode):
             return result
         if func is F.leaky_relu:
             result = F.leaky_relu(args[0], *args[1:2], **_without(kwargs, "inplace"))
-            self.noted.append(_leaky_slopes(result, args, kwargs))
+            negative = args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01)
+            self.noted.append(torch.where(result.detach() > 0, 1.0, negative).to(result))
             return result
         if func in _MAX_POOL:
             result, positions = F.max_pool2d_with_indices(*args, **_without(kwargs, "return_indices"))
@@ -70,11 +71,6 @@ class ReplayKinks(TorchFunctionMode):
 
 _RELU = {F.relu, torch.relu, Tensor.relu}
 _MAX_POOL = {F.max_pool2d, torch.max_pool2d}
-
-
-def _leaky_slopes(result: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-    negative = args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01)
-    return torch.where(result.detach() > 0, 1.0, negative).to(result)
 
 
 def _without(kwargs: dict[str, Any], name: str) -> dict[str, Any]:

@@ -20,10 +20,8 @@ Trial = TypeVar("Trial")
 End = TypeVar("End")
 
 FLOAT_BYTES = 4
-
 ACTIVATION_COPIES = 10
 """The second derivative keeps a layer's output, its gradient, and what both are made of, forwards and backwards."""
-
 WEIGHT_COPIES = 8
 """Observed and dummy gradient, each by name and as one vector; moved weights, the gradient of the cost, and temporaries."""
 

@@ -62,18 +62,14 @@ class TrialNetwork:
 class _TrialLayer(nn.Module):
     """A layer whose weight and bias, (T, ...) each, are set before every call."""
 
+    settings: Any
     weight: Tensor | None
     bias: Tensor | None
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        # Plain attributes: as parameters they would have to be leaves.
-        self.weight, self.bias, self.layer = None, None, [layer]
-
-    @property
-    def settings(self) -> Any:
-        """The layer that this one stands for."""
-        return self.layer[0]
+        # Plain attributes: as parameters they would have to be leaves, and the layer is no part of the network.
+        self.weight, self.bias, self.__dict__["settings"] = None, None, layer
 
     def affine(self, features: Tensor) -> Tensor:
         """Features (T * b, C, ...) times weight plus bias, (T, C) each, where there are any."""

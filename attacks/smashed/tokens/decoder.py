@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from attacks.descent import step_down
 from attacks.networks.decoder import DecoderNetwork, Layout
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import DecoderAttack, Draw, tells_slots
@@ -63,9 +64,7 @@ class TokenDecoder(DecoderAttack):
         for _ in range(self.iterations):
             inputs, clean = draw()
             loss = (network(inputs) - clean).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step_down(optimizer, loss)
             schedule.step()
         return network
 

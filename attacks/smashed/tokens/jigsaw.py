@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.smashed.base import SmashedAttack, SmashedData, sender_of
+from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.tokens.positions import TokenReader, from_patches
 from attacks.smashed.tokens.training import train_reader
 from defenses.checks import examples_field, require, steps_field, width_field
@@ -44,7 +44,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network; deterministic given the generator."""
         reader = train_reader(
-            sender_of(knowledge),
+            knowledge.require_sender(),
             knowledge.auxiliary.images,
             generator,
             iterations=self.iterations,

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks.assignment import assigned
-from attacks.observations import AttackError
+from attacks.smashed.base import check_features
 
 HEADS = 4
 MATCH = 32
@@ -91,11 +91,7 @@ class TokenReader(nn.Module):
 
     def check(self, features: Tensor) -> None:
         """Raises ``AttackError`` unless it can read smashed data (R, B, N, D)."""
-        expected = (self.positions.out_features, len(self.mean))
-        if features.shape[2:] != expected:
-            raise AttackError(f"tokens have shape {tuple(features.shape[2:])}, auxiliary ones {expected}")
-        if not torch.isfinite(features).all():
-            raise AttackError("the smashed data hold NaN or infinite values")
+        check_features(features, (self.positions.out_features, len(self.mean)))
 
     def __init__(
         self, features: Tensor, contents: Tensor, grid: tuple[int, int], width: int, kept_share: float

@@ -76,7 +76,7 @@ def test_it_is_at_chance_on_noise() -> None:
 
 def test_it_repeats_itself_whatever_the_global_state_and_leaves_that_and_the_model_alone() -> None:
     known = knowledge(count=32)
-    before = {name: value.clone() for name, value in known.query_sender.client_model.state_dict().items()}
+    before = {name: value.clone() for name, value in known.sender.edge.state_dict().items()}
     learned = []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -84,7 +84,7 @@ def test_it_repeats_itself_whatever_the_global_state_and_leaves_that_and_the_mod
         learned.append(AttributeInference(iterations=5).fit(known, seeded(4)).learned.network.state_dict())
         assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(learned[0][name], learned[1][name]) for name in learned[0])
-    client = known.query_sender.client_model
+    client = known.sender.edge
     assert all(torch.equal(value, before[name]) for name, value in client.state_dict().items())
     assert not any(layer.training for layer in client.modules())
 
@@ -102,7 +102,7 @@ def test_the_majority_is_that_of_the_examples_it_learned_from() -> None:
         ({"sensitive": None}, "no sensitive attribute"),
         ({"sensitive": torch.ones(160, dtype=torch.int64)}, "the same sensitive attribute"),
         ({"adversary": None}, "nothing that builds an adversary"),
-        ({"query_sender": None}, "for edge-cloud inference"),
+        ({"sender": None}, "for edge-cloud inference"),
         ({"count": 15}, "15 auxiliary examples are too few .* at least 16"),
     ],
 )

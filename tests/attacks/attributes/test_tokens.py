@@ -13,9 +13,8 @@ from torch import Tensor
 from attacks import AttributeInference, Knowledge
 from attacks.attributes.inference import ARCHITECTURES
 from attacks.queries.base import Query
-from attacks.query_sender import TokenSender
 from attacks.scoring.metrics import attribute_accuracy, attribute_hits
-from attacks.sender import smash
+from attacks.sender import Sender, smash
 from clients.models.split.halves import EdgeHalf, ServerHalf
 from clients.models.split.split_adversaries import SplitAdversaryBuilder
 from clients.models.split.split_models import SplitShape, build_split_model
@@ -33,8 +32,8 @@ def halves() -> tuple[EdgeHalf, ServerHalf]:
     return edge.eval().requires_grad_(False), server.eval().requires_grad_(False)
 
 
-def sender(*defenses: SmashedDefense) -> TokenSender:
-    return TokenSender(halves()[0], Pipeline(defenses), MEAN, STD)
+def sender(*defenses: SmashedDefense) -> Sender:
+    return Sender(halves()[0], Pipeline(defenses), MEAN, STD)
 
 
 def small(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -49,13 +48,13 @@ def fitted(architecture: str, training: str, *defenses: SmashedDefense) -> Attri
     builder = SplitAdversaryBuilder("vit", SHAPE, SIZES, halves()[1].state_dict())
     known = Knowledge(
         Batch(images, torch.zeros(160, 3)), Pipeline(defenses), MEAN, STD, lambda *_: halves()[1],
-        query_sender=sender(*defenses), sensitive=value, adversary=builder,
+        sender=sender(*defenses), sensitive=value, adversary=builder,
     )  # fmt: skip
     return AttributeInference(architecture, training, iterations=60, batch_size=16).fit(known, seeded(2))
 
 
 def sent(images: Tensor, *defenses: SmashedDefense) -> Query:
-    features, latent = sender(*defenses).send(images, seeded(3))
+    features, latent = sender(*defenses).query(images, seeded(3))
     return Query(features, latent, *halves(), SHAPE, MEAN, STD, Pipeline(defenses))
 
 
@@ -101,6 +100,6 @@ def test_auxiliary_images_are_sent_as_clients_send_test_images() -> None:
         key = ("attacker", int(torch.randint(1 << 62, (), generator=seeded(3))))
         shown = pipeline.protect_test(Batch(images, torch.zeros(6, 1)), key).images
         expected = smash(halves()[0], pipeline, shown, sender(), key)
-        assert torch.equal(TokenSender(halves()[0], pipeline, MEAN, STD).send(images, seeded(3))[0], expected)
+        assert torch.equal(Sender(halves()[0], pipeline, MEAN, STD).query(images, seeded(3))[0], expected)
         assert torch.equal(shown, images) == (defenses not in ((VisualMixer(),), (ImageNoise(std=0.5),)))
     assert torch.equal(sender(PatchShuffle()).features(images), sender().features(images)), "unprotected ones"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks.exact.linear_layer import Read, called, low_rank
+from attacks.exact.linear_layer import Read, low_rank
 from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.exact.spear import Spear
@@ -21,6 +21,7 @@ from attacks.image_measures import mse
 from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
 from attacks.scoring.metrics import optimal_assignment
+from defenses.module_calls import calls_of
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, drawings, linear_net, observe, pictures, relu_net
 
 QUICK = Spear(max_samples=200_000, max_descents=1000)
@@ -123,9 +124,9 @@ def test_the_last_example_follows_from_the_others() -> None:
     parts = low_rank(gradient, batch)
     directions = SparseDirections(parts.left, parts.gap)
     images = normalise(drawings(batch), seen).double().requires_grad_()
-    with called(read.model) as calls:
+    with calls_of([layer.module]) as calls:
         loss = nn.functional.cross_entropy(read.model(images), classes(batch))
-        (signals,) = torch.autograd.grad(loss, calls[layer.name][0][2])
+        (signals,) = torch.autograd.grad(loss, calls[0][2])
     columns = parts.left.T @ signals.T
     directions.near(columns[:, :-1].T)
     assert len(directions.sure()) == batch - 1

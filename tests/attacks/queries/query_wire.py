@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from attacks import Knowledge
 from attacks.queries.base import Query
-from attacks.query_sender import QuerySender
+from attacks.sender import Sender
 from clients.models.adversaries import AdversaryBuilder
 from clients.models.classifiers import build_model
 from clients.models.cuts import halves
@@ -50,8 +50,8 @@ def pictures(count: int, seed: int) -> tuple[Tensor, Tensor]:
     return images, right
 
 
-def sender(*defenses: SmashedDefense) -> QuerySender:
-    return QuerySender(halves(whole(), NAME, CUT)[0], Pipeline(defenses), MEAN, STD)
+def sender(*defenses: SmashedDefense) -> Sender:
+    return Sender(halves(whole(), NAME, CUT)[0], Pipeline(defenses), MEAN, STD)
 
 
 def knowledge(*defenses: SmashedDefense, count: int = 160, **changes: Any) -> Knowledge:
@@ -59,12 +59,12 @@ def knowledge(*defenses: SmashedDefense, count: int = 160, **changes: Any) -> Kn
     builder = AdversaryBuilder(NAME, CUT, SHAPE, width=WIDTH, weights=whole().state_dict())
     values: dict[str, Any] = {
         "auxiliary": Batch(images, torch.zeros(count, 3)), "pipeline": Pipeline(defenses), "mean": MEAN, "std": STD,
-        "train": lambda batch, seed: whole(), "query_sender": sender(*defenses), "sensitive": right, "adversary": builder,
+        "train": lambda batch, seed: whole(), "sender": sender(*defenses), "sensitive": right, "adversary": builder,
     }  # fmt: skip
     return Knowledge(**(values | changes))
 
 
 def query(images: Tensor, *defenses: SmashedDefense) -> Query:
     client, server = halves(whole(), NAME, CUT)
-    features, latent = sender(*defenses).send(images, seeded(3))
+    features, latent = sender(*defenses).query(images, seeded(3))
     return Query(features, latent, client, server, SHAPE, MEAN, STD, Pipeline(defenses))

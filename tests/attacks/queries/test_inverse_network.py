@@ -77,7 +77,7 @@ def test_it_repeats_itself_whatever_the_global_state() -> None:
 def test_knowledge_that_is_not_enough_is_refused() -> None:
     for changes, message in (
         ({"count": 15}, "15 auxiliary examples are too few"),
-        ({"query_sender": None}, "edge-cloud"),
+        ({"sender": None}, "edge-cloud"),
     ):
         with pytest.raises(AttackError, match=message):
             InverseNetwork().fit(knowledge(**changes), seeded(0))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attacks import QueryInversion
 from attacks.image_measures import mse, psnr
 from attacks.queries.base import Query
-from attacks.query_sender import QuerySender
+from attacks.sender import Sender
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
@@ -42,7 +42,7 @@ def server_half() -> nn.Module:
 
 def query(images: Tensor, pipeline: Pipeline = Pipeline(), half: nn.Module | None = None) -> Query:  # noqa: B008 (it is frozen)
     half = half or client_half()
-    latent = QuerySender(half, pipeline, MEAN, STD).latent(images, ("client",))
+    latent = Sender(half, pipeline, MEAN, STD).latent(images, ("client",))
     features = pipeline.decode_features(latent)
     return Query(features, latent, half, server_half(), SHAPE, MEAN, STD, pipeline)
 
@@ -123,9 +123,9 @@ def test_settings_that_cannot_be_run_are_refused_by_name(settings: dict[str, flo
 
 def test_what_a_server_sends_itself_is_protected_anew_each_time() -> None:
     """The same images, the same algorithm: only the noise differs, and repeats with the generator."""
-    sender = QuerySender(client_half(), parse("FeatureNoise(std=0.5)"), MEAN, STD)
+    sender = Sender(client_half(), parse("FeatureNoise(std=0.5)"), MEAN, STD)
     images, generator = pictures(3), seeded(2)
-    first, again, other = (sender.send(images, g)[1] for g in (seeded(1), seeded(1), generator))
+    first, again, other = (sender.query(images, g)[1] for g in (seeded(1), seeded(1), generator))
     assert torch.equal(first, again)
     noise = torch.cat([sent - sender.features(images) for sent in (first, other)])
     assert float(noise.std()) == pytest.approx(0.5, rel=0.1)

@@ -13,7 +13,7 @@ from attacks.guesses import Reconstruction
 from attacks.queries import inversion
 from attacks.queries.backward import BackwardReconstruction
 from attacks.queries.base import Query, QueryAttack
-from attacks.query_sender import QuerySender
+from attacks.sender import Sender
 from defenses.pipeline import Pipeline
 from tests.attacks.queries.query_wire import MEAN, SHAPE, STD, pictures, seeded
 
@@ -30,7 +30,7 @@ def normalised_query() -> Query:
         half = nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(8, 8), nn.ReLU()).eval().requires_grad_(False)
         server = nn.Sequential(nn.Flatten(), nn.Linear(8 * 14 * 14, 3)).eval().requires_grad_(False)
     images, _ = pictures(3, seed=3)
-    features = QuerySender(half, Pipeline(), MEAN, STD).features(images)
+    features = Sender(half, Pipeline(), MEAN, STD).features(images)
     return Query(features, features, half, server, SHAPE, MEAN, STD)
 
 

@@ -29,9 +29,9 @@ class Counting(nn.Module):
 
 def learned(kind: str, *defenses: SmashedDefense) -> tuple[dict[str, Tensor], int]:
     known = knowledge(*defenses, count=16)
-    assert known.query_sender is not None
-    half = Counting(known.query_sender.client_model)
-    object.__setattr__(known.query_sender, "client_model", half)
+    assert known.sender is not None
+    half = Counting(known.sender.edge)
+    object.__setattr__(known.sender, "edge", half)
     network = InverseNetwork(kind, iterations=5, width=4, batch_size=8).fit(known, seeded(3)).learned
     assert network is not None
     return dict(network.network.state_dict()), half.images
@@ -59,10 +59,10 @@ def test_kept_features_teach_the_same(kind: str, monkeypatch: pytest.MonkeyPatch
 )
 def test_only_what_nothing_is_drawn_for_is_kept(kind: str, defenses: tuple[SmashedDefense, ...], same: bool) -> None:
     known = knowledge(*defenses, count=16)
-    assert known.query_sender is not None
-    features = features_by_row(known.query_sender, kind, known.auxiliary.images, seeded(0))
+    assert known.sender is not None
+    features = features_by_row(known.sender, kind, known.auxiliary.images, seeded(0))
     rows = torch.tensor([5, 2, 5])
     found, again = features(rows), features(rows)
     assert torch.equal(found, again) == same
-    plain = known.query_sender.features(known.auxiliary.images[rows])
+    plain = known.sender.features(known.auxiliary.images[rows])
     assert torch.allclose(found, plain, atol=1e-5) == same

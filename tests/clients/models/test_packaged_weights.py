@@ -14,7 +14,7 @@ from torchvision.models import ResNet50_Weights, VGG16_Weights  # type: ignore[i
 from torchvision.transforms.functional import pil_to_tensor  # type: ignore[import-untyped]
 
 from attacks.local_model import shared_tensors
-from attacks.query_sender import QuerySender
+from attacks.sender import Sender
 from clients.data.card import DataCard
 from clients.data.packaged import packaged_file
 from clients.inference.plan import InferencePlan
@@ -70,14 +70,14 @@ def photograph(file: str) -> Tensor:
 def test_photographs_get_their_imagenet_classes_through_both_halves(cut: str, weights: dict[str, Tensor]) -> None:
     """Numbers of the classes are ImageNet's; the probabilities were found with timm's model and the packaged file alone."""
     model = PLAN.build_cut(cut, weights)
-    sender = QuerySender(model.client, Pipeline(), *NORMALISATIONS[LITE])
+    sender = Sender(model.client, Pipeline(), *NORMALISATIONS[LITE])
     for file, (number, expected) in {
         "chelsea.png": (285, 0.39),  # Egyptian cat
         "coffee.png": (967, 0.94),  # espresso
         "rocket.jpg": (657, 0.23),  # missile
     }.items():
         with torch.no_grad():
-            features = sender.decoded(sender.latent(photograph(file), ("test",)))
+            features = sender.pipeline.decode_features(sender.latent(photograph(file), ("test",)))
             shares = model.server(features).softmax(1)[0]
         assert int(shares.argmax()) == number
         assert float(shares[number]) == pytest.approx(expected, abs=0.02)

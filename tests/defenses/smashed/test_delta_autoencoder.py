@@ -141,7 +141,7 @@ def test_it_forgets_what_only_the_adversary_looks_at_and_with_max_all_that_the_s
 
 def test_the_fit_is_the_last_of_its_epochs_and_each_lowers_the_error():
     context, defense = a_context(), replace(QUICK, epochs=6)
-    stages = list(defense.training(context, generator_for("fit")))
+    stages = [stage for _, stage in defense.path(context, generator_for("fit"))]
     assert len(stages) == 7
     assert stages[-1].version == defense.fit(context, generator_for("fit")).version
     assert len({stage.version for stage in stages}) == 7
@@ -155,7 +155,7 @@ def test_another_seed_gives_other_tensors_and_no_epochs_the_initial_ones():
     context = a_context()
     assert QUICK.fit(context, generator_for(0)).version != QUICK.fit(context, generator_for(1)).version
     initial = replace(QUICK, epochs=0).fit(context, generator_for(0))
-    assert initial.version == next(QUICK.training(context, generator_for(0))).version
+    assert initial.version == next(QUICK.path(context, generator_for(0)))[1].version
 
 
 @pytest.mark.parametrize("rectified", [True, False])

@@ -177,11 +177,11 @@ def test_batches_on_which_it_would_be_another_defence_are_refused(
 ):
     defense = BatchShuffle(k)
     with pytest.raises(DefenseError, match=reason):
-        defense.check_batch(batch_size, num_tokens, 32)
+        defense.check_batch(batch_size, num_tokens)
     with pytest.raises(DefenseError, match=reason):
         defense.protect_features(tokens_of(batch_size, num_tokens), generator_for(0))
 
 
 @pytest.mark.parametrize(("k", "num_tokens"), [(1 / 16, 16), (15 / 16, 16), (1 / 196, 196), (195 / 196, 196)])
 def test_the_limits_that_a_refusal_names_are_accepted(k: float, num_tokens: int):
-    BatchShuffle(k).check_batch(2, num_tokens, 32)
+    BatchShuffle(k).check_batch(2, num_tokens)

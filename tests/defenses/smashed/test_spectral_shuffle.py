@@ -135,7 +135,7 @@ def test_gradients_are_those_of_a_linear_map():
 @pytest.mark.parametrize("num_tokens", [2, 15, 195])
 def test_tokens_that_make_no_square_are_refused(num_tokens: int):
     with pytest.raises(DefenseError, match=f"{num_tokens} is not a square"):
-        SpectralShuffle().check_batch(4, num_tokens, 32)
+        SpectralShuffle().check_batch(4, num_tokens)
     with pytest.raises(DefenseError, match="is not a square"):
         SpectralShuffle().protect_features(random(1, num_tokens, 4), generator_for(0))
 
