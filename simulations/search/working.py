@@ -49,10 +49,10 @@ def work(config: Path | None, setting: list[str], out: Path | None, resume: Path
         raise typer.Exit(130) from None
     finally:
         folder.close()
-    from simulations.search.page import write_page
+    from simulations.search.page import write_search_page
 
     folder.keep_result(result)
-    _conclude(folder, result, write_page(folder, result), time.monotonic() - started)
+    _conclude(folder, result, write_search_page(folder, result), time.monotonic() - started)
 
 
 def _give_up(folder: SearchFolder, error: str, where_kept: str) -> NoReturn:
