@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jinja2 import Environment
-from markupsafe import Markup
 from torch import Tensor
 
 from attacks.base import Attack, Knowledge
@@ -28,39 +26,16 @@ from defenses.spec import parse
 from simulations.protect.copies import protect_image
 from simulations.protect.manifest import Manifest
 from simulations.protect.pictures import PictureError, read
-from simulations.report.page.style import CSS
-from simulations.report.text import decibel
+from simulations.report import write_page
+from simulations.report.drawing.pictures import Strip, Tile
+from simulations.report.page.page import render
 from simulations.run_folder.drawn import drawn
-from simulations.run_folder.run_directory import write_atomically
 
 SHOWN = 6
 MOST_LEARNED = 400
 """Pictures that attacks learn from: others of the same folder, as they are."""
 SIDE = 64
 """Pixels of the attacked pictures where the copies keep their sizes: attacks that learn want one size."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A picture of the page, each a data URI.
-
-    Attributes:
-        name: Its path.
-        before: As it is.
-        after: Its copy.
-        back: The best guess of the attacks that ran; the copy where none did better.
-        by: What made it.
-        looking: PSNR of the copy itself, in dB.
-        gained: PSNR of the guess, in dB.
-    """
-
-    name: str
-    before: Markup
-    after: Markup
-    back: Markup
-    by: str
-    looking: float
-    gained: float
 
 
 @dataclass(frozen=True)
@@ -102,20 +77,16 @@ def write_preview(manifest: Manifest) -> Preview:
     chosen = {name for name, _ in attacked}
     others = [image for name, image in images if name not in chosen][:MOST_LEARNED]
     shown, ran, missing = attack(parse(order.pipeline), attacked, others, order.secret)
-    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(TEMPLATE)
     made = Preview(order.out / "preview.html", tuple(ran), tuple(missing))
-    rendered = page.render(
-        css=Markup(CSS + OWN_CSS), defense=order.pipeline, shown=shown, made=made, others=len(others), side=side,
-        scaled=not order.size, decibel=decibel,
-    )  # fmt: skip
-    # Names of files need not be Unicode.
-    write_atomically(order.out / "preview.html", rendered.encode(errors="replace").decode())
+    context = {"title": "Protected pictures", "defense": order.pipeline, "shown": shown, "made": made}
+    context |= {"others": len(others), "side": side, "scaled": not order.size}
+    write_page(order.out / "preview.html", render(BODY, context))
     return made
 
 
 def attack(
     pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[Tensor], secret: str
-) -> tuple[list[Shown], list[str], list[str]]:
+) -> tuple[list[Strip], list[str], list[str]]:
     """The loss of each picture to the strongest of the attacks that know the pipeline's defences.
 
     Args:
@@ -125,7 +96,8 @@ def attack(
         secret: Where the draws of the copies start; no attack sees it.
 
     Returns:
-        The pictures, the attacks that ran, and the attacks that could not be run, each with its reason.
+        Each picture beside its copy and, where an attack ran, the best guess; the attacks that ran; those that could not, each with
+        its reason.
     """
     truth = torch.stack([image for _, image in attacked])
     protected = torch.stack([protect_image(pipeline, image, secret) for _, image in attacked])
@@ -150,12 +122,11 @@ def attack(
         mine = psnr(found.images, truth)
         for at in (mine > scores).nonzero().flatten().tolist():
             best[at], by[at], scores[at] = found.images[at], repr(refinement), mine[at]
-    shown = [
-        Shown(name, uri(image), uri(after), uri(back), how, before, gained)
-        for (name, image), after, back, how, before, gained in zip(
-            attacked, protected, best, by, looking.tolist(), scores.tolist(), strict=True
-        )
-    ]
+    shown = []
+    for at, (name, image) in enumerate(attacked):
+        tiles = [Tile("as it is", name, uri(image)), Tile("copy", name, uri(protected[at]), float(looking[at]))]
+        guess = [Tile(by[at], name, uri(best[at]), float(scores[at]))] if ran else []
+        shown.append(Strip(name, (*tiles, *guess)))
     return shown, ran, missing
 
 
@@ -190,22 +161,14 @@ def _squares(root: Path, names: list[str], side: int) -> Iterator[tuple[str, Ten
             continue
 
 
-def uri(image: Tensor) -> Markup:
+def uri(image: Tensor) -> str:
     """(C, H, W) in [0, 1] as a PNG in a data URI."""
     file = io.BytesIO()
     drawn(image).save(file, format="PNG")
-    return Markup("data:image/png;base64," + base64.b64encode(file.getvalue()).decode())
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-OWN_CSS = """
-.row { display: grid; grid-template-columns: repeat(3, minmax(0, 220px)); gap: 14px; margin: 18px 0; }
-.row img { width: 100%; image-rendering: pixelated; border-radius: 4px; display: block; }
-figure { margin: 0; } figcaption { font-size: .84rem; color: var(--soft); margin-top: 4px; overflow-wrap: anywhere; }
-"""
-
-TEMPLATE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Protected pictures</title><style>{{ css }}</style></head><body><main>
+BODY = """
 <p class="kicker">fedveil protect</p>
 <h1>{{ defense }}</h1>
 {% if not made.ran %}<p class="banner alarm"><b>{{ made.summary }}</b></p>{% endif %}
@@ -220,14 +183,5 @@ picture was chosen by the truth: no server can choose so.
 Here the pictures were scaled to {{ side }} x {{ side }} pixels before they were protected, because attacks that learn want one
 size; the copies in the folder have their own sizes, where windows of as many pixels are smaller parts of a picture.
 {% endif %}</p>
-{% for one in shown %}
-<div class="row">
-<figure><img src="{{ one.before }}" alt="{{ one.name }} as it is"><figcaption>{{ one.name }}</figcaption></figure>
-<figure><img src="{{ one.after }}" alt="its protected copy">
-<figcaption>copy, {{ decibel(one.looking) }} dB</figcaption></figure>
-{% if made.ran %}<figure><img src="{{ one.back }}" alt="what an attack gets back">
-<figcaption>{{ one.by }}, {{ decibel(one.gained) }} dB</figcaption></figure>{% endif %}
-</div>
-{% endfor %}
-</main></body></html>
+{{ tiles(shown) }}
 """

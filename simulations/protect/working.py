@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from clients.secrets.secret_file import SecretError, default_folder, kept_secret
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import SpecError, parse
 from simulations.console.command_line import errors, fail, self_contained
+from simulations.console.progress import Display
 from simulations.console.terminal import Terminal
 from simulations.protect.copies import Order, copies
 from simulations.protect.manifest import Manifest
@@ -80,14 +80,12 @@ def _begin(manifest: Manifest, pictures: Pictures, *, resume: bool) -> dict[str,
 
 
 def _copy_all(manifest: Manifest, names: Mapping[str, str], workers: int) -> None:
-    """Protects what the journal does not have yet, with a bar."""
+    """Protects what the journal does not have yet, and shows how far it is."""
     todo = [(name, copy) for name, copy in names.items() if name not in manifest.done]
-    columns = (TextColumn("protecting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        row = bar.add_task("", total=len(names), completed=len(names) - len(todo))
-        for one in copies(manifest.order, todo, workers):
+    with Display(console) as display:
+        for done, one in enumerate(copies(manifest.order, todo, workers), 1 + len(names) - len(todo)):
             manifest.add(one)
-            bar.advance(row)
+            display.show("protecting", done, len(names))
 
 
 def _finish(manifest: Manifest, names: Collection[str], *, preview: bool) -> bool:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
 
+from simulations.console.progress import bar_on
 from simulations.experiment.experiment import Experiment
 from simulations.runtime.launch import wait_for
 
@@ -25,10 +26,9 @@ def follow(console: Console, process: subprocess.Popen[bytes], experiment: Exper
     The first ``begin`` bytes of its log are of an earlier start.
     """
     pipelines = [str(pipeline) or "no defence" for pipeline in experiment.pipelines]
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     shown: tuple[Any, ...] = ()
     log = Path(experiment.output_dir) / "flower.log"
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with bar_on(console, TimeElapsedColumn()) as bar:
         total = len(pipelines) * experiment.rounds
         row = bar.add_task("starting Flower", total=total, note=WAITING)
         if not console.is_terminal:

@@ -150,8 +150,3 @@ class PolicySearch:
 
 def _numbers(one: Scored) -> dict[str, float | None]:
     return {"accuracy": one.scores.accuracy, "privacy": one.scores.privacy, "other_privacy": one.scores.other}
-
-
-def seconds_left(seconds: float, done: int, before: int, total: int) -> float | None:
-    """Of a step that scored from ``before`` to ``done`` in so many seconds; None where nothing is known yet."""
-    return seconds / (done - before) * (total - done) if done > before else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,12 +10,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
 from simulations.console.command_line import fail, read_toml, value_of
+from simulations.console.progress import Display
 from simulations.console.terminal import Terminal
-from simulations.search.algorithm import PolicySearch, Step, seconds_left
+from simulations.search.algorithm import PolicySearch, Step
 from simulations.search.folder import AUDIT, SearchFolder
 from simulations.search.pictures import digests_of
 from simulations.search.scorer import DegenerateModelError, check
@@ -37,8 +37,8 @@ def work(config: Path | None, setting: list[str], out: Path | None, resume: Path
         fail(str(error))
     started = time.monotonic()
     try:
-        with _Display(console) as display:
-            result = PolicySearch(folder, display.show).run()
+        with Display(console) as display:
+            result = PolicySearch(folder, functools.partial(_show, display)).run()
     except DegenerateModelError as error:
         # To go on would train the same again.
         _give_up(folder, f"{error}\nstart a new search with other settings", " and another --out")
@@ -49,10 +49,16 @@ def work(config: Path | None, setting: list[str], out: Path | None, resume: Path
         raise typer.Exit(130) from None
     finally:
         folder.close()
-    from simulations.search.page import write_page
+    from simulations.search.page import write_search_page
 
     folder.keep_result(result)
-    _conclude(folder, result, write_page(folder, result), time.monotonic() - started)
+    _conclude(folder, result, write_search_page(folder, result), time.monotonic() - started)
+
+
+def _show(display: Display, step: Step) -> None:
+    """Shows a step with the best policies so far."""
+    best = "".join(f"; {text_of((one.policy,))} {one.scores.privacy:.3f}" for one in step.best)
+    display.show(step.what, step.done, step.total, best)
 
 
 def _give_up(folder: SearchFolder, error: str, where_kept: str) -> NoReturn:
@@ -146,37 +152,3 @@ def _values(settings: list[str]) -> dict[str, Any]:
             raise ConfigError(f"-s {text!r}: expected key=value")
         values[key.strip()] = value_of(word, type(known[key.strip()].default) if key.strip() in known else str)
     return values
-
-
-class _Display:
-    """A bar with the best policies so far and the time left; plain lines where the output is no terminal."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._row = self._bar.add_task("starting", total=None, note="")
-        self._what, self._since, self._before, self._done, self._printed = "", 0.0, 0, 0, 0.0
-
-    def __enter__(self) -> _Display:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def show(self, step: Step) -> None:
-        """Shows a step."""
-        now = time.monotonic()
-        if step.what != self._what or step.done < self._done:  # another step, or the next round of candidates
-            self._what, self._since, self._before = step.what, now, step.done
-        self._done = step.done
-        left = seconds_left(now - self._since, step.done, self._before, step.total)
-        note = f"{step.done} of {step.total}" if step.total else ""
-        if left is not None:
-            note += f", about {left / 60:.0f} min left" if left > 90 else f", about {left:.0f} s left"
-        note += "".join(f"; {text_of((one.policy,))} {one.scores.privacy:.3f}" for one in step.best)
-        self._bar.update(self._row, description=step.what, total=step.total or None, completed=step.done, note=note)
-        if not self._console.is_terminal and (step.done in (self._before, step.total) or now - self._printed > 10):
-            self._printed = now
-            self._console.print(f"{step.what}: {note}".rstrip(": "), markup=False, soft_wrap=True)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from attacks.progress import watched
+from simulations.console.progress import Display
 from simulations.external_app.recorded import attack_file
 from simulations.external_app.recorded.attack_recording import prepare_recording, refuse_results, run_recording
 from simulations.external_app.recorded.known import doubts_of
@@ -20,9 +19,6 @@ from simulations.external_app.recorded.request import Request
 from simulations.forecast.preflight import require_folder
 from simulations.report.sections.external_app import RECORDED
 from simulations.run_folder.rows import Row
-
-SECONDS_BETWEEN_LINES = 10.0
-"""Of progress, where the output is no terminal."""
 
 
 def attack_update(console: Console, request: Request, out: Path) -> bool:
@@ -77,44 +73,19 @@ def attack_recording(console: Console, asked: RecordingRequest, out: Path) -> bo
 
 @contextmanager
 def _shown(console: Console) -> Iterator[Callable[[str], object]]:
-    """Shows which attack runs and how far it is, in plain lines where the output is no terminal; yields what takes its name."""
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        row, log = bar.add_task("reading", total=None), _Log()
+    """Shows which attack runs and how far it is; yields what takes its name."""
+    name = "reading"
 
-        def begin(name: str) -> None:
-            bar.reset(row, total=None, description=name)
-            if not console.is_terminal:
-                console.print(f"{name} ...", markup=False, soft_wrap=True)
+    def begin(attack: str) -> None:
+        nonlocal name
+        display.show(name := attack)
 
-        def watch(done: int, total: int) -> None:
-            if done < (bar.tasks[0].completed or 0):  # the next of several searches
-                bar.reset(row)
-            bar.update(row, completed=done, total=total)
-            if not console.is_terminal and (line := log.line(done, total)):
-                console.print(line, markup=False, soft_wrap=True)
+    def watch(done: int, total: int) -> None:
+        if done < total:  # an attack searches many times: no line for the end of each
+            display.show(name, done, total)
 
-        with watched(watch):
-            yield begin
-
-
-class _Log:
-    """Now and then a line on how far an attack is and how long it may take, where the output is no terminal."""
-
-    def __init__(self) -> None:
-        self._since = self._printed = time.monotonic()
-        self._before = 0
-
-    def line(self, done: int, total: int) -> str:
-        """What to print when so many steps are done; mostly nothing."""
-        now = time.monotonic()
-        if done <= self._before:  # the next of several searches
-            self._since = now
-        self._before = done
-        if now - self._printed < SECONDS_BETWEEN_LINES:
-            return ""
-        self._printed = now
-        return f"  step {done} of {total}, about {(now - self._since) / done * (total - done):.0f} s left"
+    with Display(console) as display, watched(watch):
+        yield begin
 
 
 def _scored(row: Row) -> str:

@@ -24,7 +24,7 @@ from defenses.spec import parse
 from simulations.experiment.experiment import Experiment
 from simulations.search.algorithm import PolicySearch, Step
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, Scored, SearchFolder
-from simulations.search.page import write_page
+from simulations.search.page import write_search_page
 from simulations.search.pictures import score_positions, semi_positions
 from simulations.search.scorer import Scorer, semi_train
 from simulations.search.settings import Search
@@ -172,7 +172,7 @@ def test_a_threshold_that_nothing_passes_ends_the_search_and_keeps_all_scores(tm
     result, folder = run(tmp_path / "none", replace(SMALL, accuracy_threshold="-1.0", candidates=2))
     assert result["policies"] == ""
     assert len(folder.of(CANDIDATE)) == 6, "three times as many as asked for, and no more"
-    assert "No policy passed" in write_page(folder, result).read_text(encoding="utf-8")
+    assert "No policy passed" in write_search_page(folder, result).read_text(encoding="utf-8")
 
 
 def test_a_transfer_scores_the_result_on_other_images(tmp_path: Path) -> None:
@@ -182,12 +182,12 @@ def test_a_transfer_scores_the_result_on_other_images(tmp_path: Path) -> None:
     assert {one.policy for one in folder.of("transfer")} == {(), *chosen}
     mine, theirs = folder.scored[IDENTITY, ()].scores, folder.scored["transfer", ()].scores
     assert mine.accuracy != theirs.accuracy
-    assert "On mnist-5k" in write_page(folder, result).read_text(encoding="utf-8")
+    assert "On mnist-5k" in write_search_page(folder, result).read_text(encoding="utf-8")
 
 
 def test_the_page_shows_the_scores_and_the_three_pictures(whole: Whole) -> None:
     result, folder = whole
-    page = Page(write_page(folder, result).read_text(encoding="utf-8"))
+    page = Page(write_search_page(folder, result).read_text(encoding="utf-8"))
     assert not page.open
     assert {"result", "ways", "singles", "scores", "best", "settings"} <= set(page.sections)
     shown = {one["Policy"][0]: one for one in page.table("result")}
@@ -202,7 +202,7 @@ def test_the_page_says_which_score_chooses_how_far_the_other_agrees_and_what_it_
     whole: Whole, tmp_path: Path
 ) -> None:
     result, folder = whole
-    told = " ".join(Page(write_page(folder, result).read_text()).sections["two"].split())
+    told = " ".join(Page(write_search_page(folder, result).read_text()).sections["two"].split())
     assert "Policies are chosen by the score of the authors' released code" in told
     scores = [(one.scores.privacy, one.scores.other) for one in folder.of(CANDIDATE) if one.scores.privacy is not None]
     # Spearman's formula for ranks without ties.
@@ -218,11 +218,11 @@ def test_the_page_says_which_score_chooses_how_far_the_other_agrees_and_what_it_
 
 def test_the_page_shows_what_attacks_say_once_the_result_was_attacked(whole: Whole, tmp_path: Path) -> None:
     result, folder = whole
-    text = write_page(folder, result).read_text(encoding="utf-8")
+    text = write_search_page(folder, result).read_text(encoding="utf-8")
     assert 'id="attacked"' not in text
     assert "fedveil run audit.toml --out audit" in text
     attacked = SearchFolder(written(tmp_path, (13.0, 12.0), 0.78, result), folder.search, folder.scored)
-    page = Page(write_page(attacked, result).read_text(encoding="utf-8"))
+    page = Page(write_search_page(attacked, result).read_text(encoding="utf-8"))
     shown = {one["Policies"][0]: one["To the transformed image"][0] for one in page.table("attacked")}
     assert shown == {
         "none": "20.0 / 19.0", f"{result['policies']} (found)": "13.0 / 12.0", **dict.fromkeys(result["random"], "14.0 / 18.0")
