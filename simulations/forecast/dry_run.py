@@ -78,13 +78,7 @@ def shares(experiment: Experiment, data: ImageDataset) -> tuple[int, int]:
 
 
 def describe(experiment: Experiment, step: Step, needs: object) -> Iterator[str]:
-    """What a run would do and hold in memory, line by line; the settings have passed their checks.
-
-    Args:
-        experiment: With a number of clients.
-        step: As ``measure_step_of`` found it.
-        needs: Of memory.
-    """
+    """What a run would do and hold in memory, line by line; the settings have passed their checks."""
     plan = experiment.plan()
     data = plan.load_data()
     plan = replace(plan, card=DataCard.of(data))

@@ -64,11 +64,8 @@ class AuditPictures:
     ) -> None:
         """Keep the images that an attack guessed, with the scores that the clients gave them.
 
-        Args:
-            job: What was attacked.
-            outcome: Of the attack.
-            guesses: Client -> (target, guess) for each of its observations.
-            replies: Client -> its answer to the audit; guesses of clients without one are left out.
+        ``guesses`` map a client to (target, guess) for each of its observations, ``replies`` to its answer to the audit; guesses of
+        clients without one are left out.
         """
         for partition, theirs in guesses.items():
             if partition not in replies:

@@ -23,7 +23,7 @@ from attacks.sender import Sender
 from attacks.spec import parse_attacks, stages_of
 from clients.task.auxiliary import Auxiliary
 from clients.task.scenarios import read_task
-from clients.task.task import Plan, Task, load_weights
+from clients.task.task import Plan, Task, WholeModelPlan, load_weights
 from defenses.base import Batch
 from defenses.registry import RegistryError, collected, modules_in
 
@@ -113,6 +113,15 @@ class Observed:
         """The global model, where it is a whole one."""
         return load_weights(self.task.plan.build_model(), self.weights)
 
+    def of_training(self) -> dict[str, Any]:
+        """Fields of a ``ClientUpdate`` that are the same for all clients: the model, its images and the optimizer."""
+        plan, card = WholeModelPlan.narrow(self.task.plan), self.task.plan.data_card()
+        return {
+            "model": self.model(), "input_shape": card.input_shape, "mean": card.mean, "std": card.std,
+            "learning_rate": self.task.learning_rate, "weight_decay": plan.weight_decay, "momentum": plan.momentum,
+            "nesterov": plan.nesterov,
+        }  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Kind(ABC):
@@ -193,11 +202,7 @@ class Kind(ABC):
         return Knowledge(own, plan.defenses(), card.mean, card.std, self.train(plan), self.sender(observed))
 
     def parse(self, text: str, beside: Sequence[Kind] = ()) -> list[Attack[Any, Any]]:
-        """Reads attacks on it.
-
-        Args:
-            text: The attacks.
-            beside: What else the scenario shows, for the error that says where an attack belongs.
+        """Read attacks on it; the kinds ``beside`` it in the scenario are for the error that says where an attack belongs.
 
         Raises:
             SpecError: Naming what is unknown or not allowed.

@@ -91,9 +91,7 @@ def rounded_gain(gain: float) -> float:
 def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[dict[str, Any]]:
     """Columns of the rows of a test of membership: ``MEMBERSHIP_AUC``, with the curve in "roc", and ``MEMBERSHIP_TPR``.
 
-    Args:
-        scores: ``MEMBER_SCORE`` and ``OTHER_SCORE`` of all clients together; no rows where either is empty.
-        card: The threat card, to which the numbers of records are added.
+    No rows where ``MEMBER_SCORE`` or ``OTHER_SCORE`` is empty. The numbers of records are added to the card.
     """
     members, others = (torch.tensor(scores.get(one.of(), [])) for one in (MEMBER_SCORE, OTHER_SCORE))
     if not len(members) or not len(others):

@@ -72,13 +72,7 @@ def unfit(weights: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> str:
 def update_of(
     reply: Message, sent: Mapping[str, Tensor], names: Mapping[str, Tensor], state: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Received minus sent weights.
-
-    Args:
-        reply: A client's reply.
-        sent: What it was sent.
-        names: The model's tensors that count: parameters and floating-point buffers.
-        state: See ``weights_of``.
+    """Received minus sent weights, of the tensors that count (``names``: parameters and floating-point buffers).
 
     Raises:
         UnusableReplyError: With the reason.
