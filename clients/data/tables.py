@@ -272,15 +272,13 @@ def labels_of(table: TextTable, column: int, positive: Sequence[str], negative: 
         if text not in known and (table.index[column] == at).any():
             line = table.line_of(column, at)
             allowed = f"allowed: {' or '.join(map(repr, known))}"
-            empty = not text and not any(cell for cell in _cells(table, line - 1 - table.first))
+            row = line - 1 - table.first
+            cells = (texts[index[row]] for texts, index in zip(table.texts, table.index, strict=True) if len(index))
+            empty = not text and not any(cells)
             what = "is empty" if empty else f"has the label {text!r}; {allowed}"
             raise DataError(f"{table.path}: line {line} {what}")
     found: Labels = np.array([known.get(text, -1) for text in table.texts[column]], dtype=np.int64)[table.index[column]]
     return found
-
-
-def _cells(table: TextTable, row: int) -> list[str]:
-    return [texts[index[row]] for texts, index in zip(table.texts, table.index, strict=True) if len(index)]
 
 
 def _check_numbers(table: TextTable, at: int, column: Column) -> None:

@@ -68,11 +68,7 @@ class AppPlan(FederatedPlan):
 
 
 def built(factory: ModelFactory) -> nn.Module:
-    """The model that an app's function or class builds.
-
-    Raises:
-        ValueError: When it builds none without arguments.
-    """
+    """The model that an app's function or class builds; ``ValueError`` when it builds none without arguments."""
     allowed = "allowed: a class or function that builds the model without arguments"
     try:
         model = factory()

@@ -143,21 +143,13 @@ def leave_cores_to_attacks(attack_workers: int) -> None:
 
 @functools.cache
 def scenarios() -> dict[str, Scenario[Any]]:
-    """Name -> scenario.
-
-    Raises:
-        RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
-    """
+    """Name -> scenario; ``RegistryError`` for one of another package that cannot be loaded, or whose name is taken."""
     modules = modules_in("simulations.scenarios", without=__name__)
     return collected(Scenario, "scenario", SCENARIOS_GROUP, modules, "SCENARIO")  # type: ignore[type-abstract]
 
 
 def scenario(name: str) -> Scenario[Any]:
-    """The scenario of a name.
-
-    Raises:
-        ConfigError: With the names that there are.
-    """
+    """The scenario of a name; ``ConfigError``, with the names that there are, for none."""
     known = scenarios()
     if not isinstance(name, str) or name not in known:
         raise unknown_scenario(name, known)

@@ -111,11 +111,7 @@ def measure_step_of(experiment: Experiment, data: ImageDataset) -> Step:
 
 
 def measure(plan: Plan) -> Step:
-    """Runs a forward and a backward pass on two and on three images.
-
-    Args:
-        plan: Without a defence; its ``card`` is known.
-    """
+    """Run a forward and a backward pass on two and on three images, under a plan without a defence whose card is known."""
     modules, forward = scenario(plan.scenario).whole_model(plan)
     shape, costs = plan.data_card().input_shape, list[StepCost]()
     for count in (2, 3):  # BatchNorm needs two.

@@ -38,11 +38,7 @@ from simulations.settings.presets import chosen, presets
 
 @dataclass(frozen=True)
 class Audited:
-    """What an experiment left behind.
-
-    Attributes:
-        directory: Folder of the run: rows, report, pictures, checkpoints.
-    """
+    """What an experiment left behind in its ``directory``: rows, report, pictures, checkpoints."""
 
     directory: Path
 

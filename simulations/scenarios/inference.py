@@ -50,11 +50,7 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
     """What such runs read besides the settings of whole models."""
 
     def normalised(self, card: DataCard) -> DataCard:
-        """The card of the data with the mean and standard deviation that the model's images have.
-
-        Raises:
-            ModelError: When images have other channels than the weights expect.
-        """
+        """The card with mean and std of the model's images; ``ModelError`` when the weights expect other channels."""
         name = self.normalisation or self.weights
         if name not in NORMALISATIONS:
             return card

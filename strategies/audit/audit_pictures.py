@@ -26,9 +26,7 @@ def own_places(images: Tensor, _: int) -> Sequence[int]:
 class AuditPictures:
     """Hands pictures to the recorder, with the observation behind them and the scores of each.
 
-    Args:
-        recorder: Keeps the pictures.
-        numbers: (guessed images (B, C, H, W), client) -> the number of each picture, which it shares with its original.
+    ``numbers`` maps guessed images (B, C, H, W) of a client to the number of each picture, which it shares with its original.
     """
 
     def __init__(self, recorder: Recorder, numbers: Callable[[Tensor, int], Sequence[int]] = own_places) -> None:

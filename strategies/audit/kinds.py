@@ -80,13 +80,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Observed:
-    """The observations of one kind in one round, and the global model of that round.
-
-    Attributes:
-        task: Carries the model, the pipeline, the round and the seed.
-        weights: The global model.
-        seen: The observations.
-    """
+    """The observations of one kind in one round, and the weights of the global model of that round."""
 
     task: Task
     weights: dict[str, Tensor]
@@ -222,21 +216,13 @@ class Kind(ABC):
 
 @functools.cache
 def kinds() -> dict[str, Kind]:
-    """Name -> kind.
-
-    Raises:
-        RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
-    """
+    """Name -> kind; ``RegistryError`` for one of another package that cannot be loaded, or whose name is taken."""
     modules = modules_in("strategies", "observations")
     return collected(Kind, "kind of observation", "fedveil.observations", modules, "KINDS")  # type: ignore[type-abstract]
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of a name.
-
-    Raises:
-        RegistryError: With the names that there are.
-    """
+    """The kind of a name; ``RegistryError``, with the names that there are, for none."""
     known = kinds()
     if name not in known:
         raise RegistryError(f"no kind of observation is called {name!r}; known: {', '.join(known)}")

@@ -60,12 +60,7 @@ class _Round:
 
 
 class AppAudit:
-    """The audit of one run.
-
-    Args:
-        open_results: Opens what keeps rows and pictures, once a node has reported what it has.
-        settings: What is attacked, and how.
-    """
+    """The audit of one run; ``open_results`` opens what keeps rows and pictures, once a node has reported what it has."""
 
     def __init__(self, open_results: OpenResults, settings: AuditSettings) -> None:
         self.settings = settings
