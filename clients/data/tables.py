@@ -103,11 +103,7 @@ def bucket(value: int) -> int:
 def read_table(path: Path, columns: Sequence[Column], delimiter: str, lines: Lines | None = None) -> TextTable:
     """Read a text file without a header line, one example a line, in blocks; 4 bytes are held of a cell of the kept columns.
 
-    Args:
-        path: The file.
-        columns: All of its columns, in order.
-        delimiter: Between columns; nothing is quoted.
-        lines: Those to read; None: all.
+    ``columns`` are all of its columns, in order, with a delimiter between; nothing is quoted. Without ``lines`` all are read.
 
     Raises:
         DataError: When the file is empty or no text, a line has another number of columns, or a numeric column something
@@ -205,11 +201,7 @@ def split_lines(path: Path, share: int, limits: tuple[int, int] = (0, 0)) -> tup
 def encode(train: TextTable, test: TextTable, columns: Sequence[Column], least: int = 1) -> EncodedTables:
     """Number the categories of the training part in the order of their texts or buckets, from 1.
 
-    Args:
-        train: Training part.
-        test: Test part, with the same columns; what it alone has becomes ``UNSEEN``.
-        columns: Of both files.
-        least: A category needs so many lines of the training part; rarer ones are ``UNSEEN`` as well.
+    A category needs ``least`` lines of the training part; rarer ones are ``UNSEEN``, as is what the test part alone has.
 
     Raises:
         DataError: When a column has too many categories, or no category of any column has enough lines.
