@@ -145,9 +145,11 @@ def run_pipeline(
     for server_round in range(done.round + 1 if done else 0, last + 1):
         run.begin_round()
         if server_round <= experiment.rounds:
-            training.run_round(server_round)
+            if server_round > 0:
+                training.train_round(server_round)
+            training.evaluate_round(server_round)
         else:
-            training.observe_final(server_round)
+            training.observe_model(server_round)
         checkpoint = training.checkpoint(server_round)
         run.complete_round(pipeline, checkpoint)
         open_jobs = len(auditor.pool)

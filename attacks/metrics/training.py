@@ -20,6 +20,7 @@ MCC_MACRO = _Number("mcc-macro", shown=REFERENCES)
 
 EPSILON = _Bound("epsilon")
 EPSILON_WITH_PROBES = _Bound("epsilon-with-probes")
+"""Of what a run sends, together with what audits ask for besides."""
 EPSILON_ALL_CUTS = _Bound("epsilon-all-cuts")
 """Budget of all that a run sent of an image, at whatever cut."""
 DELTA = _Bound("delta")

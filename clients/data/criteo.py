@@ -24,13 +24,9 @@ def criteo(path: Path, fields: str = "categorical", limits: tuple[int, int] = (0
     """The labelled file of Kaggle's contest (``train.txt``): tab-separated, missing values empty.
 
     The first nine tenths train, in the order of the file, which is that of time; the rest tests. The shuffling paper names
-    another publication of the same columns, the terabyte click logs.
-
-    Args:
-        path: The file.
-        fields: A key of ``FIELDS``: "categorical" is the shuffling paper's 26 fields, "all" puts the 13 numbers in buckets
-            before.
-        limits: Of both parts the first lines alone are read, so many; 0: all. Memory grows with these, not with the file.
+    another publication of the same columns, the terabyte click logs. Of ``FIELDS``, "categorical" is the shuffling paper's 26
+    fields, "all" puts the 13 numbers in buckets before. Of both parts the first ``limits`` lines alone are read (0: all): memory
+    grows with these, not with the file.
 
     Source: Criteo Labs, Kaggle Display Advertising Challenge, 2014.
     """

@@ -103,11 +103,7 @@ def bucket(value: int) -> int:
 def read_table(path: Path, columns: Sequence[Column], delimiter: str, lines: Lines | None = None) -> TextTable:
     """Read a text file without a header line, one example a line, in blocks; 4 bytes are held of a cell of the kept columns.
 
-    Args:
-        path: The file.
-        columns: All of its columns, in order.
-        delimiter: Between columns; nothing is quoted.
-        lines: Those to read; None: all.
+    ``columns`` are all of its columns, in order, with a delimiter between; nothing is quoted. Without ``lines`` all are read.
 
     Raises:
         DataError: When the file is empty or no text, a line has another number of columns, or a numeric column something
@@ -205,11 +201,7 @@ def split_lines(path: Path, share: int, limits: tuple[int, int] = (0, 0)) -> tup
 def encode(train: TextTable, test: TextTable, columns: Sequence[Column], least: int = 1) -> EncodedTables:
     """Number the categories of the training part in the order of their texts or buckets, from 1.
 
-    Args:
-        train: Training part.
-        test: Test part, with the same columns; what it alone has becomes ``UNSEEN``.
-        columns: Of both files.
-        least: A category needs so many lines of the training part; rarer ones are ``UNSEEN`` as well.
+    A category needs ``least`` lines of the training part; rarer ones are ``UNSEEN``, as is what the test part alone has.
 
     Raises:
         DataError: When a column has too many categories, or no category of any column has enough lines.
@@ -272,15 +264,13 @@ def labels_of(table: TextTable, column: int, positive: Sequence[str], negative: 
         if text not in known and (table.index[column] == at).any():
             line = table.line_of(column, at)
             allowed = f"allowed: {' or '.join(map(repr, known))}"
-            empty = not text and not any(cell for cell in _cells(table, line - 1 - table.first))
+            row = line - 1 - table.first
+            cells = (texts[index[row]] for texts, index in zip(table.texts, table.index, strict=True) if len(index))
+            empty = not text and not any(cells)
             what = "is empty" if empty else f"has the label {text!r}; {allowed}"
             raise DataError(f"{table.path}: line {line} {what}")
     found: Labels = np.array([known.get(text, -1) for text in table.texts[column]], dtype=np.int64)[table.index[column]]
     return found
-
-
-def _cells(table: TextTable, row: int) -> list[str]:
-    return [texts[index[row]] for texts, index in zip(table.texts, table.index, strict=True) if len(index)]
 
 
 def _check_numbers(table: TextTable, at: int, column: Column) -> None:

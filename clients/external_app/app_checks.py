@@ -34,11 +34,7 @@ def check_arguments(app: Any, model: Any, data: Any, loss: Any, mods: Any) -> No
 
 
 def numbers(name: str, value: Any) -> float | tuple[float, ...]:
-    """``mean`` or ``std``: a number, or a tuple of one for each channel.
-
-    Raises:
-        ValueError: When it is not, or not on the scale of images in [0, 1].
-    """
+    """``mean`` or ``std``: a number, or one for each channel; ``ValueError`` unless it is, on the scale of images in [0, 1]."""
     each = tuple(value) if isinstance(value, list | tuple) else (value,)
     low, words = (0.0, "above 0") if name == "std" else (-LARGEST, f"from {-LARGEST:g}")
     for one in each:

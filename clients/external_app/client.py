@@ -115,11 +115,7 @@ class AppClient(LocalClient):
 
 
 def read_data(data: Examples | tuple[Examples, Examples]) -> tuple[Tensor, Tensor, int]:
-    """Images (N + M, C, H, W) and classes of N examples that are trained on and M that are held out, and M.
-
-    Raises:
-        DataMistake: When ``data`` is neither a data set nor a pair of them (trained on, held out).
-    """
+    """Images (N + M, C, H, W) and classes of N examples trained on and M held out, and M; ``DataMistake`` for other data."""
     if not isinstance(data, tuple):
         return *_read_examples(data), 0
     if len(data) != 2:
@@ -196,11 +192,7 @@ def name_of_loss(loss: Loss) -> str:
 
 
 def examples_of(images: Tensor, labels: Tensor, card: DataCard) -> Batch:
-    """With one-hot targets.
-
-    Raises:
-        DataMistake: When a label is no class of the model.
-    """
+    """Images with one-hot targets; ``DataMistake`` when a label is no class of the model."""
     if int(labels.min()) < 0 or int(labels.max()) >= card.num_classes:
         raise DataMistake(
             f"data gives labels {int(labels.min())} to {int(labels.max())}; the model has classes 0 to {card.num_classes - 1}"

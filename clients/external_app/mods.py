@@ -71,13 +71,9 @@ def named(mods: Sequence[Mod]) -> str:
 
 
 class Budget(NamedTuple):
-    """The privacy budget that a ``LocalDpMod`` is set to for a message, and what its noise follows from.
+    """The local differential privacy that a ``LocalDpMod`` is set to for a message, and what its noise follows from.
 
-    Attributes:
-        epsilon: Of local differential privacy.
-        delta: Likewise.
-        sensitivity: That its noise is for.
-        clipping_norm: Norm that no update is longer than.
+    The noise is for ``sensitivity``; no update is longer than ``clipping_norm``.
     """
 
     epsilon: float

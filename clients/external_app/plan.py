@@ -68,11 +68,7 @@ class AppPlan(FederatedPlan):
 
 
 def built(factory: ModelFactory) -> nn.Module:
-    """The model that an app's function or class builds.
-
-    Raises:
-        ValueError: When it builds none without arguments.
-    """
+    """The model that an app's function or class builds; ``ValueError`` when it builds none without arguments."""
     allowed = "allowed: a class or function that builds the model without arguments"
     try:
         model = factory()
@@ -84,13 +80,9 @@ def built(factory: ModelFactory) -> nn.Module:
 
 
 def named_as(state: Mapping[str, Tensor], arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Arrays by their own names, or by the model's where both are strangers and the order fits.
+    """Arrays by their own names, or by those of the model's ``state_dict`` where both are strangers and the order fits.
 
     Apps that send lists of arrays have the names 0, 1, 2 there; every shape must agree then.
-
-    Args:
-        state: ``state_dict`` of the model.
-        arrays: By the names of the message, in its order.
     """
     shapes = [[tuple(one.shape) for one in tensors.values()] for tensors in (state, arrays)]
     if state.keys() & arrays.keys() or shapes[0] != shapes[1]:

@@ -38,11 +38,7 @@ def remembering(answer: ClientAppCallable) -> ClientAppCallable:
 
 
 def require_last_reply(message: Message, context: Context) -> tuple[ArrayRecord, ArrayRecord]:
-    """What the node was sent, and its reply, as the server hands them back; forgotten from here on.
-
-    Raises:
-        UnknownReplyError: When it is not the last one.
-    """
+    """What the node was sent, and its last reply (else ``UnknownReplyError``), as the server hands them back; then forgotten."""
     sent: Any = message.content["sent"]
     came: Any = message.content["reply"]
     kept: Any = context.state.pop(KEPT, None) or {}

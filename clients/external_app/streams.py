@@ -19,12 +19,9 @@ from clients.messages.node import draws_from_seed, partition_of
 
 @contextmanager
 def own_streams(start: bytes) -> Iterator[None]:
-    """Within it torch (on the processor), numpy and Python draw from streams that begin anew; behind it theirs go on.
+    """Within it torch (on the processor), numpy and Python draw from streams that follow from ``start``; behind it theirs go on.
 
     Were they only kept, a mod would add the same noise to every probe and to the app's own update: the server could subtract it.
-
-    Args:
-        start: The streams follow from it.
     """
     before: Any = random.getstate(), np.random.get_state()
     seeds = np.frombuffer(hashlib.blake2b(start, digest_size=24).digest(), np.uint64)

@@ -171,15 +171,8 @@ class LocalClient(Client):
         """One-step updates on a few images each, through the same defences: the strongest setting of the papers.
 
         Noise is calibrated for the real training, never for the probe. What probes spend is booked apart: the training's own
-        budget does not cover a question that a curious server adds.
-
-        Args:
-            weights: The global weights, or what the server sends in their place.
-            ledger: What the training defences recorded before.
-            question: One of ``QUESTIONS``, so that each has draws of its own and can be audited later.
-
-        Raises:
-            ValueError: On another question.
+        budget does not cover a question that a curious server adds. ``weights`` may be what the server sends in place of the
+        global ones. Each ``question`` (one of ``QUESTIONS``, else ``ValueError``) has draws of its own and can be audited later.
         """
         if question not in QUESTIONS.values():
             raise ValueError(f"question is {question}; allowed: {', '.join(map(str, QUESTIONS.values()))}")

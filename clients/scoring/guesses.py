@@ -25,13 +25,7 @@ GUESSES: dict[str, type[Any]] = {
 
 
 def guess_tensors(guess: Guess, target: int, recognised: Tensor | None) -> dict[str, Tensor]:
-    """One guess under the number of its target.
-
-    Args:
-        guess: The guess.
-        target: Number of the probe; 0 for a training update.
-        recognised: (B,) int64, the class that an oracle sees in each of its images.
-    """
+    """One guess under the number of its target (0 for a training update), with the classes (B,) that an oracle sees."""
     end = f"-{target}"
     if isinstance(guess, Membership):
         return {f"test{end}/{name}": tensor for name, tensor in guess.to_tensors().items()}
@@ -51,11 +45,7 @@ def read_guesses(
 ) -> list[tuple[Guess, Tensor | None]]:
     """Inverts ``guess_tensors`` for targets 0 to count - 1; each with what the oracle recognised, if there is one.
 
-    Args:
-        kind: One of ``GUESSES``.
-        tensors: All guesses of one message.
-        count: How many there are.
-        model: Of the clients' architecture; only tests of membership need it.
+    ``kind`` is one of ``GUESSES``; only tests of membership need the model, of the clients' architecture.
 
     Raises:
         ValueError: When a guess is missing, or is none of its kind.

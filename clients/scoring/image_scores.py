@@ -34,12 +34,9 @@ SUCCESS = 0.35
 def score_both(guess: Reconstruction | Labels, truth: Probed, *, paired: bool = False) -> Scores:
     """Every metric of a guess, image metrics against both references.
 
-    Args:
-        guess: The guess.
-        truth: What it is compared with.
-        paired: Guess i is of image i, as in smashed data, where an image keeps its row: image i is scored against image i and
-            label i against label i, one value each. Else images are paired by the optimal assignment and labels count as a
-            multiset, one value for a batch. Attacks on smashed data guess no labels beside their images.
+    ``paired``: guess i is of image i, as in smashed data, where an image keeps its row: image i is scored against image i and label
+    i against label i, one value each. Else images are paired by the optimal assignment and labels count as a multiset, one value
+    for a batch. Attacks on smashed data guess no labels beside their images.
     """
     classes = truth.original.targets.argmax(1)
     if isinstance(guess, Labels):

@@ -77,14 +77,10 @@ def means_of(
     classes: Collection[int] = (),
     attacked: Sequence[Tensor] = (),
 ) -> Means:
-    """Sums over the training images that ``LocalData.averaged`` names.
+    """Sums over the training images that ``LocalData.averaged`` names; those of ``classes`` and ``attacked`` positions (n,) apart.
 
-    Args:
-        data: The client's examples.
-        read: Positions (n,) and the number of the piece -> images (n, C, H, W).
-        size: Images that are read at once.
-        classes: Classes to be summed apart.
-        attacked: Positions (n,) of the images behind each observation, to be summed apart so that they can be left out.
+    The images behind each observation are summed apart so that they can be left out. ``read`` gives images (n, C, H, W) at
+    positions (n,) of a piece by its number, ``size`` at once.
     """
     chosen = data.averaged()
     labels = data.train_labels()
@@ -151,13 +147,8 @@ MOST_KEPT = 64
 def null_psnr(truth: Tensor, mean: Tensor | None, columns: Tensor) -> Scores:
     """The highest PSNR of any null baseline, and that of its own mean colour, for each image by itself.
 
-    Args:
-        truth: (B, C, H, W) in [0, 1].
-        mean: (C, H, W), the mean image; None where there is none.
-        columns: (M,) int64, which images of ``truth`` are asked for.
-
-    Returns:
-        ``NULL_PSNR`` and ``FLAT_PSNR``: M values in dB each, in the order of ``columns``.
+    Of the images ``columns`` of the truth (B, C, H, W); ``mean`` (C, H, W) is the mean image, if there is one. Returns
+    ``NULL_PSNR`` and ``FLAT_PSNR`` in dB, in the order of ``columns``.
     """
     images = truth.detach().cpu()[columns]
     nulls = null_baselines(images, torch.zeros_like(images[:1])[0] if mean is None else mean)

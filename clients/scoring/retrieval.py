@@ -74,21 +74,15 @@ def retrieval(
 ) -> Scores:
     """Whether each guess identifies its own image among candidates.
 
-    Where the wire says which guess is of which image, the candidates of each are its own image and 99 others. Where it does not,
-    the assignment lets a guess choose among the B images behind the observation: all B are candidates beside all 99 B others, which
-    leaves a blind guess at most the same chance of 1 in 100. Where guesses are more than images (of a sum over clients), each image
-    is nearest to a given blind one with probability 1 in all candidates at most, and has as many chances as there are guesses.
+    Where the wire says which guess is of which image (``paired``), the candidates of each are its own image and 99 others. Where it
+    does not, the assignment lets a guess choose among the B images behind the observation: all B are candidates beside all 99 B
+    others, which leaves a blind guess at most the same chance of 1 in 100. Where guesses are more than images (of a sum over
+    clients), each image is nearest to a given blind one with probability 1 in all candidates at most, and has as many chances as
+    there are guesses.
 
-    Args:
-        guess: The guesses.
-        pairs: Indices into guesses and truth, as the other scores use them.
-        truth: (B, C, H, W), the original images behind the observation.
-        others: (M, C, H, W) as ``other_images`` finds them.
-        paired: The wire says which guess is of which image.
-
-    Returns:
-        ``RETRIEVAL``, 1 or 0 for each pair, and ``RETRIEVAL_CHANCE``, for each the highest chance of a blind guess. Nothing where
-        there are no others: the only candidate is always found.
+    ``pairs`` are indices into guesses and truth (B, C, H, W), as the other scores use them, ``others`` (M, C, H, W) what
+    ``other_images`` finds. Returns ``RETRIEVAL``, 1 or 0 for each pair, and ``RETRIEVAL_CHANCE``, for each the highest chance of a
+    blind guess; nothing where there are no others: the only candidate is always found.
     """
     if not len(others):
         return {}
@@ -114,14 +108,8 @@ def retrieval_from_round(guess: Reconstruction, pairs: tuple[Tensor, Tensor], tr
     images look like, may choose the nearest of the B, and is compared with the rest. With h of M such guesses found, the chance is
     (h + 1) / (M + 1), which is never below 1 in 100.
 
-    Args:
-        guess: The guesses.
-        pairs: Indices into guesses and truth, as the other scores use them.
-        truth: (B, C, H, W), the original images of the round.
-        others: (M, C, H, W), M at most 99, none of them of the round.
-
-    Returns:
-        As ``retrieval``; nothing where there are fewer than two others, as one has nothing to be compared with.
+    None of the ``others`` is of the round. Arguments and result are as of ``retrieval``; nothing where there are fewer than two
+    others, as one has nothing to be compared with.
     """
     if len(others) < 2:
         return {}

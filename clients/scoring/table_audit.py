@@ -21,16 +21,9 @@ Embed = Callable[[Tensor], Tensor]
 
 
 def cell_scores(data: LocalData, guess: Cells, truth: Probed, embed: Embed | None) -> Scores:
-    """Scores of guessed rows, each against the row in its place.
+    """Scores of guessed rows, each against the attacked row in its place.
 
-    Args:
-        data: Says the columns.
-        guess: The guess, of as many rows as are attacked.
-        truth: These rows.
-        embed: See ``Truths.embed``.
-
-    Returns:
-        ``CELLS_RIGHT`` of each row; ``COLUMN`` of each column and row; ``MSE_EMBEDDING`` of each row, where ``embed`` is known.
+    ``CELLS_RIGHT`` of each row; ``COLUMN`` of each column and row; ``MSE_EMBEDDING`` of each row, where ``Truths.embed`` is known.
 
     Raises:
         ValueError: When there are not as many rows or columns as are attacked.

@@ -48,7 +48,7 @@ class SplitBatches:
     def smash(self, edge: EdgeHalf, number: int) -> Smashed:
         """Batch ``number`` of this round as it is (or was) sent; autograd passes through where the weights ask for it."""
         examples = self._examples(number)
-        batch = self._shown(examples, number)
+        batch = self.data.enter(self.data.kept(examples), self.key("images", number))
         features = smashed(self.data, edge, batch.images, self.key("batch", number))
         return Smashed(features, examples, batch.targets)
 
@@ -74,10 +74,6 @@ class SplitBatches:
         for number, first, end in self._passes.within(first_round, last_round):
             counts[self._order(number)[first * size : end * size]] += 1
         return counts
-
-    def _shown(self, examples: Tensor, number: int) -> Batch:
-        """What enters the embedding, in [0, 1]."""
-        return self.data.enter(self.data.kept(examples), self.key("images", number))
 
     def key(self, what: str, number: int) -> Key:
         """The random stream of a batch's "images" (input defences) or of the "batch" of their tokens."""

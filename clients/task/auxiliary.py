@@ -20,11 +20,7 @@ OWN_AUXILIARY = ("held-out", "private")
 
 
 class Auxiliary:
-    """The server's own examples in a run.
-
-    Args:
-        plan: Says where they come from (``auxiliary_data``), and how many they are.
-    """
+    """The server's own examples in a run, whose plan says where they come from (``auxiliary_data``), and how many they are."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -52,11 +48,7 @@ class Auxiliary:
         return len(indices) * math.prod(part.images.shape[1:]) * FLOAT_BYTES
 
     def check(self) -> None:
-        """Whether the server's examples fit into memory; reads none of their images.
-
-        Raises:
-            DataError: See ``examples``.
-        """
+        """Raise ``DataError`` where the server's examples do not fit into memory; reads none of their images."""
         size, count = self.size(), len(self._part()[2])
         if size > self.plan.image_memory * 2**30:
             fitting = int(self.plan.image_memory * 2**30 * count / size)
@@ -88,11 +80,8 @@ class Auxiliary:
         """Sorted indices of the server's own examples; a share of every class, drawn by the seed.
 
         All of them where clients own their data (the server's data directory then holds the server's), where the data set is
-        another one, and in the worst case of "private".
-
-        Args:
-            labels: Of the training examples, (N,): their ``ImageData.strata``, so that the share is one of every value of a
-                sensitive attribute, too.
+        another one, and in the worst case of "private". ``labels`` (N,) of the training examples are their ``ImageData.strata``,
+        so that the share is one of every value of a sensitive attribute, too.
         """
         whole = self.plan.owns_data or self.plan.auxiliary_data != "held-out"
         count = len(labels) if whole else round(self.plan.auxiliary_fraction * len(labels))

@@ -12,11 +12,7 @@ from defenses.pipeline import Pipeline
 
 
 class Client:
-    """What the clients of all scenarios have: examples, and what an audit compares guesses with.
-
-    Attributes:
-        data: The examples.
-    """
+    """What the clients of all scenarios have: examples (``data``), and what an audit compares guesses with."""
 
     def __init__(self, data: LocalData) -> None:
         self.data = data
@@ -32,11 +28,7 @@ class Client:
         return self.data.pipeline
 
     def truths(self, observation: str) -> Truths:
-        """What the server observed of a kind ("probe", "smashed", ...), as the client knows it.
-
-        Raises:
-            ValueError: When clients of this scenario show nothing of that kind.
-        """
+        """What the server observed of a kind, as "probe", as the client knows it; ``ValueError`` for one that it never sends."""
         raise ValueError(f"clients of scenario {self.task.plan.scenario!r} know no observation {observation!r}")
 
     def sensitive(self, observation: str) -> list[Tensor]:

@@ -27,12 +27,8 @@ MOST_AVERAGED = 4096
 class LocalData:
     """One client's examples, as it holds them and as they are shown to a model.
 
-    Args:
-        task: The server's orders.
-        partition: Number of this client.
-        train: Indices of its training examples.
-        test: Indices of its share of the test examples.
-        draws: Where its randomness starts; by default that of a simulated client, which follows from seed and partition.
+    ``train`` and ``test`` are indices of its examples. Its randomness starts from ``draws``; by default from those of a simulated
+    client, which follow from seed and partition.
     """
 
     def __init__(

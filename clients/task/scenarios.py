@@ -55,11 +55,7 @@ def client_sides() -> dict[str, ClientSide]:
 
 
 def client_side(scenario: str) -> ClientSide:
-    """The clients' side of one scenario.
-
-    Raises:
-        RuntimeError: When this node knows no such scenario.
-    """
+    """The clients' side of one scenario; ``RuntimeError`` when this node knows no such scenario."""
     known = client_sides()
     if scenario not in known:
         raise RuntimeError(f"scenario {scenario!r} is not known to this node; known: {', '.join(known)}")

@@ -128,11 +128,7 @@ class Plan:
 
     @classmethod
     def narrow(cls, plan: Plan) -> Self:
-        """The plan as one of this class.
-
-        Raises:
-            TypeError: When it is of another scenario.
-        """
+        """The plan as one of this class; ``TypeError`` when it is of another scenario."""
         if not isinstance(plan, cls):
             raise TypeError(f"a run of scenario {plan.scenario!r} has no {cls.__name__}")
         return plan
@@ -220,10 +216,7 @@ class Plan:
 class WholeModelPlan(Plan):
     """A plan of scenarios in which whole models are trained by SGD with a step decay.
 
-    Attributes:
-        learning_rate: In the first round.
-        milestones: Rounds after each of which it is multiplied by ``learning_rate_factor``.
-        learning_rate_factor: See ``milestones``.
+    The learning rate is multiplied by ``learning_rate_factor`` after each round of ``milestones``.
     """
 
     learning_rate: float = 0.1

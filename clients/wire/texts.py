@@ -40,12 +40,7 @@ class Received(dict[str, Any]):
 
 
 def one_line(text: str, most: int) -> str:
-    """A foreign text for a row, a log or a terminal: one line, cut, with escapes in place of what does not print.
-
-    Args:
-        text: As it came.
-        most: Characters that are kept.
-    """
+    """A foreign text for a row, a log or a terminal: one line of ``most`` characters, with escapes for what does not print."""
     cut = text[:most]
     return cut if cut.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in cut)[:most]
 

@@ -36,16 +36,9 @@ def require_attribute(experiment: Experiment, what: str, instead: str) -> None:
 
 
 def check_memory(experiment: Experiment, queries: int, values: int, copies: int = 1) -> None:
-    """Refuses to hold more features at once than ``image-memory`` allows.
+    """Raise ``ConfigError`` for more features at once than ``image-memory`` allows.
 
-    Args:
-        experiment: The settings.
-        queries: Images of all clients whose attribute is guessed.
-        values: Numbers that one of them sends.
-        copies: How often each number is held.
-
-    Raises:
-        ConfigError: Naming the setting.
+    ``queries`` images of all clients have ``values`` numbers each, of which ``copies`` are held.
     """
     size = copies * FLOAT_BYTES * queries * values
     if size > experiment.image_memory * 2**30:

@@ -17,12 +17,12 @@ from clients.task.task import FLOAT_BYTES, Plan
 from defenses.pipeline import Pipeline
 from defenses.registry import collected, modules_in
 from simulations.experiment.known_clients import KnownClients
-from simulations.run_folder.checkpoints import Checkpoint
 from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, unknown_scenario
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
+from strategies.training.checkpoint import Checkpoint
 
 LARGEST_MESSAGE = 1 << 30
 """Bytes of tensors in one message: Flower keeps several copies of it on the way."""
@@ -50,10 +50,13 @@ class Rounds(Protocol):
     def restore(self, done: Checkpoint) -> None:
         """Goes on from a checkpoint."""
 
-    def run_round(self, server_round: int) -> None:
-        """Trains (unless it is round 0, the initial model), then evaluates."""
+    def train_round(self, server_round: int) -> None:
+        """Trains, from round 1 on."""
 
-    def observe_final(self, server_round: int) -> None:
+    def evaluate_round(self, server_round: int) -> None:
+        """Evaluates the model behind a round; behind round 0 the initial one."""
+
+    def observe_model(self, server_round: int) -> None:
         """A phase behind the last round, as round ``server_round``, such as attacks on the final model; nothing is trained."""
 
     def checkpoint(self, server_round: int) -> Checkpoint:
@@ -85,12 +88,7 @@ class Scenario(ABC, Generic[E]):
 
     @abstractmethod
     def check_data(self, experiment: E, pipeline: Pipeline, card: DataCard) -> None:
-        """Refuses before any process starts what does not fit the data.
-
-        Args:
-            experiment: The settings.
-            pipeline: One of its pipelines.
-            card: Of the data.
+        """Refuse before any process starts what does not fit the data, whose card is given, under one of the pipelines.
 
         Raises:
             ConfigError: Naming what to change.
@@ -117,15 +115,7 @@ class Scenario(ABC, Generic[E]):
 
     @abstractmethod
     def rounds(self, experiment: E, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
-        """The training of one pipeline.
-
-        Args:
-            experiment: The settings.
-            plan: What the run fixes for the clients of this pipeline.
-            auditor: Queues attacks and has them scored.
-            clients: The clients.
-            label: Short name of the pipeline for file names.
-        """
+        """The training of one pipeline, of which ``plan`` says what is fixed; ``label`` is its short name in file names."""
 
     def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """The modules that are trained, and what makes logits of images (B, C, H, W) in [0, 1]: for estimates."""
@@ -133,7 +123,7 @@ class Scenario(ABC, Generic[E]):
         return [model], model
 
     def phases_behind(self, experiment: E) -> int:
-        """Phases behind the last round, in which nothing is trained (``Rounds.observe_final``): here one, where it is attacked."""
+        """Phases behind the last round, in which nothing is trained (``Rounds.observe_model``): here one, where it is attacked."""
         return int(experiment.attacks_final)
 
     def needs_whole_share(self, experiment: E) -> str:
@@ -153,21 +143,13 @@ def leave_cores_to_attacks(attack_workers: int) -> None:
 
 @functools.cache
 def scenarios() -> dict[str, Scenario[Any]]:
-    """Name -> scenario.
-
-    Raises:
-        RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
-    """
+    """Name -> scenario; ``RegistryError`` for one of another package that cannot be loaded, or whose name is taken."""
     modules = modules_in("simulations.scenarios", without=__name__)
     return collected(Scenario, "scenario", SCENARIOS_GROUP, modules, "SCENARIO")  # type: ignore[type-abstract]
 
 
 def scenario(name: str) -> Scenario[Any]:
-    """The scenario of a name.
-
-    Raises:
-        ConfigError: With the names that there are.
-    """
+    """The scenario of a name; ``ConfigError``, with the names that there are, for none."""
     known = scenarios()
     if not isinstance(name, str) or name not in known:
         raise unknown_scenario(name, known)
@@ -175,17 +157,10 @@ def scenario(name: str) -> Scenario[Any]:
 
 
 def check_message(key: str, batches: int, batch_size: int, values: int, of: str = "") -> None:
-    """Refuse messages of more than ``LARGEST_MESSAGE``.
+    """Raise ``ConfigError``, naming ``key``, for messages of more than ``LARGEST_MESSAGE``.
 
-    Args:
-        key: Setting of the number of batches in a message.
-        batches: Its value.
-        batch_size: Images of a batch.
-        values: Floats that are sent of an image.
-        of: What these are, such as " of 64 tokens".
-
-    Raises:
-        ConfigError: Naming the setting.
+    A message holds ``batches``, the setting's value, of ``batch_size`` images, of each of which ``values`` floats are sent; ``of``
+    says what these are, such as " of 64 tokens".
     """
     size = FLOAT_BYTES * batches * batch_size * values
     if size > LARGEST_MESSAGE:
@@ -196,16 +171,9 @@ def check_message(key: str, batches: int, batch_size: int, values: int, of: str 
 
 
 def check_first_of_batches(settings: CommonSettings, held: int, sends: str, *, test: bool) -> None:
-    """Refuse to attack more batches than a client sends, or more images than a batch holds.
+    """Raise ``ConfigError`` to attack more batches than a client sends, or more images than a batch holds.
 
-    Args:
-        settings: Of the run.
-        held: Examples that the client sends, in batches.
-        sends: How, such as "uploads".
-        test: They are test examples.
-
-    Raises:
-        ConfigError: Naming the setting.
+    The client ``sends`` ("uploads", "asks") its ``held`` examples in batches; ``test``: they are test examples.
     """
     size, batches = settings.batch_size, len(chunks(held, settings.batch_size))
     if batches < settings.probe_targets:
@@ -222,16 +190,7 @@ def check_first_of_batches(settings: CommonSettings, held: int, sends: str, *, t
 
 
 def check_probe_images(images: int, targets: int, held: int) -> None:
-    """Refuses to probe more images than a client holds: one that is attacked twice is no second observation.
-
-    Args:
-        images: ``probe-images``.
-        targets: ``probe-targets``.
-        held: Images that a client holds, about.
-
-    Raises:
-        ConfigError: Naming the setting.
-    """
+    """Raise ``ConfigError`` to probe more images than a client holds: one attacked twice is no second observation."""
     if images > held:
         raise ConfigError(f"probe-images is {images}; a client holds about {held} images")
     if images * targets > held:

@@ -79,13 +79,7 @@ def shares(experiment: Experiment, data: ImageDataset) -> tuple[int, int]:
 
 
 def describe(experiment: Experiment, step: Step, needs: object) -> Iterator[str]:
-    """What a run would do and hold in memory, line by line; the settings have passed their checks.
-
-    Args:
-        experiment: With a number of clients.
-        step: As ``measure_step_of`` found it.
-        needs: Of memory.
-    """
+    """What a run would do and hold in memory, line by line; the settings have passed their checks."""
     plan = experiment.plan()
     data = plan.load_data()
     plan = replace(plan, card=DataCard.of(data))
@@ -122,11 +116,7 @@ def measure_step_of(experiment: Experiment, data: ImageDataset) -> Step:
 
 
 def measure(plan: Plan) -> Step:
-    """Runs a forward and a backward pass on two and on three images.
-
-    Args:
-        plan: Without a defence; its ``card`` is known.
-    """
+    """Run a forward and a backward pass on two and on three images, under a plan without a defence whose card is known."""
     modules, forward = scenario(plan.scenario).whole_model(plan)
     shape, costs = plan.data_card().input_shape, list[StepCost]()
     for batch in (2, 3):  # BatchNorm needs two.

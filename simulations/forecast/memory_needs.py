@@ -64,25 +64,24 @@ class Needs:
 def needs_of(
     experiment: Experiment, data: ImageDataset, step: Step, workers: int, *, in_process: bool = False
 ) -> Needs:
-    """The estimate; measured of the programs and of a step, reckoned of images, guessed of attacks (``ATTACK_STEPS``).
+    """The estimate; measured of the programs and of a ``step``, reckoned of images, guessed of attacks (``ATTACK_STEPS``).
 
-    Args:
-        experiment: With a number of clients.
-        data: Its data set.
-        step: One training step, as measured.
-        workers: Client processes that run at the same time.
-        in_process: Clients answer in the server's process.
+    The experiment has a number of clients. ``workers`` client processes run at the same time; ``in_process``: clients answer in
+    the server's process.
     """
     attacked = bool(experiment.attacked_rounds)
     attackers = experiment.attack_workers if attacked else 0
     processes = 1 + attackers + (0 if in_process else workers + 1)  # the command that waits has imported torch, too
     server = scenario(experiment.scenario).trains_on_server
     training = 1 if server or in_process else workers
+    # The defences of a client hold copies of a batch of images at once.
+    batch = experiment.batch_size * math.prod(data.input_shape) * FLOAT_BYTES
+    protection = max((pipeline.copies for pipeline in experiment.pipelines), default=0) * batch
     return Needs(
         processes,
         processes * PROCESS + (0 if in_process else RUNTIME),
         images_held(experiment, data, processes, workers, attackers),
-        training * (step.peak(experiment.batch_size) + protection_held(experiment, data)),
+        training * (step.peak(experiment.batch_size) + protection),
         max(attackers, attacked) * ATTACK_STEPS * step.peak(experiment.probe_images),
     )
 
@@ -90,7 +89,8 @@ def needs_of(
 def images_held(experiment: Experiment, data: ImageDataset, processes: int, workers: int, attackers: int) -> float:
     """Bytes of images in all processes together."""
     plain = experiment.plan()
-    held = sum(part_size(part) for part in (data.train, data.test))
+    parts = (part.images for part in (data.train, data.test))
+    held = sum(math.prod(images.shape) for images in parts if not isinstance(images, StoredImages))
     share = shares(experiment, data)[0] * math.prod(data.input_shape) * FLOAT_BYTES
     once = any(pipeline.protects_once for pipeline in experiment.pipelines) and not plain.augments
     fits = share <= experiment.image_memory * GIB
@@ -99,30 +99,10 @@ def images_held(experiment: Experiment, data: ImageDataset, processes: int, work
     return processes * held + workers * kept + attackers * Auxiliary(plain).size() + uploaded
 
 
-def protection_held(experiment: Experiment, data: ImageDataset) -> float:
-    """Bytes that the defences of one client hold at once beside a batch of images; those of the pipeline that holds the most."""
-    batch = experiment.batch_size * math.prod(data.input_shape) * FLOAT_BYTES
-    return max((pipeline.copies for pipeline in experiment.pipelines), default=0) * batch
-
-
-def part_size(part: object) -> int:
-    """Bytes that each process holds of a part of the data set."""
-    images = part.images  # type: ignore[attr-defined]
-    return 0 if isinstance(images, StoredImages) else math.prod(images.shape)
-
-
 def check_needs(needs: Needs, there: int | None = None) -> str:
-    """Refuses what cannot fit, and warns of what fits only when others give way.
+    """Refuse what cannot fit (``ConfigError``, with what to lower), and warn of what fits only when others give way.
 
-    Args:
-        needs: The estimate.
-        there: Bytes that this machine has; by default what the system and its control group say.
-
-    Returns:
-        A warning, or "".
-
-    Raises:
-        ConfigError: With what to lower.
+    ``there`` are the bytes that this machine has, by default what the system and its control group say. Returns the warning, or "".
     """
     machine = memory_of_machine() if there is None else there
     if needs.total > machine:

@@ -20,15 +20,9 @@ from simulations.settings.errors import ConfigError
 
 
 def check_outline(experiment: Experiment, data: ImageDataset, there: int | None = None) -> None:
-    """Refuses a model or images that this machine cannot hold, before the model is built.
+    """Refuse a model or images that this machine cannot hold, before the model is built.
 
-    Args:
-        experiment: With a number of clients.
-        data: Its data set.
-        there: Bytes that this machine has; by default what the system says.
-
-    Raises:
-        ConfigError: With what is needed, and what to lower.
+    ``there`` are the bytes that the machine has, by default what the system says. The ``ConfigError`` says what to lower.
     """
     if is_usual(data.input_shape, experiment.width, getattr(experiment, "depth", 0)):
         return

@@ -30,14 +30,9 @@ from simulations.settings.errors import ConfigError
 
 
 def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
-    """Refuses before any process starts what could only fail later: unreadable data, a model that does not fit.
+    """Raise ``ConfigError`` before any process starts for what could only fail later: unreadable data, a model that does not fit.
 
-    Args:
-        experiment: What is to run.
-        tell: Takes what one should know without its being an error.
-
-    Raises:
-        ConfigError: Naming the key, what came and what is allowed.
+    ``tell`` takes what one should know without its being an error.
     """
     out = Path(experiment.output_dir)
     require_folder(out)
@@ -140,15 +135,9 @@ def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
 
 
 def require_folder(out: Path, key: str = "output-dir") -> None:
-    """Whether results can be written to a folder, which need not exist.
+    """Raise ``ConfigError``, naming ``key``, for a folder to which results cannot be written; it need not exist.
 
-    Args:
-        out: The folder.
-        key: That names it.
-
-    Raises:
-        ConfigError: When it, or the nearest folder above it that exists, is a file or may not be written to, or when its name
-            cannot be one.
+    Neither it nor the nearest folder above it that exists may be a file, or closed to writing, and its name must be possible.
     """
     advice = "; name another folder with --out"
     nearest = next(one for one in (out, *out.parents) if is_there(one, key, advice))

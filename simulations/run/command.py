@@ -46,7 +46,11 @@ class Asked:
 
     def run(self, console: Console, experiment: Experiment) -> int:
         """Run an experiment whose checks are passed, and send it to trackers when it ended; the exit code."""
-        return self._tracked(console, experiment, self._run(console, experiment))
+        if self.in_process:
+            code = run_in_process(console, experiment, self.cpus_per_client)
+        else:
+            code = run_locally(console, experiment, self._resources(experiment))
+        return self._tracked(console, experiment, code)
 
     def run_seeds(self, console: Console, experiment: Experiment, at_once: int) -> int:
         """Runs what is left of the seeds, so many at the same time; the exit code."""
@@ -65,36 +69,20 @@ class Asked:
 
     def cores_busy(self, experiment: Experiment) -> int:
         """Cores that a run keeps busy: its clients, and the attacks beside them."""
-        clients = self.cpus_per_client * (
-            1 if self.in_process else workers_of(experiment.num_clients, self.cpus_per_client)
-        )
-        return clients + (experiment.attack_workers if experiment.attacked_rounds else 0)
+        workers = 1 if self.in_process else workers_of(experiment.num_clients, self.cpus_per_client)
+        return self.cpus_per_client * workers + (experiment.attack_workers if experiment.attacked_rounds else 0)
 
     def _tracked(self, console: Console, experiment: Experiment, code: int) -> int:
         if code not in (0, EXIT_ATTACKS_FAILED):
             return code
         return tell_trackers(console, self.trackers, Path(experiment.output_dir)) or code
 
-    def _run(self, console: Console, experiment: Experiment) -> int:
-        if self.in_process:
-            return run_in_process(console, experiment, self.cpus_per_client)
-        return run_locally(console, experiment, self._resources(experiment))
-
     def _resources(self, experiment: Experiment, cores: int = 0) -> Resources:
         return Resources(experiment.num_clients, self.cpus_per_client, self.gpus_per_client, cores)
 
 
 def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
-    """Checks everything, says what the run needs, and runs it; the exit code.
-
-    Args:
-        console: For what is said.
-        asked: What to run.
-        dry_run: Only say what it would do and cost.
-
-    Raises:
-        typer.Exit: With 2 for what cannot be run.
-    """
+    """Check all, say what the run needs, and run it unless this is a dry run; the exit code, or ``typer.Exit`` (2)."""
 
     def tell(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)

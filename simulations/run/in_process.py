@@ -38,11 +38,7 @@ from simulations.settings.presets import chosen, presets
 
 @dataclass(frozen=True)
 class Audited:
-    """What an experiment left behind.
-
-    Attributes:
-        directory: Folder of the run: rows, report, pictures, checkpoints.
-    """
+    """What an experiment left behind in its ``directory``: rows, report, pictures, checkpoints."""
 
     directory: Path
 
@@ -128,13 +124,7 @@ def audit(
 
 
 def run_in_process(console: Console, experiment: Experiment, cpus_per_client: int) -> int:
-    """Runs an experiment here and says how it ended; the exit code.
-
-    Args:
-        console: For what is said.
-        experiment: With an output folder; all its checks are passed.
-        cpus_per_client: Threads of torch while a client works.
-    """
+    """Run an experiment, whose checks are passed, with an output folder here, and say how it ended; the exit code."""
     out, started = Path(experiment.output_dir), time.monotonic()
     end_politely()
     if experiment.attack_workers:

@@ -42,7 +42,9 @@ def requested(
     if resume is not None:
         if config or out or clients:
             raise ConfigError("--resume takes the settings of the run itself: leave out CONFIG, --out and --clients")
-        kept = _stored(resume)
+        if not is_there(resume / "config.json", "--resume"):
+            raise ConfigError(f"--resume: {resume} holds no run (no config.json)")
+        kept = read_config(resume / "config.json", "--resume")
         before = kept["config"] | {"resume": True, "output-dir": str(resume.resolve())}
         values: dict[str, Any] = {}
     else:
@@ -75,10 +77,3 @@ def requested(
 def _without_empty_folder(values: Mapping[str, Any]) -> dict[str, Any]:
     """An empty ``output-dir`` is its default, which leaves the folder to us; as a path it would be the one we stand in."""
     return {key: value for key, value in values.items() if (key, value) != ("output-dir", "")}
-
-
-def _stored(directory: Path) -> dict[str, Any]:
-    path = directory / "config.json"
-    if not is_there(path, "--resume"):
-        raise ConfigError(f"--resume: {directory} holds no run (no config.json)")
-    return read_config(path, "--resume")

@@ -49,14 +49,8 @@ def one_by_one(
 def finish_seeds(console: Console, experiment: Experiment, seeds: Sequence[int], ended: Ended) -> int:
     """Wait for all runs, print which failed, and write the comparison when all are there; the exit code.
 
-    A run that fails, or that ends without some of its attacks' scores, does not end the others; one that is stopped does. The
-    same command again goes on with what is left.
-
-    Args:
-        console: For what is said.
-        experiment: Its folder has a folder for each seed.
-        seeds: At least one.
-        ended: Of those that were left to run.
+    The experiment's folder has one for each seed; ``ended`` are the runs that were left. A run that fails, or ends without some of
+    its attacks' scores, does not end the others; one that is stopped does. The same command again goes on with what is left.
     """
     from simulations.compare.groups import grouped
     from simulations.compare.page import write_comparison

@@ -36,14 +36,9 @@ def require_jobs(asked: int) -> None:
 
 
 def runs_at_once(asked: int, left: int, experiment: Experiment, needs: Needs, *, busy: int) -> int:
-    """How many runs go on at the same time.
+    """How many of the runs that are ``left`` go on at the same time; each keeps ``busy`` cores.
 
-    Args:
-        asked: By ``--jobs``; 0 leaves the choice here: as many as have cores and free memory of their own.
-        left: Runs that are left.
-        experiment: One of them.
-        needs: Of memory, of one.
-        busy: Cores that one keeps busy.
+    ``asked`` is ``--jobs``; 0 leaves the choice here: as many as have cores and free memory of their own.
 
     Raises:
         ConfigError: When more are asked for than fit.
@@ -66,19 +61,10 @@ def runs_at_once(asked: int, left: int, experiment: Experiment, needs: Needs, *,
 def side_by_side(
     console: Console, experiments: Sequence[Experiment], resources: Resources, at_once: int, *, in_process: bool
 ) -> Iterator[tuple[Experiment, int]]:
-    """Run several experiments at the same time, and print their lines, each behind its seed.
+    """Run several experiments with one number of clients, ``at_once`` at the same time, and print their lines behind their seeds.
 
-    Stopping or killing the command stops all of them, as they read from a pipe that ends with it.
-
-    Args:
-        console: For their lines.
-        experiments: With one number of clients.
-        resources: Of each run.
-        at_once: How many run at the same time.
-        in_process: Without Flower's runtime.
-
-    Yields:
-        Each experiment with its exit code, as it ends.
+    Stopping or killing the command stops all of them, as they read from a pipe that ends with it. ``in_process``: without Flower's
+    runtime. Yields each experiment with its exit code, as it ends.
     """
     order = {"resources": asdict(resources), "in_process": in_process}
     todo, lines = iter(experiments), queue.SimpleQueue[tuple[_Run, str | None]]()

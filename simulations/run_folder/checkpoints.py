@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import safe_open
@@ -11,26 +10,7 @@ from torch import Tensor
 
 from simulations.settings.errors import undamaged
 from strategies.audit.whole_files import load_tensors, save_tensors
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Where a pipeline stands.
-
-    Attributes:
-        round: The last complete round; 0 is the evaluation of the initial model, one after the last round the attacks on the
-            final one.
-        weights: The global model after it.
-        ledgers: Partition -> the training defences' state.
-        accuracy: Of that model on clean test images.
-        fixed: What is the same in every checkpoint of the pipeline; large, such as what clients uploaded before the first round.
-    """
-
-    round: int
-    weights: dict[str, Tensor]
-    ledgers: dict[int, str]
-    accuracy: float | None
-    fixed: dict[str, Tensor] = field(default_factory=dict)
+from strategies.training.checkpoint import Checkpoint
 
 
 class Checkpoints:

@@ -31,7 +31,7 @@ from attacks.metrics.names import Role
 from attacks.metrics.registry import metric_of
 from clients.task.task import Task
 from defenses.pipeline import Pipeline
-from simulations.run_folder.checkpoints import Checkpoint, Checkpoints
+from simulations.run_folder.checkpoints import Checkpoints
 from simulations.run_folder.drawn import drawn
 from simulations.run_folder.folder_lock import take_lock
 from simulations.run_folder.kept_rows import PLACE, kept
@@ -44,6 +44,7 @@ from simulations.settings.errors import ConfigError, undamaged
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 from strategies.audit.whole_files import whole
+from strategies.training.checkpoint import Checkpoint
 
 S = TypeVar("S", bound=Study)
 _ROLES = list(Role)

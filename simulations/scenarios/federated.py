@@ -21,13 +21,13 @@ from simulations.experiment.attribute_rules import check_attribute_attacks
 from simulations.experiment.known_clients import KnownClients
 from simulations.experiment.scenario import Rounds, Scenario, check_probe_images
 from simulations.experiment.whole_models import WholeModelExperiment
-from simulations.run_folder.checkpoints import Checkpoint
 from simulations.settings.errors import ConfigError
 from simulations.settings.federated import FederatedSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.federated.curious import CuriousFedAvg
 from strategies.federated.observations import ACTIVE, AGGREGATE, KINDS, PROBE, PROBE_ATTRIBUTE, UPDATE
+from strategies.training.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,20 @@ class FederatedRounds:
         self._arrays = to_record(done.weights)
         self._strategy.ledgers, self._strategy.accuracy = dict(done.ledgers), done.accuracy
 
-    def run_round(self, server_round: int) -> None:
-        """Trains (unless it is round 0), then evaluates."""
-        strategy, exchange, config = self._strategy, self._strategy.exchange, ConfigRecord()
-        if server_round > 0:
-            asked = strategy.configure_train(server_round, self._arrays, config, exchange.grid)
-            arrays, _ = strategy.aggregate_train(server_round, exchange.send_and_receive(asked))
-            self._arrays = arrays if arrays is not None else self._arrays
-        asked = strategy.configure_evaluate(server_round, self._arrays, config, exchange.grid)
+    def train_round(self, server_round: int) -> None:
+        """Asks for updates, and adds their mean."""
+        strategy, exchange = self._strategy, self._strategy.exchange
+        asked = strategy.configure_train(server_round, self._arrays, ConfigRecord(), exchange.grid)
+        arrays, _ = strategy.aggregate_train(server_round, exchange.send_and_receive(asked))
+        self._arrays = arrays if arrays is not None else self._arrays
+
+    def evaluate_round(self, server_round: int) -> None:
+        """Asks all clients for the accuracy of the model."""
+        strategy, exchange = self._strategy, self._strategy.exchange
+        asked = strategy.configure_evaluate(server_round, self._arrays, ConfigRecord(), exchange.grid)
         strategy.aggregate_evaluate(server_round, exchange.send_and_receive(asked))
 
-    def observe_final(self, server_round: int) -> None:
+    def observe_model(self, server_round: int) -> None:
         """Probes the final model."""
         self._strategy.observe_model(server_round, self._arrays)
 

@@ -35,7 +35,6 @@ from simulations.experiment.scenario import (
     leave_cores_to_attacks,
 )
 from simulations.experiment.whole_models import WholeModelExperiment
-from simulations.run_folder.checkpoints import Checkpoint
 from simulations.settings.errors import ConfigError, require_known
 from simulations.settings.inference import InferenceSettings
 from strategies.audit.auditor import Auditor
@@ -51,11 +50,7 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
     """What such runs read besides the settings of whole models."""
 
     def normalised(self, card: DataCard) -> DataCard:
-        """The card of the data with the mean and standard deviation that the model's images have.
-
-        Raises:
-            ModelError: When images have other channels than the weights expect.
-        """
+        """The card with mean and std of the model's images; ``ModelError`` when the weights expect other channels."""
         name = self.normalisation or self.weights
         if name not in NORMALISATIONS:
             return card
@@ -134,30 +129,6 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
                 why = f"tokens, and {here} send feature maps (B, C, H, W)"
             if why:
                 raise ConfigError(f"defenses: {defense} protects {why}")
-
-
-class InferenceRounds:
-    """Training of the whole model, and behind it the service, a phase for each cut."""
-
-    def __init__(self, server: InferenceServer) -> None:
-        self._server = server
-
-    def restore(self, done: Checkpoint) -> None:
-        """Goes on from a checkpoint."""
-        self._server.restore(done.weights, done.accuracy)
-
-    def run_round(self, server_round: int) -> None:
-        """Trains (in round 0 nothing is done)."""
-        if server_round > 0:
-            self._server.train_round(server_round)
-
-    def observe_final(self, server_round: int) -> None:
-        """Fits, answers and attacks at one cut."""
-        self._server.serve(server_round)
-
-    def checkpoint(self, server_round: int) -> Checkpoint:
-        """The model and its optimizer, and the offline adversaries."""
-        return Checkpoint(server_round, self._server.tensors(), {}, self._server.accuracy)
 
 
 class Inference(Scenario[InferenceExperiment]):
@@ -270,7 +241,7 @@ class Inference(Scenario[InferenceExperiment]):
         if auditor not in self._trainings:
             self._trainings[auditor] = self._training(experiment, mine)
             self._adversaries[auditor] = OfflineAdversaries(experiment.offline_adversary, experiment.offline_iterations)
-        server = InferenceServer(
+        return InferenceServer(
             plan=mine,
             auditor=auditor,
             training=self._trainings[auditor],
@@ -282,7 +253,6 @@ class Inference(Scenario[InferenceExperiment]):
             batches_per_message=experiment.query_batches,
             label=label,
         )
-        return InferenceRounds(server)
 
     def _training(self, experiment: InferenceExperiment, plan: InferencePlan) -> PublicTraining:
         kept = experiment.path_images

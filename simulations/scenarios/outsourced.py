@@ -22,7 +22,6 @@ from simulations.experiment.scenario import (
     leave_cores_to_attacks,
 )
 from simulations.experiment.whole_models import WholeModelExperiment
-from simulations.run_folder.checkpoints import Checkpoint
 from simulations.settings.errors import ConfigError
 from simulations.settings.outsourced import OutsourcedSettings
 from strategies.audit.auditor import Auditor
@@ -75,32 +74,6 @@ class OutsourcedExperiment(OutsourcedSettings, WholeModelExperiment):
                 )
 
 
-class OutsourcedRounds:
-    """The server's training."""
-
-    def __init__(self, server: OutsourcedServer) -> None:
-        self._server = server
-
-    def restore(self, done: Checkpoint) -> None:
-        """Goes on from a checkpoint, which holds the uploads: no client is asked for them again."""
-        self._server.restore(done.weights | done.fixed, done.accuracy)
-
-    def run_round(self, server_round: int) -> None:
-        """Trains (unless it is round 0), then evaluates."""
-        if server_round > 0:
-            self._server.train_round(server_round)
-        self._server.evaluate_round(server_round)
-
-    def observe_final(self, server_round: int) -> None:
-        """Attacks the final model."""
-        self._server.observe_model(server_round)
-
-    def checkpoint(self, server_round: int) -> Checkpoint:
-        """The model and its optimizer, and the uploads, which no round changes."""
-        tensors = self._server.tensors()  # collects the uploads where none are there yet
-        return Checkpoint(server_round, tensors, {}, self._server.accuracy, self._server.uploaded())
-
-
 class Outsourced(Scenario[OutsourcedExperiment]):
     """Clients upload every training image, after their input defences; the server sees all uploads and the model."""
 
@@ -127,7 +100,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
         """Training by a curious server."""
         leave_cores_to_attacks(experiment.attack_workers)
         pipeline = plan.defenses()
-        server = OutsourcedServer(
+        return OutsourcedServer(
             plan=OutsourcedPlan.narrow(plan),
             auditor=auditor,
             sizes={partition: train for partition, (train, _) in clients.sizes.items()},
@@ -137,7 +110,6 @@ class Outsourced(Scenario[OutsourcedExperiment]):
             batches_per_message=experiment.upload_batches,
             label=label,
         )
-        return OutsourcedRounds(server)
 
     def needs_whole_share(self, experiment: OutsourcedExperiment) -> str:
         """A trained model is scored against all images behind it."""

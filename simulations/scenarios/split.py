@@ -29,12 +29,10 @@ from simulations.experiment.scenario import (
     check_probe_images,
     leave_cores_to_attacks,
 )
-from simulations.run_folder.checkpoints import Checkpoint
 from simulations.settings.errors import ConfigError, require_known
 from simulations.settings.split import SplitSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.split.costs import record_costs
 from strategies.split.observations import KINDS, SMASHED, TOKEN_ATTRIBUTE, smashed_attacks
 from strategies.split.server import Holder
 from strategies.split.split_fed import Schedule, SplitFed
@@ -78,7 +76,8 @@ class SplitExperiment(SplitSettings, Experiment):
                     f"defenses: {defense} is fitted to maps (B, C, H, W) of a trained network, and with scenario = "
                     f"{self.scenario!r} clients send tokens of one that is still trained"
                 )
-            if isinstance(defense, SmashedDefense) and _bounded(defense) and trained:
+            bounded = isinstance(defense, SmashedDefense) and math.isfinite(defense.privacy(1).get("epsilon", math.inf))
+            if bounded and trained:
                 why = "unset train-edge" if self.train_edge else "take away the defence that trains it"
                 raise ConfigError(
                     f"defenses: {defense} bounds what smashed data tell, and a client half that is trained also sends updates, "
@@ -102,33 +101,6 @@ class SplitExperiment(SplitSettings, Experiment):
             raise ConfigError(
                 f"pretrained is {path!r}; expected an absolute path, because the folder of server and clients is not yours"
             )
-
-
-class SplitRounds:
-    """Split-federated training of a transformer in two halves."""
-
-    def __init__(self, strategy: SplitFed, auditor: Auditor, plan: SplitPlan) -> None:
-        self._strategy, self._auditor, self._plan = strategy, auditor, plan
-
-    def restore(self, done: Checkpoint) -> None:
-        """Goes on from a checkpoint."""
-        self._strategy.restore(done.weights, done.accuracy)
-
-    def run_round(self, server_round: int) -> None:
-        """Trains (unless it is round 0), then evaluates; before all, counts what the client half costs."""
-        if server_round == 0:
-            record_costs(self._plan, self._auditor.recorder)
-        else:
-            self._strategy.train_round(server_round)
-        self._strategy.evaluate_round(server_round)
-
-    def observe_final(self, server_round: int) -> None:
-        """Asks for audit batches of the final model."""
-        self._strategy.observe_model(server_round)
-
-    def checkpoint(self, server_round: int) -> Checkpoint:
-        """Both halves and the optimizer of the server's."""
-        return Checkpoint(server_round, self._strategy.tensors(), {}, self._strategy.accuracy)
 
 
 class Split(Scenario[SplitExperiment]):
@@ -191,7 +163,7 @@ class Split(Scenario[SplitExperiment]):
     ) -> Rounds:
         """SplitFed by a curious server."""
         leave_cores_to_attacks(experiment.attack_workers)
-        strategy = SplitFed(
+        return SplitFed(
             plan=SplitPlan.narrow(plan),
             auditor=auditor,
             holders={p: Holder(*sizes, clients.labels.get(p)) for p, sizes in clients.sizes.items()},
@@ -203,7 +175,6 @@ class Split(Scenario[SplitExperiment]):
             min_usable=experiment.min_usable,
             label=label,
         )
-        return SplitRounds(strategy, auditor, SplitPlan.narrow(plan))
 
     def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """Both halves, with what a client does to its tokens between them."""
@@ -212,11 +183,6 @@ class Split(Scenario[SplitExperiment]):
         edge.requires_grad_(split.trains_edge)
         key = (plan.seed, "dry-run")
         return [edge, server], lambda images: server(smash(edge, plan.defenses(), images, plan.data_card(), key))
-
-
-def _bounded(defense: SmashedDefense) -> bool:
-    """Whether it claims a finite budget."""
-    return math.isfinite(defense.privacy(1).get("epsilon", math.inf))
 
 
 def schedule_of(experiment: SplitExperiment) -> Schedule:

@@ -153,11 +153,7 @@ class CommonSettings:
 
     @cached_property
     def attacked_rounds(self) -> tuple[int, ...]:
-        """Numbers of the attacked rounds, in order; ``rounds + 1`` is the model after the last one.
-
-        Raises:
-            ConfigError: Naming the word of ``attack-rounds`` that is none.
-        """
+        """Attacked rounds, in order; ``rounds + 1`` is the model after the last one. ``ConfigError`` for a word that is none."""
         final = self.rounds + 1
         names = {"first": [1], "last": [self.rounds], "final": [final], "all": list(range(1, final + 1))}
         chosen: set[int] = set()

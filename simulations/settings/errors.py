@@ -19,15 +19,9 @@ class ConfigError(ValueError):
 def undamaged(
     path: Path, key: str = "resume", instead: str = "restore it from a copy, or begin a run in another folder"
 ) -> Iterator[None]:
-    """Raise what a file provokes in its reader as damage of that file: nothing that was complete is left out silently.
+    """Raise what a file provokes in its reader as ``ConfigError``: nothing that was complete is left out silently.
 
-    Args:
-        path: The file.
-        key: Option that names it, for the error.
-        instead: What the user can do.
-
-    Raises:
-        ConfigError: Naming the file.
+    The error names the file, the option ``key`` that named it, and what the user can do ``instead``.
     """
     try:
         yield

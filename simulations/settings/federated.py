@@ -75,14 +75,7 @@ class FederatedSettings(WholeModelSettings):
         return sizes
 
     def check_groups(self, clients: int) -> None:
-        """Refuse sums without attacks, attacks without sums, and sums over more clients than there are.
-
-        Args:
-            clients: 0 is not known yet.
-
-        Raises:
-            ConfigError: Naming the setting.
-        """
+        """Raise ``ConfigError`` for sums without attacks, attacks without sums, and sums over more than there are (0: unknown)."""
         text, attacks = self.aggregate_clients, self.aggregate_attacks.strip()
         if self.group_sizes and not attacks:
             raise ConfigError(

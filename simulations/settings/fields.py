@@ -27,11 +27,7 @@ def key_of(name: str) -> str:
 
 
 def check_values(settings: Any) -> None:
-    """Checks each field of a frozen dataclass of settings by its type and its own check; whole numbers become floats where asked.
-
-    Raises:
-        ConfigError: Naming the key, what came and what is allowed.
-    """
+    """Check each field of a frozen dataclass of settings, as ``checked`` does; whole numbers become floats where asked."""
     for spec in fields(settings):
         object.__setattr__(settings, spec.name, checked(spec, getattr(settings, spec.name)))
 

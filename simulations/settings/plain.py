@@ -41,16 +41,10 @@ def others_declare() -> bool:
 
 
 def refuse_plain(values: Mapping[str, Any], *, resumed: bool = False) -> None:
-    """Refuse unknown keys and scenarios, values of another type or outside their range, and settings of another scenario.
+    """Raise ``ConfigError``, as ``Experiment`` would, for keys, scenarios, types, ranges, and settings of another scenario.
 
     Where other packages offer scenarios, only types and ranges of our own settings are checked: ``Experiment`` checks the rest.
-
-    Args:
-        values: Key -> value, as given.
-        resumed: They go on top of a run's own, which name the scenario.
-
-    Raises:
-        ConfigError: As ``Experiment`` would.
+    Values that are ``resumed`` go on top of a run's own, which name the scenario.
     """
     known, values = plain_settings(), {key: value for key, value in values.items() if key not in USUAL or value != AUTO}
     if not others_declare():
@@ -64,15 +58,9 @@ def refuse_plain(values: Mapping[str, Any], *, resumed: bool = False) -> None:
 
 
 def refuse_keys(values: Mapping[str, Any], scenario: str, settings: Mapping[str, type[Any]]) -> None:
-    """Refuse unknown keys, an unknown scenario, and settings of another one that have not their defaults.
+    """Raise ``ConfigError`` for unknown keys, an unknown scenario, and settings of another one that have not their defaults.
 
-    Args:
-        values: Key -> value.
-        scenario: The chosen one.
-        settings: Scenario -> its settings.
-
-    Raises:
-        ConfigError: Naming the key, what came and what is allowed.
+    ``settings`` are those of each scenario, by its name.
     """
     if scenario not in settings:
         raise unknown_scenario(scenario, settings)

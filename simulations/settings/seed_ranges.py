@@ -11,11 +11,7 @@ MOST = 1000
 
 
 def parse_seeds(text: str) -> list[int]:
-    """``0..4`` or ``1,5,7..9`` as numbers, in order.
-
-    Raises:
-        ConfigError: When it is something else, empty, or a seed stands twice.
-    """
+    """``0..4`` or ``1,5,7..9`` as numbers, in order; ``ConfigError`` when it is something else, empty, or a seed stands twice."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,18})(?:\s*\.\.\s*(\d{1,18}))?\s*", part)

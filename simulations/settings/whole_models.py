@@ -32,11 +32,7 @@ class WholeModelSettings(CommonSettings):
 
 
 def milestones_of(text: str, rounds: int) -> tuple[int, ...]:
-    """The rounds that a text such as ``learning-rate-milestones`` names, ascending.
-
-    Raises:
-        ConfigError: Naming the word that is no round.
-    """
+    """The rounds that a text such as ``learning-rate-milestones`` names, ascending; ``ConfigError`` for a word that is no round."""
     found = {_milestone(word.strip(), rounds) for word in text.split(",") if word.strip()}
     # A share of few rounds may be all of them, or none; two shares may be the same round.
     return tuple(sorted(at for at in found if 0 < at < rounds))

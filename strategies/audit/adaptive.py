@@ -21,18 +21,11 @@ def adaptive_attacks(
 ) -> list[Attack[Any, Any]]:
     """A pipeline's adaptive attacks on one kind of observation, with their default settings.
 
-    An attack that the run uses anyway, with settings of its own, is not added again, unless these keep it from knowing the
-    defences: a static adversary says nothing of an adaptive one. Where any pipeline has a defence, an attack that knows none is
+    An attack that the run uses anyway (``chosen``), with settings of its own, is not added again, unless these keep it from knowing
+    the defences: a static adversary says nothing of an adaptive one. Where any pipeline has a defence, an attack that knows none is
     joined by the one that does (``Attack.aware``), with the same settings. A refinement is put behind the first attack
     that the run uses anyway and that gives it images, so that it costs little. The pipeline without a defence gets the other
-    pipelines' attacks that stand alone, as their positive control.
-
-    Args:
-        pipeline: The attacked one.
-        pipelines: All of the run.
-        chosen: The attacks on this kind of observation that the run uses in any case.
-        kind: What is observed.
-        tables: Examples are rows of a table, not images.
+    pipelines' attacks that stand alone, as their positive control. ``tables``: examples are rows of a table, not images.
     """
     names = pipeline.adaptive_attacks
     controls = not pipeline.defenses
@@ -47,7 +40,7 @@ def adaptive_attacks(
         if (
             not kind.meant(attack)
             or not reads(attack, tables)
-            or any(_stands_for(one, attack) for one in [*chosen, *found])
+            or (type(attack), attack.knows_defenses) in [(type(one), one.knows_defenses) for one in [*chosen, *found]]
         ):
             continue
         if not isinstance(attack, Refinement):
@@ -55,10 +48,6 @@ def adaptive_attacks(
         elif not controls:
             found += [Chain((start, attack)) for start in starts]
     return found
-
-
-def _stands_for(one: Attack[Any, Any], attack: Attack[Any, Any]) -> bool:
-    return type(one) is type(attack) and one.knows_defenses == attack.knows_defenses
 
 
 def adaptive_names(pipeline: Pipeline, kinds: Sequence[Kind], tables: bool = False) -> list[str]:

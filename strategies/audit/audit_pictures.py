@@ -27,9 +27,7 @@ def own_places(images: Tensor, _: int) -> Sequence[int]:
 class AuditPictures:
     """Hands pictures to the recorder, with the observation behind them and the scores of each.
 
-    Args:
-        recorder: Keeps the pictures.
-        numbers: (guessed images (B, C, H, W), client) -> the number of each picture, which it shares with its original.
+    ``numbers`` maps guessed images (B, C, H, W) of a client to the number of each picture, which it shares with its original.
     """
 
     def __init__(self, recorder: Recorder, numbers: Callable[[Tensor, int], Sequence[int]] = own_places) -> None:
@@ -65,11 +63,8 @@ class AuditPictures:
     ) -> None:
         """Keep the images that an attack guessed, with the scores that the clients gave them.
 
-        Args:
-            job: What was attacked.
-            outcome: Of the attack.
-            guesses: Client -> (target, guess) for each of its observations.
-            replies: Client -> its answer to the audit; guesses of clients without one are left out.
+        ``guesses`` map a client to (target, guess) for each of its observations, ``replies`` to its answer to the audit; guesses of
+        clients without one are left out.
         """
         for partition, theirs in guesses.items():
             if partition not in replies:

@@ -84,14 +84,9 @@ class Auditor:
                 return
 
     def card(self, task: Task, kind: Kind, seen: Sequence[Seen], accuracy: float | None, **facts: Any) -> ThreatCard:
-        """The threat card of observations in one round.
+        """The threat card of observations in one round, with further ``facts`` that the server saw and knew.
 
-        Args:
-            task: Orders of the round.
-            kind: Their kind.
-            seen: The observations.
-            accuracy: Of the attacked model, on clean test images; None where it was not measured.
-            facts: What else the server saw and knew.
+        ``accuracy`` is that of the attacked model on clean test images; None where it was not measured.
         """
         return ThreatCard(
             observation=kind.title,
@@ -108,12 +103,7 @@ class Auditor:
     ) -> list[int]:
         """Rows of the guesses that used no observation, and the original and protected pictures.
 
-        Args:
-            task: Orders of the round.
-            kind: What they are baselines of.
-            partitions: Clients that are asked.
-            card: The threat card.
-            images: Of each observation, as many as the attacks guess; 0: as the client thinks fit.
+        Of each observation ``images`` are guessed, as many as the attacks guess; 0: as the client thinks fit.
 
         Returns:
             The partitions that do not refuse to score guesses: attacks on the others' messages would find no judge.
@@ -132,17 +122,10 @@ class Auditor:
     def blind_guess(
         self, task: Task, kind: Kind, name: str, candidates: Sequence[Mapping[int, Sequence[Any]]], card: ThreatCard
     ) -> list[int]:
-        """Rows of a null baseline that is the server's to make: of guesses without an observation the one that is right most often.
+        """Rows of a null baseline that the server makes: of guesses without an observation the one that is right most often.
 
-        Args:
-            task: Orders of the round.
-            kind: What it is a baseline of.
-            name: Of the baseline.
-            candidates: Each partition -> a guess about each of the client's observations, in order of target.
-            card: The threat card.
-
-        Returns:
-            The partitions that do not refuse to score guesses.
+        A candidate has for each partition a guess about each of the client's observations, in order of target. Returns the
+        partitions that do not refuse to score guesses.
         """
         found, refused = list[Scores](), set[int]()
         for guesses in candidates:

@@ -23,7 +23,7 @@ from attacks.sender import Sender
 from attacks.spec import parse_attacks, stages_of
 from clients.task.auxiliary import Auxiliary
 from clients.task.scenarios import read_task
-from clients.task.task import Plan, Task, load_weights
+from clients.task.task import Plan, Task, WholeModelPlan, load_weights
 from defenses.base import Batch
 from defenses.registry import RegistryError, collected, modules_in
 
@@ -80,13 +80,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Observed:
-    """The observations of one kind in one round, and the global model of that round.
-
-    Attributes:
-        task: Carries the model, the pipeline, the round and the seed.
-        weights: The global model.
-        seen: The observations.
-    """
+    """The observations of one kind in one round, and the weights of the global model of that round."""
 
     task: Task
     weights: dict[str, Tensor]
@@ -112,6 +106,15 @@ class Observed:
     def model(self) -> nn.Module:
         """The global model, where it is a whole one."""
         return load_weights(self.task.plan.build_model(), self.weights)
+
+    def of_training(self) -> dict[str, Any]:
+        """Fields of a ``ClientUpdate`` that are the same for all clients: the model, its images and the optimizer."""
+        plan, card = WholeModelPlan.narrow(self.task.plan), self.task.plan.data_card()
+        return {
+            "model": self.model(), "input_shape": card.input_shape, "mean": card.mean, "std": card.std,
+            "learning_rate": self.task.learning_rate, "weight_decay": plan.weight_decay, "momentum": plan.momentum,
+            "nesterov": plan.nesterov,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -193,11 +196,7 @@ class Kind(ABC):
         return Knowledge(own, plan.defenses(), card.mean, card.std, self.train(plan), self.sender(observed))
 
     def parse(self, text: str, beside: Sequence[Kind] = ()) -> list[Attack[Any, Any]]:
-        """Reads attacks on it.
-
-        Args:
-            text: The attacks.
-            beside: What else the scenario shows, for the error that says where an attack belongs.
+        """Read attacks on it; the kinds ``beside`` it in the scenario are for the error that says where an attack belongs.
 
         Raises:
             SpecError: Naming what is unknown or not allowed.
@@ -217,21 +216,13 @@ class Kind(ABC):
 
 @functools.cache
 def kinds() -> dict[str, Kind]:
-    """Name -> kind.
-
-    Raises:
-        RegistryError: Of another package: when one cannot be loaded, or has a name that is taken.
-    """
+    """Name -> kind; ``RegistryError`` for one of another package that cannot be loaded, or whose name is taken."""
     modules = modules_in("strategies", "observations")
     return collected(Kind, "kind of observation", "fedveil.observations", modules, "KINDS")  # type: ignore[type-abstract]
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of a name.
-
-    Raises:
-        RegistryError: With the names that there are.
-    """
+    """The kind of a name; ``RegistryError``, with the names that there are, for none."""
     known = kinds()
     if name not in known:
         raise RegistryError(f"no kind of observation is called {name!r}; known: {', '.join(known)}")

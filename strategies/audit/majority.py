@@ -38,14 +38,8 @@ def judged(
 ) -> list[S]:
     """The observations whose clients score guesses, which is asked by having the null baselines scored.
 
-    Args:
-        auditor: Asks.
-        task: Orders of the round.
-        kind: What is attacked.
-        seen: The observations.
-        card: The threat card.
-        images: Of images: see ``Auditor.baselines``.
-        each: Of attributes: values that are guessed of an observation; None: one for each image behind it.
+    ``images`` is as in ``Auditor.baselines``; ``each`` counts the values of an attribute that are guessed of an observation (None:
+    one for each image behind it).
     """
     if kind.of_attributes:
         judges = _majority_judges(auditor, task, kind, seen, card, each)

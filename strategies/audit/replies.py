@@ -29,13 +29,7 @@ _PICTURE = re.compile(r"(original|protected)-(\d{1,4})")
 
 
 def fault_in_scores(reply: Message, guessed: str, task: Task) -> str:
-    """Why a client's answer to an audit cannot be one, or "".
-
-    Args:
-        reply: A client's reply that is no error.
-        guessed: The kind of the guesses that it was sent, one of ``clients.scoring.guesses.GUESSES``, or ``BASELINES``.
-        task: Orders of the round.
-    """
+    """Why a client's answer to an audit of guesses of one kind (or of ``BASELINES``) cannot be one, or ""."""
     found = reply.content.get("metrics")
     if not isinstance(found, MetricRecord):
         return "the answer has no 'metrics'"

@@ -55,9 +55,7 @@ def _timed(runner: _Runner, attack: Attack[Any, Any]) -> Outcome:
 class _Runner:
     """Runs the attacks of one job, which share the observations; chains also share the guess of their first attack.
 
-    Args:
-        job: The job.
-        of_noise: Attacks are given noise in place of every update: the null control of attacks with a prior.
+    ``of_noise``: attacks are given noise in place of every update, the null control of attacks with a prior.
     """
 
     def __init__(self, job: AttackJob, *, of_noise: bool = False) -> None:
@@ -133,11 +131,7 @@ class _Runner:
 
 
 def silenced(observation: Any, generator: torch.Generator) -> Any:
-    """The same observation with noise in place of its update, each tensor as long as before; or of its images, uniform in [0, 1].
-
-    Raises:
-        AttackError: When it holds neither.
-    """
+    """The same with noise for its update, each tensor as long as before, or its images; ``AttackError`` without either."""
     if isinstance(observation, UploadedImages):
         noise = torch.rand(observation.images.shape, generator=generator)
         return replace(observation, images=noise.to(observation.images))

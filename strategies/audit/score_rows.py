@@ -33,11 +33,9 @@ PICTURED = {
 
 
 def score_rows(scores: Scores, card: ThreatCard) -> Iterator[dict[str, Any]]:
-    """One row's columns per score.
+    """One row's columns per score of one attack or baseline, of all clients.
 
-    Args:
-        scores: Of one attack or baseline, of all clients.
-        card: The threat card; the row of retrieval adds ``chance`` to it, the highest of any of its images.
+    The row of retrieval adds ``chance``, the highest of any of its images, to the card.
     """
     columns = sum(known_metric(name.metric) is COLUMN for name in scores)
     for name, values in scores.items():
@@ -91,9 +89,7 @@ def rounded_gain(gain: float) -> float:
 def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[dict[str, Any]]:
     """Columns of the rows of a test of membership: ``MEMBERSHIP_AUC``, with the curve in "roc", and ``MEMBERSHIP_TPR``.
 
-    Args:
-        scores: ``MEMBER_SCORE`` and ``OTHER_SCORE`` of all clients together; no rows where either is empty.
-        card: The threat card, to which the numbers of records are added.
+    No rows where ``MEMBER_SCORE`` or ``OTHER_SCORE`` is empty. The numbers of records are added to the card.
     """
     members, others = (torch.tensor(scores.get(one.of(), [])) for one in (MEMBER_SCORE, OTHER_SCORE))
     if not len(members) or not len(others):
@@ -145,11 +141,8 @@ def batches_and_interval(values: Sequence[float]) -> dict[str, Any]:
 def cells_and_interval(values: Sequence[float], columns: int) -> dict[str, Any]:
     """Mean share of the cells that are right, its 95 % interval (none for one row) and n, which counts rows.
 
-    Cells of a row are guessed together, and an attack that finds one often finds all: rows are clusters (``clustered_interval``).
-
-    Args:
-        values: Of each row the share.
-        columns: Cells of a row; 0 where they are not known, which makes the interval no shorter than with one.
+    Cells of a row are guessed together, and an attack that finds one often finds all: rows are clusters (``clustered_interval``) of
+    ``columns`` cells; where these are 0, as unknown, the interval is no shorter than with one.
     """
     if len(values) < 2 or not all(0 <= value <= 1 for value in values):  # no shares
         return mean_and_interval(values)

@@ -35,11 +35,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Writes a safetensors file, whole or not at all, with a digest of its name, tensors and metadata.
-
-    Raises:
-        OSError: When it cannot be written.
-    """
+    """Write a safetensors file, whole or not at all (``OSError``), with a digest of its name, tensors and metadata."""
     signed = {**metadata, DIGEST: _digest(path, tensors, metadata)}
     with whole(path) as partial:
         try:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from attacks.metrics.training import CLIENT
 from clients.task.task import Task
 from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, reason_of, values_of, view_of
 from clients.wire.texts import MOST_JSON, RecordError, one_line, shortened
@@ -145,7 +146,7 @@ class GuardedExchange:
 
     def _row(self, task: Task, status: str, partition: int, message: str) -> None:
         text = one_line(message, MAX_REASON)  # it may quote what a client sent
-        self.rows.row(task, metric="client", value=None, status=status, client=partition, message=text)
+        self.rows.row(task, metric=CLIENT.name, value=None, status=status, client=partition, message=text)
 
 
 def require_enough(
@@ -206,15 +207,11 @@ def unreadable(reply: Message) -> str:
 
 
 def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays") -> str:
-    """Why a reply's arrays cannot be used, or "".
+    """Why a reply's arrays of a record cannot be used, or "".
 
-    Refused are missing records, other names, shapes or dtypes, NaN or infinite values, metrics that are not single numbers, and
-    counts of examples that are not positive whole numbers (they are the weights of the average, and the client chooses them).
-
-    Args:
-        reply: A client's reply that is no error.
-        reference: Name -> array of the shape and dtype that is expected, such as the global model.
-        record: The reply's record to check.
+    Refused are missing records, names, shapes or dtypes other than those of ``reference`` (such as the global model), NaN or
+    infinite values, metrics that are not single numbers, and counts of examples that are not positive whole numbers (they are the
+    weights of the average, and the client chooses them).
     """
     arrays = reply.content.get(record)
     if not isinstance(arrays, ArrayRecord):

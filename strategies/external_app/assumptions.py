@@ -31,14 +31,7 @@ def recipe(plan: Plan) -> str:
 
 
 def assumptions(plan: Plan, orders: Orders, loss: str, *, mods: str) -> list[str]:
-    """What could not be known of the clients, each with what was taken instead.
-
-    Args:
-        plan: Of the audit.
-        orders: Training settings of the round.
-        loss: Name of the app's loss.
-        mods: Names of those that act on replies, if any is known.
-    """
+    """What could not be known of the clients, each with what was taken instead; ``mods`` are those known to act on replies."""
     found = [
         f"Whether the clients trained on the images of data, which guesses are scored against: {UNCHECKED.split(': ')[1]}.",
         f"What the app's own train() does to an update, such as clipping or noise inside it: nothing beside "

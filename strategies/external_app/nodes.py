@@ -36,11 +36,7 @@ class AppNodes:
         self.randomness = ""
 
     def set_up(self, task: Task, nodes: Iterable[int], grid: Grid, timeout: float) -> list[tuple[int, str]]:
-        """Ask nodes that are not known yet what they have; (partition, why) of those that are left out.
-
-        Raises:
-            UnusableReplyError: When no node has answered so far.
-        """
+        """Ask new nodes what they have; (partition, why) of those left out. ``UnusableReplyError`` while no node answers."""
         known, config = set(self.ids.values()), ConfigRecord({"task": task.to_json(), "timeout": timeout})
         new = [node for node in nodes if node not in known]
         asked = [Message(RecordDict({"config": config}), dst_node_id=node, message_type="query.setup") for node in new]

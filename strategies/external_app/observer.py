@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.local_model import shared_tensors
+from attacks.metrics.training import CLIENT
 from clients.data.card import DataCard
 from clients.external_app.plan import AppPlan
 from clients.task.task import Task
@@ -59,12 +60,7 @@ class _Round:
 
 
 class AppAudit:
-    """The audit of one run.
-
-    Args:
-        open_results: Opens what keeps rows and pictures, once a node has reported what it has.
-        settings: What is attacked, and how.
-    """
+    """The audit of one run; ``open_results`` opens what keeps rows and pictures, once a node has reported what it has."""
 
     def __init__(self, open_results: OpenResults, settings: AuditSettings) -> None:
         self.settings = settings
@@ -262,6 +258,6 @@ def _note(
     """A row of what could not be attacked."""
     refused = reply is not None and reply.has_error() and reply.error.code == REFUSED
     running.results.row(
-        task, metric="client", value=None, status="refused" if refused else "failed", client=partition,
+        task, metric=CLIENT.name, value=None, status="refused" if refused else "failed", client=partition,
         message=one_line(message, MAX_REASON),
     )  # fmt: skip

@@ -18,14 +18,7 @@ OF_ROUND, OF_SETTINGS = "known: the round's messages tell it", "as the app's set
 
 @dataclass(frozen=True)
 class Orders:
-    """Training settings of one client in one round; 0 means unknown.
-
-    Attributes:
-        learning_rate: Of SGD.
-        rate_source: ``OF_ROUND`` or ``OF_SETTINGS``.
-        local_epochs: Passes over the examples.
-        batch_size: Of a step.
-    """
+    """Training settings of one client in one round; 0 means unknown. The rate is of SGD, from ``OF_ROUND`` or ``OF_SETTINGS``."""
 
     learning_rate: float
     rate_source: str

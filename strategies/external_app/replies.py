@@ -27,11 +27,7 @@ class UnusableReplyError(ValueError):
 
 
 def weights_of(message: Message, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a message of training, sent or received, under the names of the model's ``state_dict``.
-
-    Raises:
-        UnusableReplyError: When it has not exactly one ArrayRecord.
-    """
+    """The tensors of a message by the names of the model's ``state_dict``; ``UnusableReplyError`` unless in one ArrayRecord."""
     records: list[ArrayRecord] = list(message.content.array_records.values())
     if len(records) != 1:
         raise UnusableReplyError(f"{len(records)} ArrayRecords; expected one, with the weights")
@@ -41,11 +37,7 @@ def weights_of(message: Message, state: Mapping[str, Tensor]) -> dict[str, Tenso
 def weights_sent(
     messages: Sequence[Message], state: Mapping[str, Tensor], names: Mapping[str, Tensor]
 ) -> dict[int, dict[str, Tensor]]:
-    """Node id -> the weights sent to it; what several get is read once.
-
-    Raises:
-        UnusableReplyError: When they are not those of the model.
-    """
+    """Node id -> weights sent to it; what several get is read once. ``UnusableReplyError`` when they are not those of the model."""
     read, found = dict[int, dict[str, Tensor]](), dict[int, dict[str, Tensor]]()
     for message in messages:
         key = id(next(iter(message.content.array_records.values()), None))
@@ -72,17 +64,7 @@ def unfit(weights: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> str:
 def update_of(
     reply: Message, sent: Mapping[str, Tensor], names: Mapping[str, Tensor], state: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Received minus sent weights.
-
-    Args:
-        reply: A client's reply.
-        sent: What it was sent.
-        names: The model's tensors that count: parameters and floating-point buffers.
-        state: See ``weights_of``.
-
-    Raises:
-        UnusableReplyError: With the reason.
-    """
+    """Received minus sent weights, of the model's tensors that count; ``UnusableReplyError`` with the reason for none."""
     if reply.has_error():
         raise UnusableReplyError(reason_of(reply))
     came = weights_of(reply, state)
@@ -95,11 +77,7 @@ def update_of(
 
 
 def examples_behind(reply: Message) -> int:
-    """The number of examples that the client reports.
-
-    Raises:
-        UnusableReplyError: When it reports none.
-    """
+    """The number of examples that the client reports; ``UnusableReplyError`` when it reports none."""
     counts: list[Any] = [record.get(name) for record in reply.content.metric_records.values() for name in EXAMPLES]
     if count := next((one for one in counts if isinstance(one, int) and one > 0), None):
         return count

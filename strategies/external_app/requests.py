@@ -26,13 +26,9 @@ def probe_question(sent: Message, task: Task, target: int, timeout: float) -> Re
 def ask_differences(
     exchange: Exchange, rows: Recorder, task: Task, pairs: Mapping[int, tuple[Message, Message]]
 ) -> list[float]:
-    """Has clients compare their replies with one step on their examples as attacks reckon with it; a row for each.
+    """Have clients compare their replies with one step on their examples as attacks reckon with it; a row for each.
 
-    Args:
-        exchange: Round trips with the nodes.
-        rows: Where the differences go.
-        task: Orders of the round, in which a client takes a single step.
-        pairs: Partition -> its message of training, and its reply; each with one ArrayRecord.
+    ``pairs`` map a partition to its message of training and its reply, each with one ArrayRecord, of a round of a single step.
     """
     questions = {partition: _check_question(*pair, task, exchange.timeout) for partition, pair in pairs.items()}
     answers = GuardedExchange(exchange, rows).ask(task, "query.check", questions, _fault)

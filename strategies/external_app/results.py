@@ -98,11 +98,7 @@ def _unkept(budget: Budget) -> str:
 
 
 class AppAuditor(Auditor):
-    """As for fedveil's own clients; threat cards say which mods a reply passed.
-
-    Attributes:
-        facts: Of the app, and of the round.
-    """
+    """As for fedveil's own clients; threat cards say which mods a reply passed, and the ``facts`` of the app and the round."""
 
     facts = AppFacts()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
@@ -11,16 +10,14 @@ from typing import Any
 from attacks.base import Attack
 from clients.data.card import DataCard
 from clients.external_app.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory, name_of
+from clients.wire.limits import LIMITS, Limit
 from strategies.federated.observations import PROBE, UPDATE
 from strategies.recording.wrapper import whole_rounds
 
-RANGES: dict[str, tuple[float, float]] = {
-    "probe_images": (1, 10**6), "probe_targets": (1, 10**6), "momentum": (0, 1), "weight_decay": (0, 10**6),
-    "seed": (0, 2**63 - 1), "workers": (0, 1024), "timeout": (0, 10**9),
+RANGES = {
+    **{name: LIMITS[name] for name in ("probe_images", "probe_targets", "momentum", "weight_decay", "seed")},
+    "workers": Limit(0, 1024), "timeout": Limit(0.001, 1e9),
 }  # fmt: skip
-"""From, to; both included but for what ``OPEN`` names."""
-OPEN = {"momentum": 1, "timeout": 0}
-"""Ends that are not allowed themselves."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +100,7 @@ def _checked(name: str, value: Any, kind: str) -> Any:
         raise ValueError(f"{name} is {value!r}; allowed: {'True or False' if kind == 'bool' else 'a text'}")
     if kind not in ("int", "float"):
         return value
-    low, high = RANGES[name]
     number = isinstance(value, Integral if kind == "int" else Real) and not isinstance(value, bool)
-    if not number or not low <= value <= high or not math.isfinite(value) or value == OPEN.get(name):
-        what = "a whole number" if kind == "int" else "a number"
-        start, end = "above" if OPEN.get(name) == low else "from", "below" if OPEN.get(name) == high else "at most"
-        raise ValueError(f"{name} is {value!r}; allowed: {what} {start} {low}, {end} {high}")
+    if not number or not RANGES[name].allows(value):
+        raise ValueError(f"{name} is {value!r}; allowed: a {'whole ' if kind == 'int' else ''}number, {RANGES[name]}")
     return int(value) if kind == "int" else float(value)

@@ -10,6 +10,7 @@ from torch import Tensor
 from attacks.active.base import ActiveAttack, AgreedModel
 from attacks.base import Attack
 from attacks.local_model import shared_tensors
+from attacks.metrics.costs import ATTACK
 from attacks.observations import AttackError
 from attacks.spec import stages_of
 from clients.secrets.policy import is_refusal
@@ -97,7 +98,7 @@ class ActiveServer:
     def _failed(self, task: Task, attack: Attack[Any, Any], why: str) -> None:
         nodes = len(self._auditor.exchange.nodes)
         self._recorder.row(
-            task, metric="attack", value=None, attack=repr(attack), card=_card(task, attack), status="failed", n=nodes,
+            task, metric=ATTACK.name, value=None, attack=repr(attack), card=_card(task, attack), status="failed", n=nodes,
             failures=nodes, message=why,
         )  # fmt: skip
 

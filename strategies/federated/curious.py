@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.local_model import shared_tensors
+from attacks.metrics.training import CLIENT, CLIENTS_FAILED, EPSILON_WITH_PROBES, UPDATE_BYTES
 from clients.task.task import Plan, Task, WholeModelPlan
 from clients.wire.records import tensors_of, to_record, to_tensors, values_of
 from defenses.random_draws import generator_for
@@ -183,7 +184,7 @@ class CuriousFedAvg(FedAvg):
             return fault_in_update(reply, self._reference(), ["arrays"], math.inf if most is None else most)
 
         good = self._guarded.check(task, "train", asked, received, fault_in)
-        self.recorder.row(task, metric="clients-failed", value=len(asked) - len(good), n=len(asked))
+        self.recorder.row(task, metric=CLIENTS_FAILED.name, value=len(asked) - len(good), n=len(asked))
         if not good:
             first = next(iter(good.refused.values()), "no reply")
             raise TooFewReplies(
@@ -195,7 +196,7 @@ class CuriousFedAvg(FedAvg):
         if left_out:
             most = f"at most {MOST_REPORTED} with short names are recorded"
             why = f"train: {left_out} numbers that clients report are left out; {most}"
-            self.recorder.row(task, metric="client", value=None, n=len(good), status="failed", message=why)
+            self.recorder.row(task, metric=CLIENT.name, value=None, n=len(good), status="failed", message=why)
         self._record_training(task, good, names)
         if self.audit.wants(UPDATE, server_round):
             self.audit.attack(task, UPDATE, self._weights, self.accuracy, seen_updates(task, UPDATE, good, ["arrays"]))
@@ -243,7 +244,7 @@ class CuriousFedAvg(FedAvg):
             ]
             self.recorder.row(task, metric=name, worst=float(np.max(values)), **mean_and_interval(values))
         size = sum(delta.nbytes for delta in tensors_of(next(iter(good.values())), "arrays").values())
-        self.recorder.row(task, metric="update-bytes", value=size, n=len(good))
+        self.recorder.row(task, metric=UPDATE_BYTES.name, value=size, n=len(good))
 
     # Attacks ----------------------------------------------------------------------------------------------------------
 
@@ -282,10 +283,10 @@ class CuriousFedAvg(FedAvg):
         return good
 
     def _record_probe(self, task: Task, good: Mapping[int, Message]) -> None:
-        spent = [values_of(reply, "metrics").get("epsilon-with-probes") for reply in good.values()]
+        spent = [values_of(reply, "metrics").get(EPSILON_WITH_PROBES.name) for reply in good.values()]
         values = [float(epsilon) for epsilon in spent if epsilon is not None]
         if values:
-            self.recorder.row(task, metric="epsilon-with-probes", worst=max(values), **mean_and_interval(values))
+            self.recorder.row(task, metric=EPSILON_WITH_PROBES.name, worst=max(values), **mean_and_interval(values))
 
     def _keep_ledger(self, partition: int, reply: Message) -> None:
         """Keep what the training defences of a client recorded, to be handed back on resume."""

@@ -81,24 +81,17 @@ class _Updates(Kind):
 
     def observations(self, observed: Observed) -> list[Any]:
         """What an attack gets to see of each update."""
-        task, card, model = observed.task, observed.task.plan.data_card(), observed.model()
+        size, training = observed.task.plan.batch_size, observed.of_training()
         return [
             self.observation(
-                model=model,
                 update=seen.update,
-                input_shape=card.input_shape,
-                mean=card.mean,
-                std=card.std,
                 num_examples=seen.num_examples,
-                batch_size=min(task.plan.batch_size, seen.num_examples),
+                batch_size=min(size, seen.num_examples),
                 local_steps=seen.local_steps,
-                learning_rate=task.learning_rate,
-                weight_decay=task.plan.weight_decay,
                 labels=seen.labels,
                 train_mode=seen.train_mode,
-                momentum=task.plan.momentum,
-                nesterov=task.plan.nesterov,
                 window_sides=seen.windows,
+                **training,
             )
             for seen in observed.seen
             if isinstance(seen, SeenUpdate)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from attacks.attributes.inference import AttributeInference
 from attacks.base import Attack
 from attacks.local_model import shared_tensors
+from attacks.metrics.training import EPSILON_ALL_CUTS, TRAIN_LOSS
 from attacks.normalisation import normalise
 from attacks.observations import AttackError
 from attacks.queries.training import STATIC
@@ -41,8 +42,9 @@ from strategies.inference.observations import ATTRIBUTE, DEFENSES, MODEL, QUERY,
 from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_model import PublicTraining
 from strategies.inference.service import Served, Service
+from strategies.training.checkpoint import Checkpoint
 from strategies.training.evaluation import fault_in_report, record_reports
-from strategies.training.smashed_privacy import ALL_CUTS, record_privacy
+from strategies.training.smashed_privacy import record_privacy
 
 log = logging.getLogger("flwr")
 
@@ -93,11 +95,14 @@ class InferenceServer:
             return
         loss, seconds = trained
         row = self.auditor.recorder.row
-        row(task, metric="train-loss", value=loss, n=len(self.training.examples()))
+        row(task, metric=TRAIN_LOSS.name, value=loss, n=len(self.training.examples()))
         row(task, metric="server-seconds", value=seconds)
 
-    def serve(self, server_round: int) -> None:
-        """One phase: fit what defences learn, have every client ask all that it has, once, answer, and attack.
+    def evaluate_round(self, server_round: int) -> None:
+        """Nothing: clients report the model's accuracy with the answers to their queries."""
+
+    def observe_model(self, server_round: int) -> None:
+        """One phase of service: fit what defences learn, have every client ask all that it has, once, answer, and attack.
 
         Each cut is a deployment of its own: nothing that was sent at another one is looked at. Of a budget there are two
         numbers: "epsilon" of what was sent of an image at this cut, and "epsilon-all-cuts" at all so far, which a person has
@@ -124,7 +129,7 @@ class InferenceServer:
         service = Service(exchange, task, model, pipeline, work, self.batches_per_message)
         served = service.run()
         service.record(rows)
-        record_privacy(task, rows, 1, {ALL_CUTS: self.plan.phase_of(server_round)})
+        record_privacy(task, rows, 1, {EPSILON_ALL_CUTS: self.plan.phase_of(server_round)})
         self._evaluate(exchange, task, model, service.answers())
         answered = time.perf_counter()
         if self.attacked:
@@ -212,16 +217,16 @@ class InferenceServer:
 
     # What is kept -------------------------------------------------------------------------------------------------------
 
-    def tensors(self) -> dict[str, Tensor]:
+    def checkpoint(self, server_round: int) -> Checkpoint:
         """All that later phases depend on: nothing that was sent, which attacks that are open keep themselves."""
         offline = {OFFLINE + name: tensor for name, tensor in self.adversaries.tensors().items()}
-        return self.training.tensors() | offline
+        return Checkpoint(server_round, self.training.tensors() | offline, {}, self.accuracy)
 
-    def restore(self, tensors: Mapping[str, Tensor], accuracy: float | None) -> None:
-        """Goes on from what ``tensors`` gave."""
-        self.training.restore(tensors)
-        self.adversaries.restore(part_of(tensors, OFFLINE))
-        self.accuracy = accuracy
+    def restore(self, done: Checkpoint) -> None:
+        """Goes on from a checkpoint."""
+        self.training.restore(done.weights)
+        self.adversaries.restore(part_of(done.weights, OFFLINE))
+        self.accuracy = done.accuracy
 
     # Attacks ------------------------------------------------------------------------------------------------------------
 

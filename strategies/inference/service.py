@@ -11,6 +11,7 @@ from flwr.app import Message
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
+from attacks.metrics.training import CLIENTS_FAILED
 from attacks.sender import Sender
 from clients.inference.plan import CutModel
 from clients.task.task import Task
@@ -91,7 +92,7 @@ class Service:
             "answer-seconds": self.seconds,
         }
         failed = self.num_clients - len(self.collection.whole)
-        rows.row(self.task, metric="clients-failed", value=failed, n=self.num_clients)
+        rows.row(self.task, metric=CLIENTS_FAILED.name, value=failed, n=self.num_clients)
         asked = sum(len(latent) for mine in self.served.values() for latent in mine.latents)
         rows.row(self.task, metric="queries", value=asked, n=len(self.served))
         rows.row(self.task, metric="query-seconds", **mean_and_interval([one.seconds for one in self.served.values()]))

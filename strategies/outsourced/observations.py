@@ -104,18 +104,12 @@ class Model(Outsourced):
 
     def observations(self, observed: Observed) -> list[Any]:
         """The model, as an update that moves nothing."""
-        plan, model = WholeModelPlan.narrow(observed.task.plan), observed.model()
         nothing = {name: torch.zeros_like(tensor) for name, tensor in observed.weights.items()}
-        card = plan.data_card()
+        size, training = observed.task.plan.batch_size, observed.of_training()
         return [
-            TrainedModel(
-                model=model, update=nothing, input_shape=card.input_shape, mean=card.mean, std=card.std,
-                num_examples=seen.num_examples, batch_size=plan.batch_size, local_steps=1,
-                learning_rate=observed.task.learning_rate, weight_decay=plan.weight_decay, momentum=plan.momentum,
-                nesterov=plan.nesterov,
-            )
+            TrainedModel(update=nothing, num_examples=seen.num_examples, batch_size=size, local_steps=1, **training)
             for seen in observed.seen
-        ]  # fmt: skip
+        ]
 
 
 UPLOAD, COLLECTION, MODEL = Upload(), Collection(), Model()

@@ -11,6 +11,7 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from attacks.base import Attack
+from attacks.metrics.training import CLIENTS_FAILED, TRAIN_LOSS
 from clients.outsourced.plan import OutsourcedPlan
 from clients.outsourced.uploads import UPLOAD_ROUND
 from clients.task.batches import chunks, join
@@ -27,6 +28,7 @@ from strategies.exchange.collection import BatchCollection
 from strategies.exchange.guard import GuardedExchange, TooFewReplies, seconds_of
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD, SeenCollection, SeenUpload
 from strategies.training.central_training import CentralTraining
+from strategies.training.checkpoint import Checkpoint
 from strategies.training.evaluation import fault_in_report, record_reports
 
 UPLOADS, WHOLE = "uploads/", "whole/"
@@ -101,7 +103,7 @@ class OutsourcedServer:
     def _record_uploads(self, task: Task) -> None:
         row = self.auditor.recorder.row
         sent = [sum(b.images.nbytes + b.targets.nbytes for b in mine) for mine in self.uploads.values()]
-        row(task, metric="clients-failed", value=len(self.sizes) - len(self.whole), n=len(self.sizes))
+        row(task, metric=CLIENTS_FAILED.name, value=len(self.sizes) - len(self.whole), n=len(self.sizes))
         row(task, metric="upload-bytes", **mean_and_interval([float(size) for size in sent]))
         row(task, metric="upload-seconds", **mean_and_interval([self._seconds[p] for p in self.uploads]))
         images = sum(len(batch) for mine in self.uploads.values() for batch in mine)
@@ -115,11 +117,12 @@ class OutsourcedServer:
         assert self._training is not None
         return self._training
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All that later rounds depend on besides the uploads."""
-        return self.training.tensors()
+    def checkpoint(self, server_round: int) -> Checkpoint:
+        """The model with its optimizer, and the uploads, which are collected first."""
+        weights = self.training.tensors()
+        return Checkpoint(server_round, weights, {}, self.accuracy, self._uploaded())
 
-    def uploaded(self) -> dict[str, Tensor]:
+    def _uploaded(self) -> dict[str, Tensor]:
         """The uploads, which never change: they are under draws that a node makes once; views of what the server holds."""
         sent = {
             f"{UPLOADS}{partition}/{at}/{name}": tensor
@@ -130,20 +133,20 @@ class OutsourcedServer:
         whole = {f"{WHOLE}{p}": torch.tensor([self._seconds[p]], dtype=torch.float64) for p in self.whole}
         return sent | whole
 
-    def restore(self, tensors: Mapping[str, Tensor], accuracy: float | None) -> None:
-        """Go on from what ``tensors`` and ``uploaded`` gave, together; no client uploads again."""
+    def restore(self, done: Checkpoint) -> None:
+        """Go on from a checkpoint; no client uploads again."""
         sent: dict[int, dict[int, dict[str, Tensor]]] = {}
-        for name, tensor in part_of(tensors, UPLOADS).items():
+        for name, tensor in part_of(done.fixed, UPLOADS).items():
             partition, at, kind = name.split("/")
             sent.setdefault(int(partition), {}).setdefault(int(at), {})[kind] = tensor
         self.uploads = {
             partition: [Batch(**batches[at]) for at in sorted(batches)] for partition, batches in sorted(sent.items())
         }
-        whole = {int(partition): float(seconds) for partition, seconds in part_of(tensors, WHOLE).items()}
+        whole = {int(partition): float(seconds) for partition, seconds in part_of(done.fixed, WHOLE).items()}
         self.whole, self._seconds = set(whole), self._seconds | whole
         self._begin()
-        self.training.restore(tensors)
-        self.accuracy = accuracy
+        self.training.restore(done.weights)
+        self.accuracy = done.accuracy
 
     # Rounds -------------------------------------------------------------------------------------------------------------
 
@@ -156,7 +159,7 @@ class OutsourcedServer:
             self._record_uploads(task)
         loss, seconds = training.run_round(task)
         row = self.auditor.recorder.row
-        row(task, metric="train-loss", value=loss, n=len(training.examples))
+        row(task, metric=TRAIN_LOSS.name, value=loss, n=len(training.examples))
         row(task, metric="server-seconds", value=seconds)
 
     def evaluate_round(self, server_round: int) -> None:

@@ -80,11 +80,7 @@ class RecordingWriter:
         self._keep(name, lambda path: path.write_text(text, encoding="utf-8"))
 
     def keep_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> str:
-        """Writes a safetensors file, whole or not at all; what is in C order is not copied.
-
-        Returns:
-            Why it was not written, or "".
-        """
+        """Write a safetensors file, whole or not at all, and return why it was not, or ""; what is in C order is not copied."""
         size = sum(one.nbytes for one in arrays.values())
         if self.written + size > self.max_bytes:
             return f"{size} bytes would exceed max_bytes, {self.max_bytes}, of which {self.written} are used"
@@ -171,11 +167,7 @@ class RecordedReply:
 
 
 def strategy_of(folder: Path) -> tuple[str, ...]:
-    """Class names of the recorded strategy and of those that it wraps, outermost first.
-
-    Raises:
-        RecordingError: When the folder holds no recording that can be read.
-    """
+    """Class names of the recorded strategy and of those that it wraps, outermost first; ``RecordingError`` for a folder of none."""
     return tuple(map(str, _about(folder).get("strategy", ())))
 
 

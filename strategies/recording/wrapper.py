@@ -21,11 +21,7 @@ NAMED = 5
 
 
 def whole_rounds(rounds: Any) -> tuple[int, ...]:
-    """Server rounds in order, each once.
-
-    Raises:
-        ValueError: When they are not whole numbers from 1, or none.
-    """
+    """Server rounds in order, each once; ``ValueError`` unless they are whole numbers from 1."""
     # Neither characters of a text nor keys of a mapping are meant as rounds.
     listed = () if isinstance(rounds, str | bytes) or not isinstance(rounds, Iterable) else tuple(rounds)
     good = [int(one) for one in listed if isinstance(one, Integral) and not isinstance(one, bool) and int(one) >= 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from attacks.metrics.training import EDGE_MACS, EDGE_PARAMETERS, EDGE_PEAK_BYTES, EDGE_TRAINING_MACS
 from attacks.sender import smash
 from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.plan import SplitPlan
@@ -24,10 +25,10 @@ def record_costs(plan: SplitPlan, rows: Rows) -> None:
     images = 2 if any(defense.mixes_examples for defense in plan.defenses().smashed_defenses) else 1
     cost = _measure(plan, edge, images)
     found = {
-        "edge-parameters": cost.parameters,
-        "edge-macs": cost.macs / images,
-        "edge-training-macs": cost.training_macs / images,
-        "edge-peak-bytes": cost.peak_bytes,
+        EDGE_PARAMETERS.name: cost.parameters,
+        EDGE_MACS.name: cost.macs / images,
+        EDGE_TRAINING_MACS.name: cost.training_macs / images,
+        EDGE_PEAK_BYTES.name: cost.peak_bytes,
     }
     for metric, value in found.items():
         rows.row(task, metric=metric, value=float(value), n=images)

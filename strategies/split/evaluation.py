@@ -11,6 +11,7 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
+from attacks.metrics.training import MCC_MACRO, MCC_MICRO, TEST_ACCURACY, TEST_AUC, TEST_LOSS
 from attacks.scoring.confusion import macro_mcc, micro_mcc
 from attacks.scoring.objective import objective_of
 from clients.data.card import DataCard
@@ -53,19 +54,19 @@ def evaluate(task: Task, server: SplitServer, listener: Listener | None = None) 
     total = int(pooled["examples"][0])
     tp, fp, fn = ([int(count) for count in pooled[name]] for name in COUNTS)
     found = {
-        "test-accuracy": objective.accuracy(tp, fp, fn, total),
-        "test-loss": float(pooled["loss"][0]) / total,
-        "mcc-micro": micro_mcc(tp, fp, fn, total),
-        "mcc-macro": macro_mcc(tp, fp, fn, total),
+        TEST_ACCURACY.name: objective.accuracy(tp, fp, fn, total),
+        TEST_LOSS.name: float(pooled["loss"][0]) / total,
+        MCC_MICRO.name: micro_mcc(tp, fp, fn, total),
+        MCC_MACRO.name: macro_mcc(tp, fp, fn, total),
     }
     if tabular and pooled["pairs"][1]:
         # Of pairs within a client: the server has no labels of test rows, and no client another's scores.
-        found["test-auc"] = float(pooled["pairs"][0] / pooled["pairs"][1])
+        found[TEST_AUC.name] = float(pooled["pairs"][0] / pooled["pairs"][1])
     protects = task.plan.defenses().at_inference
     for reference in ("transformed",) if protects else ("original", "transformed"):
         for metric, value in found.items():
             server.auditor.recorder.row(task, metric=metric, reference=reference, value=value, n=total)
-    return found["test-accuracy"]
+    return found[TEST_ACCURACY.name]
 
 
 def _logits(task: Task, server: SplitServer, listener: Listener | None) -> dict[int, list[Tensor]]:

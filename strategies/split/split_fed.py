@@ -22,6 +22,16 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.base import Attack
+from attacks.metrics.training import (
+    BATCHES_LOST,
+    BYTES_PER_SAMPLE,
+    CLIENTS_FAILED,
+    EPSILON_WITH_PROBES,
+    SAMPLES_PER_SECOND,
+    TRAIN_LOSS,
+    TRAIN_SECONDS,
+    UPDATE_BYTES,
+)
 from attacks.smashed.base import SmashedAttack
 from clients.split.plan import SplitPasses, SplitPlan, build_optimizer
 from clients.task.task import Task, load_weights
@@ -35,10 +45,12 @@ from strategies.exchange.exchange import Posted
 from strategies.exchange.guard import fault, numbered, require_enough
 from strategies.split.attributes import AttributeAudit
 from strategies.split.audit import SplitAudit
+from strategies.split.costs import record_costs
 from strategies.split.evaluation import evaluate
 from strategies.split.observations import EDGE, SERVER
 from strategies.split.server import Holder, SplitServer, Tally
-from strategies.training.smashed_privacy import WITH_PROBES, record_privacy
+from strategies.training.checkpoint import Checkpoint
+from strategies.training.smashed_privacy import record_privacy
 
 OPTIMIZER = "optimizer/"
 """Prefix of the server's optimizer state in a checkpoint."""
@@ -115,17 +127,17 @@ class SplitFed(SplitServer):
 
     # State --------------------------------------------------------------------------------------------------------------
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Both halves and the optimizer's state under flat names, on the CPU: what a checkpoint keeps."""
+    def checkpoint(self, server_round: int) -> Checkpoint:
+        """Both halves and the optimizer's state under flat names, on the CPU."""
         optimizer = {OPTIMIZER + name: tensor for name, tensor in flat_state([self.optimizer]).items()}
-        return self.weights() | optimizer
+        return Checkpoint(server_round, self.weights() | optimizer, {}, self.accuracy)
 
-    def restore(self, tensors: Mapping[str, Tensor], accuracy: float | None) -> None:
-        """Takes up what ``tensors`` returned."""
-        self.edge = part_of(tensors, EDGE)
-        load_weights(self.server, part_of(tensors, SERVER))
-        load_flat_state([self.optimizer], part_of(tensors, OPTIMIZER))
-        self.accuracy = accuracy
+    def restore(self, done: Checkpoint) -> None:
+        """Goes on from a checkpoint."""
+        self.edge = part_of(done.weights, EDGE)
+        load_weights(self.server, part_of(done.weights, SERVER))
+        load_flat_state([self.optimizer], part_of(done.weights, OPTIMIZER))
+        self.accuracy = done.accuracy
 
     # Rounds -------------------------------------------------------------------------------------------------------------
 
@@ -152,8 +164,10 @@ class SplitFed(SplitServer):
             self._audit.observe(self._task(server_round), self)
 
     def evaluate_round(self, server_round: int) -> None:
-        """Accuracy and correlation of the current model, into rows; attacks on what was sent for it."""
+        """Accuracy and correlation of the current model, into rows; attacks on what was sent for it. Before all, costs."""
         task = self._task(server_round)
+        if server_round == 0:
+            record_costs(self.plan, self.auditor.recorder)
         self.accuracy = evaluate(task, self, self._attributes.listener(task))
         self._attributes.observe(task, self)
 
@@ -268,14 +282,14 @@ class SplitFed(SplitServer):
 
     def _record(self, task: Task, progress: _Progress, seconds: float) -> None:
         row, tally, clients = self.auditor.recorder.row, self.exchange.tally, len(self.holders)
-        row(task, metric="train-loss", value=progress.loss / max(progress.examples, 1), n=progress.examples)
-        row(task, metric="clients-failed", value=len(tally.failed), n=clients)
-        row(task, metric="batches-lost", value=progress.expected - progress.batches, n=progress.expected)
-        row(task, metric="train-seconds", **mean_and_interval(list(tally.seconds.values())))
-        row(task, metric="update-bytes", **mean_and_interval([float(sent) for sent in tally.sent.values()]))
+        row(task, metric=TRAIN_LOSS.name, value=progress.loss / max(progress.examples, 1), n=progress.examples)
+        row(task, metric=CLIENTS_FAILED.name, value=len(tally.failed), n=clients)
+        row(task, metric=BATCHES_LOST.name, value=progress.expected - progress.batches, n=progress.expected)
+        row(task, metric=TRAIN_SECONDS.name, **mean_and_interval(list(tally.seconds.values())))
+        row(task, metric=UPDATE_BYTES.name, **mean_and_interval([float(sent) for sent in tally.sent.values()]))
         self._record_privacy(task)
-        row(task, metric="samples-per-second", value=progress.examples / seconds, n=progress.examples)
-        row(task, metric="bytes-per-sample", value=4.0 * math.prod(self.token_shape), n=progress.examples)
+        row(task, metric=SAMPLES_PER_SECOND.name, value=progress.examples / seconds, n=progress.examples)
+        row(task, metric=BYTES_PER_SAMPLE.name, value=4.0 * math.prod(self.token_shape), n=progress.examples)
 
     def _record_privacy(self, task: Task) -> None:
         """The budgets of the example that was sent most often, by training or evaluation, and with the audits."""
@@ -286,4 +300,4 @@ class SplitFed(SplitServer):
             more = self._audit.extra_transmissions(task, holder.num_train)
             sent.append(trained)
             asked.append((evaluated if task.plan.auxiliary_data == "private" else trained) + more)
-        record_privacy(task, self.auditor.recorder, max(sent), {WITH_PROBES: max(sent + asked)})
+        record_privacy(task, self.auditor.recorder, max(sent), {EPSILON_WITH_PROBES: max(sent + asked)})

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from attacks.metrics.metric import Metric
+from attacks.metrics.training import DELTA, EPSILON
 from clients.task.task import Task
 from strategies.exchange.guard import Rows
 
-WITH_PROBES = "epsilon-with-probes"
-"""Of training and evaluation together with audit batches, which are transmissions that only an audit asks for."""
-ALL_CUTS = "epsilon-all-cuts"
-"""Of all that was sent of an image at all cuts of one model so far, where a run serves the same images at several."""
 
-
-def record_privacy(task: Task, rows: Rows, releases: int, more: Mapping[str, int]) -> None:
+def record_privacy(task: Task, rows: Rows, releases: int, more: Mapping[Metric, int]) -> None:
     """Rows "epsilon" and "delta" of clipped and noised smashed data, and others of more that was sent of the same example.
 
     Each is the exact budget of independent Gaussian noise on that many transmissions of an example, which the column "releases"
@@ -23,8 +20,8 @@ def record_privacy(task: Task, rows: Rows, releases: int, more: Mapping[str, int
     """
     for defense in task.plan.defenses().smashed_defenses:
         if spent := defense.privacy(releases):
-            for metric, times in {"epsilon": releases, **more}.items():
-                if metric == "epsilon" or times > releases:
+            for metric, times in {EPSILON: releases, **more}.items():
+                if metric is EPSILON or times > releases:
                     epsilon = defense.privacy(times)["epsilon"]
-                    rows.row(task, metric=metric, value=epsilon, worst=epsilon, releases=times)
-            rows.row(task, metric="delta", value=spent["delta"], worst=spent["delta"])
+                    rows.row(task, metric=metric.name, value=epsilon, worst=epsilon, releases=times)
+            rows.row(task, metric=DELTA.name, value=spent["delta"], worst=spent["delta"])

@@ -41,11 +41,8 @@ class Place:
     ) -> Path:
         """The first candidate that exists, after a download if there is none and it is allowed.
 
-        Args:
-            candidates: Paths to look at, in order.
-            wanted: What is looked for, in words; a folder when it ends in a slash, else a file.
-            fetch: Downloads the data set into a directory; None when that would not help.
-            elsewhere: Where else it may lie, in words.
+        ``wanted`` is what is looked for, in words; a folder when it ends in a slash, else a file; ``elsewhere`` where else it
+        may lie. ``fetch`` downloads the data set into a directory; None when that would not help.
 
         Raises:
             MissingDataError: When there is none.

@@ -31,12 +31,8 @@ def folder(root: Path, skip_broken: bool = False) -> Source:
 
     Without ``train`` and ``test``, a fifth of each class (rounded) tests: those whose file names have the smallest hash, so
     that few pictures change sides when others come or go. Class names are the sorted folder names; an empty folder counts, so
-    that clients who lack a class can agree with the others.
-
-    Args:
-        root: The folder.
-        skip_broken: Pictures that cannot be read are left out and counted in the notes; for that each is decoded once more.
-            Else the first that is met ends the run.
+    that clients who lack a class can agree with the others. With ``skip_broken`` pictures that cannot be read are left out and
+    counted in the notes, for which each is decoded once more; else the first that is met ends the run.
 
     Raises:
         DataError: When there are no class folders or no pictures.

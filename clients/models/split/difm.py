@@ -29,12 +29,7 @@ HIDDEN = (256, 128)
 
 
 class FieldEmbedding(nn.Module):
-    """Look up every cell of a row: the client half of a table's model.
-
-    Args:
-        cardinalities: Categories of each column.
-        dim: Length D of an embedding; initial values are N(0, 1).
-    """
+    """Look up each cell of a row as D = ``dim`` values, at first N(0, 1), of each category: the client half of a table."""
 
     def __init__(self, cardinalities: Sequence[int], dim: int) -> None:
         super().__init__()

@@ -23,11 +23,11 @@ from simulations.compare.page import write_comparison
 from simulations.experiment.experiment import Experiment
 from simulations.report.studies.rows import read_rows
 from simulations.run.requested import requested
-from simulations.run_folder.checkpoints import Checkpoint
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.progress import read_progress
 from simulations.settings.errors import ConfigError
 from strategies.recording.files import RecordingError, RecordingWriter, read_recording
+from strategies.training.checkpoint import Checkpoint
 from tests import hostile
 
 few = settings(

@@ -232,7 +232,7 @@ def test_mistakes_end_before_the_run(tmp_path: Path) -> None:
         audited(FedAvg(), "relative", Net)
     with pytest.raises(ValueError, match="at the top level of a module"):
         audited(FedAvg(), tmp_path, lambda: Net())
-    with pytest.raises(ValueError, match="probe_images is 0; allowed: a whole number from 1"):
+    with pytest.raises(ValueError, match="probe_images is 0; allowed: a whole number, at least 1"):
         audited(FedAvg(), tmp_path, Net, probe_images=0)
     (tmp_path / "rows.jsonl").touch()
     with pytest.raises(ConfigError, match="already holds results"):

@@ -204,12 +204,12 @@ def test_what_goes_on_has_the_uploads_and_tells_of_them_once(tmp_path: Path) -> 
     for at in (1, 2, 3):
         whole.server.train_round(at)
         if at == 2:
-            kept = whole.server.tensors() | whole.server.uploaded()
-    run.server.restore(kept, 0.25)
+            kept = whole.server.checkpoint(at)
+    run.server.restore(replace(kept, accuracy=0.25))
     assert run.server.accuracy == 0.25
     run.server.train_round(3)
     assert run.asked() == []
-    mine, theirs = run.server.tensors(), whole.server.tensors()
+    mine, theirs = run.server.checkpoint(3).weights, whole.server.checkpoint(3).weights
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], tensor) for name, tensor in theirs.items())
     assert (run.rows.of("upload-bytes"), len(whole.rows.of("upload-bytes"))) == ([], 1)

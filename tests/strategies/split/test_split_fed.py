@@ -29,6 +29,7 @@ from strategies.exchange.exchange import Exchange
 from strategies.split.observations import EDGE, SERVER
 from strategies.split.server import Holder
 from strategies.split.split_fed import OPTIMIZER, Schedule, SplitFed
+from strategies.training.checkpoint import Checkpoint
 from tests.local_grid import LocalGrid
 from tests.simulations.split.test_run import Wire, split_experiment
 
@@ -250,8 +251,8 @@ def test_with_one_client_and_a_frozen_half_batches_in_a_message_change_no_number
     assert len(one.wire.of("train.step")) == 6
     assert len(three.wire.of("train.step")) == 2
     assert one.rows.of("train-loss") == three.rows.of("train-loss")
-    for name, tensor in one.server.tensors().items():
-        assert torch.equal(three.server.tensors()[name], tensor), name
+    for name, tensor in one.server.checkpoint(0).weights.items():
+        assert torch.equal(three.server.checkpoint(0).weights[name], tensor), name
 
 
 def test_each_group_falls_along_a_cosine_to_its_floor() -> None:
@@ -290,27 +291,27 @@ def test_a_restored_server_goes_on_as_if_nothing_had_happened(tmp_path: Path, op
     settings = settings_for(tmp_path, train_edge=True, optimizer=optimizer)
     whole = federation(settings, 2)
     whole.server.train_round(1)
-    kept = {name: tensor.clone() for name, tensor in whole.server.tensors().items()}
+    kept = {name: tensor.clone() for name, tensor in whole.server.checkpoint(0).weights.items()}
     assert any(name.startswith(OPTIMIZER) for name in kept)
     whole.server.train_round(2)
     resumed = federation(settings, 2)
-    resumed.server.restore(kept, 0.5)
+    resumed.server.restore(Checkpoint(1, kept, {}, 0.5))
     assert resumed.server.accuracy == 0.5
     given = {name: tensor.clone() for name, tensor in kept.items()}
     resumed.server.train_round(2)
     assert all(torch.equal(kept[name], tensor) for name, tensor in given.items()), "what is given stays the caller's"
-    assert resumed.server.tensors().keys() == whole.server.tensors().keys()
-    for name, tensor in whole.server.tensors().items():
-        assert torch.equal(resumed.server.tensors()[name], tensor), name
+    assert resumed.server.checkpoint(0).weights.keys() == whole.server.checkpoint(0).weights.keys()
+    for name, tensor in whole.server.checkpoint(0).weights.items():
+        assert torch.equal(resumed.server.checkpoint(0).weights[name], tensor), name
 
 
 def test_tensors_are_copies(tmp_path: Path) -> None:
     run = federation(settings_for(tmp_path, train_edge=True), 2)
-    before = run.server.tensors()
+    before = run.server.checkpoint(0).weights
     copies = {name: tensor.clone() for name, tensor in before.items()}
     run.server.train_round(1)
     assert all(torch.equal(before[name], tensor) for name, tensor in copies.items())
-    after = run.server.tensors()
+    after = run.server.checkpoint(0).weights
     assert any(not torch.equal(after[name], tensor) for name, tensor in copies.items())
 
 
