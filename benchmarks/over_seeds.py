@@ -25,8 +25,8 @@ from defenses.base import TrainingDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.report.analysis.line import Line
+from simulations.report.analysis.readability import image_score, strength
 from simulations.report.analysis.run import ReadRun
-from simulations.report.analysis.summary import strongest
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score, interval
 from simulations.report.studies.study import Study
@@ -107,7 +107,8 @@ def change(study: Study, line: Line) -> str:
 
 def leader(study: Study, line: Line) -> Cell | None:
     """The strongest attack; the strongest upper bound where there is nothing else, which its mark says."""
-    return line.strongest or strongest(study.cells_of(line.defense), bounds=True)
+    bounds = (cell for cell in study.cells_of(line.defense) if image_score(cell) is not None)
+    return line.strongest or max(bounds, key=strength, default=None)
 
 
 def defences(study: Study, lines: Sequence[Line]) -> str:

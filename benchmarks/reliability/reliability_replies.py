@@ -272,7 +272,7 @@ class Case:
             rows = rows_of(self.out)
         except ValueError as error:
             self.fails(f"rows.jsonl cannot be read line by line: {error}")
-            rows = [json.loads(line, parse_int=float) for line in path.read_text(newline="\n").split("\n") if line]
+            rows = [json.loads(line, parse_int=float) for line in path.read_bytes().decode().split("\n") if line]
         more = sum(len(json.dumps(row)) for row in rows) - sum(len(json.dumps(row)) for row in self.reference)
         if len(rows) > len(self.reference) + ROWS or more > BYTES:
             self.fails(f"{len(rows)} rows in place of {len(self.reference)}, {more} bytes more")

@@ -30,6 +30,7 @@ KNOWN = {
         "import pickle",
     ): "jobs for worker processes that this process started, and their results, through pipes of the two",
     ("simulations/settings/plain.py", "import_module"): "files of its own folder, one for each scenario's settings",
+    ("attacks/metrics/registry.py", "import_module"): "files of its own folder, one for each metric",
     ("defenses/registry.py", "import_module"): "modules of our own and of installed packages, by their entry points",
 }
 

@@ -91,7 +91,7 @@ def lead(cells: Sequence[Cell]) -> Cell | None:
     against attacks that are too weak. An upper bound knows what no server knows, and does not count.
     """
     scored = [cell for cell in cells if image_score(cell) is not None and not cell.is_upper_bound]
-    return max(scored, key=_strength, default=None)  # of equals the first
+    return max(scored, key=strength, default=None)  # of equals the first
 
 
 def image_score(cell: Cell) -> float | None:
@@ -99,7 +99,8 @@ def image_score(cell: Cell) -> float | None:
     return cell.mean(*IMAGES.decides)
 
 
-def _strength(cell: Cell) -> tuple[float, float, float, bool, bool, float]:
+def strength(cell: Cell) -> tuple[float, float, float, bool, bool, float]:
+    """What ``lead`` sorts by."""
     word, score = readability(cell), cell.scores[IMAGES.decides]
     # A leak whose images could not be looked for is not hidden by what was recovered from nothing.
     undecided = word is Readability.UNKNOWN and (

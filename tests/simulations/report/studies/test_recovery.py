@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
@@ -22,7 +22,7 @@ from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.summary import summarise
 from simulations.report.studies.recovery import LEAST_GAIN, chance_of_as_many, is_recovered, with_recovered
 from simulations.report.studies.study import split
-from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR
+from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR, rounded_gain
 from strategies.audit.threat_card import ThreatCard
 
 CARD = ThreatCard(observation="probe")
@@ -38,7 +38,7 @@ def attacked(
     found = sorted((one, one - null) for one, null, hit in images if hit)
     known = {"defense": defense, "attack": attack, "round": at, "n": len(images), "reference": "original"} | given
     mean = float(np.mean(psnr))
-    extra = {PICKED_PSNR: [one for one, _ in found], PICKED_GAIN: [gain for _, gain in found]}
+    extra = {PICKED_PSNR: [one for one, _ in found], PICKED_GAIN: [rounded_gain(gain) for _, gain in found]}
     return [
         Row(metric="psnr", value=mean, ci_low=mean - half, ci_high=mean + half, worst=max(psnr), card=CARD, **known),
         Row(metric="retrieval", value=len(found) / len(images), card=CARD.but(chance=0.01), extra=extra, **known),
@@ -147,6 +147,7 @@ images = st.lists(st.tuples(st.floats(5, 40), st.floats(5, 30), st.booleans()), 
 
 
 @given(st.lists(images, min_size=1, max_size=4))
+@example([[(8.0, math.nextafter(5.0, 6.0), True)] + [(5.0, 5.0, False)] * 15])  # a gain that rounds to the least
 def test_no_row_of_a_defence_is_worse_than_its_headline_says(found: list[list[tuple[float, float, bool]]]) -> None:
     rows = [attacked(f"A(x={at})", one, at=at + 1) for at, one in enumerate(found)]
     (line,) = lines(*rows)[1:]
@@ -155,7 +156,7 @@ def test_no_row_of_a_defence_is_worse_than_its_headline_says(found: list[list[tu
     assert line.strongest is not None
     assert line.strongest.recovered == (max(counts), 16)
     assert (line.best_image.best.gain if line.best_image and line.best_image.best else None) == (
-        pytest.approx(max(gains)) if gains else None
+        pytest.approx(rounded_gain(max(gains))) if gains else None
     )
     assert line.highest_image is not None
     assert line.highest_image.psnr is not None
