@@ -26,6 +26,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 
+from attacks.metrics.services import QUERY_SECONDS
 from attacks.sender import Sender
 from clients.inference.plan import InferencePlan
 from clients.inference.queries import KIND, InferenceClient
@@ -59,7 +60,7 @@ def features(message: Message, context: Context) -> Message:
         message,
         {
             "features": to_record(sent),
-            "metrics": metrics({"num-examples": sum(map(len, sent.values())), "query-seconds": seconds}),
+            "metrics": metrics({"num-examples": sum(map(len, sent.values())), QUERY_SECONDS.name: seconds}),
         },
     )
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attacks.metrics.services import AGREEMENT, ANSWERS_GAINED, ANSWERS_LOST
 from attacks.normalisation import normalise
 from attacks.sender import Sender
 from clients.inference.plan import CutModel, InferencePlan
@@ -97,9 +98,9 @@ class InferenceClient(Client):
         return found | {
             "test-accuracy-transformed": float(right.float().mean()),
             "test-loss-transformed": float(F.cross_entropy(answers, labels)),
-            "agreement": float((classes == plain).float().mean()),
-            "answers-lost": float((was_right & ~right).float().mean()),
-            "answers-gained": float((right & ~was_right).float().mean()),
+            AGREEMENT.name: float((classes == plain).float().mean()),
+            ANSWERS_LOST.name: float((was_right & ~right).float().mean()),
+            ANSWERS_GAINED.name: float((right & ~was_right).float().mean()),
         }
 
     def _plain(self, positions: Tensor, model: CutModel) -> Tensor:

@@ -7,10 +7,21 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from attacks.metrics.images import REFERENCES
+from attacks.metrics.training import TEST_ACCURACY, TEST_LOSS
 from attacks.normalisation import normalise
 from clients.task.batches import CHUNK, chunks
 from clients.task.local_data import LocalData
 from defenses.base import Batch
+
+REPORTED = {
+    f"{metric.name}-{reference}": metric.of(reference)
+    for metric in (TEST_ACCURACY, TEST_LOSS)
+    for reference in REFERENCES
+}
+"""Name in a reply's metrics -> metric and reference, of what ``evaluate`` gives beside the number of examples."""
+CLEAN_ACCURACY = f"{TEST_ACCURACY.name}-original"
+"""Name of the accuracy on clean test images."""
 
 
 def device() -> torch.device:

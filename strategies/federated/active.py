@@ -10,7 +10,7 @@ from torch import Tensor
 from attacks.active.base import ActiveAttack, AgreedModel
 from attacks.base import Attack
 from attacks.local_model import shared_tensors
-from attacks.metrics.costs import ATTACK
+from attacks.metrics.costs import ATTACK, MODEL_REFUSED
 from attacks.observations import AttackError
 from attacks.spec import stages_of
 from clients.secrets.policy import is_refusal
@@ -78,7 +78,7 @@ class ActiveServer:
         judged = len(self._auditor.exchange.nodes) - len(good.refused) + len(refused)
         for attack in group if judged else ():
             self._recorder.row(
-                task, metric="model-refused", value=len(refused) / judged, n=judged, attack=repr(attack),
+                task, metric=MODEL_REFUSED.name, value=len(refused) / judged, n=judged, attack=repr(attack),
                 card=_card(task, attack),
             )  # fmt: skip
         seen = seen_updates(task, ACTIVE, good, [f"target-{at}" for at in range(task.plan.probe_targets)])

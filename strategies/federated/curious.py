@@ -18,6 +18,7 @@ from attacks.base import Attack
 from attacks.local_model import shared_tensors
 from attacks.metrics.training import CLIENT, CLIENTS_FAILED, EPSILON_WITH_PROBES, UPDATE_BYTES
 from clients.task.task import Plan, Task, WholeModelPlan
+from clients.training.evaluation import CLEAN_ACCURACY
 from clients.wire.records import tensors_of, to_record, to_tensors, values_of
 from defenses.random_draws import generator_for
 from strategies.audit.auditor import Auditor
@@ -312,5 +313,5 @@ class CuriousFedAvg(FedAvg):
         means = record_reports(task, good, self.recorder)
         if not means:
             return None
-        self.accuracy = means["test-accuracy-original"]
+        self.accuracy = means[CLEAN_ACCURACY]
         return MetricRecord({**means})

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.attributes.inference import AttributeInference
+from attacks.metrics.metric import Metric
+from attacks.metrics.services import MASKED_SHARE, ON_MASKED, PATH_ADVERSARY_ACCURACY, PATH_SERVER_ACCURACY
 from attacks.normalisation import normalise
 from attacks.queries.training import AT_ONCE, MIN_EXAMPLES, STATIC
 from attacks.sender import Sender
@@ -96,19 +98,19 @@ class _Measure:
             return logits.argmax(1).cpu()
 
         classes = own.kept.batch.targets.argmax(1)
-        self.readers: dict[str, tuple[Answer, Tensor]] = {"path-server-accuracy": (answer, classes)}
+        self.readers: dict[Metric, tuple[Answer, Tensor]] = {PATH_SERVER_ACCURACY: (answer, classes)}
         adversary, hidden = static_adversary(model, cut, own, task, recipe), own.kept.sensitive
         if adversary is not None and hidden is not None:
-            self.readers["path-adversary-accuracy"] = (adversary, hidden)
+            self.readers[PATH_ADVERSARY_ACCURACY] = (adversary, hidden)
 
     @torch.no_grad()
-    def _hits(self, features: Callable[[Tensor], Tensor]) -> dict[str, list[float]]:
+    def _hits(self, features: Callable[[Tensor], Tensor]) -> dict[Metric, list[float]]:
         """Reader -> whether it is right on each image, of which ``features`` gives some by their rows."""
-        hits: dict[str, list[float]] = {name: [] for name in self.readers}
+        hits: dict[Metric, list[float]] = {metric: [] for metric in self.readers}
         for piece in torch.split(torch.arange(len(self.kept)), AT_ONCE):
             found = features(piece)
-            for name, (read, truth) in self.readers.items():
-                hits[name] += (read(found) == truth[piece]).float().tolist()
+            for metric, (read, truth) in self.readers.items():
+                hits[metric] += (read(found) == truth[piece]).float().tolist()
         return hits
 
     def record(self, pipeline: Pipeline, place: Mapping[str, Any]) -> None:
@@ -117,8 +119,8 @@ class _Measure:
         sender = Sender(self.model.client, pipeline, card.mean, card.std)
         generator = generator_for("path", self.task.plan.seed)
         hits = self._hits(lambda piece: sender.query(self.kept.batch.images[piece].to(device()), generator)[0])
-        for name, found in hits.items():
-            self.rows.row(self.task, metric=name, **share_and_interval(found), **place)
+        for metric, found in hits.items():
+            self.rows.row(self.task, metric=metric.name, **share_and_interval(found), **place)
 
     def record_masked(self, fitted: Pipeline, index: int, context: FitContext, key: Key) -> None:
         """Rows of the images that the stage of this number learns to imitate, as the readers find them at the cut."""
@@ -138,9 +140,9 @@ class _Measure:
             return features
 
         hits = self._hits(masked)
-        self.rows.row(self.task, metric="masked-share", **mean_and_interval(shares))
-        for name, found in hits.items():
-            self.rows.row(self.task, metric=name.replace("path", "masked", 1), **share_and_interval(found))
+        self.rows.row(self.task, metric=MASKED_SHARE.name, **mean_and_interval(shares))
+        for metric, found in hits.items():
+            self.rows.row(self.task, metric=ON_MASKED[metric].name, **share_and_interval(found))
 
 
 def static_adversary(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from attacks.attributes.inference import AttributeInference
 from attacks.base import Attack
 from attacks.local_model import shared_tensors
+from attacks.metrics.services import ANSWERED, OFFLINE_ADVERSARY_ACCURACY, SERVER_SECONDS
 from attacks.metrics.training import EPSILON_ALL_CUTS, TRAIN_LOSS
 from attacks.normalisation import normalise
 from attacks.observations import AttackError
@@ -23,7 +24,7 @@ from attacks.queries.training import STATIC
 from clients.inference.plan import CutModel, InferencePlan
 from clients.task.batches import chunks
 from clients.task.task import Task
-from clients.training.evaluation import device
+from clients.training.evaluation import CLEAN_ACCURACY, device
 from clients.wire.records import to_record
 from defenses.base import DefenseError
 from defenses.fitting import FitContext
@@ -50,10 +51,8 @@ log = logging.getLogger("flwr")
 
 OFFLINE = "offline-adversary/"
 """Prefix of what a checkpoint keeps of the offline adversaries."""
-AGREEMENT = "agreement"
-"""Share of test images whose answer is the one that the unprotected features get, as clients report it."""
-SHARES = (AGREEMENT, "answers-lost", "answers-gained")
-"""With that, the shares for which the whole model is right and the answer wrong, and the other way round."""
+SHARES = tuple(one.name for one in ANSWERED)
+"""What clients report of the answers besides the model's accuracy."""
 
 
 @dataclass(eq=False)
@@ -96,7 +95,7 @@ class InferenceServer:
         loss, seconds = trained
         row = self.auditor.recorder.row
         row(task, metric=TRAIN_LOSS.name, value=loss, n=len(self.training.examples()))
-        row(task, metric="server-seconds", value=seconds)
+        row(task, metric=SERVER_SECONDS.name, value=seconds)
 
     def evaluate_round(self, server_round: int) -> None:
         """Nothing: clients report the model's accuracy with the answers to their queries."""
@@ -178,7 +177,7 @@ class InferenceServer:
         cut, examples = self.plan.cut_of(task.round), self.training.examples()
         found = self.adversaries.at(cut, self.plan, model, examples, self.training.sensitive())
         self.auditor.recorder.row(
-            task, metric="offline-adversary-accuracy", majority=found.majority, architecture=self.adversaries.architecture,
+            task, metric=OFFLINE_ADVERSARY_ACCURACY.name, majority=found.majority, architecture=self.adversaries.architecture,
             **share_and_interval([1.0] * round(found.accuracy * found.held) + [0.0] * round((1 - found.accuracy) * found.held)),
         )  # fmt: skip
         return found.network.to(device())
@@ -213,7 +212,7 @@ class InferenceServer:
         fault = functools.partial(fault_in_report, shares=SHARES)
         good = exchange.ask(task, "evaluate", contents, fault, at_least=0.0)
         means = record_reports(task, good, exchange.rows, SHARES)
-        self.accuracy = means.get("test-accuracy-original", self.accuracy)
+        self.accuracy = means.get(CLEAN_ACCURACY, self.accuracy)
 
     # What is kept -------------------------------------------------------------------------------------------------------
 

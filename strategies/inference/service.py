@@ -11,6 +11,15 @@ from flwr.app import Message
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
+from attacks.metrics.services import (
+    ANSWER_BYTES,
+    ANSWER_SECONDS,
+    CLIENT_HALF_BYTES,
+    FEATURE_BYTES,
+    QUERIES,
+    QUERY_BYTES,
+    QUERY_SECONDS,
+)
 from attacks.metrics.training import CLIENTS_FAILED
 from attacks.sender import Sender
 from clients.inference.plan import CutModel
@@ -70,7 +79,7 @@ class Service:
                     self.model.server(self.sender.pipeline.decode_features(sent[name].to(device()))).cpu()
                 )
         self.seconds += time.perf_counter() - start
-        mine.seconds += seconds_of(reply, "query-seconds")
+        mine.seconds += seconds_of(reply, QUERY_SECONDS.name)
 
     def answers(self) -> dict[int, Tensor]:
         """Partition -> logits of all its queries; of those that asked all: a part would be scored as if it were the whole."""
@@ -81,21 +90,23 @@ class Service:
         """Rows of counts, seconds, and bytes: of a query, as plain features too, of an answer, and of what a device gets once."""
         plan = self.task.plan
         numbers = {
-            "query-bytes": 4 * self._latent_shape.numel(),
-            "feature-bytes": 4 * self._feature_shape.numel(),
-            "answer-bytes": 4 * plan.data_card().num_classes,
-            "client-half-bytes": sum(
+            QUERY_BYTES: 4 * self._latent_shape.numel(),
+            FEATURE_BYTES: 4 * self._feature_shape.numel(),
+            ANSWER_BYTES: 4 * plan.data_card().num_classes,
+            CLIENT_HALF_BYTES: sum(
                 tensor.nbytes
                 for tensors in (shared_tensors(self.model.client), self.sender.pipeline.state())
                 for tensor in tensors.values()
             ),
-            "answer-seconds": self.seconds,
+            ANSWER_SECONDS: self.seconds,
         }
         failed = self.num_clients - len(self.collection.whole)
         rows.row(self.task, metric=CLIENTS_FAILED.name, value=failed, n=self.num_clients)
         asked = sum(len(latent) for mine in self.served.values() for latent in mine.latents)
-        rows.row(self.task, metric="queries", value=asked, n=len(self.served))
-        rows.row(self.task, metric="query-seconds", **mean_and_interval([one.seconds for one in self.served.values()]))
+        rows.row(self.task, metric=QUERIES.name, value=asked, n=len(self.served))
+        rows.row(
+            self.task, metric=QUERY_SECONDS.name, **mean_and_interval([one.seconds for one in self.served.values()])
+        )
         for metric, value in numbers.items():
-            version = {"version": self.version} if metric == "client-half-bytes" and self.version else {}
-            rows.row(self.task, metric=metric, value=float(value), n=asked, **version)
+            version = {"version": self.version} if metric is CLIENT_HALF_BYTES and self.version else {}
+            rows.row(self.task, metric=metric.name, value=float(value), n=asked, **version)

@@ -11,11 +11,13 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from attacks.base import Attack
+from attacks.metrics.services import SERVER_SECONDS, UPLOAD_BYTES, UPLOAD_SECONDS, UPLOADED_IMAGES
 from attacks.metrics.training import CLIENTS_FAILED, TRAIN_LOSS
 from clients.outsourced.plan import OutsourcedPlan
 from clients.outsourced.uploads import UPLOAD_ROUND
 from clients.task.batches import chunks, join
 from clients.task.task import Task
+from clients.training.evaluation import CLEAN_ACCURACY
 from clients.wire.records import tensors_of, to_record
 from defenses.base import Batch
 from strategies.audit.auditor import Auditor
@@ -104,10 +106,10 @@ class OutsourcedServer:
         row = self.auditor.recorder.row
         sent = [sum(b.images.nbytes + b.targets.nbytes for b in mine) for mine in self.uploads.values()]
         row(task, metric=CLIENTS_FAILED.name, value=len(self.sizes) - len(self.whole), n=len(self.sizes))
-        row(task, metric="upload-bytes", **mean_and_interval([float(size) for size in sent]))
-        row(task, metric="upload-seconds", **mean_and_interval([self._seconds[p] for p in self.uploads]))
+        row(task, metric=UPLOAD_BYTES.name, **mean_and_interval([float(size) for size in sent]))
+        row(task, metric=UPLOAD_SECONDS.name, **mean_and_interval([self._seconds[p] for p in self.uploads]))
         images = sum(len(batch) for mine in self.uploads.values() for batch in mine)
-        row(task, metric="uploaded-images", value=images, n=len(self.uploads))
+        row(task, metric=UPLOADED_IMAGES.name, value=images, n=len(self.uploads))
 
     @property
     def training(self) -> CentralTraining:
@@ -160,7 +162,7 @@ class OutsourcedServer:
         loss, seconds = training.run_round(task)
         row = self.auditor.recorder.row
         row(task, metric=TRAIN_LOSS.name, value=loss, n=len(training.examples))
-        row(task, metric="server-seconds", value=seconds)
+        row(task, metric=SERVER_SECONDS.name, value=seconds)
 
     def evaluate_round(self, server_round: int) -> None:
         """Means over the clients' test examples, and a row for each; a client that cannot evaluate ends nothing."""
@@ -169,7 +171,7 @@ class OutsourcedServer:
         asked = dict.fromkeys(self.sizes, content)
         good = self.exchange.ask(task, "evaluate", asked, fault_in_report, at_least=0.0)
         means = record_reports(task, good, self.auditor.recorder)
-        self.accuracy = means.get("test-accuracy-original", self.accuracy)
+        self.accuracy = means.get(CLEAN_ACCURACY, self.accuracy)
 
     # Attacks ------------------------------------------------------------------------------------------------------------
 

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from flwr.app import Message
 
+from attacks.metrics.names import ScoreName
 from clients.task.task import Task
+from clients.training.evaluation import REPORTED
 from clients.wire.records import values_of
 from clients.wire.texts import shortened
 from strategies.exchange.guard import Rows
-
-REPORTED = tuple(f"test-{what}-{name}" for what in ("accuracy", "loss") for name in ("original", "transformed"))
-"""What ``clients.training.evaluation.evaluate`` gives beside the number of examples."""
 
 
 def fault_in_report(_: int, reply: Message, shares: Sequence[str] = ()) -> str:
@@ -45,6 +44,6 @@ def record_reports(
         if total
     }
     for name in sorted(means):
-        metric, _, reference = name.rpartition("-") if name in REPORTED else (name, "", "")
+        metric, reference = REPORTED.get(name, ScoreName(name))
         rows.row(task, metric=metric, reference=reference, value=means[name], n=total)
     return means

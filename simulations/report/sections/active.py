@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attacks.metrics.costs import MODEL_REFUSED
 from simulations.report.analysis.line import Line
 from simulations.report.page.tables import Cards, cards
 from simulations.report.section import Section
@@ -14,9 +15,6 @@ from simulations.report.studies.score import exact
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
 from strategies.federated.observations import ACTIVE
-
-REFUSED = "model-refused"
-"""Share of the clients that refused an attack's model."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def _of(rows: Sequence[Row], key: tuple[str, str, int], metric: str) -> list[Row
 
 
 def _refused(rows: Sequence[Row], key: tuple[str, str, int]) -> tuple[int, int] | None:
-    found = [row for row in _of(rows, key, REFUSED) if row.value is not None]
+    found = [row for row in _of(rows, key, MODEL_REFUSED.name) if row.value is not None]
     if not found or exact(found) is None:
         return None
     return sum(round((row.value or 0.0) * row.n) for row in found), sum(row.n for row in found)

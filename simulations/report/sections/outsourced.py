@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attacks.metrics.services import UPLOAD_BYTES, UPLOADS
 from simulations.report.analysis.line import Line
 from simulations.report.section import Section
 from simulations.report.studies.cell import Cell
@@ -13,8 +14,6 @@ from simulations.report.studies.study import Study
 OBSERVATION = "uploaded images"
 LOOKING = "AsUploaded()"
 """The attack that takes the images as they came: every other attack on an upload must add to it."""
-METRICS = ("uploaded-images", "upload-bytes", "upload-seconds", "server-seconds")
-"""Images that the server holds, of all clients; a client's bytes and seconds, mean over clients; seconds of training in a round."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Read:
 
 @dataclass(frozen=True)
 class OutsourcedTraining:
-    """The section: for each defence its line and the means of ``METRICS`` over rounds, and each attack on what it uploads."""
+    """The section: for each defence its line and the means of ``UPLOADS`` over rounds, and each attack on what it uploads."""
 
     uploads: tuple[tuple[Line, tuple[float | None, ...]], ...]
     reads: tuple[Read, ...]
@@ -41,12 +40,12 @@ class OutsourcedTraining:
 
 def outsourced_training(study: Study, lines: Sequence[Line]) -> OutsourcedTraining | None:
     """The section, or None for a study in which nothing was uploaded."""
-    if not any(row.metric == "upload-bytes" for row in study.rows):
+    if not any(row.metric == UPLOAD_BYTES.name for row in study.rows):
         return None
     cells = [cell for cell in study.cells if cell.observation == OBSERVATION]
     looking = {(cell.defense, cell.round): cell.mean("psnr", "original") for cell in cells if cell.attack == LOOKING}
     return OutsourcedTraining(
-        tuple((line, tuple(study.over_rounds(line.defense, name) for name in METRICS)) for line in lines),
+        tuple((line, tuple(study.over_rounds(line.defense, metric.name) for metric in UPLOADS)) for line in lines),
         tuple(Read(cell, _gain(cell, looking.get((cell.defense, cell.round)))) for cell in cells),
     )
 
@@ -106,6 +105,5 @@ SECTION = Section(
     about=ABOUT,
     view=outsourced_training,
     template=TEMPLATE,
-    metrics=METRICS,
     pictures_show="the images as they were uploaded",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulations.report.section import Section
-from simulations.report.sections.inference.analysis import MASKS, METRICS, edge_cloud_inference
+from simulations.report.sections.inference.analysis import MASKS, edge_cloud_inference
 from simulations.report.sections.inference.template import INFERENCE
 
 SECTION = Section(
@@ -13,7 +13,6 @@ SECTION = Section(
     "images, and the cloud answers.",
     view=edge_cloud_inference,
     template=INFERENCE,
-    metrics=METRICS,
     deployed_on=" or features",
     pictures_show="what entered the client half; what a defence does to its features does not show in it",
     own_pictures=MASKS,

@@ -8,19 +8,13 @@ from dataclasses import dataclass
 from simulations.report.analysis.line import Line
 from simulations.report.sections.inference.cuts import Cut, read_cut
 from simulations.report.sections.inference.equation import NOT_SATISFIED, SATISFIED
-from simulations.report.sections.inference.fit_curves import MASKED, FitCurve, fit_curves
-from simulations.report.sections.inference.fit_curves import METRICS as PATH_METRICS
+from simulations.report.sections.inference.fit_curves import FitCurve, fit_curves
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.study import Study
 
 OBSERVATION = "queries"
 MASKS = {"delta masks": ("image", "server-cam", "adversary-cam", "mask", "masked")}
 """What the index of pictures calls those of delta masks, and their kinds in the order of their making."""
-SERVED = (
-    *("queries", "query-bytes", "feature-bytes", "answer-bytes", "client-half-bytes"),
-    *("query-seconds", "answer-seconds"),
-)
-METRICS = (*SERVED, "agreement", "answers-lost", "answers-gained", "offline-adversary-accuracy", *PATH_METRICS, *MASKED)
 
 
 @dataclass(frozen=True)
@@ -67,7 +61,7 @@ def edge_cloud_inference(study: Study, _: Sequence[Line]) -> EdgeCloudInference 
     """The section, or None for a study without queries."""
     if not any(row.metric == "query-bytes" for row in study.rows):
         return None
-    cut = read_cut(study, SERVED)
+    cut = read_cut(study)
     cells = (cell for cell in study.cells if cell.observation == OBSERVATION and cell.psnr is not None)
     return EdgeCloudInference(cut, conclusion(cut), tuple(cells), fit_curves(study))
 

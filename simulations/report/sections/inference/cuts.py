@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attacks.metrics.images import MS_SSIM, PSNR
 from attacks.metrics.metric import ATTRIBUTES
+from attacks.metrics.services import (
+    AGREEMENT,
+    ANSWERS_GAINED,
+    ANSWERS_LOST,
+    FEATURE_BYTES,
+    OFFLINE_ADVERSARY_ACCURACY,
+    QUERY_BYTES,
+    SERVED,
+)
 from simulations.report.sections.inference.equation import (
     OPEN,
     Difference,
@@ -98,7 +106,7 @@ class CutLine:
     @property
     def smaller(self) -> float | None:
         """Bytes of plain features over those that travel."""
-        travels, plain = self.numbers.get("query-bytes"), self.numbers.get("feature-bytes")
+        travels, plain = self.numbers.get(QUERY_BYTES.name), self.numbers.get(FEATURE_BYTES.name)
         return plain / travels if plain and travels else None
 
 
@@ -125,34 +133,34 @@ class Cut:
         return any(line.static or line.retrained for line in self.lines)
 
 
-def read_cut(study: Study, metrics: Sequence[str]) -> Cut:
-    """What a study says of its cut; ``metrics`` are the numbers of the service that are shown."""
-    return _Reader(study, metrics).cut()
+def read_cut(study: Study) -> Cut:
+    """What a study says of its cut."""
+    return _Reader(study).cut()
 
 
 class _Reader:
     """Reads the rows and cells of a study."""
 
-    def __init__(self, study: Study, metrics: Sequence[str]) -> None:
-        self.study, self.metrics = study, metrics
+    def __init__(self, study: Study) -> None:
+        self.study = study
         self.scores = {key: merge(rows) for key, rows in study.utility.items()}
         self.cells = [cell for cell in study.cells if not cell.is_upper_bound]
 
     def cut(self) -> Cut:
-        offline = [score for (_, metric, _), score in self.scores.items() if metric == "offline-adversary-accuracy"]
+        offline = [score for (_, metric, _), score in self.scores.items() if metric == OFFLINE_ADVERSARY_ACCURACY.name]
         # One adversary serves all pipelines: its rows under each of them are the same number.
         return Cut(self.study.cut, tuple(map(self._line, self.study.pipelines)), offline[0] if offline else None)
 
     def _line(self, defense: str) -> CutLine:
         before = self.scores.get((defense, "test-accuracy", "original"))
         server = Change(before, self.scores.get((defense, "test-accuracy", "transformed"), before))
-        pairs = (self.scores.get((defense, f"answers-{what}", "")) for what in ("lost", "gained"))
+        pairs = (self.scores.get((defense, metric.name, "")) for metric in (ANSWERS_LOST, ANSWERS_GAINED))
         lost = paired(server.before, server.after, *pairs)
-        found = {name: score.mean for name in self.metrics if (score := self.scores.get((defense, name, "")))}
+        found = {one.name: score.mean for one in SERVED if (score := self.scores.get((defense, one.name, "")))}
         return CutLine(
             defense,
             server,
-            self.scores.get((defense, "agreement", "")),
+            self.scores.get((defense, AGREEMENT.name, "")),
             self._adversary(defense, False, lost),
             self._adversary(defense, True, lost),
             self._reconstruction(""),

@@ -9,6 +9,13 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from attacks.metrics.services import (
+    MASKED_ADVERSARY_ACCURACY,
+    MASKED_SERVER_ACCURACY,
+    MASKED_SHARE,
+    PATH_ADVERSARY_ACCURACY,
+    PATH_SERVER_ACCURACY,
+)
 from simulations.report import text
 from simulations.report.drawing.domains import bounds
 from simulations.report.drawing.figures import Across, Point, curves
@@ -17,11 +24,12 @@ from simulations.report.studies.score import Score, merge
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
 
-SERVER, ADVERSARY = "path-server-accuracy", "path-adversary-accuracy"
-METRICS = (SERVER, ADVERSARY)
-MASKED = ("masked-share", "masked-server-accuracy", "masked-adversary-accuracy")
-"""Of what a delta autoencoder learns to imitate, on the same images."""
-LOOKS = {SERVER: Look("server", "var(--d0)", "circle"), ADVERSARY: Look("adversary", "var(--d1)", "square")}
+LOOKS = {
+    PATH_SERVER_ACCURACY.name: Look("server", "var(--d0)", "circle"),
+    PATH_ADVERSARY_ACCURACY.name: Look("adversary", "var(--d1)", "square"),
+}
+MASKED = {MASKED_SHARE: "share", MASKED_SERVER_ACCURACY: "server", MASKED_ADVERSARY_ACCURACY: "adversary"}
+"""Of what a delta autoencoder learns to imitate, on the same images: metric -> its name in ``FitCurve.masked``."""
 WIDTH = 350.0
 Metrics = dict[str, dict[int | None, Score]]
 """Metric -> position on the axis (None: without protection) -> score."""
@@ -54,7 +62,7 @@ def fit_curves(study: Study) -> tuple[FitCurve, ...]:
     )
     axes: dict[str, str] = {}
     for row in study.rows:
-        if row.metric in METRICS and not row.attack:
+        if row.metric in LOOKS and not row.attack:
             position = row.extra.get("position")
             groups[row.defense][row.metric][position if isinstance(position, int) else None].append(row)
             axes[row.defense] = axes.get(row.defense) or str(row.extra.get("axis") or "")
@@ -72,7 +80,7 @@ def fit_curves(study: Study) -> tuple[FitCurve, ...]:
 def _curve(defense: str, metrics: Metrics, axis: str, domain: tuple[float, float], masked: dict[str, str]) -> FitCurve:
     doubling = axis == DOUBLING
     series: dict[str, Sequence[Point]] = {}
-    for metric in METRICS:
+    for metric in LOOKS:
         points = [
             _point(math.log2(at) if doubling else at, score, f"{LOOKS[metric].name}, {at} {axis}")
             for at, score in sorted((at, score) for at, score in metrics.get(metric, {}).items() if at is not None)
@@ -88,9 +96,9 @@ def _curve(defense: str, metrics: Metrics, axis: str, domain: tuple[float, float
 
 def _masked(study: Study, defense: str) -> dict[str, str]:
     found = {}
-    for metric in MASKED:
-        if rows := [row for row in study.rows if row.metric == metric and row.defense == defense]:
-            found[metric.split("-")[1]] = text.percent(merge(rows).mean)
+    for metric, name in MASKED.items():
+        if rows := [row for row in study.rows if row.metric == metric.name and row.defense == defense]:
+            found[name] = text.percent(merge(rows).mean)
     return found
 
 
