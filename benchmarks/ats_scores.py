@@ -36,12 +36,11 @@ from attacks.observations import ClientUpdate
 from clients.data.datasets import to_float
 from defenses.images.ats import Policy, transform_images
 from defenses.random_draws import generator_for
-from simulations.search.algorithm import sample
 from simulations.search.pictures import score_positions
 from simulations.search.scorer import Scorer, semi_train
 from simulations.search.scores import paper_score, released_score, similarity_curves
 from simulations.search.settings import Search
-from simulations.search.space import text_of
+from simulations.search.space import sample, text_of
 from simulations.search.two_scores import RESAMPLES, rank_correlation
 
 LEARNING_RATE = 0.1

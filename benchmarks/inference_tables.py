@@ -18,12 +18,12 @@ from pathlib import Path
 from audit_tables import table
 from over_seeds import percent, read
 
+from attacks.metrics.services import QUERY_BYTES
 from simulations.report.sections.inference.cuts import Adversary, CutLine, read_cut
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
 
-NUMBERS = ("query-bytes",)
 MEASURE = ("ms-ssim", "original")
 SUCCESS = ("ms-ssim-success", "")
 
@@ -44,7 +44,7 @@ def lines(studies: Sequence[Study]) -> tuple[list[str], list[list[str]]]:
     found = [
         _line(study.cut, line, [_measured(study.cells_of(line.defense), attack) for attack in attacks])
         for study in studies
-        for line in read_cut(study, NUMBERS).lines
+        for line in read_cut(study).lines
     ]
     return [*header, *(f"MS-SSIM, `{attack}`" for attack in attacks)], found
 
@@ -58,7 +58,7 @@ def _line(cut: str, line: CutLine, measured: Sequence[str]) -> list[str]:
         _guessed(line.static),
         _guessed(line.retrained),
         " / ".join(told) or "-",
-        f"{line.numbers['query-bytes']:,.0f}" if NUMBERS[0] in line.numbers else "-",
+        f"{line.numbers[QUERY_BYTES.name]:,.0f}" if QUERY_BYTES.name in line.numbers else "-",
         *measured,
     ]
 

@@ -74,13 +74,15 @@ def rows_of(tree: Path, settings: tuple[str, ...]) -> list[dict[str, Any]]:
         )  # fmt: skip
         lines = Path(folder, "run", "rows.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     # Both as this tree reads them: an entry that says nothing may be left out or written as null.
-    rows = [json.loads(Row.from_json(with_role(json.loads(line))).to_json()) for line in lines]
+    rows = [json.loads(Row.from_json(renamed(json.loads(line))).to_json()) for line in lines]
     rows = [row | ({"worst": None} if row["metric"] in OTHER_WORST else {}) for row in rows]
     return [{**row, "seconds": None} for row in rows if "second" not in row["metric"]]
 
 
-def with_role(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with its role, which older trees wrote before the name of the attack."""
+def renamed(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its role, which older trees wrote before the name of the attack, and its card, which they called the setting."""
+    if "setting" in row:
+        row["card"] = row.pop("setting")
     for prefix, role in ROLES.items():
         if row["attack"].startswith(prefix):
             return {**row, "attack": row["attack"].removeprefix(prefix), "role": role}
@@ -91,7 +93,7 @@ def name_of(row: dict[str, Any]) -> str:
     """What a row is about."""
     parts = (
         row["defense"] or "none", row["role"], row["attack"], f"round {row['round']}", row["metric"], row["reference"],
-        row["setting"].get("observation"), row.get("client"), row.get("message"),
+        row["card"].get("observation"), row.get("client"), row.get("message"),
     )  # fmt: skip
     return " | ".join(str(part) for part in parts if part not in ("", None))
 
@@ -125,8 +127,8 @@ def differences(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tu
                 odd.append(f"{name}: missing")
                 continue
             row = theirs[name][at]
-            new.update(f"{key} on cards" for key in row["setting"].keys() - old["setting"].keys())
-            told = {**row, "setting": {key: value for key, value in row["setting"].items() if key in old["setting"]}}
+            new.update(f"{key} on cards" for key in row["card"].keys() - old["card"].keys())
+            told = {**row, "card": {key: value for key, value in row["card"].items() if key in old["card"]}}
             if keys := [key for key in {*old, *told} if not alike(old.get(key), told.get(key))]:
                 odd.append(f"{name}: " + "; ".join(f"{key} {old.get(key)!r} -> {told.get(key)!r}" for key in keys))
     return odd, +new

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
+from attacks.metrics.images import MAX_PSNR
 from attacks.observations import AttackError
 from attacks.refinement.base import Refinement
 from attacks.uploads.base import AsUploaded, UploadedImages
-from clients.scoring.image_scores import MAX_PSNR
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 

@@ -31,7 +31,7 @@ class Row:
         attack: Attack text, or the name of a null baseline or of a scale, such as "grey"; "" for a number about training.
         role: What the number is for. By default that of training where there is no attack, else that of an attack, or of an upper
             bound where the card names one.
-        card: The threat card; "setting" in files.
+        card: The threat card.
         round: Round that the number belongs to.
         final: Whether it is about the model after the last round, which is only attacked or served; ``round`` is then higher, by
             one, or where the model is served in several phases by the number of the phase.
@@ -110,7 +110,6 @@ class Row:
         """
         if not isinstance(data, Mapping) or not isinstance(data.get("metric"), str):
             raise ValueError("expected an object with a metric")
-        data = {_FIELD.get(key, key): value for key, value in data.items()}
         known: dict[str, Any] = {}
         for spec in fields(cls):
             if spec.name in data and spec.name != "extra":
@@ -128,8 +127,8 @@ class Row:
 
     def to_json(self) -> str:
         """One line of strict JSON in ASCII, without its line feed: NaN becomes null, infinities become text."""
-        data = {_KEY.get(name, name): getattr(self, name) for name in NAMES if name != "extra"}
-        data |= {_KEY["card"]: self.card.to_json(), **self.extra}
+        data = {name: getattr(self, name) for name in NAMES if name != "extra"}
+        data |= {"card": self.card.to_json(), **self.extra}
         return json_line(_strict(data)).removesuffix("\n")
 
 
@@ -188,8 +187,5 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "float | None": number_of,
     "ThreatCard": lambda value: ThreatCard.from_json(value if isinstance(value, Mapping) else {}),
 }
-_KEY = {"card": "setting"}
-"""Field -> its key in files, where it is another one."""
-_FIELD = {key: name for name, key in _KEY.items()}
 NAMES = {spec.name: None for spec in fields(Row)}.keys()
 """Of the fields, in their order."""

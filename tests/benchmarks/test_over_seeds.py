@@ -141,4 +141,4 @@ def test_a_run_at_several_cuts_has_tables_for_each(tmp_path: Path) -> None:
 
 def _deeper(one: dict[str, Any]) -> bool:
     """A score of the inversion at the second cut."""
-    return one["metric"] == "psnr" and one["attack"] == "QueryInversion()" and one["setting"]["cut"] == "conv4"
+    return one["metric"] == "psnr" and one["attack"] == "QueryInversion()" and one["card"]["cut"] == "conv4"

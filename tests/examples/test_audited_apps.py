@@ -29,15 +29,15 @@ def test_the_quickstart_is_audited_in_a_simulation(tmp_path: Path) -> None:
     assert status == "finished:completed", (tmp_path / "log.txt").read_text()[-3000:]
     rows = read_lines(tmp_path / "out" / "rows.jsonl")
     found = next(row for row in rows if row["attack"].startswith("InvertingGradients") and row["metric"] == "psnr")
-    assert (found["n"], found["setting"]["images"]) == (8, 1)
+    assert (found["n"], found["card"]["images"]) == (8, 1)
     labels = next(
         row
         for row in rows
         if row["metric"] == "label-accuracy"
         and row["attack"].startswith("Label")
-        and row["setting"]["observation"] == "training update"
+        and row["card"]["observation"] == "training update"
     )
-    assert (labels["n"], labels["setting"]["images"], labels["setting"]["local_steps"]) == (2, 32, 1)
+    assert (labels["n"], labels["card"]["images"], labels["card"]["local_steps"]) == (2, 32, 1)
     assert (tmp_path / "out" / "report.html").is_file()
 
 
@@ -55,7 +55,7 @@ def test_the_quickstart_is_audited_on_a_superlink_with_two_supernodes(
     rows = read_lines(tmp_path / "out" / "rows.jsonl")
     found = [row for row in rows if row["attack"].startswith("InvertingGradients") and row["metric"] == "psnr"]
     assert [row["n"] for row in found] == [8, 8], done.stdout[-3000:]  # against original and transformed images
-    assert found[0]["setting"]["randomness"].startswith("each node's own secret: which images are probed;")
+    assert found[0]["card"]["randomness"].startswith("each node's own secret: which images are probed;")
     assert {row["client"]: row["value"] < AS_ASSUMED for row in rows if row["metric"] == DIFFERENCE} == {
         0: True,
         1: True,
@@ -91,5 +91,5 @@ def psnr_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
         row
         for row in rows
         if row["attack"].startswith("InvertingGradients")
-        and (row["metric"], row["reference"], row["setting"]["observation"]) == ("psnr", "original", "one-step probe")
+        and (row["metric"], row["reference"], row["card"]["observation"]) == ("psnr", "original", "one-step probe")
     )

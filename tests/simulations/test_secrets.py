@@ -222,7 +222,7 @@ def run(scenario: str, tmp_path: Path, streams: Streams, randomness: str) -> Wir
     rows = read_lines(tmp_path / "run" / "rows.jsonl")
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
     told = {"seed": "follows from the seed (simulation)", "secret": "each node's own secret"}[randomness]
-    assert {row["setting"]["randomness"] for row in rows if row["attack"]} == {told}
+    assert {row["card"]["randomness"] for row in rows if row["attack"]} == {told}
     return grid
 
 
@@ -334,7 +334,7 @@ def test_a_run_goes_on_where_nodes_refuse(
     answered = answers.get("audits", False)
     looks = {"federated": "LabelInference()", "outsourced": "AsUploaded()", "split": "ServerPrediction()"}
     assert scored == ({looks[scenario]} if answered else set())
-    assert {row["setting"]["labels"] for row in rows if row["attack"]} <= {
+    assert {row["card"]["labels"] for row in rows if row["attack"]} <= {
         "unknown",
         "known",
         "uploaded with the images",

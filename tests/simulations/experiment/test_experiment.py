@@ -210,7 +210,7 @@ def test_local_steps_reach_the_clients_and_the_threat_card(tmp_path: Path) -> No
     run_experiment(LocalGrid(2), settings)
     found = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["attack"] == "LabelInference()"]
     assert found
-    assert all((row["setting"]["local_steps"], row["setting"]["images"]) == (1, 8) for row in found)
+    assert all((row["card"]["local_steps"], row["card"]["images"]) == (1, 8) for row in found)
 
 
 def test_a_run_whose_attacks_failed_says_so_in_its_exit_code(

@@ -32,15 +32,15 @@ def run(out: Path, nodes: dict[int, dict[str, Any]] | None = None, **changes: An
 
 def test_a_run_reads_batches_from_answers_to_its_model_and_keeps_them_apart(tmp_path: Path) -> None:
     rows = run(tmp_path / "run", active_attacks="ImprintLayer(bins=96)")
-    active = [row for row in rows if row["setting"].get("server") == "active"]
+    active = [row for row in rows if row["card"].get("server") == "active"]
     scored = {(row["attack"], row["metric"], row["reference"]): row for row in active}
     found = scored["ImprintLayer(bins=96)", "psnr", "original"]
     assert found["n"] == 16
     assert found["value"] > 40
-    assert found["setting"]["threat_class"] == "G"
+    assert found["card"]["threat_class"] == "G"
     assert scored["ImprintLayer(bins=96)", "model-refused", ""]["value"] == 0.0
-    assert {row["setting"]["observation"] for row in active} == {"probe of a manipulated model"}
-    assert not any(row["setting"].get("server") for row in rows if row["attack"].startswith("InvertingGradients"))
+    assert {row["card"]["observation"] for row in active} == {"probe of a manipulated model"}
+    assert not any(row["card"].get("server") for row in rows if row["attack"].startswith("InvertingGradients"))
 
     (study,) = read_run(tmp_path / "run").studies
     (line,) = summarise(study, {})
@@ -74,7 +74,7 @@ def test_a_model_without_the_layer_costs_one_row(tmp_path: Path) -> None:
     (row,) = [row for row in rows if row["attack"] == "ImprintLayer()"]
     assert row["status"] == "failed"
     assert row["message"].startswith("does not apply: no linear layer of the agreed")
-    assert row["setting"]["server"] == "active"
+    assert row["card"]["server"] == "active"
 
 
 def test_who_answers_no_probes_has_not_judged_the_model(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_clients_that_check_refuse_it_in_rows_and_honest_training_goes_on(tmp_pa
         assert len(told) == round(9 * 2 * refused)
         assert all("model-check" in row["message"] and "train.probe" in row["message"] for row in told)
         assert not any(row["metric"] == "clients-failed" and row["value"] for row in rows)
-        read = [row for row in rows if row["metric"] == "psnr" and row["setting"].get("server") == "active"]
+        read = [row for row in rows if row["metric"] == "psnr" and row["card"].get("server") == "active"]
         assert bool([row for row in read if not row["attack"].startswith("baseline")]) == (refused < 1)
         honest = [row for row in rows if row["attack"].startswith("InvertingGradients") and row["metric"] == "psnr"]
         assert {row["n"] for row in honest} == {8}, "no honest probe was refused"

@@ -36,7 +36,7 @@ def test_it_learns_anew_for_each_round_and_defence(tmp_path: Path) -> None:
     assert all(row["status"] == "ok" for row in mine)
     # Another model in each round and under each defence: another network, whose held-out score is another.
     assert len({row["value"] for row in mine}) == len(mine) == 2 * len(defenses)
-    cards = [row["setting"] for row in rows if row["attack"] == LEARNED and row["metric"] == "psnr"]
+    cards = [row["card"] for row in rows if row["attack"] == LEARNED and row["metric"] == "psnr"]
     assert {card["threat_class"] for card in cards} == {"D"}
     assert not any(card.get("attack_failures") for card in cards)
 
@@ -46,7 +46,7 @@ def test_whole_rounds_are_matched_at_a_surrogate(tmp_path: Path) -> None:
     found = {row["metric"]: row for row in rows if row["attack"] == SURROGATE and row["reference"] in ("", "original")}
     assert found["psnr"]["n"] == 2 * 2 * 4  # Two clients, two steps of four images each.
     assert 0 <= found["alpha"]["value"] <= 1
-    card = found["psnr"]["setting"]
+    card = found["psnr"]["card"]
     assert (card["observation"], card["local_steps"], card["threat_class"]) == ("training update", 2, "B")
     assert not card.get("attack_failures")
 
@@ -70,8 +70,8 @@ def test_what_knows_images_is_also_run_on_noise_and_scored_beside(tmp_path: Path
             mine, of_noise = psnr[defense, Role.ATTACK, attack], psnr[defense, Role.NULL_CONTROL, attack]
             assert mine["n"] == of_noise["n"] == 4
             assert mine["value"] != of_noise["value"]
-            assert mine["setting"]["learns_prior"] is of_noise["setting"]["learns_prior"] is True
-        assert "learns_prior" not in psnr[defense, Role.ATTACK, first]["setting"]
+            assert mine["card"]["learns_prior"] is of_noise["card"]["learns_prior"] is True
+        assert "learns_prior" not in psnr[defense, Role.ATTACK, first]["card"]
     # Without a defence the first stage reads the digits a little, and what is made of noise stays below that.
     assert psnr["", Role.ATTACK, chain]["value"] > psnr["", Role.NULL_CONTROL, chain]["value"] + 1
     pictures = read_lines(tmp_path / "run" / "pictures" / "index.jsonl")

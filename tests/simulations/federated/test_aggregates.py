@@ -46,7 +46,7 @@ def settings(out: Path, **changes: Any) -> Experiment:
 def of_sums(rows: Rows, metric: str, attack: str = SPEAR) -> dict[int, dict[str, Any]]:
     """Clients of a sum -> the row of a metric against the original."""
     found = [r for r in rows if r["metric"] == metric and r["attack"] == attack and r["reference"] != "transformed"]
-    return {r["setting"]["clients"]: r for r in found if "clients" in r["setting"]}
+    return {r["card"]["clients"]: r for r in found if "clients" in r["card"]}
 
 
 class Wire:
@@ -95,12 +95,12 @@ def test_an_exact_attack_finds_the_images_of_all_clients(whole: tuple[Path, Wire
     assert all(row["value"] > 60 for row in psnr.values())
     assert all(row["value"] == 1 for row in picked.values())
     # Four guesses may each be the one that is nearest: the chance of a blind guess says so where candidates do not suffice.
-    assert picked[4]["setting"]["chance"] > picked[1]["setting"]["chance"]
-    assert psnr[2]["setting"]["aggregation"].startswith(
+    assert picked[4]["card"]["chance"] > picked[1]["card"]["chance"]
+    assert psnr[2]["card"]["aggregation"].startswith(
         "sum of 2 clients; single updates are hidden by secure aggregation"
     )
-    assert "plain probe" in psnr[1]["setting"]["aggregation"]
-    plain = next(r for r in rows if r["metric"] == "psnr" and r["attack"] == SPEAR and "clients" not in r["setting"])
+    assert "plain probe" in psnr[1]["card"]["aggregation"]
+    plain = next(r for r in rows if r["metric"] == "psnr" and r["attack"] == SPEAR and "clients" not in r["card"])
     assert psnr[1]["value"] == pytest.approx(plain["value"], abs=1.0)
     assert not of_sums(rows, "label-accuracy"), "nobody knows whose a class of a sum is"
     nulls = of_sums(rows, "psnr", "mean")
@@ -131,7 +131,7 @@ def test_fresh_noise_at_the_clients_leaves_nothing_to_find(tmp_path: Path) -> No
     rows = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["defense"]]
     for clients, row in of_sums(rows, "retrieval", attack).items():
         assert row["n"] == 16
-        assert row["ci_low"] <= row["setting"]["chance"], clients
+        assert row["ci_low"] <= row["card"]["chance"], clients
         psnr, null = of_sums(rows, "psnr", attack)[clients], of_sums(rows, "psnr", "mean")[clients]
         assert psnr["value"] < null["value"]
 
@@ -146,7 +146,7 @@ def test_a_dead_client_makes_its_group_smaller_and_the_rows_say_so(tmp_path: Pat
     psnr = of_sums(rows, "psnr")
     # Of 4 clients 3 are left; of the two pairs one is whole, and of the other nothing is revealed.
     assert {clients: row["n"] for clients, row in psnr.items()} == {3: 12, 2: 8}
-    assert psnr[3]["setting"]["clients_missing"] == "1 of 4 did not answer"
+    assert psnr[3]["card"]["clients_missing"] == "1 of 4 did not answer"
     assert psnr[3]["value"] > 60
     (withheld,) = [row for row in rows if row["metric"] == "aggregates-withheld"]
     assert (withheld["value"], withheld["n"], withheld["status"]) == (1, 2, "failed")

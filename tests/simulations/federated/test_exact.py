@@ -25,7 +25,7 @@ def test_a_run_recovers_batches_and_says_where_it_cannot(tmp_path: Path) -> None
     found = {row["metric"]: row for row in plain if row["reference"] == "original"}
     assert found["psnr"]["n"] == 16
     assert found["psnr"]["value"] > 60
-    assert not any(row["setting"].get("attack_failures") for row in plain)
-    reasons = {reason for row in noisy for reason in row["setting"].get("attack_failures", ())}
+    assert not any(row["card"].get("attack_failures") for row in plain)
+    reasons = {reason for row in noisy for reason in row["card"].get("attack_failures", ())}
     assert reasons
     assert all(reason.startswith("does not apply") for reason in reasons)

@@ -61,7 +61,7 @@ def test_chains_membership_and_attacks_over_rounds_run_on_what_the_server_knows(
     ]
     assert {row["attack"] for row in mixed if "Inverting" in row["attack"]} == set(settings.probe_attacks.split("; "))
     recognised = [row for row in rows if row["metric"] == "recognition" and row["attack"] == chain]
-    assert {(row["n"], row["setting"]["auxiliary_data"] != "none") for row in recognised} == {(3, True)}
+    assert {(row["n"], row["card"]["auxiliary_data"] != "none") for row in recognised} == {(3, True)}
     # Counted once, over the 96 images of the three clients; 49 windows of 4 an image, of which the background's hold one value.
     counts = {row["metric"]: row for row in rows if row["metric"].startswith(("windows-of", "counted", "vfe-"))}
     assert {name: (row["n"], row["round"]) for name, row in counts.items()} == {
@@ -82,12 +82,12 @@ def test_chains_membership_and_attacks_over_rounds_run_on_what_the_server_knows(
     }
     one = found["LossThreshold()", 1]
     # 120 examples less a fifth for the server, and 40 test examples.
-    assert (one["setting"]["members"], one["setting"]["others"]) == (96, 40)
+    assert (one["card"]["members"], one["card"]["others"]) == (96, 40)
     assert one["ci_low"] < one["value"] < one["ci_high"]
     assert one["roc"][0] == [0.0, 0.0]
     assert one["roc"][-1] == [1.0, 1.0]
     drawn = [row for row in rows if row["metric"] == "class-mean-psnr" and not row["defense"]]
-    assert [(row["round"], row["setting"]["rounds_observed"]) for row in drawn] == [(2, 2)]
+    assert [(row["round"], row["card"]["rounds_observed"]) for row in drawn] == [(2, 2)]
 
 
 def test_windows_are_told_to_upper_bounds_alone_and_as_they_are(tmp_path: Path) -> None:
@@ -132,15 +132,15 @@ def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -
     assert not [row for row in rows if row["status"] == "failed"]
     accuracy = {r["round"]: r["value"] for r in rows if r["metric"] == "test-accuracy" and r["reference"] == "original"}
     assert set(accuracy) == {0, 1, 2, 3}
-    attacked = [row for row in rows if row["setting"].get("observation") == "one-step probe"]
-    assert {(row["round"], row["final"], row["setting"]["model_accuracy"]) for row in attacked} == {
+    attacked = [row for row in rows if row["card"].get("observation") == "one-step probe"]
+    assert {(row["round"], row["final"], row["card"]["model_accuracy"]) for row in attacked} == {
         (1, False, round(accuracy[0], 4)), (4, True, round(accuracy[3], 4))
     }  # fmt: skip
     # No update follows the final model: those that led to it are attacked, and the history ends with them.
-    followed = [row for row in rows if row["setting"].get("observation") == "training update"]
+    followed = [row for row in rows if row["card"].get("observation") == "training update"]
     assert {(row["round"], row["final"]) for row in followed} == {(1, False), (3, False)}
     drawn = [row for row in rows if row["metric"] == "class-mean-psnr"]
-    assert [(row["round"], row["setting"]["rounds_observed"]) for row in drawn] == [(3, 2)]
+    assert [(row["round"], row["card"]["rounds_observed"]) for row in drawn] == [(3, 2)]
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "rounds\n  0 to 3 and the final model" in page
     assert ">final</text>" in page
@@ -181,7 +181,7 @@ def test_run_leaves_a_report_and_rows_of_every_kind(tmp_path: Path) -> None:
         if r["metric"] == "psnr" and r["attack"].startswith("Inverting") and r["reference"] == "original"
     ]
     assert [row["n"] for row in psnr] == [3, 3]
-    needed = {"experiment", "scenario", "dataset", "model", "seed", "defense", "attack", "setting", "round", "metric"}
+    needed = {"experiment", "scenario", "dataset", "model", "seed", "defense", "attack", "card", "round", "metric"}
     assert all(needed | {"reference", "value", "n", "status", "seconds"} <= set(row) for row in rows)
 
 
@@ -222,7 +222,7 @@ def test_two_images_give_scores_and_no_verdict(tmp_path: Path) -> None:
     assert {row["n"] for row in scored} == {2}
     found = [row for row in rows if row["metric"] == "retrieval" and row["attack"].startswith("DLG")]
     # Each of two clients has 48 training and 20 test examples: 68 candidates.
-    assert [row["setting"]["chance"] for row in found] == pytest.approx([1 / 68] * 2)
+    assert [row["card"]["chance"] for row in found] == pytest.approx([1 / 68] * 2)
 
 
 def test_without_enough_images_for_an_oracle_only_its_column_is_missing(tmp_path: Path) -> None:
@@ -293,9 +293,9 @@ def test_a_failed_test_of_membership_is_no_privacy(
     assert told == []
     area = next(row for row in rows if row["metric"] == "membership-auc")
     # Two of three clients, of 32 members each; a third of the 40 test examples is the failed client's.
-    assert area["setting"]["members"] == 2 * 96 // 3
-    assert 26 <= area["setting"]["others"] <= 27
-    assert (area["failures"], area["n"]) == (1, area["setting"]["others"] + 64)
+    assert area["card"]["members"] == 2 * 96 // 3
+    assert 26 <= area["card"]["others"] <= 27
+    assert (area["failures"], area["n"]) == (1, area["card"]["others"] + 64)
 
 
 def test_pictures_say_what_they_were_made_from(tmp_path: Path) -> None:

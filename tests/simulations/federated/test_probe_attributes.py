@@ -78,7 +78,7 @@ def test_guesses_are_scored_by_the_owners_of_the_probed_images(run: Run) -> None
         exact = binomtest(hits, 48).proportion_ci(0.95, "exact")
         assert (row["value"], row["n"]) == (pytest.approx(hits / 48), 48)
         assert (row["ci_low"], row["ci_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
-        assert row["setting"]["observation"] == "attributes of one-step probes"
+        assert row["card"]["observation"] == "attributes of one-step probes"
 
 
 def test_without_a_defence_the_attribute_is_read_and_heavy_noise_hides_it(run: Run) -> None:

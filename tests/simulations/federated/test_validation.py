@@ -45,7 +45,7 @@ def rows_of(guess: GuessName, scores: Scores) -> list[Row]:
     """As the server writes them."""
     columns = score_rows(scores, CARD)
     return [
-        Row.from_json({"attack": guess.name, "role": guess.role, **one, "setting": one["card"].to_json()})
+        Row.from_json({"attack": guess.name, "role": guess.role, **one, "card": one["card"].to_json()})
         for one in columns
     ]
 

@@ -151,7 +151,7 @@ def test_guessed_attributes_are_scored_by_their_owners(run: Run) -> None:
         exact = binomtest(hits, 40).proportion_ci(0.95, "exact")
         assert (row["value"], row["n"]) == (pytest.approx(hits / 40), 40)
         assert (row["ci_low"], row["ci_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
-        assert row["setting"]["observation"] == "attributes of queries"
+        assert row["card"]["observation"] == "attributes of queries"
         assert row["cut"] == CUTS[row["round"] - 2]
     # Balanced data: either value is right half of the time, whoever is asked.
     assert {row["value"] for row in audited if row["attack"] == "majority"} == {0.5}
@@ -170,7 +170,7 @@ def test_the_static_adversary_is_one_for_all_pipelines_and_the_retrained_one_is_
         assert [len(values) for values in held.values()] == [3, 3]
         assert len(set(held[STATIC])) == 1
     # Its card says that it is no evidence of what an adaptive attacker finds.
-    blind = [row for row in rows if row["setting"].get("knows_defenses") is False]
+    blind = [row for row in rows if row["card"].get("knows_defenses") is False]
     assert {row["attack"] for row in blind} == {STATIC}
     assert len(blind) == sum(row["attack"] == STATIC for row in rows)
 

@@ -194,7 +194,7 @@ def test_without_a_defence_the_images_come_back_and_noise_makes_them_worse(audit
     assert found[""]["value"] > found[NOISE]["value"] > number(rows, "psnr", "", "original", "mean")["value"]
     picked = number(rows, "retrieval", "", "original", INVERSION)
     assert (picked["value"], picked["status"]) == (1.0, "ok")
-    card = picked["setting"]
+    card = picked["card"]
     assert (card["observation"], card["transmissions"], picked["cut"]) == ("queries", 1, "conv2")
     assert number(rows, "psnr", "", "transformed", INVERSION)["value"] == found[""]["value"]
 

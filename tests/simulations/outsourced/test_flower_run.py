@@ -40,7 +40,7 @@ def test_uploads_and_their_audit_work_on_a_superlink_with_two_supernodes(
     assert progress.get("finished"), progress
     rows = read_lines(folder / "rows.jsonl")
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
-    assert {row["setting"]["randomness"] for row in rows if row["attack"]} == {"each node's own secret"}
+    assert {row["card"]["randomness"] for row in rows if row["attack"]} == {"each node's own secret"}
     seen = [row for row in rows if (row["attack"], row["metric"]) == ("AsUploaded()", "psnr")]
     found = {(row["defense"], row["reference"]): row["value"] for row in seen}
     assert {row["n"] for row in seen} == {4}

@@ -97,13 +97,13 @@ def test_every_pipeline_has_rows_of_every_kind(audited: Audited) -> None:
         assert {row["value"] for row in mine if row["metric"] == "uploaded-images"} == {320}
         assert {row["n"] for row in mine if row["metric"] == "train-loss"} == {320}
         # Uploads never change: they are attacked once, and the model behind the last round.
-        seen = {(row["setting"]["observation"], row["round"]) for row in mine if row["attack"]}
+        seen = {(row["card"]["observation"], row["round"]) for row in mine if row["attack"]}
         assert seen == {("uploaded images", 1), ("trained model", 3)}
         final = [row for row in mine if row["final"]]
-        assert {row["setting"]["observation"] for row in final if row["attack"]} == {"trained model"}
+        assert {row["card"]["observation"] for row in final if row["attack"]} == {"trained model"}
     members = [row for row in rows if row["metric"] == "membership-auc"]
     assert len(members) == 4
-    assert {(row["setting"]["members"], row["setting"]["others"]) for row in members} == {(320, 30)}
+    assert {(row["card"]["members"], row["card"]["others"]) for row in members} == {(320, 30)}
 
 
 def scored(rows: list[dict[str, Any]], attack: str, metric: str, defense: str, reference: str = "original") -> Any:
@@ -120,8 +120,8 @@ def test_without_a_defence_whoever_looks_sees_the_images_themselves(audited: Aud
         assert (row["value"], row["n"], row["status"]) == (100.0, 18, "ok")
     picked = scored(rows, "AsUploaded()", "retrieval", "")
     assert (picked["value"], picked["status"]) == (1.0, "ok")
-    assert {row["setting"]["labels"] for row in rows if row["attack"]} == {"uploaded with the images"}
-    assert {row["setting"]["uploads_of_an_image"] for row in rows if row["attack"]} == {1}
+    assert {row["card"]["labels"] for row in rows if row["attack"]} == {"uploaded with the images"}
+    assert {row["card"]["uploads_of_an_image"] for row in rows if row["attack"]} == {1}
 
 
 def test_a_defence_hides_from_who_looks_what_it_does_to_the_images(audited: Audited) -> None:
@@ -154,8 +154,8 @@ def test_refinements_that_know_a_defence_go_on_from_the_uploads_without_an_inver
     assert mixed == chains | alone
     for chain in chains:
         row = scored(rows, chain, "psnr", MIXER)
-        assert (row["n"], row["status"], row["setting"]["observation"]) == (18, "ok", "uploaded images")
-        assert row["setting"]["auxiliary_data"] == "disjoint from all clients"
+        assert (row["n"], row["status"], row["card"]["observation"]) == (18, "ok", "uploaded images")
+        assert row["card"]["auxiliary_data"] == "disjoint from all clients"
     plain = {row["attack"] for row in rows if (row["defense"], row["metric"]) == ("", "attack-seconds")}
     assert plain == alone, "with the positive control of what stands alone"
     # Window means are those of the original: by hand, from what a plain upload has sent.
@@ -367,7 +367,7 @@ def test_a_client_that_breaks_off_leaves_the_run_and_its_report_whole(tmp_path: 
     assert (failed["client"], failed["metric"]) == (1, "client")
     assert scored(rows, "AsUploaded()", "psnr", "")["n"] == 4
     (members,) = [row for row in rows if row["metric"] == "membership-auc"]
-    assert members["setting"]["members"] == 48
+    assert members["card"]["members"] == 48
     assert {row["n"] for row in rows if row["metric"] == "train-loss"} == {64}
     assert "disk full" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
@@ -400,5 +400,5 @@ def test_uploads_of_several_passes_are_attacked_together(tmp_path: Path) -> None
     assert scored(rows, attack, "equations", mixes, "")["value"] == 3
     # Without the defence it takes what came: the positive control.
     assert scored(rows, attack, "psnr", "")["value"] == 100
-    passes = {row["setting"]["uploads_of_an_image"] for row in rows if row["attack"]}
+    passes = {row["card"]["uploads_of_an_image"] for row in rows if row["attack"]}
     assert passes == {3, "several mixtures in each of 3 passes"}

@@ -39,7 +39,7 @@ def row(**given: Any) -> dict[str, Any]:
         "seed": 0,
         "defense": "",
         "attack": "",
-        "setting": {},
+        "card": {},
         "round": 1,
         "metric": "psnr",
         "reference": "",
@@ -89,21 +89,21 @@ def attack_rows(defense: str, seed: int = 0) -> list[dict[str, Any]]:
             ("psnr", "transformed", mean + 3, {}),
             ("ssim", "original", mean / 50, {}),
             ("mse", "original", 10 ** (-mean / 10), {}),
-            ("retrieval", "original", float(mean > 12.25), {"setting": card | {"iterations": 600, "chance": 0.01}}),
+            ("retrieval", "original", float(mean > 12.25), {"card": card | {"iterations": 600, "chance": 0.01}}),
             ("objective", "", 0.01, {}),
             ("attack-seconds", "", 12.0, {}),
         ):
-            given = {"metric": metric, "reference": reference, "value": value, "setting": card | {"iterations": 600}}
+            given = {"metric": metric, "reference": reference, "value": value, "card": card | {"iterations": 600}}
             rows.append(row(**{"attack": INVERSION} | given | extra | known))
         beside = ((Role.NULL_BASELINE, NULLS), (Role.SCALE, SCALES))
         for role, name, value in ((role, *one) for role, values in beside for one in values.items()):
             known_role = known | {"role": role}
-            rows.append(row(attack=name, setting=card, metric="psnr", reference="original", value=value, **known_role))
+            rows.append(row(attack=name, card=card, metric="psnr", reference="original", value=value, **known_role))
         share = 0.9 if "DPSGD" not in defense else 0.25
         ends = {"ci_low": share - 0.05, "ci_high": share + 0.05}
-        rows.append(row(attack=LABELS, setting=card, metric="label-accuracy", value=share, **ends, **known))
+        rows.append(row(attack=LABELS, card=card, metric="label-accuracy", value=share, **ends, **known))
         rows.append(
-            row(attack="uniform", role=Role.NULL_BASELINE, setting=card, metric="label-accuracy", value=0.1, **known)
+            row(attack="uniform", role=Role.NULL_BASELINE, card=card, metric="label-accuracy", value=0.1, **known)
         )
     return rows
 
@@ -119,7 +119,7 @@ def member_rows(
     """What one test of membership writes: the AUC with its curve, the rate at 1 % false positives, and its time."""
     known = {"defense": defense, "seed": seed, "attack": MEMBERS, "n": 600 + others, "failures": 0} | given
     card = setting(known.get("round", 1), observation="training update")
-    counted = known | {"setting": card | {"members": 600, "others": others}}
+    counted = known | {"card": card | {"members": 600, "others": others}}
     curve = [[0.0, 0.0], [0.0, 0.05], [0.25, mean], [1.0, 1.0]]
     return [
         row(
@@ -127,14 +127,14 @@ def member_rows(
         ),
         row(**{"metric": "membership-tpr", "value": 0.125, "ci_low": 0.1, "ci_high": 0.15} | counted),
         # Its time is no score: it comes without the counts of records.
-        row(**{"metric": "attack-seconds", "value": 7.0} | known | {"setting": card}),
+        row(**{"metric": "attack-seconds", "value": 7.0} | known | {"card": card}),
     ]
 
 
 def drawing_rows(defense: str, share: float, half: float = 0.05) -> list[dict[str, Any]]:
     """What one GAN attack writes about class representatives."""
     card = setting(1, observation="training update", num_classes=10)
-    known = {"defense": defense, "attack": DRAWING, "setting": card, "n": 80, "failures": 3}
+    known = {"defense": defense, "attack": DRAWING, "card": card, "n": 80, "failures": 3}
     ends = {"ci_low": share - half, "ci_high": share + half}
     scores = {"recognition": (share, ends), "class-mean-psnr": (12.3, {}), "class-mean-ssim": (0.34, {})}
     scores |= {"oracle-accuracy": (0.97, {"n": 1}), "attack-seconds": (20.0, {"n": 4})}
@@ -143,14 +143,14 @@ def drawing_rows(defense: str, share: float, half: float = 0.05) -> list[dict[st
 
 def chain_rows(defense: str, mean: float, half: float = 0.5, at: int = 1) -> list[dict[str, Any]]:
     """The PSNR and the time of an inversion and the restorer that refines its guess."""
-    known = {"defense": defense, "attack": CHAINED, "setting": setting(at), "round": at}
+    known = {"defense": defense, "attack": CHAINED, "card": setting(at), "round": at}
     ends = {"ci_low": mean - half, "ci_high": mean + half, "worst": mean + 2}
     return [
         row(metric="psnr", reference="original", value=mean, **ends, **known),
         row(
             **{"metric": "retrieval", "reference": "original", "value": 1.0}
             | known
-            | {"setting": setting(at, chance=0.01)}
+            | {"card": setting(at, chance=0.01)}
         ),
         row(metric="attack-seconds", value=3.0, **known),
     ]

@@ -45,14 +45,14 @@ def attack(defense: str, name: str, psnr: float, **given: Any) -> list[dict[str,
         "defense": defense,
         "attack": name,
         "round": 2,
-        "setting": card(name),
+        "card": card(name),
         "n": 32,
         "scenario": "split",
     } | given
     ends = {"ci_low": psnr - 1, "ci_high": psnr + 1, "worst": psnr + 5}
     found = [row(**{"metric": "psnr", "reference": "original", "value": psnr} | ends | known)]
     hits = {"metric": "retrieval", "reference": "original", "value": float(psnr > 12.25)}
-    found.append(row(**known | hits | {"setting": card(name) | {"chance": 0.01}}))
+    found.append(row(**known | hits | {"card": card(name) | {"chance": 0.01}}))
     found.append(row(**{"metric": "ssim", "reference": "original", "value": 0.5} | known))
     scores = {"psnr-paper": psnr - 6, "ssim-paper": 0.4, "mse-paper": 0.02, "feature-similarity": 0.8}
     scores |= {"identification": 1.0, "recognition": 0.5, "holdout_psnr": 29.0, "relative_loss": 0.125}
@@ -70,7 +70,7 @@ def split_rows(seeds: tuple[int, ...] = (0,)) -> list[dict[str, Any]]:
             found += attack(defense, name, psnr, seed=seed)
         # The jigsaw alone on the undefended run, so that it is validated.
         found += attack("", JIGSAW, 29.0, seed=seed)
-        known = {"setting": card(""), "round": 2, "metric": "psnr", "reference": "original", "scenario": "split"}
+        known = {"card": card(""), "round": 2, "metric": "psnr", "reference": "original", "scenario": "split"}
         found += [
             row(attack=name, role="null baseline", value=value, seed=seed, **known) for name, value in NULLS.items()
         ]

@@ -50,7 +50,7 @@ FIELDS = [
         "seed",
         "defense",
         "attack",
-        "setting",
+        "card",
         "round",
         "final",
         "metric",
@@ -96,9 +96,9 @@ def rows() -> list[dict[str, Any]]:
 
 def line(of: Mapping[str, Any], field: str, text: str) -> str:
     """A row as JSON with another text in place of a field's value."""
-    changed = {**of, "setting": dict(of["setting"])}
+    changed = {**of, "card": dict(of["card"])}
     inner, _, name = field.rpartition(".")
-    (changed["setting"] if inner else changed)[name] = "@hostile@"
+    (changed["card"] if inner else changed)[name] = "@hostile@"
     return json.dumps(changed).replace('"@hostile@"', text)
 
 
@@ -222,7 +222,7 @@ FORMULAS = ["=1+1", "+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "=cmd|' /C calc'!A
 @pytest.mark.parametrize("text", FORMULAS)
 def test_no_text_is_a_formula_for_a_spreadsheet(text: str) -> None:
     one = Row.from_json(
-        {"metric": text, "message": text, "value": -0.5, "ci_low": -1e-7, "setting": {text: text}, text: text}
+        {"metric": text, "message": text, "value": -0.5, "ci_low": -1e-7, "card": {text: text}, text: text}
     )
     header, cells = csv.reader(io.StringIO(to_csv([one]), newline=""))
     for cell in (*header, *cells):
@@ -233,7 +233,7 @@ def test_no_text_is_a_formula_for_a_spreadsheet(text: str) -> None:
 
 
 def test_lists_and_objects_in_cells_are_texts_too() -> None:
-    one = Row.from_json({"metric": "m", "setting": {"odd": ["=1"]}, "more": {"=1": 1}})
+    one = Row.from_json({"metric": "m", "card": {"odd": ["=1"]}, "more": {"=1": 1}})
     header, cells = csv.reader(io.StringIO(to_csv([one]), newline=""))
     assert cells[header.index("setting.odd")] == "['=1']"
     assert cells[header.index("more")] == "{'=1': 1}"

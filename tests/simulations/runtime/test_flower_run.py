@@ -60,7 +60,7 @@ def test_plain_flwr_run_completes_with_the_audit(folder: Path, tmp_path: Path) -
     rows = read_lines(folder / "rows.jsonl")
     assert [row["n"] for row in rows if row["metric"] == "psnr" and row["attack"].startswith("Inv")] == [2] * 4
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
-    assert {row["setting"]["randomness"] for row in rows if row["attack"]} == {"follows from the seed (simulation)"}
+    assert {row["card"]["randomness"] for row in rows if row["attack"]} == {"follows from the seed (simulation)"}
     assert (folder / "report.html").stat().st_size > 10_000
 
 
@@ -111,7 +111,7 @@ def test_edge_cloud_inference_runs_on_a_superlink_with_two_supernodes(
     first = [row for row in rows if row["round"] == 2]
     assert [row["value"] for row in first if row["metric"] == "queries"] == [40]
     assert [row["n"] for row in first if (row["metric"], row["attack"]) == ("ssim", settings["query-attacks"])]
-    assert {row["setting"]["randomness"] for row in first if row["attack"]} == {"each node's own secret"}
+    assert {row["card"]["randomness"] for row in first if row["attack"]} == {"each node's own secret"}
     # Four attacked images are too few for a verdict; all else was answered.
     assert {row["status"] for row in first} == {"ok", "under-powered"}
     refused = [row for row in rows if row["round"] == 3 and row["status"] == "refused"]

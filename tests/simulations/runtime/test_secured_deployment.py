@@ -172,7 +172,7 @@ def audit_completes(command: Sequence[str], env: Mapping[str, str], out: Path) -
     assert [(row["reference"], row["n"]) for row in audited] == [("original", 2), ("transformed", 2)]
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
     # Nothing but the workers of a simulation draws from the seed.
-    assert {row["setting"]["randomness"] for row in rows if row["attack"]} == {"each node's own secret"}
+    assert {row["card"]["randomness"] for row in rows if row["attack"]} == {"each node's own secret"}
     assert not read_lines(out / "pictures" / "index.jsonl"), "pictures left clients that do not share them"
 
 

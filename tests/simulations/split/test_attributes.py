@@ -78,8 +78,8 @@ def test_guesses_of_what_the_evaluation_sent_are_scored_by_their_owners(run: Run
         exact = binomtest(hits, 96).proportion_ci(0.95, "exact")
         assert (row["value"], row["n"], row["round"]) == (pytest.approx(hits / 96), 96, 1)
         assert (row["ci_low"], row["ci_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
-        assert row["setting"]["observation"] == "attributes of smashed data"
-        assert (row["setting"]["attacked"], row["setting"]["transmissions"]) == ("test images", 1)
+        assert row["card"]["observation"] == "attributes of smashed data"
+        assert (row["card"]["attacked"], row["card"]["transmissions"]) == ("test images", 1)
 
 
 def test_without_a_defence_the_attribute_is_read_and_heavy_noise_hides_it(run: Run) -> None:

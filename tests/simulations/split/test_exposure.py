@@ -33,7 +33,7 @@ def task_of(settings: Experiment, **changes: Any) -> Task:
 def cards(rows: list[dict[str, Any]], attack: str) -> dict[int, dict[str, Any]]:
     """Round -> threat card of an attack on the undefended run."""
     return {
-        r["round"]: r["setting"]
+        r["round"]: r["card"]
         for r in rows
         if (r["attack"], r["metric"], r["reference"]) == (attack, "psnr", "original")
     }

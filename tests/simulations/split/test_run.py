@@ -148,7 +148,7 @@ def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -
     assert {row["round"] for row in final} == {3}
     assert any(row["attack"] == "ServerPrediction()" for row in final)
     accuracy = {row["round"]: row["value"] for row in runs[1] if row["metric"] == "test-accuracy"}
-    assert {row["setting"]["model_accuracy"] for row in final} == {round(accuracy[2], 4)}
+    assert {row["card"]["model_accuracy"] for row in final} == {round(accuracy[2], 4)}
 
 
 def test_utility_counts_every_example_once(shuffled: list[dict[str, Any]]) -> None:
@@ -340,7 +340,7 @@ def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, told_order:
     assert not [row for row in rows if row["status"] == "failed"]
     holding = {kind for _, kind, _, reply in wire.messages if "orders" in reply.content}
     assert holding == {"train.smash"}
-    settings_of = {row["attack"]: row["setting"] for row in rows if row["metric"] == "label-accuracy"}
+    settings_of = {row["attack"]: row["card"] for row in rows if row["metric"] == "label-accuracy"}
     assert settings_of[told_order]["upper_bound"] == "told the order"
     roles = {(row["attack"], row["role"]) for row in rows if row["attack"] in settings_of}
     assert {role for attack, role in roles if attack == told_order} == {"upper bound"}
@@ -399,7 +399,7 @@ def test_where_the_servers_examples_come_from(tmp_path: Path, auxiliary: str, at
     own = set(Auxiliary(plan).indices(plan.load_data().train.labels.numpy()).tolist()) & set(clients.tolist())
     # Indices of another data set are no examples of this one.
     assert (auxiliary == "photos") or len(own) == {"held-out": 0, "private": 120}[auxiliary]
-    cards = [row["setting"] for row in rows if row["attack"] == DECODER and row["metric"] == "psnr"]
+    cards = [row["card"] for row in rows if row["attack"] == DECODER and row["metric"] == "psnr"]
     said = {
         "held-out": ("training images", "known", "disjoint from all clients"),
         "private": ("test images", "unknown", "the clients' training images (worst case); attacked are test images"),

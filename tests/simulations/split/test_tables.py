@@ -68,7 +68,7 @@ def test_attacks_are_scored_by_cells_with_a_null_baseline(run: tuple[Path, list[
         assert (read["n"], read["status"]) == (16, "ok")
         assert read["value"] > 0.95
         # A frozen half sends a row once a round; behind a shuffle the attack may match what came.
-        assert read["setting"]["transmissions_used"] == 3
+        assert read["card"]["transmissions_used"] == 3
         assert 0 <= read["ci_low"] <= read["value"] <= read["ci_high"] <= 1
         assert read["ci_high"] - read["ci_low"] > 0
         null = one(rows, defense=defense, attack="frequent", metric="cells-right")

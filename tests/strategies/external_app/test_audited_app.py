@@ -55,8 +55,8 @@ def test_probes_of_a_relu_network_are_solved_and_scored_by_the_client(tmp_path: 
     assert found["n"] == 8
     assert found["value"] > 60
     labels = value(rows, "LabelInference", "label-accuracy", "")
-    assert labels["setting"]["observation"] == "training update"
-    assert (labels["setting"]["local_steps"], labels["setting"]["images"], labels["n"]) == (12, 24, 2)
+    assert labels["card"]["observation"] == "training update"
+    assert (labels["card"]["local_steps"], labels["card"]["images"], labels["n"]) == (12, 24, 2)
     page = " ".join((tmp_path / "out" / "report.html").read_text().split())
     # A count stands beside no sentence that denies it: eight images are recovered, and too few for a verdict.
     assert "where no mod is known 8 of 8 images were recovered; too few images were attacked for a verdict" in page
@@ -93,7 +93,7 @@ def test_probes_pass_through_the_mods_of_training(tmp_path: Path, mod: Any, name
     found = value(rows, EXACT, "psnr")
     assert found["value"] < 30
     assert {row["defense"] for row in rows} == {name}
-    assert found["setting"]["mods"] == name
+    assert found["card"]["mods"] == name
 
 
 class Noisy:

@@ -41,7 +41,7 @@ def run(out: Path, grid: AppGrid, **told: Any) -> list[dict[str, Any]]:
 def inferred(rows: list[dict[str, Any]], observation: str) -> set[int]:
     """Of how many images the classes were inferred, from what was observed."""
     accuracies = [row for row in rows if row["metric"] == "label-accuracy"]
-    return {row["n"] for row in accuracies if row["setting"]["observation"].endswith(observation)}
+    return {row["n"] for row in accuracies if row["card"]["observation"].endswith(observation)}
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -91,9 +91,9 @@ def test_a_loss_that_attacks_do_not_know_is_on_the_card(tmp_path: Path) -> None:
         return -((1 - chosen.exp()) ** 2 * chosen).mean()
 
     rows = run(tmp_path / "out", AppGrid(an_app(loss=focal)))
-    assert {row["setting"]["loss"] for row in rows if row["attack"]} == {"focal; attacks assume cross entropy"}
+    assert {row["card"]["loss"] for row in rows if row["attack"]} == {"focal; attacks assume cross entropy"}
     rows = run(tmp_path / "plain", AppGrid(an_app(loss=nn.CrossEntropyLoss())))
-    assert {row["setting"]["loss"] for row in rows if row["attack"]} == {"cross entropy"}
+    assert {row["card"]["loss"] for row in rows if row["attack"]} == {"cross entropy"}
 
 
 def test_a_node_with_other_images_is_left_out_and_named(tmp_path: Path) -> None:

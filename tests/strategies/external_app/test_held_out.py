@@ -74,7 +74,7 @@ def test_held_out_images_make_the_line_up_of_a_whole_round(tmp_path: Path) -> No
     rows, _ = attacked(tmp_path / "out", 99)
     (found,) = [row for row in rows if row["metric"] == "retrieval"]
     assert (found["value"], found["n"], found["status"]) == (1.0, EACH * NODES, "ok")
-    assert found["setting"]["chance"] < 0.05
+    assert found["card"]["chance"] < 0.05
     run = read_run(tmp_path / "out")
     ((_, verdict),) = verdicts(run.lines(run.studies[0])[0])
     assert verdict is Readability.READABLE

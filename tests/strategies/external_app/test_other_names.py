@@ -75,7 +75,7 @@ def test_lists_of_arrays_are_taken_in_the_order_of_the_model(tmp_path: Path) -> 
     ]
     assert (psnr["n"], psnr["value"] > 60) == (8, True)
     (labels,) = [row for row in rows if row["metric"] == "label-accuracy" and row["attack"].startswith("LabelInf")]
-    assert labels["setting"]["observation"] == "training update"
+    assert labels["card"]["observation"] == "training update"
 
 
 @pytest.mark.parametrize(

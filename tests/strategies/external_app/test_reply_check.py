@@ -121,7 +121,7 @@ def test_each_client_tells_how_far_its_reply_is_from_the_step(tmp_path: Path, ca
     found = differences(rows)
     assert set(found) == {0, 1}
     page = " ".join((tmp_path / "out" / "report.html").read_text(encoding="utf-8").split())
-    caveats = next(row["setting"]["caveats"] for row in rows if row["attack"] == "LabelInference()")
+    caveats = next(row["card"]["caveats"] for row in rows if row["attack"] == "LabelInference()")
     for partition, value in found.items():
         did = {"optimizer": sgd, "view": as_they_are, "clip": 0.0} | {k: v for k, v in told.items() if k != "data"}
         real = stepped(sent, _node(partition), **did)

@@ -59,7 +59,7 @@ def run(out: Path, app: Any, strategy: FedAvg | None = None, rounds: int = 1, **
 
 
 def attacked(rows: list[dict[str, Any]], observation: str) -> list[dict[str, Any]]:
-    return [row for row in rows if row["attack"] and row["setting"].get("observation") == observation]
+    return [row for row in rows if row["attack"] and row["card"].get("observation") == observation]
 
 
 def page_of(out: Path) -> str:
@@ -87,7 +87,7 @@ def test_a_learning_rate_that_falls_is_told_as_it_falls(tmp_path: Path, monkeypa
     monkeypatch.setattr(TrainingUpdates, "observations", spied)
     rows = run(tmp_path / "out", an_app(), Falling(fraction_evaluate=0.0), rounds=2, probe_attacks="")
     assert seen == [(1, 0.1), (2, 0.001)]
-    assert {row["setting"]["learning_rate"] for row in attacked(rows, "training update")} == {OF_ROUND}
+    assert {row["card"]["learning_rate"] for row in attacked(rows, "training update")} == {OF_ROUND}
 
 
 def test_a_rate_that_no_message_tells_is_said_to_be_the_settings(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_rate_that_no_message_tells_is_said_to_be_the_settings(tmp_path: Path)
     app = an_app()
     settings = {"batch-size": 2, "local-epochs": 1, "lr": 0.1}
     rows = run(tmp_path / "out", own_rate, settings=settings, train_config={})
-    assert {row["setting"]["learning_rate"] for row in attacked(rows, "training update")} == {OF_SETTINGS}
+    assert {row["card"]["learning_rate"] for row in attacked(rows, "training update")} == {OF_SETTINGS}
 
 
 class Uneven(FedAvg):
@@ -184,7 +184,7 @@ def test_an_app_that_defends_itself_is_not_called_undefended(tmp_path: Path) -> 
     out = tmp_path / "out"
     told = {"probe_attacks": EXACT, "probe_targets": 8, "update_attacks": "InvertingGradients(iterations=5)"}
     rows = run(out, noisy(), **told)
-    assert {row["setting"]["mods"] for row in attacked(rows, "one-step probe")} == {"none known"}
+    assert {row["card"]["mods"] for row in attacked(rows, "one-step probe")} == {"none known"}
     (line,) = (read := read_run(out)).lines(read.studies[0])
     assert any(NOT_IN_PROBE in caveat for caveat in line.caveats)
     page = page_of(out)
@@ -220,12 +220,12 @@ def test_what_is_taken_for_granted_of_the_training_is_said_on_cards_and_page(tmp
     rows = run(out, adam(), **told)
     training = "assumed: SGD with momentum 0.9 (Nesterov) and weight decay 0.01"
     for kind in ("one-step probe", "training update"):
-        card = attacked(rows, kind)[0]["setting"]
+        card = attacked(rows, kind)[0]["card"]
         assert card["training"].startswith(training)
         assert "no augmentation; loss as reported or by default" in card["training"]
         assert "what the app and its mods draw in training is theirs" in card["randomness"]
         assert "as its owner told" not in str(card), "its owner told nothing"
-    assert UNCHECKED in attacked(rows, "training update")[0]["setting"]["caveats"]
+    assert UNCHECKED in attacked(rows, "training update")[0]["card"]["caveats"]
     (about,) = [row for row in rows if row["metric"] == ASSUMED]
     page = page_of(out)
     assert len(about["assumed"]) == 7
@@ -270,7 +270,7 @@ def test_runs_whose_mods_are_set_otherwise_are_no_seeds_of_one_experiment(tmp_pa
 def test_probes_spend_the_budget_of_a_mod_and_are_no_round_of_training(tmp_path: Path) -> None:
     out = tmp_path / "out"
     rows = run(out, an_app(mods=[local_dp(0.5)]), probe_targets=4)
-    probe, update = (attacked(rows, kind)[0]["setting"] for kind in ("one-step probe", "training update"))
+    probe, update = (attacked(rows, kind)[0]["card"] for kind in ("one-step probe", "training update"))
     for card in (probe, update):
         assert card["messages"] == "5 of each client in an attacked round: the app's own and 4 probes"
         assert "set to (0.5, 0.001) a message: by basic composition 5 x that, (2.5, 0.005)" in card["budget"]
@@ -331,7 +331,7 @@ def test_a_budget_is_added_up_only_where_the_noise_is_for_any_two_clipped_update
 def test_a_round_of_one_step_is_as_strong_as_a_probe(tmp_path: Path) -> None:
     settings = {"batch-size": EXAMPLES, "local-epochs": 1}
     rows = run(tmp_path / "out", an_app(mods=[local_dp(0.5)]), settings=settings)
-    assert attacked(rows, "one-step probe")[0]["setting"]["defense_strength"] == Strength.UPDATE
+    assert attacked(rows, "one-step probe")[0]["card"]["defense_strength"] == Strength.UPDATE
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_start_gives_the_weights_and_rows_of_our_own_loop(tmp_path: Path) -> Non
     rows = rows_of(flowers)
     assert rows == rows_of(own)
     assert not [row for row in rows if row["status"] == "failed"]
-    attacked = {(row["round"], row["setting"].get("observation")) for row in rows if row["attack"].endswith(")")}
+    attacked = {(row["round"], row["card"].get("observation")) for row in rows if row["attack"].endswith(")")}
     last = own.rounds
     assert attacked == {
         (1, "one-step probe"), (last + 1, "one-step probe"), (1, "training update"), (last, "training update"),

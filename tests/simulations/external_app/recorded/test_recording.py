@@ -213,7 +213,7 @@ def test_an_attack_that_fails_on_every_reply_leaves_a_row_and_alone_ends_with_1(
     assert result.exit_code == 1, result.output
     (row,) = [row for row in read_lines(out / "rows.jsonl") if row["metric"] == "attack"]
     assert (row["status"], row["n"], row["failures"]) == ("failed", 2, 2)
-    assert row["message"] == "; ".join(row["setting"]["attack_failures"]) != ""
+    assert row["message"] == "; ".join(row["card"]["attack_failures"]) != ""
 
 
 def test_a_recording_of_somebodys_own_network(tmp_path: Path) -> None:
@@ -254,13 +254,11 @@ def test_a_batch_of_32_on_a_relu_network_gets_a_plain_verdict(tmp_path: Path) ->
     rows = read_lines(out / "rows.jsonl")
     psnr = next(row for row in rows if row["metric"] == "psnr" and row["attack"].startswith("Inv"))
     assert (psnr["n"], psnr["status"]) == (64, "not-validated")
-    assert (psnr["setting"]["batch"], psnr["setting"]["local_steps"]) == (32, 1)
+    assert (psnr["card"]["batch"], psnr["card"]["local_steps"]) == (32, 1)
     page = page_of(out)
     assert "Not validated: no attack here recovered these images (the run as recorded scores no better than " in page
     assert "No defence known" in page
-    assert psnr["setting"]["reported_defence"].startswith(
-        "none: whether one acted on the replies before they were sent"
-    )
+    assert psnr["card"]["reported_defence"].startswith("none: whether one acted on the replies before they were sent")
 
 
 def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
@@ -383,7 +381,7 @@ def test_where_the_learning_rate_comes_from_is_on_the_card(tmp_path: Path) -> No
         )
         assert result.exit_code == 0, result.output
         rows = [row for row in read_lines(tmp_path / name / "rows.jsonl") if row["attack"] == "LabelInference()"]
-        told[name] = {row["setting"]["learning_rate"] for row in rows}
+        told[name] = {row["card"]["learning_rate"] for row in rows}
     assert told == {"round": {OF_ROUND}, "option": {"as --learning-rate says, the same in every round"}}
     for file in (folder / "round-0001").glob("*.json"):
         file.write_text(file.read_text().replace('"lr"', '"rate"'))
@@ -392,7 +390,7 @@ def test_where_the_learning_rate_comes_from_is_on_the_card(tmp_path: Path) -> No
     result = invoke(folder, out=tmp_path / "settings", attack="LabelInference()")
     assert result.exit_code == 0, result.output
     rows = [row for row in read_lines(tmp_path / "settings" / "rows.jsonl") if row["attack"] == "LabelInference()"]
-    assert {row["setting"]["learning_rate"] for row in rows} == {OF_SETTINGS}
+    assert {row["card"]["learning_rate"] for row in rows} == {OF_SETTINGS}
 
 
 def test_several_local_steps_are_counted(tmp_path: Path) -> None:

@@ -72,12 +72,12 @@ def inference(defense: str, cut: str, attack: str, share: float) -> dict[str, An
     card = {"observation": "attributes of queries", "images": N, "cut": cut}
     card |= {"knows_defenses": False} if attack == STATIC else {}
     ends = {"ci_low": low, "ci_high": high, "n": N}
-    return row(metric="attribute-accuracy", value=share, attack=attack, setting=card, **ends, **known(defense, cut))
+    return row(metric="attribute-accuracy", value=share, attack=attack, card=card, **ends, **known(defense, cut))
 
 
 def inversion(defense: str, cut: str, psnr: float) -> list[dict[str, Any]]:
     card = {"observation": "queries", "images": 4, "cut": cut, "chance": 0.01}
-    mine = known(defense, cut, setting=card, n=50)
+    mine = known(defense, cut, card=card, n=50)
     scores = {
         ("psnr", "original"): psnr, ("ms-ssim", "original"): psnr / 50, ("ms-ssim-success", ""): float(psnr > 17.5),
         ("retrieval", "original"): 1.0,
@@ -298,7 +298,7 @@ def test_before_and_after_may_be_the_strongest_of_two_adversaries() -> None:
 @pytest.mark.parametrize(("values", "read", "told"), [(2, 0.9, NOT_SATISFIED), (3, 0.1, SATISFIED)])
 def test_of_two_values_wrong_guesses_tell_as_much_as_right_ones(values: int, read: float, told: str) -> None:
     wrong = inference(PCA, "conv2", RETRAINED, 0.1)
-    wrong["setting"] |= {"attribute_values": values}
+    wrong["card"] |= {"attribute_values": values}
     rows = [one for one in every_row() if not _same(one, wrong)] + [wrong]
     line = next(line for line in sections(rows)[0].cut.lines if line.defense == PCA)
     assert line.retrained is not None
@@ -428,7 +428,7 @@ def test_an_adversary_of_another_package_is_in_the_section() -> None:
     text = "TheirInference(training='blind')"
     theirs = [inference(of, "conv2", text, share) for of, share in (("", 0.95), (ADP, 0.6))]
     for one in theirs:
-        one["setting"] = one["setting"] | {"knows_defenses": False}
+        one["card"] = one["card"] | {"knows_defenses": False}
     line = next(line for line in sections([*every_row(), *theirs])[0].cut.lines if line.defense == ADP)
     assert line.static is not None
     assert (line.static.attack, line.static.change.after.mean if line.static.change.after else None) == (text, 0.6)

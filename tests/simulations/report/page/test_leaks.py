@@ -235,7 +235,7 @@ def test_names_of_chains_are_told_apart_in_the_summary(tmp_path: Path) -> None:
 
 def test_recognition_shows_its_own_number_of_images(tmp_path: Path) -> None:
     card = setting(1, iterations=600)
-    known = {"attack": INVERSION, "setting": card, "metric": "recognition", "value": 0.75, "n": 4}
+    known = {"attack": INVERSION, "card": card, "metric": "recognition", "value": 0.75, "n": 4}
     plain = build(tmp_path, [*demo_rows(), row(**known)]).table("attacks")[0]
     # Wilson's interval of 3 of 4, from scipy.stats.binomtest(3, 4).proportion_ci(method="wilson").
     assert plain["recognised"] == ["75.0 %", "30.1 to 95.4", "n = 4"]
@@ -275,7 +275,7 @@ def test_the_headline_is_the_strongest_attack_and_says_which(tmp_path: Path) -> 
 
 def test_an_attack_without_control_leads_only_with_what_it_recovered_and_says_so(tmp_path: Path) -> None:
     """Its failure is no evidence and never leads; a leak is a leak, whoever found it, and is not hidden."""
-    known = {"defense": MIXER, "attack": "Untried()", "setting": setting(1), "metric": "psnr", "reference": "original"}
+    known = {"defense": MIXER, "attack": "Untried()", "card": setting(1), "metric": "psnr", "reference": "original"}
     failed = build(tmp_path / "a", [*demo_rows(), row(value=12.5, ci_low=12.0, ci_high=13.0, **known)])
     assert "Untried" not in failed.sections["headline"]
     assert failed.table("summary")[1]["attack"][0] == "InvertingGradients"

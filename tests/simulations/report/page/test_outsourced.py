@@ -49,15 +49,13 @@ def attack(defense: str, name: str, psnr: float, **given: Any) -> list[dict[str,
         "labels": "uploaded with the images",
         "auxiliary_data": "none",
     }
-    mine = known(defense, attack=name, setting=card, n=32) | given
+    mine = known(defense, attack=name, card=card, n=32) | given
     ends = {"ci_low": psnr - 1, "ci_high": psnr + 1, "worst": psnr + 5}
     return [
         row(**{"metric": "psnr", "reference": "original", "value": psnr} | ends | mine),
         row(**{"metric": "psnr", "reference": "transformed", "value": 100.0} | mine),
         row(**{"metric": "ssim", "reference": "original", "value": psnr / 100} | mine),
-        row(
-            **mine | {"metric": "retrieval", "reference": "original", "value": 1.0, "setting": card | {"chance": 0.01}}
-        ),
+        row(**mine | {"metric": "retrieval", "reference": "original", "value": 1.0, "card": card | {"chance": 0.01}}),
         row(**{"metric": "attack-seconds", "value": 1.0} | mine),
     ]
 
@@ -79,7 +77,7 @@ def outsourced_rows(seeds: tuple[int, ...] = (0,)) -> list[dict[str, Any]]:
                     role="null baseline",
                     metric="psnr",
                     reference="original",
-                    setting=card,
+                    card=card,
                     **known(defense, seed=seed),
                 )
                 for name, value in NULLS.items()
@@ -131,15 +129,13 @@ def test_where_nobody_looked_or_the_attack_failed_there_is_no_gain() -> None:
     rows = [one for one in outsourced_rows() if (one["defense"], one["attack"]) != (MIXER, LOOKING)]
     assert reads(rows)[MIXER, RESTORED, 1].gain is None
     card = {"observation": "uploaded images"}
-    broken = row(metric="attack", attack="Broken()", status="failed", message="NaN", setting=card, **known(MIXER))
+    broken = row(metric="attack", attack="Broken()", status="failed", message="NaN", card=card, **known(MIXER))
     assert reads([*outsourced_rows(), broken])[MIXER, "Broken()", 1].gain is None
 
 
 def test_attacks_on_the_model_are_no_reads_of_uploads() -> None:
     card = {"observation": "trained model"}
-    drawn = row(
-        metric="psnr", reference="original", value=11.0, attack="Drawn()", setting=card, **known(MIXER, round=3)
-    )
+    drawn = row(metric="psnr", reference="original", value=11.0, attack="Drawn()", card=card, **known(MIXER, round=3))
     assert reads([*outsourced_rows(), drawn]).keys() == reads(outsourced_rows()).keys()
 
 

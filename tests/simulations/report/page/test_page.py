@@ -288,7 +288,7 @@ def test_membership_has_columns_only_when_it_was_measured(demo: Page, tmp_path: 
     assert "member AUC" not in demo.table("summary")[0]
     card = setting(1)
     more = [
-        row(attack="Threshold()", setting=card, metric=metric, value=value, ci_low=value - 0.1, ci_high=value + 0.1)
+        row(attack="Threshold()", card=card, metric=metric, value=value, ci_low=value - 0.1, ci_high=value + 0.1)
         for metric, value in (("membership-auc", 0.73), ("membership-tpr", 0.125))
     ]
     shown = build(tmp_path, rows=demo_rows() + more).table("summary")[0]
@@ -299,10 +299,8 @@ def test_membership_has_columns_only_when_it_was_measured(demo: Page, tmp_path: 
 def test_what_is_unknown_is_shown_and_not_lost(tmp_path: Path) -> None:
     more = [
         row(metric="gpu-watts", value=312.5),
-        row(attack="Mystery(x=1)", setting=setting(1), metric="aura", reference="halo", value=0.625, worst=0.75),
-        row(
-            defense="Later()", attack="Mystery(x=1)", setting=setting(1), metric="psnr", reference="original", value=9.0
-        ),
+        row(attack="Mystery(x=1)", card=setting(1), metric="aura", reference="halo", value=0.625, worst=0.75),
+        row(defense="Later()", attack="Mystery(x=1)", card=setting(1), metric="psnr", reference="original", value=9.0),
     ]
     found = build(tmp_path, rows=demo_rows() + more)
     others = found.table("attacks", 2)
@@ -314,13 +312,13 @@ def test_what_is_unknown_is_shown_and_not_lost(tmp_path: Path) -> None:
 def test_failures_are_listed_with_their_reasons(tmp_path: Path) -> None:
     more = [
         row(metric="client", status="failed", client=3, round=2, message="RuntimeError: empty batch"),
-        row(metric="attack", attack="Broken()", setting=setting(1), status="failed", failures=8, message="NaN update"),
+        row(metric="attack", attack="Broken()", card=setting(1), status="failed", failures=8, message="NaN update"),
     ]
     told = {"attack_failures": ["diverged", "no memory"]}
     for at in ATTACKED:
         for metric in ("psnr", "ssim"):
             known = {"metric": metric, "reference": "original", "value": 8.0, "failures": 2, "round": at}
-            more.append(row(attack="Shaky()", setting=setting(at, **told), **known))
+            more.append(row(attack="Shaky()", card=setting(at, **told), **known))
     found = build(tmp_path, rows=demo_rows() + more)
     shown = [(one["What failed"][0], one["Trials"][0], one["Message"][0]) for one in found.table("failures")]
     assert shown == [
@@ -427,10 +425,10 @@ def test_texts_are_escaped_everywhere(tmp_path: Path) -> None:
             ("", {"metric": "test-accuracy", "reference": "original", "value": 0.5}),
             ("", {"metric": evil, "reference": evil, "value": 0.5}),
             ("", {"metric": "client", "status": "failed", "message": evil}),
-            (evil, {"metric": "psnr", "reference": "original", "value": 9.0, "setting": card}),
+            (evil, {"metric": "psnr", "reference": "original", "value": 9.0, "card": card}),
             (
                 f"{evil}!",
-                {"role": "null baseline", "metric": "psnr", "reference": "original", "value": 8.0, "setting": card},
+                {"role": "null baseline", "metric": "psnr", "reference": "original", "value": 8.0, "card": card},
             ),
         )
     ]
@@ -511,8 +509,8 @@ def test_null_and_infinite_values_have_signs_of_their_own(tmp_path: Path) -> Non
     rows = [
         row(metric="test-accuracy", reference="original", value=None),
         row(metric="epsilon", value=math.inf),
-        row(metric="psnr", reference="original", attack="A()", setting=card, value=math.inf, worst=math.inf),
-        row(metric="psnr", reference="original", attack="grey", role=Role.NULL_BASELINE, setting=card, value=8.0),
+        row(metric="psnr", reference="original", attack="A()", card=card, value=math.inf, worst=math.inf),
+        row(metric="psnr", reference="original", attack="grey", role=Role.NULL_BASELINE, card=card, value=8.0),
     ]
     shown = build(tmp_path, rows=rows).table("summary")[0]
     assert shown["original"] == ["∞"]
@@ -573,7 +571,7 @@ odd_rows = st.fixed_dictionaries(
         "round": st.integers(0, 3) | json_values,
         "seed": st.integers(0, 1),
         **dict.fromkeys(("value", "ci_low", "ci_high", "worst"), st.floats() | json_values),
-        **dict.fromkeys(("setting", "n", "status", "client", "failures", "message", "colour"), json_values),
+        **dict.fromkeys(("card", "n", "status", "client", "failures", "message", "colour"), json_values),
     },
 )
 
@@ -655,14 +653,14 @@ def test_the_headline_says_what_real_updates_give_beside_the_probe(tmp_path: Pat
     """The mixer's real updates were attacked by another attack; DP-SGD's were not attacked at all."""
 
     def seen_as(one: dict[str, Any], observation: str, **given: Any) -> dict[str, Any]:
-        return one | {"setting": one["setting"] | {"observation": observation}} | given
+        return one | {"card": one["card"] | {"observation": observation}} | given
 
     plain = demo_rows()
-    rows = [seen_as(one, "one-step probe") if one["setting"] else one for one in plain]
+    rows = [seen_as(one, "one-step probe") if one["card"] else one for one in plain]
     for one in plain:
         if one["attack"] == INVERSION and one["round"] == 1 and "DPSGD" not in one["defense"]:
             real = seen_as(one, "training update", attack="SurrogateMatching()", n=64)
-            rows.append(real | {"setting": real["setting"] | {"local_steps": 4}})
+            rows.append(real | {"card": real["card"] | {"local_steps": 4}})
     page = build(tmp_path, rows=rows)
     text = " ".join(page.sections["headline"].replace("\xa0", " ").split())
     assert "One-step probe: the strongest attack recovered 16 of 16 images" in text

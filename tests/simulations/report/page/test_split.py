@@ -118,7 +118,7 @@ def test_a_run_that_has_just_begun_shows_what_it_has(tmp_path: Path) -> None:
 
 
 def test_an_attack_that_failed_is_listed_and_one_on_labels_is_not(tmp_path: Path) -> None:
-    known = {"defense": SHUFFLE, "round": 2, "scenario": "split", "setting": card("")}
+    known = {"defense": SHUFFLE, "round": 2, "scenario": "split", "card": card("")}
     broken = row(metric="attack", attack="Broken()", status="failed", message="NaN", **known)
     labels = row(metric="label-accuracy", attack="ServerPrediction()", value=0.9, **known)
     table = build(tmp_path, [*split_rows(), broken, labels]).table("split", 1)
@@ -157,7 +157,7 @@ def test_an_upper_bound_is_no_adaptive_attack() -> None:
     assert line(rows).caveats == ()
     for one in rows:
         if one["attack"] == JIGSAW:
-            one["setting"] = card(TOLD)
+            one["card"] = card(TOLD)
     assert line(rows).caveats == (f"{UNTESTED}: TokenJigsaw did not run",)
 
 
@@ -182,7 +182,7 @@ def test_more_transmissions_than_the_run_makes_never_lead(tmp_path: Path) -> Non
     assert line(rows).strongest.attack == JIGSAW  # type: ignore[union-attr]
     for one in rows:
         if one["attack"] == JIGSAW:
-            one["setting"] = card(JIGSAW) | {"upper_bound": BEYOND_RUN}
+            one["card"] = card(JIGSAW) | {"upper_bound": BEYOND_RUN}
     assert line(rows).strongest.attack == DECODER  # type: ignore[union-attr]
     cells = [one["Attack"] for one in build(tmp_path, rows).table("attacks", 0)]
     assert all((f"upper bound: {BEYOND_RUN}" in cell) == (cell[0] == JIGSAW) for cell in cells)
@@ -231,7 +231,7 @@ SMASHED_METRICS = ["psnr-paper", "ssim-paper", "mse-paper", "feature-similarity"
 
 @pytest.mark.parametrize("metric", [*SPLIT_METRICS, *SMASHED_METRICS])
 def test_a_known_number_with_an_unknown_reference_is_not_lost(tmp_path: Path, metric: str) -> None:
-    known = {"attack": DECODER, "setting": card(DECODER)} if metric in SMASHED_METRICS else {}
+    known = {"attack": DECODER, "card": card(DECODER)} if metric in SMASHED_METRICS else {}
     odd = row(metric=metric, reference="halo", value=0.625, round=2, scenario="split", **known)
     table = build(tmp_path, [*split_rows(), odd]).table("attacks", 2)
     assert [one["Value"][0] for one in table if one["Metric"][0] == f"{metric} (halo)"] == ["0.625"]
