@@ -14,8 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from clients.wire.texts import log_plainly
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.known_clients import KnownClients
-from simulations.experiment.scenario import scenario
+from simulations.experiment.scenario import KnownClients, scenario
 from simulations.forecast.notices import idle_defenses, too_few_images
 from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections.abc import Mapping
+from dataclasses import Field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -86,6 +88,15 @@ def self_contained(text: str, key: str) -> str:
         return read_files(text)
     except ValueError as error:
         raise ConfigError(f"{key}: {error}") from error
+
+
+def setting_of(text: str, fields: Mapping[str, Field[Any]]) -> tuple[str, Any]:
+    """``key=value`` with the value read as the type of its field, where there is one of that key, else as text."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"-s {text!r}: expected key=value")
+    spec = fields.get(key.strip())
+    return key.strip(), value_of(value, type(spec.default) if spec else str)
 
 
 def value_of(text: str, kind: type) -> Any:

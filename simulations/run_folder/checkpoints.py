@@ -43,18 +43,15 @@ class Checkpoints:
         path = self._path(pipeline)
         if not path.is_file():
             return None
-        with undamaged(path):
-            return self._load(pipeline, path)
-
-    def _load(self, pipeline: int, path: Path) -> Checkpoint:
-        weights, metadata = load_tensors(path)
-        about = json.loads(metadata["about"])
         fixed: dict[str, Tensor] = {}
-        if about["fixed"]:
-            fixed, _ = load_tensors(self._fixed_path(pipeline))
-            self._fixed.add(pipeline)
-        ledgers = {int(partition): text for partition, text in about["ledgers"].items()}
-        return Checkpoint(about["round"], weights, ledgers, about["accuracy"], fixed)
+        with undamaged(path):
+            weights, metadata = load_tensors(path)
+            about = json.loads(metadata["about"])
+            if about["fixed"]:
+                fixed, _ = load_tensors(self._fixed_path(pipeline))
+                self._fixed.add(pipeline)
+            ledgers = {int(partition): text for partition, text in about["ledgers"].items()}
+            return Checkpoint(about["round"], weights, ledgers, about["accuracy"], fixed)
 
     def round_of(self, pipeline: int) -> int:
         """The last complete round; -1 where there is none. Reads no weights.

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import UNREADABLE, ConfigError
 
 T = TypeVar("T")
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What a line that a user or a broken disk wrote can provoke in its reader."""
 HALF = rb"\ud"
 """How JSON begins to write half of a character: bytes that are UTF-8 hold none."""
 

@@ -18,8 +18,7 @@ from clients.wire.records import to_record, to_tensors
 from defenses.base import DefenseError, EdgeTrainingDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
 from simulations.experiment.attribute_rules import check_attribute_attacks
-from simulations.experiment.known_clients import KnownClients
-from simulations.experiment.scenario import Rounds, Scenario, check_probe_images
+from simulations.experiment.scenario import KnownClients, Rounds, Scenario, check_probe_images
 from simulations.experiment.whole_models import WholeModelExperiment
 from simulations.settings.errors import ConfigError
 from simulations.settings.federated import FederatedSettings

@@ -13,6 +13,7 @@ from clients.outsourced.plan import OutsourcedPlan
 from clients.task.task import WholeModelPlan
 from simulations.experiment.known_names import require_dataset, require_model
 from simulations.search.space import LONGEST, size_of_space
+from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError, require_known
 from simulations.settings.fields import (
     IMAGE_SIDE,
@@ -26,8 +27,6 @@ from simulations.settings.fields import (
     setting,
 )
 from simulations.settings.whole_models import milestones_of
-
-AUTO = "auto"
 
 RELEASED, PAPER = "released", "paper"
 """The two privacy scores; see ``simulations.search.scores``."""

@@ -10,6 +10,11 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+UNREADABLE = (
+    SafetensorError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError
+)  # fmt: skip
+"""What a file that a user or a broken disk wrote can provoke in its reader."""
+
 
 class ConfigError(ValueError):
     """A setting that cannot be run, named as the user writes it, with what came and what is allowed."""
@@ -27,16 +32,7 @@ def undamaged(
         yield
     except ConfigError:
         raise
-    except (
-        SafetensorError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        RecursionError,
-        OverflowError,
-    ) as error:
+    except UNREADABLE as error:
         reason = f"{type(error).__name__}: {str(error)[:200]}"
         raise ConfigError(f"{key}: {path} is damaged ({reason}); {instead}") from error
 

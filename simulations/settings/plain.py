@@ -30,11 +30,6 @@ def fields_of(settings: Mapping[str, type[Any]]) -> dict[str, Field[Any]]:
     return {key_of(spec.name): spec for kind in settings.values() for spec in fields(kind)}
 
 
-def plain_settings() -> dict[str, Field[Any]]:
-    """Key -> field of the settings of our own scenarios."""
-    return fields_of(SETTINGS)
-
-
 def others_declare() -> bool:
     """Whether another package offers a scenario, whose settings are unknown before it is imported."""
     return bool(entry_points(group=SCENARIOS_GROUP))
@@ -46,7 +41,10 @@ def refuse_plain(values: Mapping[str, Any], *, resumed: bool = False) -> None:
     Where other packages offer scenarios, only types and ranges of our own settings are checked: ``Experiment`` checks the rest.
     Values that are ``resumed`` go on top of a run's own, which name the scenario.
     """
-    known, values = plain_settings(), {key: value for key, value in values.items() if key not in USUAL or value != AUTO}
+    known, values = (
+        fields_of(SETTINGS),
+        {key: value for key, value in values.items() if key not in USUAL or value != AUTO},
+    )
     if not others_declare():
         for key in values:
             require_known("setting", key, known)

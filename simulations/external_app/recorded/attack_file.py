@@ -25,6 +25,7 @@ from simulations.external_app.recorded.known import (
     fit,
     knowledge_of,
     load_start,
+    observation_of,
     without_truth,
 )
 from simulations.external_app.recorded.request import Request, blaming, parse_request
@@ -94,11 +95,7 @@ def prepare(request: Request) -> Prepared:
     if not request.mean or not request.std:
         notices.append("without --mean and --std, images are assumed to enter the model with mean 0 and std 1")
     check_memory(model, request, parsed)
-    observation = ClientUpdate(
-        model, update, parsed.input_shape, parsed.mean, parsed.std, request.num_examples,
-        request.batch_size or request.num_examples, request.local_steps, request.learning_rate, request.weight_decay,
-        parsed.labels, not request.eval_mode, request.momentum, request.nesterov,
-    )  # fmt: skip
+    observation = observation_of(request, parsed, model, update)
     knowledge, truth = knowledge_of(request, parsed), dict[str, Tensor]()
     if request.truth:
         truth = read_truth(request.truth, parsed.input_shape, request.num_examples, request.num_classes)

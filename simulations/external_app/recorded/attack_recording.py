@@ -15,7 +15,6 @@ from simulations.external_app.recorded.replies import RecordingRequest, replay
 from simulations.external_app.recorded.request import blaming
 from simulations.external_app.study import AppResults
 from simulations.run_folder.rows import Row
-from simulations.settings.errors import ConfigError
 
 BEYOND = "Whether auxiliary data hold images of clients whose originals are not here: "
 
@@ -57,10 +56,3 @@ def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str],
         results.conclude(finished=False)
         raise
     return results.conclude()
-
-
-def refuse_results(folder: Path) -> None:
-    """Raises ``ConfigError`` where a folder already holds results."""
-    for name in ("result.json", "rows.jsonl"):
-        if (folder / name).exists():
-            raise ConfigError(f"--out {folder} already holds results; name another folder")

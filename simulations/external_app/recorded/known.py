@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks import Attack, AttackError, Knowledge
+from attacks import Attack, AttackError, ClientUpdate, Knowledge
 from attacks.gradient.trial_gradients.memory import fitting_trials
 from attacks.spec import stages_of
 from clients.data.datasets import load_dataset, to_float
 from clients.data.images import MissingDataError
 from clients.models.classifiers import build_model
 from clients.scoring.same_images import KnownImages
-from defenses.base import Batch
+from defenses.base import Batch, Update
 from defenses.random_draws import generator_for
 from simulations.external_app.recorded.request import Parsed, Request, blaming
 from simulations.external_app.recorded.update_files import few, load_global_weights
@@ -62,6 +62,15 @@ def load_start(model: nn.Module, request: Request) -> list[str]:
         ]
     absent = load_global_weights(model, request.weights)
     return [f"{request.weights} lacks {few(absent)}: the model's own initial values stand in"] if absent else []
+
+
+def observation_of(request: Request, parsed: Parsed, model: nn.Module, update: Update) -> ClientUpdate:
+    """What attacks see of an update of a request's client, which started from the model."""
+    return ClientUpdate(
+        model, update, parsed.input_shape, parsed.mean, parsed.std, request.num_examples,
+        request.batch_size or request.num_examples, request.local_steps, request.learning_rate, request.weight_decay,
+        parsed.labels, not request.eval_mode, request.momentum, request.nesterov,
+    )  # fmt: skip
 
 
 def check_memory(model: nn.Module, request: Request, parsed: Parsed) -> None:

@@ -110,25 +110,19 @@ def blaming(option: str) -> Iterator[None]:
 
 
 def _check_numbers(request: Request) -> None:
-    whole = {"num-classes": 2, "num-examples": 1, "local-steps": 1, "batch-size": 0, "width": 0, "seed": 0}
-    for key, least in whole.items():
-        value = getattr(request, key.replace("-", "_"))
-        if value < least:
-            raise ConfigError(f"--{key} is {value}; allowed: a whole number of at least {least}")
-    if request.num_examples > MAX_EXAMPLES:
-        raise ConfigError(f"--num-examples is {request.num_examples}; allowed: at most {MAX_EXAMPLES}")
-    if request.seed >= 2**63:
-        raise ConfigError(f"--seed is {request.seed}; allowed: below 2^63")
-    if request.batch_size > request.num_examples:
-        raise ConfigError(
-            f"--batch-size is {request.batch_size}; allowed: at most --num-examples, {request.num_examples}"
-        )
-    if not 0 < request.learning_rate < math.inf:
-        raise ConfigError(f"--learning-rate is {request.learning_rate}; allowed: a positive number")
-    if not 0 <= request.weight_decay < math.inf:
-        raise ConfigError(f"--weight-decay is {request.weight_decay}; allowed: a number of at least 0")
-    if not 0 <= request.momentum < 1:
-        raise ConfigError(f"--momentum is {request.momentum}; allowed: from 0, below 1")
+    least = {"num_classes": 2, "num_examples": 1, "local_steps": 1, "batch_size": 0, "width": 0, "seed": 0}
+    rules = [(name, getattr(request, name) >= low, f"a whole number of at least {low}") for name, low in least.items()]
+    rules += [
+        ("num_examples", request.num_examples <= MAX_EXAMPLES, f"at most {MAX_EXAMPLES}"),
+        ("seed", request.seed < 2**63, "below 2^63"),
+        ("batch_size", request.batch_size <= request.num_examples, f"at most --num-examples, {request.num_examples}"),
+        ("learning_rate", 0 < request.learning_rate < math.inf, "a positive number"),
+        ("weight_decay", 0 <= request.weight_decay < math.inf, "a number of at least 0"),
+        ("momentum", 0 <= request.momentum < 1, "from 0, below 1"),
+    ]
+    for name, fits, allowed in rules:
+        if not fits:
+            raise ConfigError(f"--{name.replace('_', '-')} is {getattr(request, name)}; allowed: {allowed}")
     if request.nesterov and not request.momentum:
         raise ConfigError("--nesterov needs a --momentum above 0: there is nothing to look ahead by")
 
