@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 
 from simulations.console.terminal import Terminal
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, naming
 
 LONGEST_ERROR = 2000
 """Characters of a message: some name everything that is known."""
@@ -84,10 +84,8 @@ def self_contained(text: str, key: str) -> str:
     """
     from defenses.spec import read_files
 
-    try:
+    with naming(key):
         return read_files(text)
-    except ValueError as error:
-        raise ConfigError(f"{key}: {error}") from error
 
 
 def setting_of(text: str, fields: Mapping[str, Field[Any]]) -> tuple[str, Any]:

@@ -26,7 +26,7 @@ from simulations.run_folder.places import is_there
 from simulations.run_folder.run_directory import busy
 from simulations.runtime.nodes import dealt
 from simulations.runtime.own_code_trials import MIXES_IN_TRAINING, try_dataset, try_model
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, naming
 
 
 def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
@@ -72,10 +72,8 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
                 ) from error
     experiment.check_images(data.input_shape)
     check_memory(experiment, data)
-    try:
+    with naming("partition"):
         dealt(experiment.plan(), experiment, data, experiment.num_clients)
-    except ValueError as error:
-        raise ConfigError(f"partition: {error}") from error
     for warning in filter(None, (*data.notes, *doubts, too_few_images(experiment, experiment.num_clients))):
         tell(f"warning: {warning}")
 

@@ -12,7 +12,7 @@ import typer
 from clients.secrets.secret_file import SecretError, default_folder, kept_secret
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
-from defenses.spec import SpecError, parse
+from defenses.spec import parse
 from simulations.console.command_line import errors, fail, self_contained
 from simulations.console.progress import Display
 from simulations.console.terminal import Terminal
@@ -20,7 +20,7 @@ from simulations.protect.copies import Order, copies
 from simulations.protect.manifest import Manifest
 from simulations.protect.pictures import left_out, output_names
 from simulations.protect.sources import Pictures, pictures_of
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, naming
 from simulations.settings.fields import IMAGE_SIDE
 
 console = Terminal(highlight=False)
@@ -123,10 +123,9 @@ def _print_left_out(pictures: Pictures) -> None:
 
 def _pipeline(text: str) -> Pipeline:
     """A pipeline that protects pictures one by one, from a text that may name files."""
-    try:
-        pipeline = parse(self_contained(text, "--defense"))
-    except SpecError as error:
-        raise ConfigError(f"--defense: {error}") from error
+    text = self_contained(text, "--defense")
+    with naming("--defense"):
+        pipeline = parse(text)
     if not pipeline.defenses:
         raise ConfigError(
             "--defense is empty; name a defence of images, such as VisualMixer(); `fedveil list defenses` shows all"

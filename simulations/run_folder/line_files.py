@@ -98,11 +98,7 @@ def whole_characters(value: Any) -> Any:
 
 
 def kept_lines(path: Path, read: Callable[[Any], T]) -> tuple[list[T], str]:
-    """What the lines of a run that goes on hold, and what is lost where the last one was cut off; "" where nothing is.
-
-    Args:
-        path: The file; one that is missing holds no lines.
-        read: As for ``read_json_lines``.
+    """What the lines of a run that goes on hold (``read_json_lines``), and what is lost where the last was cut off; else "".
 
     Raises:
         ConfigError: When another line is damaged, or no line can be read. The error says what helps.

@@ -21,10 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import psutil
-
 from clients.process.ray_cluster import LONGEST_FOLDER, SHORT, lone_cluster, patient, session_folder
-from simulations.runtime.guardian import Guardian, end_runtime, processes_of
+from simulations.runtime.guardian import Guardian, end_runtime
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")
@@ -154,10 +152,6 @@ class LocalRuntime:
         """Ends every process of this runtime, the simulation first, and removes its home."""
         end_runtime(self.home)
         self._guardian.dismiss()
-
-    def processes(self) -> list[psutil.Process]:
-        """Processes that were started with this runtime's home in their environment."""
-        return processes_of(self.home)
 
 
 def short_temporary_folder() -> str:

@@ -31,14 +31,9 @@ _LOGS = re.compile(r"\s*See logs at .+\.$")
 
 
 def run_locally(console: Terminal, experiment: Experiment, resources: Resources) -> int:
-    """Runs an experiment, shows its progress, and says how it ended; the exit code.
+    """Runs an experiment that has an output folder and passed its checks, and says how it ended; the exit code.
 
     A SuperLink that does not start is started once again, with another home and port. So is a Ray that ends before any round does.
-
-    Args:
-        console: Where progress is shown.
-        experiment: With an output folder; all its checks are passed.
-        resources: What the simulation may use.
     """
     out, started = Path(experiment.output_dir), time.monotonic()
     out.mkdir(parents=True, exist_ok=True)

@@ -54,11 +54,7 @@ class ExampleGradients:
         return F.cross_entropy(functional_call(self.model, weights, (image[None],)), target[None])
 
     def verify(self, shape: Sequence[int], classes: int) -> None:
-        """Compute the gradient of a random image, before anything is trained.
-
-        Args:
-            shape: (C, H, W) of an image.
-            classes: Number of them.
+        """Compute the gradient of a random image (C, H, W), before anything is trained.
 
         Raises:
             ConfigError: When the model does what ``torch.func.vmap`` cannot follow.

@@ -39,23 +39,16 @@ def undamaged(
 
 @contextmanager
 def naming(key: str) -> Iterator[None]:
-    """Raise what is wrong with the text of a setting as a ``ConfigError`` that begins with its key."""
+    """Raise what other code refuses, or torch cannot do, as a ``ConfigError`` that begins with the setting or option behind it."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, RuntimeError, MemoryError) as error:
         raise ConfigError(f"{key}: {error}") from error
 
 
 def unknown_scenario(name: object, known: Iterable[str]) -> ConfigError:
     """The error of a scenario that there is not."""
     return ConfigError(f"scenario is {str(name)[:200]!r}; allowed: {' or '.join(map(repr, known))}")
-
-
-def other_scenario(key: str, value: str, owners: Iterable[str], name: str) -> ConfigError:
-    """The error of a setting that the scenario does not read; ``value`` as it is shown."""
-    return ConfigError(
-        f"{key} is {value}; it is a setting of {' and '.join(owners)}, and scenario is {name!r}: leave it out"
-    )
 
 
 def require_known(what: str, name: str, known: Any, also: str = "") -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import AUTO, FEDERATED, SCENARIOS_GROUP
-from simulations.settings.errors import other_scenario, require_known, unknown_scenario
+from simulations.settings.errors import ConfigError, require_known, unknown_scenario
 from simulations.settings.fields import checked, key_of, shown
 
 _BESIDE = (info.name for info in iter_modules([str(Path(__file__).parent)]) if f"{__package__}.{info.name}" != __name__)
@@ -67,4 +67,6 @@ def refuse_keys(values: Mapping[str, Any], scenario: str, settings: Mapping[str,
         require_known("setting", key, known)
         if key not in own and value != known[key].default:
             owners = [name for name, kind in settings.items() if key in fields_of({name: kind})]
-            raise other_scenario(key, shown(value), owners, scenario)
+            raise ConfigError(
+                f"{key} is {shown(value)}; it is a setting of {' and '.join(owners)}, and scenario is {scenario!r}: leave it out"
+            )

@@ -28,10 +28,11 @@ from simulations.external_app.recorded.known import (
     observation_of,
     without_truth,
 )
-from simulations.external_app.recorded.request import Request, blaming, parse_request
+from simulations.external_app.recorded.request import Request, parse_request
 from simulations.external_app.recorded.results import compared, scores_of, write_pictures, write_results
 from simulations.external_app.recorded.update_files import read_truth, read_update, resembles_weights
 from simulations.settings.defaults import DEFAULT_ATTACKS
+from simulations.settings.errors import naming
 from strategies.federated.observations import UPDATE
 
 
@@ -102,7 +103,7 @@ def prepare(request: Request) -> Prepared:
         knowledge, overlap = without_truth(knowledge, truth["images"], request.auxiliary)
         notices += overlap
     # Last, because it may take minutes: by now everything else is known to be sound.
-    with blaming("--attack"):
+    with naming("--attack"):
         fitted = [fit(attack, request.seed, knowledge) for attack in parsed.attacks]
     return Prepared(request, observation, fitted, truth, notices)
 

@@ -19,10 +19,10 @@ from clients.models.classifiers import build_model
 from clients.scoring.same_images import KnownImages
 from defenses.base import Batch, Update
 from defenses.random_draws import generator_for
-from simulations.external_app.recorded.request import Parsed, Request, blaming
+from simulations.external_app.recorded.request import Parsed, Request
 from simulations.external_app.recorded.update_files import few, load_global_weights
 from simulations.runtime.own_code_trials import try_dataset, try_model
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, naming
 
 
 def doubts_of(request: Request, parsed: Parsed) -> Sequence[str]:
@@ -77,7 +77,7 @@ def check_memory(model: nn.Module, request: Request, parsed: Parsed) -> None:
     """Refuses inversions of which not even one trial fits into memory."""
     for attack in parsed.attacks:
         most = getattr(stages_of(attack)[0], "max_images", 1)
-        with blaming(f"--attack {attack} on --model {request.model} for --input-shape {request.input_shape}"):
+        with naming(f"--attack {attack} on --model {request.model} for --input-shape {request.input_shape}"):
             fitting_trials(model, parsed.input_shape, min(request.num_examples, most))
 
 
@@ -88,7 +88,7 @@ def knowledge_of(request: Request, parsed: Parsed) -> Knowledge:
     if request.auxiliary:
         size = shape[1] if shape[1] == shape[2] else 0
         try_dataset("--auxiliary", request.auxiliary)
-        with blaming("--auxiliary"):
+        with naming("--auxiliary"):
             try:
                 data = load_dataset(request.auxiliary, data_dir=request.data_dir, image_size=size)
             except MissingDataError as error:

@@ -148,11 +148,7 @@ def assumptions(
 ) -> list[str]:
     """What an observer of the wire cannot know, each with what was taken instead.
 
-    Args:
-        asked: The options.
-        reply: The first of the replies.
-        renamed: Names of arrays are not those of the model.
-        rates: Learning rates of all replies.
+    ``reply`` is the first one, ``rates`` are the learning rates of all; ``renamed``: names of arrays are not those of the model.
     """
     request = asked.request
     found = [

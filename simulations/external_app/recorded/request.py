@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.external_app.recorded.guesses import guess_type, require_usable
 from simulations.settings.defaults import DEFAULT_ATTACKS
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, naming
 from strategies.federated.observations import UPDATE
 
 MAX_EXAMPLES = 1_000_000
@@ -91,22 +90,9 @@ def parse_request(request: Request) -> Parsed:
     if min(std) <= 0:
         raise ConfigError(f"--std is {request.std!r}; allowed: positive numbers")
     labels, attacks = _labels(request), _attacks(request)
-    with blaming("--defense"):
+    with naming("--defense"):
         pipeline = parse(request.defense)
     return Parsed(shape, mean, std, labels, attacks, pipeline)
-
-
-@contextmanager
-def blaming(option: str) -> Iterator[None]:
-    """Turns what other code refuses, or what torch cannot do, into an error that begins with the option behind it.
-
-    Raises:
-        ConfigError: Instead of ``ValueError`` (which all our errors are), ``RuntimeError`` and ``MemoryError``.
-    """
-    try:
-        yield
-    except (ValueError, RuntimeError, MemoryError) as error:
-        raise ConfigError(f"{option}: {error}") from error
 
 
 def _check_numbers(request: Request) -> None:
@@ -170,7 +156,7 @@ def _per_channel(key: str, text: str, channels: int, default: float) -> tuple[fl
 
 
 def _attacks(request: Request) -> list[Attack[Any, Any]]:
-    with blaming("--attack"):
+    with naming("--attack"):
         attacks = UPDATE.parse(request.attacks)
         for attack in attacks:
             require_usable(attack, has_auxiliary=bool(request.auxiliary))
