@@ -24,7 +24,7 @@ from simulations.settings.errors import ConfigError
 from simulations.settings.plain import SETTINGS, fields_of, others_declare, refuse_plain
 from simulations.settings.presets import chosen
 from simulations.settings.seed_ranges import parse_seeds
-from simulations.trackers import parse_trackers, require_reachable, tell_trackers
+from simulations.trackers import parse_trackers, require_reachable, send_to_trackers
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -51,7 +51,7 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def _tell_version(asked: bool) -> None:
+def _show_version(asked: bool) -> None:
     if asked:
         console.print(f"fedveil {version('fedveil')}")
         raise typer.Exit
@@ -60,7 +60,7 @@ def _tell_version(asked: bool) -> None:
 @app.callback()
 def fedveil(
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """What a curious federated-learning server can see: train, attack, report."""
@@ -274,7 +274,7 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], 
         console.say(f"report: {write_report(directory.resolve())}")
     except OSError as error:
         fail(f"DIRECTORY: the report of {directory} cannot be made: {error}")
-    raise typer.Exit(tell_trackers(console, trackers, directory.resolve()))
+    raise typer.Exit(send_to_trackers(console, trackers, directory.resolve()))
 
 
 @app.command("list")

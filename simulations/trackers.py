@@ -190,7 +190,7 @@ def require_reachable(trackers: Sequence[str]) -> None:
             raise ConfigError(f"--track {name}: {_words(error)}") from error
 
 
-def tell_trackers(console: Terminal, trackers: Sequence[str], directory: Path) -> int:
+def send_to_trackers(console: Terminal, trackers: Sequence[str], directory: Path) -> int:
     """Send a run's folder, with its report, to each tracker; returns the exit code."""
     code = 0
     for name in trackers:

@@ -51,11 +51,7 @@ def read_toml(path: Path, size: str | None = None) -> dict[str, Any]:
 
 
 def sizes_of(path: Path | None) -> list[str]:
-    """The sizes that a file has; none without a file.
-
-    Raises:
-        ConfigError: When the file cannot be read.
-    """
+    """The sizes that a file has, none without a file; ``ConfigError`` when it cannot be read."""
     return [] if path is None else [name for name in SIZES if isinstance(read_toml(path).get(name), dict)]
 
 
@@ -77,10 +73,8 @@ def _settings(text: str) -> dict[str, Any]:
 def self_contained(text: str, key: str) -> str:
     """A person's text of defences, with what the files that it names hold in their place (``defenses.spec.read_files``).
 
-    Only this process is the person's: what it starts has other working directories, and other machines have other files.
-
-    Raises:
-        ConfigError: Beginning with ``key``, under which the text was given.
+    Only this process is the person's: what it starts has other working directories, and other machines have other files. An error
+    begins with ``key``, under which the text was given.
     """
     from defenses.spec import read_files
 

@@ -88,13 +88,9 @@ def write_preview(manifest: Manifest) -> Preview:
 def attack(
     pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[Tensor], secret: str
 ) -> tuple[list[Strip], list[str], list[str]]:
-    """The loss of each picture to the strongest of the attacks that know the pipeline's defences.
+    """The loss of each picture (name and image (C, H, W), all of one shape) to the strongest attack that knows the defences.
 
-    Args:
-        pipeline: The defences.
-        attacked: Name and image (C, H, W) of each picture, all of one shape.
-        others: Images that attacks may learn from.
-        secret: Where the draws of the copies start; no attack sees it.
+    Attacks may learn from ``others``; none sees the ``secret``, where the draws of the copies start.
 
     Returns:
         Each picture beside its copy and, where an attack ran, the best guess; the attacks that ran; those that could not, each with

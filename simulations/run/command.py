@@ -24,7 +24,7 @@ from simulations.run.side_by_side import require_jobs, runs_at_once, side_by_sid
 from simulations.runtime.launch import Resources, end_politely
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
 from simulations.settings.errors import ConfigError
-from simulations.trackers import require_reachable, tell_trackers
+from simulations.trackers import require_reachable, send_to_trackers
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Asked:
     def _tracked(self, console: Terminal, experiment: Experiment, code: int) -> int:
         if code not in (0, EXIT_ATTACKS_FAILED):
             return code
-        return tell_trackers(console, self.trackers, Path(experiment.output_dir)) or code
+        return send_to_trackers(console, self.trackers, Path(experiment.output_dir)) or code
 
     def _resources(self, experiment: Experiment, cores: int = 0) -> Resources:
         return Resources(experiment.num_clients, self.cpus_per_client, self.gpus_per_client, cores)
@@ -83,18 +83,18 @@ class Asked:
 
 def begin(console: Terminal, asked: Asked, *, dry_run: bool) -> int:
     """Check all, say what the run needs, and run it unless this is a dry run; the exit code, or ``typer.Exit`` (2)."""
-    tell = console.say
+    say = console.say
     try:
         require_resources(asked.cpus_per_client, asked.gpus_per_client)
         experiment = requested(asked.config, asked.settings, asked.out, asked.resume, asked.clients, asked.size)
         left = of_seeds(experiment, asked.seeds) if asked.seeds else [experiment]
         require_jobs(asked.jobs)
         for one in left[:1]:
-            preflight(one, tell)
+            preflight(one, say)
         if not dry_run:  # what is to run elsewhere can be tried here
             require_attack_cards(experiment)
             require_reachable(asked.trackers)  # which may leave a file, such as MLflow's database
-        needs = _estimate(experiment, asked, tell, dry_run=dry_run)
+        needs = _estimate(experiment, asked, say, dry_run=dry_run)
         at_once = (
             runs_at_once(asked.jobs, len(left), experiment, needs, busy=asked.cores_busy(experiment))
             if asked.seeds
@@ -109,25 +109,25 @@ def begin(console: Terminal, asked: Asked, *, dry_run: bool) -> int:
         return EXIT_STOPPED
     if dry_run:
         for tracker in asked.trackers:
-            tell(f"tracker: {tracker} is installed; whether it takes runs is tried only when one starts")
+            say(f"tracker: {tracker} is installed; whether it takes runs is tried only when one starts")
         if asked.seeds:
-            tell(f"seeds: {len(left)} of {len(asked.seeds)} are left to run, each as above, {at_once} at a time")
+            say(f"seeds: {len(left)} of {len(asked.seeds)} are left to run, each as above, {at_once} at a time")
         return 0
     if asked.seeds:
         if at_once > 1:
-            tell(f"seeds: {len(left)} to run, {at_once} at a time")
+            say(f"seeds: {len(left)} to run, {at_once} at a time")
         return asked.run_seeds(console, experiment, at_once)
     return asked.run(console, experiment)
 
 
-def _estimate(experiment: Experiment, asked: Asked, tell: Callable[[str], None], *, dry_run: bool) -> Needs:
+def _estimate(experiment: Experiment, asked: Asked, say: Callable[[str], None], *, dry_run: bool) -> Needs:
     """Print what a run needs, of a dry run in full; the memory, or ``ConfigError`` where there is less."""
     workers = workers_of(experiment.num_clients, asked.cpus_per_client)
     data = experiment.plan().load_data()
     step = measure(experiment.plan(card=DataCard.of(data)))
     needs = needs_of(experiment, data, step, workers, in_process=asked.in_process)
     for line in describe(experiment, step, needs) if dry_run else [f"memory: {needs}"]:
-        tell(line)
+        say(line)
     if warning := check_needs(needs):
-        tell(f"warning: {warning}")
+        say(f"warning: {warning}")
     return needs

@@ -36,11 +36,7 @@ class Damage:
 
 
 def json_line(value: Any) -> str:
-    """One line with its line feed; ASCII, so that no text of ``value`` can end the line for any reader.
-
-    Raises:
-        ValueError: On NaN and infinities, which JSON does not have.
-    """
+    """One line with its line feed, in ASCII; ``ValueError`` on NaN and infinities, which JSON does not have."""
     return json.dumps(value, allow_nan=False) + "\n"
 
 

@@ -290,11 +290,7 @@ def _job(path: Path) -> AttackJob:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a .jsonl file; none when it does not exist.
-
-    Raises:
-        ConfigError: When a line is none.
-    """
+    """The JSON objects of a .jsonl file, none when it does not exist; ``ConfigError`` when a line is none."""
     found, lost = kept_lines(path, dict)
     if lost:
         raise ConfigError(lost)

@@ -93,7 +93,7 @@ class LocalRuntime:
             "RAY_worker_niceness": os.environ.get("RAY_worker_niceness", "0"),  # noqa: SIM112 (Ray's name)
             # Where fedveil was started by `uv run`, the simulation descends from it, and Ray would start its workers by uv anew.
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": os.environ.get("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0"),
-            "COLUMNS": "200",  # else Flower breaks what it tells of an error, paths included, at the width of this terminal
+            "COLUMNS": "200",  # else Flower breaks what it says of an error, paths included, at the width of this terminal
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
         }
         self.env |= patient(os.environ)
@@ -129,7 +129,7 @@ class LocalRuntime:
             )
 
     def status(self) -> str:
-        """The run's status as Flower tells it, such as "finished:completed"; "" when it knows no run."""
+        """The run's status as Flower reports it, such as "finished:completed"; "" when it knows no run."""
         done = subprocess.run(
             [*self.flower, "list", "local", "--format", "json"], env=self.env, cwd=self.home, capture_output=True,
             text=True, encoding="utf-8", errors="replace", timeout=600, check=False,

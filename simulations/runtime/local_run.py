@@ -89,7 +89,7 @@ def conclude(console: Terminal, out: Path, started: float) -> int:
     """Says that a run has finished, how long it took and where its results are; the exit code."""
     console.print(f"finished in {time.monotonic() - started:.0f} s")
     console.say(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}")
-    return tell_failures(out)
+    return list_failures(out)
 
 
 def what_next(out: Path) -> str:
@@ -98,7 +98,7 @@ def what_next(out: Path) -> str:
     return f"continue with: fedveil run --resume {out}" if begun else "nothing was run: give the same command again"
 
 
-def tell_failures(out: Path) -> int:
+def list_failures(out: Path) -> int:
     """Lists the attacks of a finished run that gave no score; the exit code."""
     from simulations.report.analysis.failures import failed_attacks
 
@@ -129,6 +129,6 @@ def _read(log: Path, begin: int) -> str:
 
 
 def _last_error(log: Path, begin: int = 0, default: str = "see the log") -> str:
-    """The last line of a log that tells an error, but not that of a box: Flower's commands say there only that they failed."""
+    """The last line of a log that reports an error, but not that of a box: Flower's commands say there only that they failed."""
     lines = [line for line in _read(log, begin).split("\n") if "Error" in line and not line.startswith(("╭", "+-"))]
     return lines[-1].strip() if lines else default

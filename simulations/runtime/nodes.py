@@ -1,4 +1,4 @@
-"""The nodes of a run: who is there, and what each of them holds."""
+"""The nodes of a run: which there are, and what each of them holds."""
 
 from __future__ import annotations
 

@@ -126,11 +126,7 @@ class Search:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Search:
-        """Reads hyphenated keys.
-
-        Raises:
-            ConfigError: On unknown keys, with the nearest known one, and on bad values.
-        """
+        """Reads hyphenated keys; ``ConfigError`` on unknown ones, with the nearest known one, and on bad values."""
         for key in values:
             require_known("setting", key, keys())
         return cls(**{keys()[key].name: value for key, value in values.items()})

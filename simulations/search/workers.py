@@ -53,11 +53,7 @@ def score_all(
 
 
 def require_cluster(search: Search) -> None:
-    """Tries ``ray-address``, where one is given, before anything is trained for hours that could not be scored.
-
-    Raises:
-        ConfigError: When nothing answers there.
-    """
+    """Raise ``ConfigError`` where nothing answers at ``ray-address``, before hours of training for what could not be scored."""
     if not search.ray_address or search.sampler == "random":
         return
     import ray

@@ -22,12 +22,7 @@ from simulations.settings.errors import ConfigError
 
 
 def attack_update(console: Terminal, request: Request, out: Path) -> bool:
-    """Attack one update and print the results; returns whether all attacks failed.
-
-    Raises:
-        ConfigError: Before any work, for what cannot be run.
-        OSError: When the folder cannot be made.
-    """
+    """Attack one update and print the results; returns whether all attacks failed, or raises ``ConfigError`` before any work."""
     _require_new(out)
     prepared = attack_file.prepare(request)
     out.mkdir(parents=True, exist_ok=True)
@@ -42,12 +37,7 @@ def attack_update(console: Terminal, request: Request, out: Path) -> bool:
 
 
 def attack_recording(console: Terminal, asked: RecordingRequest, out: Path) -> bool:
-    """Attack a recording and print the assumptions and the results; returns whether all attacks failed.
-
-    Raises:
-        ConfigError: Before any work, for what cannot be run.
-        OSError: When the folder cannot be made.
-    """
+    """Attack a recording and print assumptions and results; returns or raises as ``attack_update`` does."""
     _require_new(out)
     prepared = prepare_recording(asked)
     out.mkdir(parents=True, exist_ok=True)

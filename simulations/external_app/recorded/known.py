@@ -26,11 +26,7 @@ from simulations.settings.errors import ConfigError, naming
 
 
 def doubts_of(request: Request, parsed: Parsed) -> Sequence[str]:
-    """What an own model does that changes what numbers mean, one clause each; it is tried in a child process, once.
-
-    Raises:
-        ConfigError: When it does not work there.
-    """
+    """What an own model does that changes what numbers mean, one clause each; it is tried in a child process, once."""
     return try_model("--model", request.model, request.num_classes, parsed.input_shape, request.width, request.norm)
 
 
