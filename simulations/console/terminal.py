@@ -19,7 +19,7 @@ class Terminal(Console):
     """
 
     def say(self, text: str) -> None:
-        """Prints a line as it is: no markup, and no line feed of ours within."""
+        """Prints a text as it is: square brackets are no markup, and long lines are left to the terminal to wrap."""
         self.print(text, markup=False, soft_wrap=True)
 
     def render_str(self, text: str, **options: Any) -> Text:

@@ -93,7 +93,7 @@ def protect_image(pipeline: Pipeline, image: Tensor, secret: str) -> Tensor:
 
 
 def copy(order: Order, source: str, output: str) -> tuple[Copy, bool]:
-    """Protects one file; a mistake of it is part of the result. And whether there was too little memory for it."""
+    """Protects one file; returns what became of it, with the reason where it failed, and whether memory was too short."""
     path = order.root / source
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
