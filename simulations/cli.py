@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from simulations.compare.command import compare
-from simulations.console.command_line import errors, fail, read_toml, self_contained, sizes_of, value_of
+from simulations.console.command_line import errors, fail, read_toml, self_contained, setting_of, sizes_of
 from simulations.console.terminal import Terminal
 from simulations.protect.command import protect
 from simulations.run_folder.places import require_rows
@@ -21,10 +21,10 @@ from simulations.runtime.bytecode import keep_bytecode
 from simulations.search.command import search
 from simulations.settings.defaults import DEFAULT_ATTACKS, DEFAULT_CLIENTS
 from simulations.settings.errors import ConfigError
-from simulations.settings.plain import others_declare, plain_settings, refuse_plain
+from simulations.settings.plain import SETTINGS, fields_of, others_declare, refuse_plain
 from simulations.settings.presets import chosen
 from simulations.settings.seed_ranges import parse_seeds
-from simulations.trackers import parse_trackers, require_reachable, tell_trackers
+from simulations.trackers import parse_trackers, require_reachable, send_to_trackers
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -51,7 +51,7 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def _tell_version(asked: bool) -> None:
+def _show_version(asked: bool) -> None:
     if asked:
         console.print(f"fedveil {version('fedveil')}")
         raise typer.Exit
@@ -60,7 +60,7 @@ def _tell_version(asked: bool) -> None:
 @app.callback()
 def fedveil(
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """What a curious federated-learning server can see: train, attack, report."""
@@ -248,7 +248,7 @@ def attack(
         fail(str(error))
     except KeyboardInterrupt:
         kept = "what the attacks before had found is kept in" if folder.is_dir() else "nothing was written to"
-        errors.print(f"\nstopped; {kept} {folder}", soft_wrap=True, markup=False)
+        errors.say(f"\nstopped; {kept} {folder}")
         raise typer.Exit(130) from None
     if failed:
         raise typer.Exit(1)
@@ -271,10 +271,10 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], 
     from simulations.report import write_report
 
     try:
-        console.print(f"report: {write_report(directory.resolve())}", markup=False, soft_wrap=True)
+        console.say(f"report: {write_report(directory.resolve())}")
     except OSError as error:
         fail(f"DIRECTORY: the report of {directory} cannot be made: {error}")
-    raise typer.Exit(tell_trackers(console, trackers, directory.resolve()))
+    raise typer.Exit(send_to_trackers(console, trackers, directory.resolve()))
 
 
 @app.command("list")
@@ -319,13 +319,10 @@ def _seeds(text: str, resume: Path | None, out: Path | None, values: dict[str, A
 
 
 def _pair(text: str) -> tuple[str, Any]:
-    """``key=value`` with the value read as the setting's type."""
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError(f"-s {text!r}: expected key=value")
-    spec = plain_settings().get(key.strip())
-    if spec is None and others_declare():
+    """A setting of a run; where another package offers scenarios, what they have is read, which imports torch."""
+    known = fields_of(SETTINGS)
+    if text.partition("=")[0].strip() not in known and others_declare():
         from simulations.experiment.experiment import all_settings
 
-        spec = all_settings().get(key.strip())
-    return key.strip(), value_of(value, type(spec.default) if spec else str)
+        known = all_settings()
+    return setting_of(text, known)

@@ -14,8 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from clients.wire.texts import log_plainly
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.known_clients import KnownClients
-from simulations.experiment.scenario import scenario
+from simulations.experiment.scenario import KnownClients, scenario
 from simulations.forecast.notices import idle_defenses, too_few_images
 from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
@@ -81,14 +80,9 @@ def _run(grid: Grid, run: RunDirectory[Experiment]) -> Path:
 
 @contextmanager
 def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Auditor, KnownClients]]:
-    """Sets up the nodes of a grid, and has attacks run beside what is done within; the attackers end with it.
+    """Sets up the nodes of a grid for a run, and has attacks run beside what is done within; the attackers end with it.
 
-    Args:
-        grid: Carries messages to the nodes.
-        run: Says what to set up, and keeps what comes out.
-
-    Yields:
-        The auditor, and what is known of the clients.
+    Yields the auditor, and what is known of the clients.
 
     Raises:
         ConfigError: When the experiment cannot be run with these clients.

@@ -12,9 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console
-
 from simulations.console.command_line import errors
+from simulations.console.terminal import Terminal
 from simulations.settings.errors import ConfigError
 
 if TYPE_CHECKING:  # reading rows imports torch, which ``fedveil --help`` need not
@@ -191,15 +190,15 @@ def require_reachable(trackers: Sequence[str]) -> None:
             raise ConfigError(f"--track {name}: {_words(error)}") from error
 
 
-def tell_trackers(console: Console, trackers: Sequence[str], directory: Path) -> int:
+def send_to_trackers(console: Terminal, trackers: Sequence[str], directory: Path) -> int:
     """Send a run's folder, with its report, to each tracker; returns the exit code."""
     code = 0
     for name in trackers:
         try:
-            console.print(f"{name}: {SENDS[name](Tracked.of(directory))}", markup=False, soft_wrap=True)
+            console.say(f"{name}: {SENDS[name](Tracked.of(directory))}")
         except Exception as error:  # an unreachable server must not cost the finished run
             again = f"try again with: fedveil report {directory} --track {name}"
-            errors.print(f"not tracked: {name}: {_words(error)}; {again}", markup=False, soft_wrap=True)
+            errors.say(f"not tracked: {name}: {_words(error)}; {again}")
             code = EXIT_NOT_TRACKED
     return code
 

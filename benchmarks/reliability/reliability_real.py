@@ -52,6 +52,7 @@ def change(file: Path, old: str, new: str) -> None:
 
 def run_on_flower(app: Path, values: dict[str, Any], clients: int, log: Path, **variables: str) -> None:
     """Runs an app on a runtime of its own to its good end; nothing of it is left behind then."""
+    from simulations.runtime.guardian import processes_of
     from simulations.runtime.launch import LocalRuntime, Resources
 
     with LocalRuntime(log) as runtime:
@@ -60,7 +61,9 @@ def run_on_flower(app: Path, values: dict[str, Any], clients: int, log: Path, **
         process.wait(ENDLESS)
         status = runtime.status()
         require(status == "finished:completed", f"{app.name} ended with {status!r}: {log.read_text()[-3000:]}")
-    require(not runtime.home.exists() and not runtime.processes(), f"{app.name} left {runtime.processes()}")
+    require(
+        not runtime.home.exists() and not processes_of(runtime.home), f"{app.name} left {processes_of(runtime.home)}"
+    )
 
 
 def load_on_flowers_runtime(clients: int, rounds: int) -> dict[str, dict[str, Any]]:

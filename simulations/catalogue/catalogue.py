@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -20,14 +20,14 @@ from simulations.search.settings import keys as search_settings
 
 def catalogue() -> dict[str, list[list[str]]]:
     """Section (``listed.SECTIONS``) -> its entries, each a name and lines about it."""
-    rows = {
+    rows: dict[str, Callable[[], Iterable[tuple[str, ...]]]] = {
         "scenarios": _scenarios,
         "defenses": _defenses,
         "attacks": _attacks,
-        "datasets": _datasets,
+        "datasets": dataset_names().items,
         "models": _models,
         "settings": _settings,
-        "search": _search,
+        "search": lambda: (_setting(key, spec) for key, spec in search_settings().items()),
     }
     return {section: [list(entry) for entry in entries()] for section, entries in rows.items()}
 
@@ -54,10 +54,6 @@ def _attacks() -> Iterator[tuple[str, ...]]:
         yield name, _first_line(cls), _signature(name, cls), f"the server knows: {cls.threat}", f"source: {cls.source}"  # type: ignore[attr-defined]
 
 
-def _datasets() -> Iterator[tuple[str, ...]]:
-    yield from dataset_names().items()
-
-
 def _models() -> Iterator[tuple[str, ...]]:
     yield from model_names().items()
     yield from ((name, f"split: {about}") for name, about in split_model_names().items())
@@ -77,11 +73,6 @@ def _usual(key: str) -> Iterator[str]:
         for whose, usual in ((name, one.settings.usual), (f"{name}, tables", one.settings.usual_on_tables)):
             if key in usual:
                 yield f"default of {whose}: {usual[key]!r}"
-
-
-def _search() -> Iterator[tuple[str, ...]]:
-    """Settings of ``fedveil search``."""
-    yield from (_setting(key, spec) for key, spec in search_settings().items())
 
 
 def _setting(key: str, spec: Any, whose: str = "") -> tuple[str, ...]:

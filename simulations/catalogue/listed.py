@@ -10,10 +10,10 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from simulations.console.terminal import Terminal
 from simulations.runtime.user_cache import cache_folder
 
 SECTIONS = ("scenarios", "defenses", "attacks", "datasets", "models", "settings", "search")
@@ -56,13 +56,13 @@ def kept(path: Path) -> Catalogue | None:
     return found if isinstance(found, dict) and _is_catalogue(found) else None
 
 
-def print_section(console: Console, section: str, entries: list[list[str]]) -> None:
+def print_section(console: Terminal, section: str, entries: list[list[str]]) -> None:
     """Prints one of ``SECTIONS``."""
     console.print(f"\n[bold]{section}[/bold]")
     if not console.is_terminal:
         # Tables are for eyes; a pipe gets every line whole.
         for name, *details in entries:
-            console.print("\n    ".join([name, *details]), markup=False, soft_wrap=True)
+            console.say("\n    ".join([name, *details]))
         return
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
     table.add_column(style="bold", no_wrap=True)

@@ -30,5 +30,5 @@ def compare(
     except OSError as error:
         fail(f"--out: cannot write {out}: {error.strerror}")
     for group in groups:
-        console.print(f"{group.name}: seeds {', '.join(map(str, group.seeds))}", markup=False, soft_wrap=True)
-    console.print(f"page: {out.resolve()}", markup=False, soft_wrap=True)
+        console.say(f"{group.name}: seeds {', '.join(map(str, group.seeds))}")
+    console.say(f"page: {out.resolve()}")

@@ -37,7 +37,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """What tells it from the other groups; its experiment or folder where nothing does."""
+        """What distinguishes it from the other groups; its experiment or folder where nothing does."""
         settings = ", ".join(f"{key}={value}" for key, value in self.differs.items())
         if len(settings) > LONGEST:
             return self.folders[0].name

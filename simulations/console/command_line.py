@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections.abc import Mapping
+from dataclasses import Field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,7 +14,7 @@ import typer
 from rich.markup import escape
 
 from simulations.console.terminal import Terminal
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, naming
 
 LONGEST_ERROR = 2000
 """Characters of a message: some name everything that is known."""
@@ -49,11 +51,7 @@ def read_toml(path: Path, size: str | None = None) -> dict[str, Any]:
 
 
 def sizes_of(path: Path | None) -> list[str]:
-    """The sizes that a file has; none without a file.
-
-    Raises:
-        ConfigError: When the file cannot be read.
-    """
+    """The sizes that a file has, none without a file; ``ConfigError`` when it cannot be read."""
     return [] if path is None else [name for name in SIZES if isinstance(read_toml(path).get(name), dict)]
 
 
@@ -75,17 +73,22 @@ def _settings(text: str) -> dict[str, Any]:
 def self_contained(text: str, key: str) -> str:
     """A person's text of defences, with what the files that it names hold in their place (``defenses.spec.read_files``).
 
-    Only this process is the person's: what it starts has other working directories, and other machines have other files.
-
-    Raises:
-        ConfigError: Beginning with ``key``, under which the text was given.
+    Only this process is the person's: what it starts has other working directories, and other machines have other files. An error
+    begins with ``key``, under which the text was given.
     """
     from defenses.spec import read_files
 
-    try:
+    with naming(key):
         return read_files(text)
-    except ValueError as error:
-        raise ConfigError(f"{key}: {error}") from error
+
+
+def setting_of(text: str, fields: Mapping[str, Field[Any]]) -> tuple[str, Any]:
+    """``key=value`` with the value read as the type of its field, where there is one of that key, else as text."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"-s {text!r}: expected key=value")
+    spec = fields.get(key.strip())
+    return key.strip(), value_of(value, type(spec.default) if spec else str)
 
 
 def value_of(text: str, kind: type) -> Any:

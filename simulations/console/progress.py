@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+
+from simulations.console.terminal import Terminal
 
 SECONDS_BETWEEN_LINES = 10.0
 """Where the output is no terminal."""
 
 
-def bar_on(console: Console, *more: ProgressColumn) -> Progress:
+def bar_on(console: Terminal, *more: ProgressColumn) -> Progress:
     """A bar between a description and the field ``note``, which goes when the work ends; nothing where there is no terminal."""
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -24,7 +25,7 @@ def bar_on(console: Console, *more: ProgressColumn) -> Progress:
 class Display:
     """A bar with the steps that are done and the time left, shown within ``with``."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Terminal) -> None:
         self._console, self._bar = console, bar_on(console)
         self._row = self._bar.add_task("starting", total=None, note="")
         self._what, self._since, self._before, self._done, self._printed = "", 0.0, 0, 0, 0.0
@@ -49,7 +50,7 @@ class Display:
         due = begins or (total and done == total) or now - self._printed > SECONDS_BETWEEN_LINES
         if due and not self._console.is_terminal:
             self._printed = now
-            self._console.print(f"{what}: {note}".rstrip(": "), markup=False, soft_wrap=True)
+            self._console.say(f"{what}: {note}".rstrip(": "))
 
 
 def _left(seconds: float, steps: int, left: int) -> str:

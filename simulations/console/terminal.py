@@ -18,6 +18,10 @@ class Terminal(Console):
     Colours and the movements of a progress bar are rich's own, and stay.
     """
 
+    def say(self, text: str) -> None:
+        """Prints a text as it is: square brackets are no markup, and long lines are left to the terminal to wrap."""
+        self.print(text, markup=False, soft_wrap=True)
+
     def render_str(self, text: str, **options: Any) -> Text:
         """As rich reads it, with the text made plain: before it is wrapped, and cut to the width of a column."""
         return super().render_str(plain(text), **options)

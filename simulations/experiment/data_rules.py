@@ -39,10 +39,9 @@ def check_data(settings: CommonSettings, pipelines: Sequence[Pipeline], attacks:
 def _check_table(settings: CommonSettings, pipelines: Sequence[Pipeline]) -> None:
     dataset, name = settings.dataset, settings.scenario
     if not scenario(name).reads_tables:
-        able = [name for name, one in scenarios().items() if one.reads_tables]
         raise ConfigError(
             f"dataset is {dataset!r}, a table; allowed with scenario = {name!r}: images. Tables go with "
-            f"scenario = {' or '.join(map(repr, able))}"
+            f"scenario = {_able('reads_tables')}"
         )
     for field in ON_IMAGES:
         if value := getattr(settings, field):
@@ -61,10 +60,9 @@ def _check_table(settings: CommonSettings, pipelines: Sequence[Pipeline]) -> Non
 def _check_many_labels(settings: CommonSettings, attacks: Attacks) -> None:
     dataset, name = settings.dataset, settings.scenario
     if not scenario(name).takes_many_labels:
-        able = [name for name, one in scenarios().items() if one.takes_many_labels]
         raise ConfigError(
             f"dataset is {dataset!r}, whose examples have several labels each; allowed with scenario = {name!r}: one class for an "
-            f"example, such as celeba:Smiling. Several labels go with scenario = {' or '.join(map(repr, able))}, as attacks and "
+            f"example, such as celeba:Smiling. Several labels go with scenario = {_able('takes_many_labels')}, as attacks and "
             "scores of the others are of classes"
         )
     if settings.partition not in DEALS_BY_NO_CLASS:
@@ -78,6 +76,10 @@ def _check_many_labels(settings: CommonSettings, attacks: Attacks) -> None:
                 f"{kind.setting}: {wrong[0]} is about the class of an example, and those of dataset = {dataset!r} have several "
                 "labels each; leave it out"
             )
+
+
+def _able(what: str) -> str:
+    return " or ".join(repr(name) for name, one in scenarios().items() if getattr(one, what))
 
 
 def _check_attacks(dataset: str, attacks: Attacks) -> None:

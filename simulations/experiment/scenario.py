@@ -6,6 +6,7 @@ import functools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
@@ -16,7 +17,6 @@ from clients.task.batches import chunks
 from clients.task.task import FLOAT_BYTES, Plan
 from defenses.pipeline import Pipeline
 from defenses.registry import collected, modules_in
-from simulations.experiment.known_clients import KnownClients
 from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, unknown_scenario
@@ -42,6 +42,23 @@ class Resolved(Protocol):
 
 E = TypeVar("E", bound=Resolved)
 """The experiment."""
+
+
+@dataclass(frozen=True)
+class KnownClients:
+    """What the server knows of the clients of a run once they are set up.
+
+    Attributes:
+        card: Shape and normalisation of their images.
+        sizes: Partition -> (training examples, test examples).
+        labels: Partition -> What is true of its training examples, in its order; empty where the server does not have it.
+        randomness: Where the nodes' random draws start, as each of them says of itself.
+    """
+
+    card: DataCard
+    sizes: dict[int, tuple[int, int]]
+    labels: dict[int, Tensor]
+    randomness: str = ""
 
 
 class Rounds(Protocol):

@@ -18,6 +18,19 @@ class WholeModelExperiment(WholeModelSettings, Experiment):
         super().__post_init__()
         _ = self.milestones
 
+    def check_training_by_server(self, why: str) -> None:
+        """Raise ``ConfigError`` for settings of the clients' training, as they train nothing; ``why`` they show no views."""
+        if self.local_steps:
+            raise ConfigError(
+                f"local-steps is {self.local_steps}; allowed with scenario = {self.scenario!r}: 0, as the server trains on "
+                "whole passes"
+            )
+        if self.crop_padding or self.horizontal_flip:
+            raise ConfigError(
+                f"crop-padding is {self.crop_padding} and horizontal-flip {self.horizontal_flip}; allowed with "
+                f"scenario = {self.scenario!r}: 0 and False, as {why}"
+            )
+
     def check_whole_model(self) -> None:
         """Raise ``ConfigError`` for models that are no whole ones, and for auxiliary data of other kinds."""
         require_model(self.model)

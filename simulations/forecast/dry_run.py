@@ -110,11 +110,6 @@ def describe(experiment: Experiment, step: Step, needs: object) -> Iterator[str]
     )
 
 
-def measure_step_of(experiment: Experiment, data: ImageDataset) -> Step:
-    """``measure`` of an experiment without a defence."""
-    return measure(experiment.plan(card=DataCard.of(data)))
-
-
 def measure(plan: Plan) -> Step:
     """Run a forward and a backward pass on two and on three images, under a plan without a defence whose card is known."""
     modules, forward = scenario(plan.scenario).whole_model(plan)

@@ -26,13 +26,13 @@ from simulations.run_folder.places import is_there
 from simulations.run_folder.run_directory import busy
 from simulations.runtime.nodes import dealt
 from simulations.runtime.own_code_trials import MIXES_IN_TRAINING, try_dataset, try_model
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, naming
 
 
-def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
+def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
     """Raise ``ConfigError`` before any process starts for what could only fail later: unreadable data, a model that does not fit.
 
-    ``tell`` takes what one should know without its being an error.
+    ``say`` takes what one should know without its being an error.
     """
     out = Path(experiment.output_dir)
     require_folder(out)
@@ -41,7 +41,7 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
         raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
     if experiment.resume:
         for lost in kept(out)[2]:
-            tell(f"warning: {lost}")
+            say(f"warning: {lost}")
     if experiment.data_dir and not any(map(reads_data_dir, (experiment.dataset, experiment.auxiliary_data))):
         raise ConfigError(
             f"data-dir is {experiment.data_dir!r}, and dataset = {experiment.dataset!r} reads no files: for your own pictures set "
@@ -62,7 +62,7 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
     check_outline(experiment, data)
     for pipeline in experiment.pipelines:
         if pipeline.needs_group_norm and experiment.norm == "batch":
-            tell(f"notice: {pipeline} needs gradients per example: BatchNorm is replaced by GroupNorm")
+            say(f"notice: {pipeline} needs gradients per example: BatchNorm is replaced by GroupNorm")
         with _refusing(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}"):
             try:
                 scenario(experiment.scenario).check_data(experiment, pipeline, DataCard.of(data))
@@ -72,12 +72,10 @@ def preflight(experiment: Experiment, tell: Callable[[str], None]) -> None:
                 ) from error
     experiment.check_images(data.input_shape)
     check_memory(experiment, data)
-    try:
+    with naming("partition"):
         dealt(experiment.plan(), experiment, data, experiment.num_clients)
-    except ValueError as error:
-        raise ConfigError(f"partition: {error}") from error
     for warning in filter(None, (*data.notes, *doubts, too_few_images(experiment, experiment.num_clients))):
-        tell(f"warning: {warning}")
+        say(f"warning: {warning}")
 
 
 @contextmanager

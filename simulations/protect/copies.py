@@ -15,13 +15,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from clients.data.images import DataError
 from clients.process.with_parent import end_with_parent
 from clients.secrets.draws import digest_of
 from defenses.base import Batch
 from defenses.images.vfe import vfe_image
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
-from simulations.protect.pictures import PictureError, read, write
+from simulations.protect.pictures import read, write
 from simulations.settings.errors import ConfigError
 
 VFE_WINDOW = 8
@@ -31,10 +32,6 @@ AT_ONCE = 2
 
 MOST_HUNGRY = 3
 """Pictures that may want more memory than there is before any has a copy; then the defence itself wants too much."""
-
-
-class MemoryLackError(RuntimeError):
-    """A picture whose protection wants more memory than there is."""
 
 
 @dataclass(frozen=True)
@@ -95,31 +92,27 @@ def protect_image(pipeline: Pipeline, image: Tensor, secret: str) -> Tensor:
     return pipeline.protect_batch(pipeline.protect_once(batch, key), key).images[0].clamp(0, 1)
 
 
-def copy(order: Order, source: str, output: str) -> Copy:
-    """Protects one file; a mistake of it is part of the result.
-
-    Raises:
-        MemoryLackError: When there is not enough memory, which need not be the picture's fault.
-    """
+def copy(order: Order, source: str, output: str) -> tuple[Copy, bool]:
+    """Protects one file; returns what became of it, with the reason where it failed, and whether memory was too short."""
     path = order.root / source
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        picture = read(path, order.size)
+        image, notes = read(path, order.size)
         pipeline = parse(order.pipeline)
-        if why := pipeline.unfit(*picture.image.shape):
-            raise PictureError(why)
-        protected = protect_image(pipeline, picture.image, order.secret)
+        if why := pipeline.unfit(*image.shape):
+            raise DataError(why)
+        protected = protect_image(pipeline, image, order.secret)
         write(order.out / output, protected)
-    except (PictureError, OSError, ValueError, RuntimeError, MemoryError) as error:
+    except (OSError, ValueError, RuntimeError, MemoryError) as error:
         # torch has no class of its own for memory of the CPU.
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
             asked = re.search(r"tried to allocate (\d+) bytes", str(error))
             size = f"{int(asked[1]) / 2**30:.3g} GiB at once" if asked else "more"
-            raise MemoryLackError(f"its protection wants {size}, and there is not so much memory") from error
-        return Copy(source, error=str(error) or type(error).__name__)
-    before, after = (float(vfe_image(image, VFE_WINDOW)) for image in (picture.image, protected))
-    idle = tuple(pipeline.idle(*picture.image.shape[1:]))
-    return Copy(source, output, digest, tuple(protected.shape), before, after, picture.notes, idle)
+            return Copy(source, error=f"its protection wants {size}, and there is not so much memory"), True
+        return Copy(source, error=str(error) or type(error).__name__), False
+    before, after = (float(vfe_image(one, VFE_WINDOW)) for one in (image, protected))
+    idle = tuple(pipeline.idle(*image.shape[1:]))
+    return Copy(source, output, digest, tuple(protected.shape), before, after, notes, idle), False
 
 
 def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Generator[Copy, None, None]:
@@ -140,25 +133,17 @@ def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Gene
             yield one
 
 
-def _attempt(order: Order, source: str, output: str) -> tuple[Copy, bool]:
-    """As ``copy``; and whether there was too little memory for it."""
-    try:
-        return copy(order, source, output), False
-    except MemoryLackError as error:
-        return Copy(source, error=str(error)), True
-
-
 def _attempts(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Generator[tuple[Copy, bool], None, None]:
     if workers == 1 or len(names) < 2:
-        yield from (_attempt(order, *name) for name in names)
+        yield from (copy(order, *name) for name in names)
         return
     pool = ProcessPoolExecutor(workers, initializer=_begin_worker)
     try:
         todo = iter(names)
-        waiting = {pool.submit(_attempt, order, *name) for name in islice(todo, workers * AT_ONCE)}
+        waiting = {pool.submit(copy, order, *name) for name in islice(todo, workers * AT_ONCE)}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            waiting |= {pool.submit(_attempt, order, *name) for name in islice(todo, len(done))}
+            waiting |= {pool.submit(copy, order, *name) for name in islice(todo, len(done))}
             yield from (one.result() for one in done)
     except BrokenProcessPool:
         raise ConfigError(

@@ -36,7 +36,7 @@ class Manifest:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What all pictures share; of the secret only a digest, which tells whether it is still the same."""
+        """What all pictures share; of the secret only a digest, which shows whether it is still the same."""
         return {
             "defense": self.order.pipeline,
             "image_size": self.order.size,

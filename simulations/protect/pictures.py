@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import Tensor
 
 from clients.data.files.decoding import decode_noted, merge_equal
-from clients.data.images import DataError, resize, to_float
+from clients.data.images import resize, to_float
 from simulations.run_folder.drawn import drawn
 from simulations.settings.errors import ConfigError
 from strategies.audit.whole_files import whole
@@ -22,21 +22,11 @@ MOST_PIXELS = 100_000_000
 """Of one picture, decoded: files that hold more are refused as decompression bombs."""
 
 
-class PictureError(ValueError):
-    """A file that cannot be protected."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A decoded picture.
-
-    Attributes:
-        image: (C, H, W) float32 in [0, 1], upright; C is 1 where its channels are equal, else 3.
-        notes: What of the file is not in ``image``.
-    """
+class Picture(NamedTuple):
+    """A picture (C, H, W) in [0, 1], upright, C = 1 where its channels are equal, else 3; and what of its file it lacks."""
 
     image: Tensor
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
 
 def find(root: Path) -> list[str]:
@@ -99,16 +89,13 @@ def read(path: Path, size: int = 0) -> Picture:
     Grey pictures have one channel, also those that are stored as colours: three draws of noise would be averaged away.
 
     Raises:
-        PictureError: When it is none, is damaged, or holds more than ``MOST_PIXELS``.
+        DataError: When it is none, is damaged, or holds more than ``MOST_PIXELS``.
     """
     from PIL import Image
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        try:
-            decoded = decode_noted(path, MOST_PIXELS)
-        except DataError as error:
-            raise PictureError(str(error)) from error
+        decoded = decode_noted(path, MOST_PIXELS)
     # Once more, because the colours may all lie outside the central square.
     return Picture(to_float(merge_equal(resize(decoded.image, size)))[0], decoded.notes)
 

@@ -18,6 +18,7 @@ from attacks.observations import AttackError
 from attacks.refinement.base import Refinement
 from attacks.registry import ATTACKS
 from attacks.uploads.base import AsUploaded, UploadedImages
+from clients.data.images import DataError
 from clients.models.classifiers import build_model
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
@@ -25,7 +26,7 @@ from defenses.random_draws import generator_for
 from defenses.spec import parse
 from simulations.protect.copies import protect_image
 from simulations.protect.manifest import Manifest
-from simulations.protect.pictures import PictureError, read
+from simulations.protect.pictures import read
 from simulations.report import write_page
 from simulations.report.drawing.pictures import Strip, Tile
 from simulations.report.page.page import render
@@ -87,13 +88,9 @@ def write_preview(manifest: Manifest) -> Preview:
 def attack(
     pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[Tensor], secret: str
 ) -> tuple[list[Strip], list[str], list[str]]:
-    """The loss of each picture to the strongest of the attacks that know the pipeline's defences.
+    """The loss of each picture (name and image (C, H, W), all of one shape) to the strongest attack that knows the defences.
 
-    Args:
-        pipeline: The defences.
-        attacked: Name and image (C, H, W) of each picture, all of one shape.
-        others: Images that attacks may learn from.
-        secret: Where the draws of the copies start; no attack sees it.
+    Attacks may learn from ``others``; none sees the ``secret``, where the draws of the copies start.
 
     Returns:
         Each picture beside its copy and, where an attack ran, the best guess; the attacks that ran; those that could not, each with
@@ -157,7 +154,7 @@ def _squares(root: Path, names: list[str], side: int) -> Iterator[tuple[str, Ten
     for name in names[: SHOWN + MOST_LEARNED]:
         try:
             yield name, read(root / name, side).image
-        except PictureError:  # it has changed since its copy was made
+        except DataError:  # it has changed since its copy was made
             continue
 
 

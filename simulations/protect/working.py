@@ -12,7 +12,7 @@ import typer
 from clients.secrets.secret_file import SecretError, default_folder, kept_secret
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
-from defenses.spec import SpecError, parse
+from defenses.spec import parse
 from simulations.console.command_line import errors, fail, self_contained
 from simulations.console.progress import Display
 from simulations.console.terminal import Terminal
@@ -20,7 +20,7 @@ from simulations.protect.copies import Order, copies
 from simulations.protect.manifest import Manifest
 from simulations.protect.pictures import left_out, output_names
 from simulations.protect.sources import Pictures, pictures_of
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, naming
 from simulations.settings.fields import IMAGE_SIDE
 
 console = Terminal(highlight=False)
@@ -59,7 +59,7 @@ def work(
                 pictures.remove()
             _print_left_out(pictures)
     except KeyboardInterrupt:
-        errors.print("\nstopped; go on with the same command and --resume", markup=False)
+        errors.say("\nstopped; go on with the same command and --resume")
         raise typer.Exit(130) from None
     except (ConfigError, SecretError) as error:
         fail(str(error))
@@ -93,24 +93,24 @@ def _finish(manifest: Manifest, names: Collection[str], *, preview: bool) -> boo
     attacked = True
     path, failed = manifest.finish(names), manifest.failed
     done = f"{len(names) - len(failed)} of {len(names)} pictures protected by {manifest.order.pipeline}: {path}"
-    console.print(done, soft_wrap=True, markup=False)
+    console.say(done)
     if preview:
         from simulations.protect.preview import write_preview
 
         made = write_preview(manifest)
         page = made.page or "none, as there is no copy to show"
-        console.print(f"preview: {page}", soft_wrap=True, markup=False)
+        console.say(f"preview: {page}")
         attacked = made.page is None or bool(made.ran)
         if made.page:
-            (console if made.ran else errors).print(made.summary, soft_wrap=True, markup=False)
+            (console if made.ran else errors).say(made.summary)
         for why in made.missing:
-            errors.print(f"did not run: {why}", soft_wrap=True, markup=False)
+            errors.say(f"did not run: {why}")
     for why, count in Counter(why for name in names for why in manifest.done[name].idle).most_common(MOST_REASONS):
-        errors.print(f"{count} of them: {why}", markup=False, soft_wrap=True)
+        errors.say(f"{count} of them: {why}")
     if failed:
         errors.print(f"[red]{len(failed)} could not be protected:[/red]")
     for one in failed:
-        errors.print(f"  {one.source}: {one.error}", markup=False, soft_wrap=True)
+        errors.say(f"  {one.source}: {one.error}")
     return attacked
 
 
@@ -118,17 +118,14 @@ def _print_left_out(pictures: Pictures) -> None:
     """How many files of a person's own folder were no pictures."""
     if pictures.data is None and (others := left_out(pictures.root, set(pictures.names))):
         listed = ", ".join(f"{count} {ending or 'without ending'}" for ending, count in sorted(others.items()))
-        errors.print(
-            f"files left alone, as Pillow reads no pictures of their kind: {listed}", markup=False, soft_wrap=True
-        )
+        errors.say(f"files left alone, as Pillow reads no pictures of their kind: {listed}")
 
 
 def _pipeline(text: str) -> Pipeline:
     """A pipeline that protects pictures one by one, from a text that may name files."""
-    try:
-        pipeline = parse(self_contained(text, "--defense"))
-    except SpecError as error:
-        raise ConfigError(f"--defense: {error}") from error
+    text = self_contained(text, "--defense")
+    with naming("--defense"):
+        pipeline = parse(text)
     if not pipeline.defenses:
         raise ConfigError(
             "--defense is empty; name a defence of images, such as VisualMixer(); `fedveil list defenses` shows all"

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from clients.data.card import DataCard
 from defenses.registry import RegistryError
 from simulations.console.command_line import errors, fail
+from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.dry_run import describe, measure_step_of, workers_of
+from simulations.forecast.dry_run import describe, measure, workers_of
 from simulations.forecast.memory_needs import Needs, check_needs, needs_of
 from simulations.forecast.preflight import make_folder, preflight, require_attack_cards, require_resources
 from simulations.run.in_process import run_in_process
@@ -24,7 +24,7 @@ from simulations.run.side_by_side import require_jobs, runs_at_once, side_by_sid
 from simulations.runtime.launch import Resources, end_politely
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
 from simulations.settings.errors import ConfigError
-from simulations.trackers import require_reachable, tell_trackers
+from simulations.trackers import require_reachable, send_to_trackers
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Asked:
     jobs: int = 0
     size: str = ""
 
-    def run(self, console: Console, experiment: Experiment) -> int:
+    def run(self, console: Terminal, experiment: Experiment) -> int:
         """Run an experiment whose checks are passed, and send it to trackers when it ended; the exit code."""
         if self.in_process:
             code = run_in_process(console, experiment, self.cpus_per_client)
@@ -52,7 +52,7 @@ class Asked:
             code = run_locally(console, experiment, self._resources(experiment))
         return self._tracked(console, experiment, code)
 
-    def run_seeds(self, console: Console, experiment: Experiment, at_once: int) -> int:
+    def run_seeds(self, console: Terminal, experiment: Experiment, at_once: int) -> int:
         """Runs what is left of the seeds, so many at the same time; the exit code."""
         left = of_seeds(experiment, self.seeds)
         if at_once == 1:
@@ -64,7 +64,7 @@ class Asked:
         try:
             return finish_seeds(console, experiment, self.seeds, ended)
         except KeyboardInterrupt:
-            errors.print("\nstopped; the same command goes on with what is left", markup=False)
+            errors.say("\nstopped; the same command goes on with what is left")
             return EXIT_STOPPED
 
     def cores_busy(self, experiment: Experiment) -> int:
@@ -72,32 +72,29 @@ class Asked:
         workers = 1 if self.in_process else workers_of(experiment.num_clients, self.cpus_per_client)
         return self.cpus_per_client * workers + (experiment.attack_workers if experiment.attacked_rounds else 0)
 
-    def _tracked(self, console: Console, experiment: Experiment, code: int) -> int:
+    def _tracked(self, console: Terminal, experiment: Experiment, code: int) -> int:
         if code not in (0, EXIT_ATTACKS_FAILED):
             return code
-        return tell_trackers(console, self.trackers, Path(experiment.output_dir)) or code
+        return send_to_trackers(console, self.trackers, Path(experiment.output_dir)) or code
 
     def _resources(self, experiment: Experiment, cores: int = 0) -> Resources:
         return Resources(experiment.num_clients, self.cpus_per_client, self.gpus_per_client, cores)
 
 
-def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
+def begin(console: Terminal, asked: Asked, *, dry_run: bool) -> int:
     """Check all, say what the run needs, and run it unless this is a dry run; the exit code, or ``typer.Exit`` (2)."""
-
-    def tell(line: str) -> None:
-        console.print(line, markup=False, soft_wrap=True)
-
+    say = console.say
     try:
         require_resources(asked.cpus_per_client, asked.gpus_per_client)
         experiment = requested(asked.config, asked.settings, asked.out, asked.resume, asked.clients, asked.size)
         left = of_seeds(experiment, asked.seeds) if asked.seeds else [experiment]
         require_jobs(asked.jobs)
         for one in left[:1]:
-            preflight(one, tell)
+            preflight(one, say)
         if not dry_run:  # what is to run elsewhere can be tried here
             require_attack_cards(experiment)
             require_reachable(asked.trackers)  # which may leave a file, such as MLflow's database
-        needs = _estimate(experiment, asked, tell, dry_run=dry_run)
+        needs = _estimate(experiment, asked, say, dry_run=dry_run)
         at_once = (
             runs_at_once(asked.jobs, len(left), experiment, needs, busy=asked.cores_busy(experiment))
             if asked.seeds
@@ -108,29 +105,29 @@ def begin(console: Console, asked: Asked, *, dry_run: bool) -> int:
     except (ConfigError, RegistryError) as error:
         fail(str(error))
     except KeyboardInterrupt:
-        errors.print("\nstopped; nothing was run", markup=False)
+        errors.say("\nstopped; nothing was run")
         return EXIT_STOPPED
     if dry_run:
         for tracker in asked.trackers:
-            tell(f"tracker: {tracker} is installed; whether it takes runs is tried only when one starts")
+            say(f"tracker: {tracker} is installed; whether it takes runs is tried only when one starts")
         if asked.seeds:
-            tell(f"seeds: {len(left)} of {len(asked.seeds)} are left to run, each as above, {at_once} at a time")
+            say(f"seeds: {len(left)} of {len(asked.seeds)} are left to run, each as above, {at_once} at a time")
         return 0
     if asked.seeds:
         if at_once > 1:
-            tell(f"seeds: {len(left)} to run, {at_once} at a time")
+            say(f"seeds: {len(left)} to run, {at_once} at a time")
         return asked.run_seeds(console, experiment, at_once)
     return asked.run(console, experiment)
 
 
-def _estimate(experiment: Experiment, asked: Asked, tell: Callable[[str], None], *, dry_run: bool) -> Needs:
+def _estimate(experiment: Experiment, asked: Asked, say: Callable[[str], None], *, dry_run: bool) -> Needs:
     """Print what a run needs, of a dry run in full; the memory, or ``ConfigError`` where there is less."""
     workers = workers_of(experiment.num_clients, asked.cpus_per_client)
     data = experiment.plan().load_data()
-    step = measure_step_of(experiment, data)
+    step = measure(experiment.plan(card=DataCard.of(data)))
     needs = needs_of(experiment, data, step, workers, in_process=asked.in_process)
     for line in describe(experiment, step, needs) if dry_run else [f"memory: {needs}"]:
-        tell(line)
+        say(line)
     if warning := check_needs(needs):
-        tell(f"warning: {warning}")
+        say(f"warning: {warning}")
     return needs

@@ -13,10 +13,10 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 
 from simulations.console.command_line import errors
+from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.forecast.preflight import preflight
 from simulations.report.analysis.failures import Failure, failed_attacks
@@ -29,7 +29,7 @@ from simulations.run_folder.rows import Row
 from simulations.runtime.guardian import scratch_folder
 from simulations.runtime.launch import end_politely, undisturbed
 from simulations.runtime.local_grid import LocalGrid
-from simulations.runtime.local_run import tell_failures, what_next
+from simulations.runtime.local_run import conclude, what_next
 from simulations.runtime.main_guard import require_guard
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
@@ -123,7 +123,7 @@ def audit(
     return Audited(Path(experiment.output_dir))
 
 
-def run_in_process(console: Console, experiment: Experiment, cpus_per_client: int) -> int:
+def run_in_process(console: Terminal, experiment: Experiment, cpus_per_client: int) -> int:
     """Run an experiment, whose checks are passed, with an output folder here, and say how it ended; the exit code."""
     out, started = Path(experiment.output_dir), time.monotonic()
     end_politely()
@@ -134,18 +134,16 @@ def run_in_process(console: Console, experiment: Experiment, cpus_per_client: in
         with scratch_folder():
             run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
     except KeyboardInterrupt:
-        errors.print(f"\nstopped; {what_next(out)}", markup=False, soft_wrap=True)
+        errors.say(f"\nstopped; {what_next(out)}")
         return 130
     except ConfigError as error:  # such as a damaged file of a run that was to go on: the same command would not help
         errors.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
         return 2
     except (RuntimeError, OSError) as error:
         errors.print(f"[red]the run failed[/red]: {escape(f'{type(error).__name__}: {error}')}", soft_wrap=True)
-        errors.print(what_next(out), markup=False, soft_wrap=True)
+        errors.say(what_next(out))
         return 1
-    console.print(f"finished in {time.monotonic() - started:.0f} s")
-    console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", markup=False, soft_wrap=True)
-    return tell_failures(out)
+    return conclude(console, out, started)
 
 
 def place_of(key: str, code: Any) -> str:

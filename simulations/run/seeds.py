@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from simulations.console.command_line import errors
+from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.run_folder.places import is_there
 from simulations.run_folder.run_config import check_same, read_config
@@ -38,15 +37,15 @@ def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
 
 
 def one_by_one(
-    console: Console, experiments: Sequence[Experiment], run: Callable[[Experiment], int]
+    console: Terminal, experiments: Sequence[Experiment], run: Callable[[Experiment], int]
 ) -> Iterator[tuple[Experiment, int]]:
     """Runs them one after the other."""
     for at, one in enumerate(experiments, 1):
-        console.print(f"seed {one.seed}: run {at} of {len(experiments)}", markup=False)
+        console.say(f"seed {one.seed}: run {at} of {len(experiments)}")
         yield one, run(one)
 
 
-def finish_seeds(console: Console, experiment: Experiment, seeds: Sequence[int], ended: Ended) -> int:
+def finish_seeds(console: Terminal, experiment: Experiment, seeds: Sequence[int], ended: Ended) -> int:
     """Wait for all runs, print which failed, and write the comparison when all are there; the exit code.
 
     The experiment's folder has one for each seed; ``ended`` are the runs that were left. A run that fails, or ends without some of
@@ -58,7 +57,7 @@ def finish_seeds(console: Console, experiment: Experiment, seeds: Sequence[int],
     out, worst, failed = Path(experiment.output_dir), 0, list[int]()
     for one, code in ended:
         if code == EXIT_STOPPED:
-            console.print("all seeds: the same command goes on with what is left", markup=False)
+            console.say("all seeds: the same command goes on with what is left")
             return code
         if code not in (0, EXIT_ATTACKS_FAILED, EXIT_NOT_TRACKED):
             failed.append(one.seed)
@@ -67,13 +66,9 @@ def finish_seeds(console: Console, experiment: Experiment, seeds: Sequence[int],
         which = (
             f"failed, for the reasons above: seed {', '.join(map(str, sorted(failed)))}; {len(seeds) - len(failed)} of "
         )
-        errors.print(
-            f"{which}{len(seeds)} seeds are finished. The same command goes on with what is left",
-            markup=False,
-            soft_wrap=True,
-        )
+        errors.say(f"{which}{len(seeds)} seeds are finished. The same command goes on with what is left")
         return 1
     done = [folder for seed in seeds if (folder := out / f"seed-{seed}").is_dir()]
     write_comparison(grouped(done), out / "comparison.html")
-    console.print(f"all seeds: {out / 'comparison.html'}", markup=False, soft_wrap=True)
+    console.say(f"all seeds: {out / 'comparison.html'}")
     return worst

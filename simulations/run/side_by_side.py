@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from rich.console import Console
 
 from clients.process.machine import memory_of_machine
+from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.forecast.dry_run import size_text
 from simulations.forecast.memory_needs import Needs
@@ -59,7 +59,7 @@ def runs_at_once(asked: int, left: int, experiment: Experiment, needs: Needs, *,
 
 
 def side_by_side(
-    console: Console, experiments: Sequence[Experiment], resources: Resources, at_once: int, *, in_process: bool
+    console: Terminal, experiments: Sequence[Experiment], resources: Resources, at_once: int, *, in_process: bool
 ) -> Iterator[tuple[Experiment, int]]:
     """Run several experiments with one number of clients, ``at_once`` at the same time, and print their lines behind their seeds.
 
@@ -79,7 +79,7 @@ def side_by_side(
                 _print(console, run, line)
                 continue
             open_runs.discard(run)
-            code = run.wait()
+            code = run.process.wait()
             if code:
                 _print(console, run, f"ended with exit code {code}")
             if (following := next(todo, None)) is not None:
@@ -95,7 +95,7 @@ class _Run:
         env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
         # Else each computes with all cores, and they wait for each other.
         env.setdefault("OMP_NUM_THREADS", str(order["resources"]["cores"]))
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-m", "simulations.run.seed_process"],
             cwd=Path(__file__).resolve().parents[2],
             stdin=subprocess.PIPE,
@@ -107,32 +107,24 @@ class _Run:
             env=env,
             start_new_session=True,  # Ctrl-C is sent to all processes of a terminal's group: here only we pass it on
         )
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"settings": experiment.to_mapping(), **order}) + "\n")
-        self._process.stdin.flush()
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"settings": experiment.to_mapping(), **order}) + "\n")
+        self.process.stdin.flush()
         threading.Thread(target=self._read, args=(lines,), daemon=True).start()
 
     def _read(self, lines: Lines) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
             lines.put((self, line.rstrip()))
         lines.put((self, None))
 
-    def wait(self) -> int:
-        """Its exit code, once it has ended."""
-        return self._process.wait()
-
     def stop(self) -> None:
         """Asks it to end, as Ctrl-C does."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-    def kill(self) -> None:
-        """Ends it."""
-        self._process.kill()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
 
 
-def _stop(open_runs: set[_Run], console: Console, lines: Lines) -> None:
+def _stop(open_runs: set[_Run], console: Terminal, lines: Lines) -> None:
     """Ends the runs that are still there, and prints what they say last."""
     with undisturbed():
         for run in open_runs:
@@ -142,18 +134,18 @@ def _stop(open_runs: set[_Run], console: Console, lines: Lines) -> None:
                 run, line = lines.get(timeout=SECONDS_TO_STOP)
             except queue.Empty:
                 for one in open_runs:
-                    one.kill()
+                    one.process.kill()
                 continue
             if line is None:
                 open_runs.discard(run)
-                run.wait()
+                run.process.wait()
             else:
                 _print(console, run, line)
 
 
-def _print(console: Console, run: _Run, line: str) -> None:
+def _print(console: Terminal, run: _Run, line: str) -> None:
     if line:
-        console.print(f"seed {run.experiment.seed} | {line}", markup=False, soft_wrap=True)
+        console.say(f"seed {run.experiment.seed} | {line}")
 
 
 Lines = queue.SimpleQueue[tuple[_Run, str | None]]

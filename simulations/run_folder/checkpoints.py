@@ -14,11 +14,7 @@ from strategies.training.checkpoint import Checkpoint
 
 
 class Checkpoints:
-    """The checkpoints of a run's pipelines, by their numbers.
-
-    Args:
-        folder: Where they are; it must exist when one is saved.
-    """
+    """The checkpoints of a run's pipelines, by their numbers, in a folder that must exist when one is saved."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,33 +31,22 @@ class Checkpoints:
         save_tensors(self._path(pipeline), checkpoint.weights, whole)
 
     def load(self, pipeline: int) -> Checkpoint | None:
-        """The pipeline's last complete round, or None.
-
-        Raises:
-            ConfigError: When its file is damaged.
-        """
+        """The pipeline's last complete round, or None; ``ConfigError`` where its file is damaged."""
         path = self._path(pipeline)
         if not path.is_file():
             return None
-        with undamaged(path):
-            return self._load(pipeline, path)
-
-    def _load(self, pipeline: int, path: Path) -> Checkpoint:
-        weights, metadata = load_tensors(path)
-        about = json.loads(metadata["about"])
         fixed: dict[str, Tensor] = {}
-        if about["fixed"]:
-            fixed, _ = load_tensors(self._fixed_path(pipeline))
-            self._fixed.add(pipeline)
-        ledgers = {int(partition): text for partition, text in about["ledgers"].items()}
-        return Checkpoint(about["round"], weights, ledgers, about["accuracy"], fixed)
+        with undamaged(path):
+            weights, metadata = load_tensors(path)
+            about = json.loads(metadata["about"])
+            if about["fixed"]:
+                fixed, _ = load_tensors(self._fixed_path(pipeline))
+                self._fixed.add(pipeline)
+            ledgers = {int(partition): text for partition, text in about["ledgers"].items()}
+            return Checkpoint(about["round"], weights, ledgers, about["accuracy"], fixed)
 
     def round_of(self, pipeline: int) -> int:
-        """The last complete round; -1 where there is none. Reads no weights.
-
-        Raises:
-            ConfigError: When its file is damaged.
-        """
+        """The last complete round; -1 where there is none, ``ConfigError`` where its file is damaged. Reads no weights."""
         path = self._path(pipeline)
         if not path.is_file():
             return -1

@@ -13,11 +13,7 @@ PLACE = ("defense", "round", "attack", "observation")
 
 
 def kept(path: Path) -> tuple[list[Row], list[dict[str, Any]], list[str]]:
-    """Rows and the pictures' index of a run's folder, and what was lost of each with a last line that was cut off.
-
-    Raises:
-        ConfigError: When another line is damaged; it says what helps.
-    """
+    """Rows and the pictures' index of a run's folder, and what was lost of each with a cut-off last line (``kept_lines``)."""
     rows, rows_lost = kept_lines(path / "rows.jsonl", Row.from_json)
     pictures, pictures_lost = kept_lines(path / "pictures" / "index.jsonl", _placed)
     return rows, pictures, [lost for lost in (rows_lost, pictures_lost) if lost]

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import UNREADABLE, ConfigError
 
 T = TypeVar("T")
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What a line that a user or a broken disk wrote can provoke in its reader."""
 HALF = rb"\ud"
 """How JSON begins to write half of a character: bytes that are UTF-8 hold none."""
 
@@ -38,11 +36,7 @@ class Damage:
 
 
 def json_line(value: Any) -> str:
-    """One line with its line feed; ASCII, so that no text of ``value`` can end the line for any reader.
-
-    Raises:
-        ValueError: On NaN and infinities, which JSON does not have.
-    """
+    """One line with its line feed, in ASCII; ``ValueError`` on NaN and infinities, which JSON does not have."""
     return json.dumps(value, allow_nan=False) + "\n"
 
 
@@ -100,11 +94,7 @@ def whole_characters(value: Any) -> Any:
 
 
 def kept_lines(path: Path, read: Callable[[Any], T]) -> tuple[list[T], str]:
-    """What the lines of a run that goes on hold, and what is lost where the last one was cut off; "" where nothing is.
-
-    Args:
-        path: The file; one that is missing holds no lines.
-        read: As for ``read_json_lines``.
+    """What the lines of a run that goes on hold (``read_json_lines``), and what is lost where the last was cut off; else "".
 
     Raises:
         ConfigError: When another line is damaged, or no line can be read. The error says what helps.

@@ -94,7 +94,7 @@ class RunDirectory(Generic[S]):
                 files is damaged.
         """
         run = cls(path, experiment)
-        run._take_lock()
+        run._lock = take_lock(path, busy(path))
         try:
             run._take_up()
         except BaseException:
@@ -123,9 +123,6 @@ class RunDirectory(Generic[S]):
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def _take_lock(self) -> None:
-        self._lock = take_lock(self.path, busy(self.path))
 
     def _load(self) -> None:
         """Reads rows and pictures, without those of rounds that were not complete and of jobs that were not closed."""
@@ -293,11 +290,7 @@ def _job(path: Path) -> AttackJob:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a .jsonl file; none when it does not exist.
-
-    Raises:
-        ConfigError: When a line is none.
-    """
+    """The JSON objects of a .jsonl file, none when it does not exist; ``ConfigError`` when a line is none."""
     found, lost = kept_lines(path, dict)
     if lost:
         raise ConfigError(lost)

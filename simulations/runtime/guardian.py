@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -78,7 +78,8 @@ def end_runtime(home: Path) -> None:
         # A simulation orphaned by its daemon would run on, so it goes first.
         found = sorted(processes_of(home), key=lambda process: "flwr-simulation" not in " ".join(_command(process)))
         for process in found:
-            _signal(process, kill=attempt > 0)
+            with suppress(psutil.NoSuchProcess):
+                process.kill() if attempt else process.terminate()
         if not found:
             break
         psutil.wait_procs(found, timeout=3.0 if attempt else 6.0)
@@ -103,13 +104,6 @@ def _command(process: psutil.Process) -> list[str]:
         return list(process.cmdline())
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return []
-
-
-def _signal(process: psutil.Process, *, kill: bool) -> None:
-    try:
-        process.kill() if kill else process.terminate()
-    except psutil.NoSuchProcess:
-        return
 
 
 if __name__ == "__main__":

@@ -21,10 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import psutil
-
 from clients.process.ray_cluster import LONGEST_FOLDER, SHORT, lone_cluster, patient, session_folder
-from simulations.runtime.guardian import Guardian, end_runtime, processes_of
+from simulations.runtime.guardian import Guardian, end_runtime
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")
@@ -95,7 +93,7 @@ class LocalRuntime:
             "RAY_worker_niceness": os.environ.get("RAY_worker_niceness", "0"),  # noqa: SIM112 (Ray's name)
             # Where fedveil was started by `uv run`, the simulation descends from it, and Ray would start its workers by uv anew.
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": os.environ.get("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0"),
-            "COLUMNS": "200",  # else Flower breaks what it tells of an error, paths included, at the width of this terminal
+            "COLUMNS": "200",  # else Flower breaks what it says of an error, paths included, at the width of this terminal
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
         }
         self.env |= patient(os.environ)
@@ -131,7 +129,7 @@ class LocalRuntime:
             )
 
     def status(self) -> str:
-        """The run's status as Flower tells it, such as "finished:completed"; "" when it knows no run."""
+        """The run's status as Flower reports it, such as "finished:completed"; "" when it knows no run."""
         done = subprocess.run(
             [*self.flower, "list", "local", "--format", "json"], env=self.env, cwd=self.home, capture_output=True,
             text=True, encoding="utf-8", errors="replace", timeout=600, check=False,
@@ -154,10 +152,6 @@ class LocalRuntime:
         """Ends every process of this runtime, the simulation first, and removes its home."""
         end_runtime(self.home)
         self._guardian.dismiss()
-
-    def processes(self) -> list[psutil.Process]:
-        """Processes that were started with this runtime's home in their environment."""
-        return processes_of(self.home)
 
 
 def short_temporary_folder() -> str:

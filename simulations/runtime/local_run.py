@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 
 from clients.process.ray_cluster import ray_reason
 from simulations.console.command_line import errors
+from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.runtime.launch import LocalRuntime, Resources, end_politely
 from simulations.runtime.progress import follow, read_progress
@@ -30,15 +30,10 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LOGS = re.compile(r"\s*See logs at .+\.$")
 
 
-def run_locally(console: Console, experiment: Experiment, resources: Resources) -> int:
-    """Runs an experiment, shows its progress, and says how it ended; the exit code.
+def run_locally(console: Terminal, experiment: Experiment, resources: Resources) -> int:
+    """Runs an experiment that has an output folder and passed its checks, and says how it ended; the exit code.
 
     A SuperLink that does not start is started once again, with another home and port. So is a Ray that ends before any round does.
-
-    Args:
-        console: Where progress is shown.
-        experiment: With an output folder; all its checks are passed.
-        resources: What the simulation may use.
     """
     out, started = Path(experiment.output_dir), time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
@@ -53,22 +48,22 @@ def run_locally(console: Console, experiment: Experiment, resources: Resources) 
                 text = _read(log, begin)
                 box, engine = box_text(text), engine_failure(text)
                 if engine and start < STARTS and not _has_worked(read_progress(out), before):
-                    console.print(f"Ray failed: {engine}; started again", markup=False, soft_wrap=True)
+                    console.say(f"Ray failed: {engine}; started again")
                     # The folder may already say that it holds a run, which has failed.
                     experiment = replace(experiment, resume=(out / "config.json").is_file())
                     continue
                 if not box.startswith(NOT_STARTED):
                     return _ended(console, out, runtime.status(), engine or box, started)
             except KeyboardInterrupt:
-                errors.print(f"\nstopped; {what_next(out)}", markup=False, soft_wrap=True)
+                errors.say(f"\nstopped; {what_next(out)}")
                 return 130
             runtime.keep_superlink_log()
         if start < STARTS:
-            console.print(f"{box}; started again ({start + 1} of {STARTS})", markup=False, soft_wrap=True)
+            console.say(f"{box}; started again ({start + 1} of {STARTS})")
     errors.print(f"[red]the run did not start[/red], in {STARTS} tries:", soft_wrap=True)
     cause = _last_error(log, begin, default="")
     why = f"its log ends with: {cause}" if cause else "the machine may be busy"
-    errors.print(f"{box}; {why}\nlog: {log}\n{what_next(out)}", markup=False, soft_wrap=True)
+    errors.say(f"{box}; {why}\nlog: {log}\n{what_next(out)}")
     return 1
 
 
@@ -77,7 +72,7 @@ def _has_worked(progress: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     return "pipeline" in progress and progress != before
 
 
-def _ended(console: Console, out: Path, status: str, error: str, started: float) -> int:
+def _ended(console: Terminal, out: Path, status: str, error: str, started: float) -> int:
     progress = read_progress(out)
     if status != "finished:completed" or not progress.get("finished"):
         failed = progress.get("failed")
@@ -85,11 +80,16 @@ def _ended(console: Console, out: Path, status: str, error: str, started: float)
         first, second = (failed, error) if "round" in progress else (error, failed)
         why = str(first or second or _last_error(out / "flower.log"))
         errors.print(f"[red]the run failed[/red] ({status or 'no status'}): {escape(why)}", soft_wrap=True)
-        errors.print(f"log: {out / 'flower.log'}\n{what_next(out)}", markup=False, soft_wrap=True)
+        errors.say(f"log: {out / 'flower.log'}\n{what_next(out)}")
         return 1
+    return conclude(console, out, started)
+
+
+def conclude(console: Terminal, out: Path, started: float) -> int:
+    """Says that a run has finished, how long it took and where its results are; the exit code."""
     console.print(f"finished in {time.monotonic() - started:.0f} s")
-    console.print(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}", markup=False, soft_wrap=True)
-    return tell_failures(out)
+    console.say(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}")
+    return list_failures(out)
 
 
 def what_next(out: Path) -> str:
@@ -98,7 +98,7 @@ def what_next(out: Path) -> str:
     return f"continue with: fedveil run --resume {out}" if begun else "nothing was run: give the same command again"
 
 
-def tell_failures(out: Path) -> int:
+def list_failures(out: Path) -> int:
     """Lists the attacks of a finished run that gave no score; the exit code."""
     from simulations.report.analysis.failures import failed_attacks
 
@@ -108,7 +108,7 @@ def tell_failures(out: Path) -> int:
     what = "[red]attacks or defences failed[/red], and nothing is known about what attacks would have found:"
     errors.print(what, soft_wrap=True)
     for failure in failed:
-        errors.print(f"  {failure}", markup=False, soft_wrap=True)
+        errors.say(f"  {failure}")
     return EXIT_ATTACKS_FAILED
 
 
@@ -129,6 +129,6 @@ def _read(log: Path, begin: int) -> str:
 
 
 def _last_error(log: Path, begin: int = 0, default: str = "see the log") -> str:
-    """The last line of a log that tells an error, but not that of a box: Flower's commands say there only that they failed."""
+    """The last line of a log that reports an error, but not that of a box: Flower's commands say there only that they failed."""
     lines = [line for line in _read(log, begin).split("\n") if "Error" in line and not line.startswith(("╭", "+-"))]
     return lines[-1].strip() if lines else default

@@ -1,4 +1,4 @@
-"""The nodes of a run: who is there, and what each of them holds."""
+"""The nodes of a run: which there are, and what each of them holds."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from clients.task.task import Plan
 from clients.wire.records import reason_of, to_record, to_tensors, values_of
 from clients.wire.texts import shortened
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.known_clients import KnownClients
-from simulations.experiment.scenario import scenario
+from simulations.experiment.scenario import KnownClients, scenario
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
 from strategies.exchange.exchange import Exchange
 

@@ -35,8 +35,7 @@ def try_dataset(key: str, name: str) -> None:
     Raises:
         ConfigError: Naming the key, the code, and what happened.
     """
-    place = _place(name, DATASETS, dataset_names())
-    if place:
+    if place := _place(name, DATASETS, dataset_names()):
         try:
             tried("clients.data.own:examine", {"name": place}, DATA_SECONDS)
         except OwnCodeError as error:

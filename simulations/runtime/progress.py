@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import TimeElapsedColumn
 
 from simulations.console.progress import bar_on
+from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.runtime.launch import wait_for
 
@@ -20,7 +20,7 @@ ACCEPTED = b"Successfully started run"
 """In the log of Flower's command, once a SuperLink is there and has taken the run."""
 
 
-def follow(console: Console, process: subprocess.Popen[bytes], experiment: Experiment, begin: int = 0) -> None:
+def follow(console: Terminal, process: subprocess.Popen[bytes], experiment: Experiment, begin: int = 0) -> None:
     """Shows the rounds and open attacks of Flower's command until it ends; plain lines where the output is no terminal.
 
     The first ``begin`` bytes of its log are of an earlier start.
@@ -50,9 +50,7 @@ def follow(console: Console, process: subprocess.Popen[bytes], experiment: Exper
                 shown = (at, progress["round"])
                 accuracy = progress.get("accuracy")
                 seen = "" if accuracy is None else f", test accuracy {accuracy:.3f}"
-                console.print(
-                    f"[{at + 1}/{len(pipelines)}] {pipelines[at]}: {note}{seen}", markup=False, soft_wrap=True
-                )
+                console.say(f"[{at + 1}/{len(pipelines)}] {pipelines[at]}: {note}{seen}")
 
 
 def waits_for(log: Path, begin: int) -> str:

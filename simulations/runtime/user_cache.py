@@ -10,11 +10,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """The folder of fedveil in the user's cache.
-
-    Raises:
-        RuntimeError: When neither the environment names a folder nor the user has a home directory.
-    """
+    """The folder of fedveil in the user's cache; ``RuntimeError`` where the user has neither one nor a home directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedveil"
 
 

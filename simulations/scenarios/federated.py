@@ -15,13 +15,12 @@ from clients.data.card import DataCard
 from clients.federated.plan import FederatedPlan
 from clients.task.task import Plan
 from clients.wire.records import to_record, to_tensors
-from defenses.base import DefenseError, EdgeTrainingDefense, SmashedDefense, TrainingDefense
+from defenses.base import EdgeTrainingDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
 from simulations.experiment.attribute_rules import check_attribute_attacks
-from simulations.experiment.known_clients import KnownClients
-from simulations.experiment.scenario import Rounds, Scenario, check_probe_images
+from simulations.experiment.scenario import KnownClients, Rounds, Scenario, check_probe_images
 from simulations.experiment.whole_models import WholeModelExperiment
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, naming
 from simulations.settings.federated import FederatedSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
@@ -108,10 +107,8 @@ class Federated(Scenario[FederatedExperiment]):
             _try_probe(model, experiment.probe_images, card)
         for defense in pipeline.defenses:
             if isinstance(defense, TrainingDefense):
-                try:
+                with naming("defenses"):
                     defense.check_model(model)
-                except DefenseError as error:
-                    raise ConfigError(f"defenses: {error}") from error
 
     def check_clients(self, experiment: FederatedExperiment, clients: KnownClients) -> None:
         """Refuses sums over more clients than there are."""

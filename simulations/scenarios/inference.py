@@ -25,9 +25,9 @@ from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from simulations.experiment.attribute_rules import check_attribute_attacks, check_memory, require_attribute
 from simulations.experiment.experiment import NO_DEFENSE
-from simulations.experiment.known_clients import KnownClients
 from simulations.experiment.scenario import (
     LARGEST_MESSAGE,
+    KnownClients,
     Rounds,
     Scenario,
     check_first_of_batches,
@@ -64,16 +64,7 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
     def check(self) -> None:
         """Refuse models without cuts, defences of what is never sent, and views of training, as clients train nothing."""
         self._check_model()
-        if self.local_steps:
-            raise ConfigError(
-                f"local-steps is {self.local_steps}; allowed with scenario = {self.scenario!r}: 0, as the server trains on "
-                "whole passes"
-            )
-        if self.crop_padding or self.horizontal_flip:
-            raise ConfigError(
-                f"crop-padding is {self.crop_padding} and horizontal-flip {self.horizontal_flip}; allowed with "
-                f"scenario = {self.scenario!r}: 0 and False, as clients train nothing"
-            )
+        self.check_training_by_server("clients train nothing")
         if not self.auxiliary_fraction and self.partition != "node":
             raise ConfigError(
                 f"auxiliary-fraction is {self.auxiliary_fraction:g}; allowed with scenario = {self.scenario!r}: above 0, as the "

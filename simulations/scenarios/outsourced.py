@@ -13,8 +13,8 @@ from clients.outsourced.plan import OutsourcedPlan
 from clients.task.task import Plan
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
-from simulations.experiment.known_clients import KnownClients
 from simulations.experiment.scenario import (
+    KnownClients,
     Rounds,
     Scenario,
     check_first_of_batches,
@@ -37,11 +37,7 @@ class OutsourcedExperiment(OutsourcedSettings, WholeModelExperiment):
     def check(self) -> None:
         """Refuse defences of what is never sent, and views of training, as clients train nothing."""
         self.check_whole_model()
-        if self.local_steps:
-            raise ConfigError(
-                f"local-steps is {self.local_steps}; allowed with scenario = {self.scenario!r}: 0, as the server trains on "
-                "whole passes"
-            )
+        self.check_training_by_server("an image is uploaded once")
         if self.attacks[MODEL] and self.attacked_rounds and max(self.attacked_rounds) == 1:
             raise ConfigError(
                 f"attack-rounds is {self.attack_rounds!r}, when nothing is trained yet, and model-attacks is "
@@ -52,11 +48,6 @@ class OutsourcedExperiment(OutsourcedSettings, WholeModelExperiment):
             raise ConfigError(
                 f"upload-passes is 1, and {joint[0]} in collection-attacks compares several encodings of an image; allowed "
                 "with it: 2 or more (32 in simulations/configs/instahide_break.toml)"
-            )
-        if self.crop_padding or self.horizontal_flip:
-            raise ConfigError(
-                f"crop-padding is {self.crop_padding} and horizontal-flip {self.horizontal_flip}; allowed with "
-                f"scenario = {self.scenario!r}: 0 and False, as an image is uploaded once"
             )
         for pipeline in self.pipelines:
             for defense in pipeline.defenses:

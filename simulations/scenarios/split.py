@@ -21,8 +21,8 @@ from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from simulations.experiment.attribute_rules import check_attribute_attacks, check_memory
 from simulations.experiment.experiment import NO_DEFENSE, Experiment
-from simulations.experiment.known_clients import KnownClients
 from simulations.experiment.scenario import (
+    KnownClients,
     Rounds,
     Scenario,
     check_message,

@@ -199,11 +199,7 @@ class SearchFolder:
         return sorted(found, key=lambda one: (one.scores.privacy, one.policy))
 
     def weights(self, name: str = "model") -> dict[str, Tensor] | None:
-        """A semi-trained model; None where it is not trained yet.
-
-        Raises:
-            ConfigError: When its file is damaged.
-        """
+        """A semi-trained model; None where it is not trained yet, ``ConfigError`` where its file is damaged."""
         path = self._weights(name)
         if not path.is_file():
             return None

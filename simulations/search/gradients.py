@@ -15,14 +15,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+from simulations.settings.errors import ConfigError
+
 MOST_BYTES = 1 << 27
 """Of the gradients of one pass."""
 MOST_EXAMPLES = 32
 """Of one pass: more are no faster."""
-
-
-class GradientError(ValueError):
-    """A model whose gradients of single examples cannot be computed."""
 
 
 class Similarities(NamedTuple):
@@ -56,22 +54,16 @@ class ExampleGradients:
         return F.cross_entropy(functional_call(self.model, weights, (image[None],)), target[None])
 
     def verify(self, shape: Sequence[int], classes: int) -> None:
-        """Compute the gradient of a random image, before anything is trained.
-
-        Args:
-            shape: (C, H, W) of an image.
-            classes: Number of them.
+        """Compute the gradient of a random image (C, H, W), before anything is trained.
 
         Raises:
-            GradientError: When the model does what ``torch.func.vmap`` cannot follow.
+            ConfigError: When the model does what ``torch.func.vmap`` cannot follow.
         """
         images = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
         try:
             self.of(images, F.one_hot(torch.arange(2) % classes, classes).float())
         except (RuntimeError, ValueError) as error:
-            raise GradientError(
-                f"the gradients of single examples cannot be computed by torch.func: {error}"
-            ) from error
+            raise ConfigError(f"the gradients of single examples cannot be computed by torch.func: {error}") from error
 
     def of(self, images: Tensor, targets: Tensor) -> list[Tensor]:
         """The gradients of single examples.

@@ -34,6 +34,7 @@ def write_search_page(folder: SearchFolder, result: Mapping[str, Any]) -> Path:
     passed = folder.passed(least)
     two = TwoScores.of(candidates, passed, result["policies"], result["channels"], folder.search)
     own = [one for one in candidates if name(one) in chosen]
+    most_private = [one for one in folder.passed(None) if name(one) in chosen]
     context = {
         "title": f"Policy search on {folder.search.dataset}",
         "result": result,
@@ -42,7 +43,7 @@ def write_search_page(folder: SearchFolder, result: Mapping[str, Any]) -> Path:
         "best": passed[:MOST_LISTED],
         "two": two,
         "agreement": agreement(two, chosen),
-        "ways": ways([*([identity] if identity else []), *_most_private(folder, chosen)]),
+        "ways": ways([*([identity] if identity else []), *most_private[:MOST_CURVES]]),
         "singles": single_scores(folder.of(SINGLE), identity),
         "scatter": scatter(candidates, identity, chosen, least),
         "transfers": folder.of(TRANSFER),
@@ -71,10 +72,6 @@ def words(one: Scored) -> str:
 def levels(values: tuple[float | None, float | None]) -> str:
     """PSNR on the initial and on the final model."""
     return " / ".join(map(decibel, values))
-
-
-def _most_private(folder: SearchFolder, chosen: Collection[str]) -> list[Scored]:
-    return [one for one in folder.passed(None) if name(one) in chosen][:MOST_CURVES]
 
 
 def ways(shown: Sequence[Scored]) -> Markup | str:

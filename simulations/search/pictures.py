@@ -53,7 +53,7 @@ def accuracy_batches(search: Search, data: ImageDataset) -> list[tuple[Tensor, i
 
 
 def digest_of(search: Search, data: ImageDataset) -> str:
-    """Of all that scores depend on: the labels, which decide who is chosen, the pictures that are, and the normalisation."""
+    """Of all that scores depend on: the labels, which decide what is chosen, the pictures that are, and the normalisation."""
     batches = [positions for positions, _ in accuracy_batches(search, data)]
     used = torch.unique(torch.cat([semi_positions(search, data), score_positions(search, data), *batches]))
     digest = hashlib.sha256(repr((data.input_shape, data.num_classes, data.mean, data.std)).encode())
@@ -64,11 +64,7 @@ def digest_of(search: Search, data: ImageDataset) -> str:
 
 
 def digests_of(search: Search) -> dict[str, str]:
-    """Setting that names a data set -> digest of its pictures.
-
-    Raises:
-        ValueError: When a data set cannot be read.
-    """
+    """Setting that names a data set -> digest of its pictures; ``ValueError`` where it cannot be read."""
     found = {"dataset": digest_of(search, search.plan().load_data())}
     if search.transfer_to:
         found["transfer-to"] = digest_of(search, search.plan(search.transfer_to, search.transfer_dir).load_data())

@@ -205,11 +205,7 @@ def _degenerate(search: Search, why: str) -> DegenerateModelError:
 
 
 def check(search: Search) -> None:
-    """Refuses before anything is trained what could not be scored.
-
-    Raises:
-        ConfigError: Naming the setting.
-    """
+    """Raise ``ConfigError``, naming the setting, for what could not be scored, before anything is trained."""
     for dataset, folder in (("", ""), (search.transfer_to, search.transfer_dir))[: 1 + bool(search.transfer_to)]:
         try:
             plan = search.plan(dataset, folder)

@@ -62,7 +62,7 @@ def released_score(curves: Similarities) -> Tensor:
     return curves.per_tensor.mean(1) + (1 - curves.per_tensor[:, 0]) / (2 * steps)
 
 
-def accuracy_score(model: nn.Module, images: Tensor, reduction: str = "mean") -> float:
+def accuracy_score(model: nn.Module, images: Tensor) -> float:
     """S_acc of a batch (Eqs. 8 to 10): how far the model's slopes at its images are from being all alike.
 
     The rows of the Jacobian are the gradients of the sum of an image's logits by its pixels; their correlation matrix has the
@@ -73,7 +73,6 @@ def accuracy_score(model: nn.Module, images: Tensor, reduction: str = "mean") ->
     Args:
         model: Randomly initialised; scored in eval mode, in which no example depends on the others of its batch.
         images: (N, C, H, W), normalised, N of 2 or more, of different classes.
-        reduction: "mean" or "sum" over the eigenvalues.
     """
     images = images.detach().requires_grad_()
     model.eval()
@@ -83,5 +82,4 @@ def accuracy_score(model: nn.Module, images: Tensor, reduction: str = "mean") ->
     rows = rows - rows.mean(1, keepdim=True)
     rows = rows / rows.norm(dim=1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
     values = torch.linalg.eigvalsh(rows @ rows.T) + EPSILON
-    terms = values.log() + 1 / values
-    return -float(terms.mean() if reduction == "mean" else terms.sum())
+    return -float((values.log() + 1 / values).mean())

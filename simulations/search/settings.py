@@ -13,6 +13,7 @@ from clients.outsourced.plan import OutsourcedPlan
 from clients.task.task import WholeModelPlan
 from simulations.experiment.known_names import require_dataset, require_model
 from simulations.search.space import LONGEST, size_of_space
+from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError, require_known
 from simulations.settings.fields import (
     IMAGE_SIDE,
@@ -26,8 +27,6 @@ from simulations.settings.fields import (
     setting,
 )
 from simulations.settings.whole_models import milestones_of
-
-AUTO = "auto"
 
 RELEASED, PAPER = "released", "paper"
 """The two privacy scores; see ``simulations.search.scores``."""
@@ -127,11 +126,7 @@ class Search:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Search:
-        """Reads hyphenated keys.
-
-        Raises:
-            ConfigError: On unknown keys, with the nearest known one, and on bad values.
-        """
+        """Reads hyphenated keys; ``ConfigError`` on unknown ones, with the nearest known one, and on bad values."""
         for key in values:
             require_known("setting", key, keys())
         return cls(**{keys()[key].name: value for key, value in values.items()})

@@ -56,13 +56,7 @@ def effect(policy: Policy, channels: int) -> Policy:
 
 
 def sample(generator: torch.Generator, channels: int, longest: int = LONGEST) -> Iterator[Policy]:
-    """Policies of the space, uniformly, each effect once and none without effect; ends when there are no more.
-
-    Args:
-        generator: Draws a permutation of the space.
-        channels: Of the images: 1 or 3.
-        longest: Most transforms of a policy.
-    """
+    """Policies of the space, uniformly, each effect on images of so many channels once; ends when there are no more."""
     seen: set[Policy] = {()}
     for number in torch.randperm(size_of_space(longest), generator=generator).tolist():
         policy = policy_at(number, longest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -54,11 +53,7 @@ def score_all(
 
 
 def require_cluster(search: Search) -> None:
-    """Tries ``ray-address``, where one is given, before anything is trained for hours that could not be scored.
-
-    Raises:
-        ConfigError: When nothing answers there.
-    """
+    """Raise ``ConfigError`` where nothing answers at ``ray-address``, before hours of training for what could not be scored."""
     if not search.ray_address or search.sampler == "random":
         return
     import ray
@@ -81,7 +76,7 @@ def _start(search: Search, here: dict[str, Any]) -> None:
         if search.ray_address:
             ray.init(address=search.ray_address, **quiet, **here)
         else:
-            start_ray(functools.partial(errors.print, markup=False, soft_wrap=True), **quiet, **here)
+            start_ray(errors.say, **quiet, **here)
     except Exception as error:  # Ray asserts on addresses that it cannot read, and raises bare ones for a late start
         where = f"workers is {search.workers}, and Ray cannot start them on this machine; workers=1 does without it"
         if search.ray_address:

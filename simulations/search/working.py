@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from simulations.console.command_line import fail, read_toml, value_of
+from simulations.console.command_line import fail, read_toml, setting_of
 from simulations.console.progress import Display
 from simulations.console.terminal import Terminal
 from simulations.search.algorithm import PolicySearch, Step
@@ -45,7 +45,7 @@ def work(config: Path | None, setting: list[str], out: Path | None, resume: Path
     except ConfigError as error:
         _give_up(folder, str(error), f"\nwhat was scored is kept; continue with: fedveil search --resume {folder.path}")
     except KeyboardInterrupt:
-        console.print(f"\nstopped; continue with: fedveil search --resume {folder.path}", soft_wrap=True, markup=False)
+        console.say(f"\nstopped; continue with: fedveil search --resume {folder.path}")
         raise typer.Exit(130) from None
     finally:
         folder.close()
@@ -92,14 +92,14 @@ def _conclude(folder: SearchFolder, result: Mapping[str, Any], page: Path, secon
             f"lower accuracy-threshold (it is {least:.4f}), raise accuracy-factor, or score more candidates"
         )  # fmt: skip
         lines.append(f"{found} of {result['wanted']} policies passed: {advice}")
-    console.print("\n".join(lines), soft_wrap=True, markup=False)
+    console.say("\n".join(lines))
     if found < result["wanted"]:
         raise typer.Exit(EXIT_TOO_FEW)
 
 
 def _folder(config: Path | None, settings: list[str], out: Path | None, resume: Path | None) -> SearchFolder:
     """The folder of a new search that passed its checks, or of one that goes on."""
-    chosen = _values(settings)
+    chosen = dict(setting_of(text, keys()) for text in settings)
     if resume is not None:
         if config or out:
             raise ConfigError("--resume takes the settings of the search itself: leave out CONFIG and --out")
@@ -141,14 +141,3 @@ def _checked(search: Search, *, finished: bool = False) -> dict[str, str]:
     if not finished:
         require_cluster(search)
     return digests_of(search)
-
-
-def _values(settings: list[str]) -> dict[str, Any]:
-    """Key -> value of each ``-s``."""
-    known, values = keys(), dict[str, Any]()
-    for text in settings:
-        key, equals, word = text.partition("=")
-        if not equals:
-            raise ConfigError(f"-s {text!r}: expected key=value")
-        values[key.strip()] = value_of(word, type(known[key.strip()].default) if key.strip() in known else str)
-    return values

@@ -10,6 +10,11 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+UNREADABLE = (
+    SafetensorError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError
+)  # fmt: skip
+"""What a file that a user or a broken disk wrote can provoke in its reader."""
+
 
 class ConfigError(ValueError):
     """A setting that cannot be run, named as the user writes it, with what came and what is allowed."""
@@ -27,39 +32,23 @@ def undamaged(
         yield
     except ConfigError:
         raise
-    except (
-        SafetensorError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        RecursionError,
-        OverflowError,
-    ) as error:
+    except UNREADABLE as error:
         reason = f"{type(error).__name__}: {str(error)[:200]}"
         raise ConfigError(f"{key}: {path} is damaged ({reason}); {instead}") from error
 
 
 @contextmanager
 def naming(key: str) -> Iterator[None]:
-    """Raise what is wrong with the text of a setting as a ``ConfigError`` that begins with its key."""
+    """Raise what other code refuses, or torch cannot do, as a ``ConfigError`` that begins with the setting or option behind it."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, RuntimeError, MemoryError) as error:
         raise ConfigError(f"{key}: {error}") from error
 
 
 def unknown_scenario(name: object, known: Iterable[str]) -> ConfigError:
     """The error of a scenario that there is not."""
     return ConfigError(f"scenario is {str(name)[:200]!r}; allowed: {' or '.join(map(repr, known))}")
-
-
-def other_scenario(key: str, value: str, owners: Iterable[str], name: str) -> ConfigError:
-    """The error of a setting that the scenario does not read; ``value`` as it is shown."""
-    return ConfigError(
-        f"{key} is {value}; it is a setting of {' and '.join(owners)}, and scenario is {name!r}: leave it out"
-    )
 
 
 def require_known(what: str, name: str, known: Any, also: str = "") -> None:

@@ -99,4 +99,4 @@ def limited(name: str) -> dict[str, Any]:
 IMAGE_SIDE: dict[str, Any] = limited("image_size")
 """0 for no scaling. One pixel is no image: shuffles, crops and scores have nothing to work on, and torch cannot scale to it."""
 
-SHARE: dict[str, Any] = {"allowed": "above 0, at most 1", "check": lambda value: 0 < value <= 1}
+SHARE: dict[str, Any] = above(0, 1)

@@ -12,7 +12,7 @@ from typing import Any
 
 from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import AUTO, FEDERATED, SCENARIOS_GROUP
-from simulations.settings.errors import other_scenario, require_known, unknown_scenario
+from simulations.settings.errors import ConfigError, require_known, unknown_scenario
 from simulations.settings.fields import checked, key_of, shown
 
 _BESIDE = (info.name for info in iter_modules([str(Path(__file__).parent)]) if f"{__package__}.{info.name}" != __name__)
@@ -30,11 +30,6 @@ def fields_of(settings: Mapping[str, type[Any]]) -> dict[str, Field[Any]]:
     return {key_of(spec.name): spec for kind in settings.values() for spec in fields(kind)}
 
 
-def plain_settings() -> dict[str, Field[Any]]:
-    """Key -> field of the settings of our own scenarios."""
-    return fields_of(SETTINGS)
-
-
 def others_declare() -> bool:
     """Whether another package offers a scenario, whose settings are unknown before it is imported."""
     return bool(entry_points(group=SCENARIOS_GROUP))
@@ -46,7 +41,10 @@ def refuse_plain(values: Mapping[str, Any], *, resumed: bool = False) -> None:
     Where other packages offer scenarios, only types and ranges of our own settings are checked: ``Experiment`` checks the rest.
     Values that are ``resumed`` go on top of a run's own, which name the scenario.
     """
-    known, values = plain_settings(), {key: value for key, value in values.items() if key not in USUAL or value != AUTO}
+    known, values = (
+        fields_of(SETTINGS),
+        {key: value for key, value in values.items() if key not in USUAL or value != AUTO},
+    )
     if not others_declare():
         for key in values:
             require_known("setting", key, known)
@@ -69,4 +67,6 @@ def refuse_keys(values: Mapping[str, Any], scenario: str, settings: Mapping[str,
         require_known("setting", key, known)
         if key not in own and value != known[key].default:
             owners = [name for name, kind in settings.items() if key in fields_of({name: kind})]
-            raise other_scenario(key, shown(value), owners, scenario)
+            raise ConfigError(
+                f"{key} is {shown(value)}; it is a setting of {' and '.join(owners)}, and scenario is {scenario!r}: leave it out"
+            )

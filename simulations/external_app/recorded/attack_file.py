@@ -25,12 +25,14 @@ from simulations.external_app.recorded.known import (
     fit,
     knowledge_of,
     load_start,
+    observation_of,
     without_truth,
 )
-from simulations.external_app.recorded.request import Request, blaming, parse_request
+from simulations.external_app.recorded.request import Request, parse_request
 from simulations.external_app.recorded.results import compared, scores_of, write_pictures, write_results
 from simulations.external_app.recorded.update_files import read_truth, read_update, resembles_weights
 from simulations.settings.defaults import DEFAULT_ATTACKS
+from simulations.settings.errors import naming
 from strategies.federated.observations import UPDATE
 
 
@@ -94,18 +96,14 @@ def prepare(request: Request) -> Prepared:
     if not request.mean or not request.std:
         notices.append("without --mean and --std, images are assumed to enter the model with mean 0 and std 1")
     check_memory(model, request, parsed)
-    observation = ClientUpdate(
-        model, update, parsed.input_shape, parsed.mean, parsed.std, request.num_examples,
-        request.batch_size or request.num_examples, request.local_steps, request.learning_rate, request.weight_decay,
-        parsed.labels, not request.eval_mode, request.momentum, request.nesterov,
-    )  # fmt: skip
+    observation = observation_of(request, parsed, model, update)
     knowledge, truth = knowledge_of(request, parsed), dict[str, Tensor]()
     if request.truth:
         truth = read_truth(request.truth, parsed.input_shape, request.num_examples, request.num_classes)
         knowledge, overlap = without_truth(knowledge, truth["images"], request.auxiliary)
         notices += overlap
     # Last, because it may take minutes: by now everything else is known to be sound.
-    with blaming("--attack"):
+    with naming("--attack"):
         fitted = [fit(attack, request.seed, knowledge) for attack in parsed.attacks]
     return Prepared(request, observation, fitted, truth, notices)
 

@@ -12,10 +12,9 @@ from simulations.external_app.recorded.audit import PreparedRecording, attack_ro
 from simulations.external_app.recorded.known import fit, knowledge_of, without_truth
 from simulations.external_app.recorded.originals import read_originals
 from simulations.external_app.recorded.replies import RecordingRequest, replay
-from simulations.external_app.recorded.request import blaming
 from simulations.external_app.study import AppResults
 from simulations.run_folder.rows import Row
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import naming
 
 BEYOND = "Whether auxiliary data hold images of clients whose originals are not here: "
 
@@ -35,7 +34,7 @@ def prepare_recording(asked: RecordingRequest) -> PreparedRecording:
         images = torch.cat([one.images for one in truth.values()])
         knowledge, overlap = without_truth(knowledge, images, asked.request.auxiliary)
         replayed = replace(replayed, assumed=[*replayed.assumed, *(f"{BEYOND}{one}" for one in overlap)])
-    with blaming("--attack"):
+    with naming("--attack"):
         fitted = [fit(attack, asked.request.seed, knowledge) for attack in first.parsed.attacks]
     kept = f", {len(knowledge.auxiliary)} images of it, none of them an original" if truth else ""
     return PreparedRecording(asked, replayed, fitted, truth, asked.request.auxiliary + kept)
@@ -57,10 +56,3 @@ def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str],
         results.conclude(finished=False)
         raise
     return results.conclude()
-
-
-def refuse_results(folder: Path) -> None:
-    """Raises ``ConfigError`` where a folder already holds results."""
-    for name in ("result.json", "rows.jsonl"):
-        if (folder / name).exists():
-            raise ConfigError(f"--out {folder} already holds results; name another folder")

@@ -7,72 +7,67 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from attacks.progress import watched
 from simulations.console.progress import Display
+from simulations.console.terminal import Terminal
 from simulations.external_app.recorded import attack_file
-from simulations.external_app.recorded.attack_recording import prepare_recording, refuse_results, run_recording
+from simulations.external_app.recorded.attack_recording import prepare_recording, run_recording
 from simulations.external_app.recorded.known import doubts_of
 from simulations.external_app.recorded.replies import RecordingRequest
 from simulations.external_app.recorded.request import Request
 from simulations.forecast.preflight import require_folder
 from simulations.report.sections.external_app import RECORDED
 from simulations.run_folder.rows import Row
+from simulations.settings.errors import ConfigError
 
 
-def attack_update(console: Console, request: Request, out: Path) -> bool:
-    """Attack one update and print the results; returns whether all attacks failed.
-
-    Raises:
-        ConfigError: Before any work, for what cannot be run.
-        OSError: When the folder cannot be made.
-    """
-    require_folder(out, "--out")
-    refuse_results(out)
+def attack_update(console: Terminal, request: Request, out: Path) -> bool:
+    """Attack one update and print the results; returns whether all attacks failed, or raises ``ConfigError`` before any work."""
+    _require_new(out)
     prepared = attack_file.prepare(request)
     out.mkdir(parents=True, exist_ok=True)
     for notice in prepared.notices:
-        console.print(f"notice: {notice}", markup=False, soft_wrap=True)
+        console.say(f"notice: {notice}")
     with _shown(console) as begin:
         entries = attack_file.run(prepared, out, begin)
     for entry in entries:
-        console.print(_ended(entry), markup=False, soft_wrap=True)
-    console.print(f"results: {out / 'result.json'}", soft_wrap=True, markup=False)
+        console.say(_ended(entry))
+    console.say(f"results: {out / 'result.json'}")
     return all(entry["failure"] for entry in entries)
 
 
-def attack_recording(console: Console, asked: RecordingRequest, out: Path) -> bool:
-    """Attack a recording and print the assumptions and the results; returns whether all attacks failed.
-
-    Raises:
-        ConfigError: Before any work, for what cannot be run.
-        OSError: When the folder cannot be made.
-    """
-    require_folder(out, "--out")
-    refuse_results(out)
+def attack_recording(console: Terminal, asked: RecordingRequest, out: Path) -> bool:
+    """Attack a recording and print assumptions and results; returns or raises as ``attack_update`` does."""
+    _require_new(out)
     prepared = prepare_recording(asked)
     out.mkdir(parents=True, exist_ok=True)
     replayed = prepared.replayed
     console.print(f"{len(replayed.attackable)} replies of {len(replayed.nodes)} nodes to attack", soft_wrap=True)
     for doubt in doubts_of(replayed.attackable[0].request, replayed.attackable[0].parsed):
-        console.print(f"notice: {asked.request.model} {doubt}", markup=False, soft_wrap=True)
+        console.say(f"notice: {asked.request.model} {doubt}")
     for server_round, node, why in replayed.unusable:
-        console.print(f"notice: round {server_round}, node {node}: {why}", markup=False, soft_wrap=True)
+        console.say(f"notice: round {server_round}, node {node}: {why}")
     for sentence in replayed.assumed:
-        console.print(f"not known: {sentence}", markup=False, soft_wrap=True)
+        console.say(f"not known: {sentence}")
     with _shown(console) as begin:
         rows = run_recording(prepared, out, begin)
     for row in rows:
         if row.is_attack and (row.metric, row.reference) == ("psnr", "original"):
-            console.print(_scored(row), markup=False, soft_wrap=True)
-    console.print(f"report: {out / 'report.html'}", soft_wrap=True, markup=False)
+            console.say(_scored(row))
+    console.say(f"report: {out / 'report.html'}")
     failed = {(row.round, row.attack) for row in rows if row.is_attack and row.metric == "attack"}
     return failed == {(row.round, row.attack) for row in rows if row.is_attack and row.metric != RECORDED}
 
 
+def _require_new(out: Path) -> None:
+    """Raises ``ConfigError`` for a folder that cannot be written, or holds results."""
+    require_folder(out, "--out")
+    if (out / "result.json").exists() or (out / "rows.jsonl").exists():
+        raise ConfigError(f"--out {out} already holds results; name another folder")
+
+
 @contextmanager
-def _shown(console: Console) -> Iterator[Callable[[str], object]]:
+def _shown(console: Terminal) -> Iterator[Callable[[str], object]]:
     """Shows which attack runs and how far it is; yields what takes its name."""
     name = "reading"
 

@@ -33,7 +33,7 @@ def guess_type(attack: Attack[Any, Any]) -> Any:
 
 
 def guess_of(attack: Attack[Any, Any], observation: ClientUpdate, seed: int, *which: int) -> Any:
-    """The guess of an attack; ``which`` tells observations of one seed apart."""
+    """The guess of an attack; ``which`` distinguishes observations of one seed."""
     return attack(observation, generator_for("attack", seed, repr(attack), *which))
 
 

@@ -10,27 +10,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks import Attack, AttackError, Knowledge
+from attacks import Attack, AttackError, ClientUpdate, Knowledge
 from attacks.gradient.trial_gradients.memory import fitting_trials
 from attacks.spec import stages_of
 from clients.data.datasets import load_dataset, to_float
 from clients.data.images import MissingDataError
 from clients.models.classifiers import build_model
 from clients.scoring.same_images import KnownImages
-from defenses.base import Batch
+from defenses.base import Batch, Update
 from defenses.random_draws import generator_for
-from simulations.external_app.recorded.request import Parsed, Request, blaming
+from simulations.external_app.recorded.request import Parsed, Request
 from simulations.external_app.recorded.update_files import few, load_global_weights
 from simulations.runtime.own_code_trials import try_dataset, try_model
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, naming
 
 
 def doubts_of(request: Request, parsed: Parsed) -> Sequence[str]:
-    """What an own model does that changes what numbers mean, one clause each; it is tried in a child process, once.
-
-    Raises:
-        ConfigError: When it does not work there.
-    """
+    """What an own model does that changes what numbers mean, one clause each; it is tried in a child process, once."""
     return try_model("--model", request.model, request.num_classes, parsed.input_shape, request.width, request.norm)
 
 
@@ -64,11 +60,20 @@ def load_start(model: nn.Module, request: Request) -> list[str]:
     return [f"{request.weights} lacks {few(absent)}: the model's own initial values stand in"] if absent else []
 
 
+def observation_of(request: Request, parsed: Parsed, model: nn.Module, update: Update) -> ClientUpdate:
+    """What attacks see of an update of a request's client, which started from the model."""
+    return ClientUpdate(
+        model, update, parsed.input_shape, parsed.mean, parsed.std, request.num_examples,
+        request.batch_size or request.num_examples, request.local_steps, request.learning_rate, request.weight_decay,
+        parsed.labels, not request.eval_mode, request.momentum, request.nesterov,
+    )  # fmt: skip
+
+
 def check_memory(model: nn.Module, request: Request, parsed: Parsed) -> None:
     """Refuses inversions of which not even one trial fits into memory."""
     for attack in parsed.attacks:
         most = getattr(stages_of(attack)[0], "max_images", 1)
-        with blaming(f"--attack {attack} on --model {request.model} for --input-shape {request.input_shape}"):
+        with naming(f"--attack {attack} on --model {request.model} for --input-shape {request.input_shape}"):
             fitting_trials(model, parsed.input_shape, min(request.num_examples, most))
 
 
@@ -79,7 +84,7 @@ def knowledge_of(request: Request, parsed: Parsed) -> Knowledge:
     if request.auxiliary:
         size = shape[1] if shape[1] == shape[2] else 0
         try_dataset("--auxiliary", request.auxiliary)
-        with blaming("--auxiliary"):
+        with naming("--auxiliary"):
             try:
                 data = load_dataset(request.auxiliary, data_dir=request.data_dir, image_size=size)
             except MissingDataError as error:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attacks import ClientUpdate
 from attacks.local_model import shared_tensors
 from clients.task.task import load_weights
-from simulations.external_app.recorded.known import build, check_memory
+from simulations.external_app.recorded.known import build, check_memory, observation_of
 from simulations.external_app.recorded.request import Parsed, Request, parse_request
 from simulations.external_app.recorded.update_files import model_tensors, resembles_differences
 from simulations.settings.errors import ConfigError
@@ -70,7 +70,7 @@ class Attackable:
         start = fitted(self.reply.sent_arrays(), model, f"{self.reply.path}: the weights sent")
         load_weights(model, shared_tensors(model) | start)
         came = fitted(self.reply.arrays(), model, str(self.reply.path))
-        before, request = shared_tensors(model), self.request
+        before = shared_tensors(model)
         names = [name for name, _ in model.named_parameters()]
         if resembles_differences(came, {name: before[name] for name in names}):
             raise ConfigError(
@@ -81,12 +81,7 @@ class Attackable:
         update = {name: value - before[name] for name, value in came.items()}
         if not any(update[name].any() for name, _ in model.named_parameters()):
             raise ConfigError(f"{self.reply.path}: the client sent back what it was sent: there is nothing to attack")
-        assert self.parsed.labels is None
-        return ClientUpdate(
-            model, update, self.parsed.input_shape, self.parsed.mean, self.parsed.std, request.num_examples,
-            request.batch_size, request.local_steps, request.learning_rate, request.weight_decay, None,
-            not request.eval_mode, request.momentum, request.nesterov,
-        )  # fmt: skip
+        return observation_of(self.request, self.parsed, model, update)
 
 
 @dataclass(frozen=True)
@@ -153,11 +148,7 @@ def assumptions(
 ) -> list[str]:
     """What an observer of the wire cannot know, each with what was taken instead.
 
-    Args:
-        asked: The options.
-        reply: The first of the replies.
-        renamed: Names of arrays are not those of the model.
-        rates: Learning rates of all replies.
+    ``reply`` is the first one, ``rates`` are the learning rates of all; ``renamed``: names of arrays are not those of the model.
     """
     request = asked.request
     found = [

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.external_app.recorded.guesses import guess_type, require_usable
 from simulations.settings.defaults import DEFAULT_ATTACKS
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, naming
 from strategies.federated.observations import UPDATE
 
 MAX_EXAMPLES = 1_000_000
@@ -91,44 +90,25 @@ def parse_request(request: Request) -> Parsed:
     if min(std) <= 0:
         raise ConfigError(f"--std is {request.std!r}; allowed: positive numbers")
     labels, attacks = _labels(request), _attacks(request)
-    with blaming("--defense"):
+    with naming("--defense"):
         pipeline = parse(request.defense)
     return Parsed(shape, mean, std, labels, attacks, pipeline)
 
 
-@contextmanager
-def blaming(option: str) -> Iterator[None]:
-    """Turns what other code refuses, or what torch cannot do, into an error that begins with the option behind it.
-
-    Raises:
-        ConfigError: Instead of ``ValueError`` (which all our errors are), ``RuntimeError`` and ``MemoryError``.
-    """
-    try:
-        yield
-    except (ValueError, RuntimeError, MemoryError) as error:
-        raise ConfigError(f"{option}: {error}") from error
-
-
 def _check_numbers(request: Request) -> None:
-    whole = {"num-classes": 2, "num-examples": 1, "local-steps": 1, "batch-size": 0, "width": 0, "seed": 0}
-    for key, least in whole.items():
-        value = getattr(request, key.replace("-", "_"))
-        if value < least:
-            raise ConfigError(f"--{key} is {value}; allowed: a whole number of at least {least}")
-    if request.num_examples > MAX_EXAMPLES:
-        raise ConfigError(f"--num-examples is {request.num_examples}; allowed: at most {MAX_EXAMPLES}")
-    if request.seed >= 2**63:
-        raise ConfigError(f"--seed is {request.seed}; allowed: below 2^63")
-    if request.batch_size > request.num_examples:
-        raise ConfigError(
-            f"--batch-size is {request.batch_size}; allowed: at most --num-examples, {request.num_examples}"
-        )
-    if not 0 < request.learning_rate < math.inf:
-        raise ConfigError(f"--learning-rate is {request.learning_rate}; allowed: a positive number")
-    if not 0 <= request.weight_decay < math.inf:
-        raise ConfigError(f"--weight-decay is {request.weight_decay}; allowed: a number of at least 0")
-    if not 0 <= request.momentum < 1:
-        raise ConfigError(f"--momentum is {request.momentum}; allowed: from 0, below 1")
+    least = {"num_classes": 2, "num_examples": 1, "local_steps": 1, "batch_size": 0, "width": 0, "seed": 0}
+    rules = [(name, getattr(request, name) >= low, f"a whole number of at least {low}") for name, low in least.items()]
+    rules += [
+        ("num_examples", request.num_examples <= MAX_EXAMPLES, f"at most {MAX_EXAMPLES}"),
+        ("seed", request.seed < 2**63, "below 2^63"),
+        ("batch_size", request.batch_size <= request.num_examples, f"at most --num-examples, {request.num_examples}"),
+        ("learning_rate", 0 < request.learning_rate < math.inf, "a positive number"),
+        ("weight_decay", 0 <= request.weight_decay < math.inf, "a number of at least 0"),
+        ("momentum", 0 <= request.momentum < 1, "from 0, below 1"),
+    ]
+    for name, fits, allowed in rules:
+        if not fits:
+            raise ConfigError(f"--{name.replace('_', '-')} is {getattr(request, name)}; allowed: {allowed}")
     if request.nesterov and not request.momentum:
         raise ConfigError("--nesterov needs a --momentum above 0: there is nothing to look ahead by")
 
@@ -176,7 +156,7 @@ def _per_channel(key: str, text: str, channels: int, default: float) -> tuple[fl
 
 
 def _attacks(request: Request) -> list[Attack[Any, Any]]:
-    with blaming("--attack"):
+    with naming("--attack"):
         attacks = UPDATE.parse(request.attacks)
         for attack in attacks:
             require_usable(attack, has_auxiliary=bool(request.auxiliary))

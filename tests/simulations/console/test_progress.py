@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 
 import pytest
-from rich.console import Console
 
 from simulations.console import progress
 from simulations.console.progress import Display
+from simulations.console.terminal import Terminal
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_pipe_gets_a_line_for_each_work_and_one_now_and_then(clock: list[float]) -> None:
-    console = Console(file=io.StringIO(), width=200)
+    console = Terminal(file=io.StringIO(), width=200)
     with Display(console) as display:
         display.show("training")
         for done in range(5):
@@ -36,7 +36,7 @@ def test_a_pipe_gets_a_line_for_each_work_and_one_now_and_then(clock: list[float
 
 def test_the_time_left_is_of_this_search_alone(clock: list[float]) -> None:
     """The next of several searches begins anew; steps that were done before it began took no time."""
-    console = Console(file=io.StringIO(), width=200)
+    console = Terminal(file=io.StringIO(), width=200)
     with Display(console) as display:
         for done in (90, 95, 5):
             display.show("matching", done, 100)
@@ -49,7 +49,7 @@ def test_the_time_left_is_of_this_search_alone(clock: list[float]) -> None:
 
 
 def test_a_terminal_has_a_bar_and_no_lines() -> None:
-    console = Console(file=io.StringIO(), width=200, force_terminal=True)
+    console = Terminal(file=io.StringIO(), width=200, force_terminal=True)
     with Display(console) as display:
         display.show("[scoring]", 3, 10)
     shown = console.file.getvalue()  # type: ignore[attr-defined]

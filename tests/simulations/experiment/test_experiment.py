@@ -17,7 +17,7 @@ from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment, all_settings
 from simulations.experiment.scenario import scenarios
 from simulations.run_folder.run_directory import read_lines
-from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, tell_failures
+from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.search.settings import Search
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
@@ -220,7 +220,7 @@ def test_a_run_whose_attacks_failed_says_so_in_its_exit_code(
     client = row(metric="client", status="failed", client=1, message="disk full")
     for name, more, code in (("well", [client], 0), ("lost", [lost], EXIT_ATTACKS_FAILED)):
         write_run(tmp_path / name, rows=[*demo_rows(), *more])
-        assert tell_failures(tmp_path / name) == code
+        assert list_failures(tmp_path / name) == code
     assert EXIT_ATTACKS_FAILED not in (0, 1, 2, 130)
     assert "Broken() on no defence, round 1: no memory" in capsys.readouterr().err
 

@@ -22,7 +22,7 @@ from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.dry_run import Step, describe, measure, measure_step_of, workers_of
+from simulations.forecast.dry_run import Step, describe, measure, workers_of
 from simulations.forecast.memory_needs import check_needs, needs_of
 from simulations.forecast.notices import idle_defenses
 from simulations.forecast.outlined import check_outline, outlined_step
@@ -330,7 +330,7 @@ def test_images_that_fit_no_machine_are_refused_before_a_model_is_built(settings
 def test_an_outline_is_what_a_step_takes(settings: dict[str, Any]) -> None:
     experiment = Experiment.of(num_clients=4, train_limit=40, test_limit=40, **settings)
     data = experiment.plan().load_data()
-    outline, real = outlined_step(experiment, data), measure_step_of(experiment, data)
+    outline, real = outlined_step(experiment, data), measure(experiment.plan(card=DataCard.of(data)))
     assert outline == real
     check_outline(experiment, data, 2**40)
 

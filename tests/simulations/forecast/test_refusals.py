@@ -28,7 +28,7 @@ from simulations.settings.errors import ConfigError
 from simulations.settings.fields import checked
 from simulations.settings.inference import ARCHITECTURES as DECLARED_ARCHITECTURES
 from simulations.settings.inference import STATISTICS
-from simulations.settings.plain import SETTINGS, USUAL, plain_settings, refuse_plain
+from simulations.settings.plain import SETTINGS, USUAL, fields_of, refuse_plain
 from tests.local_grid import LocalGrid
 
 
@@ -227,7 +227,7 @@ def test_names_of_what_brings_torch_with_it_are_written_down_right() -> None:
 
 def test_what_is_refused_without_torch_is_what_experiments_refuse() -> None:
     known = all_settings()
-    for key, spec in plain_settings().items():
+    for key, spec in fields_of(SETTINGS).items():
         assert spec.default == known[key].default
         assert spec.metadata["allowed"] == known[key].metadata["allowed"]
         wrong = object()
@@ -236,7 +236,7 @@ def test_what_is_refused_without_torch_is_what_experiments_refuse() -> None:
         with pytest.raises(ConfigError) as late:
             checked(known[key], wrong)
         assert str(early.value) == str(late.value)
-    assert known.keys() == plain_settings().keys()
+    assert known.keys() == fields_of(SETTINGS).keys()
     assert {*SETTINGS} == {*scenarios()}
     for name, one in scenarios().items():
         assert {spec.name for spec in fields(SETTINGS[name])} == {spec.name for spec in fields(one.settings)}

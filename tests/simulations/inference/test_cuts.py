@@ -21,8 +21,7 @@ from clients.wire.records import tensors_of, values_of
 from defenses import FeatureDP
 from defenses.spec import parse
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.known_clients import KnownClients
-from simulations.experiment.scenario import scenario
+from simulations.experiment.scenario import KnownClients, scenario
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from strategies.inference import fit_path

@@ -27,7 +27,7 @@ from simulations import server_app
 from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_folder.run_directory import read_lines
-from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, tell_failures
+from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.server_app import run_experiment
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.report.report_run import Page
@@ -352,7 +352,7 @@ def test_a_defence_that_cannot_learn_costs_its_own_rows_only(tmp_path: Path) -> 
     assert [row for row in rows if row["defense"] == NOISE and row["metric"] == "psnr"]
     (told,) = [str(one) for one in failed_attacks(tmp_path / "run")]
     assert told.startswith("fit of defences on DeltaAutoencoder(")
-    assert tell_failures(tmp_path / "run") == EXIT_ATTACKS_FAILED
+    assert list_failures(tmp_path / "run") == EXIT_ATTACKS_FAILED
 
 
 # Killed, and refused ------------------------------------------------------------------------------------------------------

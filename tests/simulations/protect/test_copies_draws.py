@@ -126,7 +126,7 @@ def test_another_secret_has_other_draws_and_the_same_one_repeats(tmp_path: Path)
 
     def made(secret: str, folder: str) -> Tensor:
         order = Order(tmp_path / "in", tmp_path / folder, "ImageNoise(std=0.05)", secret, 0, "test")
-        assert not copy(order, "one.png", "one.png").error
+        assert not copy(order, "one.png", "one.png")[0].error
         return read(tmp_path / folder / "one.png").image
 
     assert torch.equal(made(SECRET, "a"), made(SECRET, "b"))

@@ -11,8 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
+from clients.data.images import DataError
 from simulations.protect import pictures
-from simulations.protect.pictures import PictureError, find, output_names, read, write
+from simulations.protect.pictures import find, output_names, read, write
 from simulations.settings.errors import ConfigError
 
 PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3) * 3
@@ -90,20 +91,20 @@ def bomb(path: Path, side: int) -> Path:
 
 def test_bombs_and_broken_files_are_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "MOST_PIXELS", 1_000_000)
-    with pytest.raises(PictureError, match="2000 x 2000 pixels, and 1,000,000 are allowed"):
+    with pytest.raises(DataError, match="2000 x 2000 pixels, and 1,000,000 are allowed"):
         read(bomb(tmp_path / "bomb.png", 2000))
     assert read(bomb(tmp_path / "small.png", 100)).image.shape == (1, 100, 100)
     (tmp_path / "text.png").write_text("hello")
-    with pytest.raises(PictureError, match="cannot be read: cannot identify image file"):
+    with pytest.raises(DataError, match="cannot be read: cannot identify image file"):
         read(tmp_path / "text.png")
     whole = saved(tmp_path / "whole.png", np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).read_bytes()
     (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(PictureError, match="truncated"):
+    with pytest.raises(DataError, match="truncated"):
         read(tmp_path / "cut.png")
 
 
 def test_a_bomb_that_pillow_itself_refuses_is_one_too(tmp_path: Path) -> None:
-    with pytest.raises(PictureError, match="could be decompression bomb"):
+    with pytest.raises(DataError, match="could be decompression bomb"):
         read(bomb(tmp_path / "bomb.png", 20_000))
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from simulations.cli import app
+from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.forecast.memory_needs import Needs
 from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
@@ -61,7 +61,7 @@ def test_what_failed_ends_no_other_and_is_taken_up_again_and_what_is_finished_is
         run_experiment(LocalGrid(one.num_clients), one)
         return 0
 
-    silent = Console(quiet=True)
+    silent = Terminal(quiet=True)
 
     def run_all(fails: int = -1) -> int:
         left = of_seeds(experiment, [0, 1])
@@ -100,7 +100,7 @@ def test_the_command_refuses_what_contradicts_itself(tmp_path: Path, options: li
 
 def test_who_stops_a_run_stops_those_behind_it(tmp_path: Path) -> None:
     experiment, ran = Experiment.of(output_dir=str(tmp_path), **SMALL), []
-    silent = Console(quiet=True)
+    silent = Terminal(quiet=True)
     ended = one_by_one(silent, of_seeds(experiment, [0, 1, 2]), lambda one: ran.append(one.seed) or EXIT_STOPPED)
     assert finish_seeds(silent, experiment, [0, 1, 2], ended) == EXIT_STOPPED
     assert ran == [0]

@@ -11,6 +11,7 @@ import pytest
 
 from clients.process.ray_cluster import lone_cluster, session_folder
 from simulations.run_folder.run_directory import read_lines
+from simulations.runtime.guardian import processes_of
 from simulations.runtime.launch import ROOT, LocalRuntime
 from tests.simulations.runtime.runtimes import (
     BINARIES,
@@ -52,7 +53,7 @@ def test_plain_flwr_run_completes_with_the_audit(folder: Path, tmp_path: Path) -
             process = subprocess.Popen(command, env=plain, cwd=runtime.home, stdout=told, stderr=told)
         heard = set()
         while process.poll() is None:
-            heard |= {(one.name(), ip) for one in runtime.processes() for ip in listening(one)}
+            heard |= {(one.name(), ip) for one in processes_of(runtime.home) for ip in listening(one)}
             time.sleep(1.0)
         assert runtime.status() == "finished:completed", (tmp_path / "told.txt").read_text()[-3000:]
     assert {"gcs_server", "raylet"} <= {name for name, _ in heard}

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.runtime.launch import Resources
 from simulations.runtime.local_run import STARTS, _has_worked, box_text, engine_failure, run_locally
@@ -24,7 +24,7 @@ def test_a_superlink_that_does_not_start_is_started_again_and_the_reason_is_flow
     script = f'echo "$@" >> "{starts}"\nmkdir -p "{log}"\necho "{no_space}" > "{log}/superlink.log"\nexit 9'
     binaries(tmp_path, monkeypatch, flower_superlink=script)
     out = tmp_path / "run"
-    assert run_locally(Console(), Experiment.of(output_dir=str(out), num_clients=2), Resources(2)) == 1
+    assert run_locally(Terminal(), Experiment.of(output_dir=str(out), num_clients=2), Resources(2)) == 1
     # Nothing more is started to ask how a run went that never was.
     assert len({line.split("--port ")[1].split()[0] for line in starts.read_text().splitlines()}) == STARTS
     assert len(starts.read_text().splitlines()) == STARTS
@@ -64,7 +64,7 @@ def test_a_start_that_fails_once_costs_a_line_and_not_the_run(
     binaries(tmp_path, monkeypatch, **{command: script})
     out = tmp_path / "run"
     experiment = Experiment.from_mapping(config(out, rounds=1, defenses="", attack_rounds="", num_clients=2))
-    code = run_locally(Console(), experiment, Resources(2))
+    code = run_locally(Terminal(), experiment, Resources(2))
     printed = " ".join(capsys.readouterr().out.split())
     assert code == 0, (out / "flower.log").read_text()[-3000:]
     assert once.is_dir()
@@ -113,7 +113,7 @@ def test_a_ray_that_fails_is_started_once_again_and_its_own_words_are_told(
     esac"""
     binaries(tmp_path, monkeypatch, python=flower)
     out = tmp_path / "run"
-    assert run_locally(Console(), Experiment.of(output_dir=str(out), num_clients=2), Resources(2)) == 1
+    assert run_locally(Terminal(), Experiment.of(output_dir=str(out), num_clients=2), Resources(2)) == 1
     assert starts.read_text() == "run\nrun\n"
     printed = capsys.readouterr()
     words = "Could not write into the session folder: No space left on device (1024 bytes were wanted)"

@@ -11,8 +11,7 @@ import pytest
 from clients.data.card import DataCard
 from defenses.spec import parse
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.known_clients import KnownClients
-from simulations.experiment.scenario import scenario
+from simulations.experiment.scenario import KnownClients, scenario
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from strategies.outsourced.observations import MODEL, UPLOAD

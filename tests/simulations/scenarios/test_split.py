@@ -12,8 +12,7 @@ from timm.models.vision_transformer import VisionTransformer
 
 from clients.data.card import DataCard
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.known_clients import KnownClients
-from simulations.experiment.scenario import scenario
+from simulations.experiment.scenario import KnownClients, scenario
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from tests.local_grid import LocalGrid

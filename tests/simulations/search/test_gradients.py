@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from clients.models.classifiers import build_model
 from simulations.search import gradients as module
-from simulations.search.gradients import ExampleGradients, GradientError
+from simulations.search.gradients import ExampleGradients
+from simulations.settings.errors import ConfigError
 
 
 def images_and_targets(
@@ -211,7 +212,7 @@ def test_models_that_can_be_scored_pass(name: str) -> None:
     [Choosing, lambda: nn.Sequential(nn.Flatten(), nn.Linear(7, 5)), lambda: nn.Sequential(nn.Flatten(), Noisy())],
 )
 def test_models_without_gradients_of_single_examples_are_refused(make: Callable[[], nn.Module]) -> None:
-    with pytest.raises(GradientError, match="of single examples cannot be computed by torch"):
+    with pytest.raises(ConfigError, match="of single examples cannot be computed by torch"):
         ExampleGradients(make()).verify((3, 32, 32), 5)
 
 

@@ -15,7 +15,7 @@ from simulations.experiment.experiment import Experiment, all_settings, owners
 from simulations.forecast.preflight import preflight
 from simulations.settings.errors import ConfigError
 from simulations.settings.fields import LARGEST
-from simulations.settings.plain import plain_settings, refuse_plain
+from simulations.settings.plain import SETTINGS, fields_of, refuse_plain
 from tests.bounded import bounded
 
 EXTREMES: list[Any] = [
@@ -62,7 +62,7 @@ def test_a_number_is_refused_by_its_key_or_has_an_end(key: str) -> None:
 def test_a_dry_run_of_an_extreme_number_ends_soon(key: str, tmp_path: Any) -> None:
     for value in (*EXTREMES, 10**9, 10**6, 4096):
         experiment = with_one(key, value)
-        if experiment is None or value == plain_settings()[key].default:
+        if experiment is None or value == fields_of(SETTINGS)[key].default:
             continue
         told = key
         try:

@@ -14,8 +14,7 @@ from scipy.stats import binomtest
 from clients.task.scenarios import read_task
 from clients.wire.records import tensors_of, values_of
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.known_clients import KnownClients
-from simulations.experiment.scenario import scenario
+from simulations.experiment.scenario import KnownClients, scenario
 from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError

@@ -20,7 +20,7 @@ from clients.task.task import Task
 from clients.wire.records import tensors_of
 from defenses.spec import parse
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.known_clients import KnownClients
+from simulations.experiment.scenario import KnownClients
 from simulations.runtime.nodes import set_up
 from simulations.scenarios.split import schedule_of
 from strategies.audit.auditor import Auditor
