@@ -58,7 +58,7 @@ def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
     client = LocalClient(data)
     weights = shared_tensors(alone.build_model())
     ledger: Ledger = {}
-    for server_round in plan.training_rounds:
+    for server_round in range(1, plan.rounds + 1):
         data.task = alone.at(server_round)
         result = client.train(weights, ledger)
         ledger = result.ledger

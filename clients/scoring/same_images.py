@@ -12,11 +12,7 @@ PARTS, ROUNDING = 8, 1e-6
 
 
 class KnownImages:
-    """Images (C, H, W) in [0, 1] of one shape, each kept once.
-
-    Args:
-        images: (N, C, H, W), the first ones.
-    """
+    """Images (C, H, W) in [0, 1] of one shape, each kept once; the first ones are ``images`` (N, C, H, W)."""
 
     def __init__(self, images: Tensor) -> None:
         self._images: list[NDArray[np.float32]] = []

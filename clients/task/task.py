@@ -146,16 +146,6 @@ class Plan:
         """Where the model is cut in a round, which distinguishes rows; "" in scenarios that cut no model."""
         return ""
 
-    @property
-    def training_rounds(self) -> range:
-        """Numbers of the rounds that train, from 1."""
-        return range(1, self.rounds + 1)
-
-    @property
-    def all_steps(self) -> int | None:
-        """Optimizer steps of a client in all rounds; None where passes are counted."""
-        return self.rounds * self.local_steps or None
-
     def passes(self, num_examples: int, *, in_all_rounds: bool = False) -> int:
         """Passes over a client's examples in the training steps of one round, or of all; a begun pass is counted whole."""
         rounds = self.rounds if in_all_rounds else 1
@@ -264,16 +254,6 @@ class Task:
     def is_final(self) -> bool:
         """Whether this is about the model after the last round, which is only attacked."""
         return self.round > self.plan.rounds
-
-    @property
-    def trains_again(self) -> bool:
-        """Whether a later round trains."""
-        return self.round < self.plan.rounds
-
-    @property
-    def last_trained(self) -> int:
-        """The last round up to this one that trains."""
-        return min(self.round, self.plan.rounds)
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:

@@ -41,7 +41,7 @@ def plain_training(
         loss=soft_cross_entropy,
         epochs=plan.passes(num_examples),
         total_epochs=plan.passes(num_examples, in_all_rounds=True),
-        total_steps=plan.all_steps,
+        total_steps=plan.rounds * plan.local_steps or None,  # None where passes are counted
     )  # fmt: skip
 
 

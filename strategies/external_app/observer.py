@@ -25,7 +25,7 @@ from strategies.audit.pool import AttackPool
 from strategies.exchange.exchange import Exchange
 from strategies.external_app.assumptions import ASSUMED, assumptions
 from strategies.external_app.nodes import AppNodes
-from strategies.external_app.orders import STEPS_FROM, Orders, orders_of
+from strategies.external_app.orders import STEPS_FROM, Orders, orders_in
 from strategies.external_app.replies import (
     UnusableReplyError,
     examples_behind,
@@ -87,7 +87,8 @@ class AppAudit:
         self._round = None
         if server_round not in self.settings.rounds or not messages:
             return
-        ordered = [orders_of(message, self.settings.settings) for message in messages]
+        records = [list(message.content.config_records.values()) for message in messages]
+        ordered = [orders_in(one, self.settings.settings) for one in records]
         orders = ordered[0]
         if orders.learning_rate <= 0:
             raise UnusableReplyError("no learning rate: send it as lr or learning-rate, or name it in settings")

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import Message
-
 from strategies.recording.usual_names import BATCHES, EPOCHS, RATES, first_number
 
 STEPS_FROM = f"{EPOCHS[0]} and {BATCHES[0]}"
@@ -35,13 +33,8 @@ class Orders:
         return self.local_epochs * -(-examples // self.batch_size) if self.knows_steps else 0
 
 
-def orders_of(message: Message, settings: Mapping[str, Any]) -> Orders:
-    """Those of a message; the app's settings, the same in all rounds, fill the gaps."""
-    return orders_in(list(message.content.config_records.values()), settings)
-
-
 def orders_in(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Orders:
-    """Read the training settings from a round's records; the app's settings fill the gaps."""
+    """Read the training settings from a round's records; the app's settings, the same in all rounds, fill the gaps."""
     known = [*records, settings]
     return Orders(
         float(first_number(known, RATES) or 0.0),

@@ -50,7 +50,7 @@ class SplitAudit:
         Training examples; test images where the server learned from the training images (``auxiliary_data`` "private"). The
         last round's number holds the audit of the final model as well.
         """
-        until = task.round if task.trains_again else max(self.rounds, default=0)
+        until = task.round if task.round < task.plan.rounds else max(self.rounds, default=0)
         return sum(
             task.plan.probe_targets * self.transmissions(task.but(round=at), num_train)
             for at in self.rounds
@@ -184,7 +184,7 @@ def window(task: Task) -> tuple[int, int]:
     sent with them once, when the round before was evaluated; what it sent at other times are tokens of another half. The
     model after the last round has the number ``rounds`` + 1, in which no client trains.
     """
-    until = task.last_trained
+    until = min(task.round, task.plan.rounds)
     if task.plan.auxiliary_data == "private":
         return (task.round - 1, task.round - 1) if SplitPlan.narrow(task.plan).trains_edge else (0, until)
     return (task.round, until) if SplitPlan.narrow(task.plan).trains_edge else (1, until)

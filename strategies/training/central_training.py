@@ -93,6 +93,6 @@ def train_alone(plan: WholeModelPlan, batch: Batch, seed: int) -> nn.Module:
         piece = Batch(batch.images[positions], batch.targets[positions])
         pieces.append(pipeline.protect_batch(pipeline.protect_once(piece, (*key, at)), (*key, at)))
     training = CentralTraining(alone, join(pieces), key)
-    for server_round in plan.training_rounds:
+    for server_round in range(1, plan.rounds + 1):
         training.run_round(alone.at(server_round))
     return training.model.eval()
