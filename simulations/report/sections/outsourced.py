@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attacks.uploads.base import AsUploaded
 from simulations.report.analysis.line import Line
 from simulations.report.section import Section
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.stages import names_of
 from simulations.report.studies.study import Study
+from strategies.outsourced.observations import Upload
 
-OBSERVATION = "uploaded images"
-LOOKING = "AsUploaded()"
-"""The attack that takes the images as they came: every other attack on an upload must add to it."""
 METRICS = ("uploaded-images", "upload-bytes", "upload-seconds", "server-seconds")
 """Images that the server holds, of all clients; a client's bytes and seconds, mean over clients; seconds of training in a round."""
 
@@ -43,18 +43,23 @@ def outsourced_training(study: Study, lines: Sequence[Line]) -> OutsourcedTraini
     """The section, or None for a study in which nothing was uploaded."""
     if not any(row.metric == "upload-bytes" for row in study.rows):
         return None
-    cells = [cell for cell in study.cells if cell.observation == OBSERVATION]
-    looking = {(cell.defense, cell.round): cell.mean("psnr", "original") for cell in cells if cell.attack == LOOKING}
+    cells = [cell for cell in study.cells if cell.observation == Upload.title]
+    looking = {(cell.defense, cell.round): cell.mean("psnr", "original") for cell in cells if _looks(cell)}
     return OutsourcedTraining(
         tuple((line, tuple(study.over_rounds(line.defense, name) for name in METRICS)) for line in lines),
         tuple(Read(cell, _gain(cell, looking.get((cell.defense, cell.round)))) for cell in cells),
     )
 
 
+def _looks(cell: Cell) -> bool:
+    """Whether the attack only takes the images as they came: every other attack on an upload must add to it."""
+    return names_of(cell.attack) == (AsUploaded.__name__,)
+
+
 def _gain(cell: Cell, looking: float | None) -> float | None:
     own = cell.mean("psnr", "original")
     beaten = cell.gap is None or cell.gap > 0
-    return None if cell.attack == LOOKING or own is None or looking is None or not beaten else own - looking
+    return None if _looks(cell) or own is None or looking is None or not beaten else own - looking
 
 
 ABOUT = """Clients upload their training images, protected, with their labels; the server trains on
