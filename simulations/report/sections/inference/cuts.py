@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attacks.metrics.images import MS_SSIM, PSNR
@@ -22,6 +21,11 @@ from simulations.report.studies.score import Score, merge
 from simulations.report.studies.study import Study
 
 ACCURACY = ATTRIBUTES.decides
+SERVED = (
+    *("queries", "query-bytes", "feature-bytes", "answer-bytes", "client-half-bytes"),
+    *("query-seconds", "answer-seconds"),
+)
+"""Numbers of the service that are shown."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +46,12 @@ class Adversary:
             that of the opposite guesses where these are right more often.
         null: Accuracy of always answering the most frequent value.
         learned: Whether on held-out images of the server's own it was above their most frequent value; True where no row says.
-        status: Of its score under the defence.
         equation: Equation 1 with it; "" where nothing is protected.
     """
 
     attack: str
     change: Change
     null: float | None
-    status: str
     equation: str
     learned: bool = True
 
@@ -125,20 +127,16 @@ class Cut:
         return any(line.static or line.retrained for line in self.lines)
 
 
-def read_cut(study: Study, metrics: Sequence[str]) -> Cut:
-    """What a study says of its cut; ``metrics`` are the numbers of the service that are shown."""
-    return _Reader(study, metrics).cut()
-
-
-class _Reader:
+class CutReader:
     """Reads the rows and cells of a study."""
 
-    def __init__(self, study: Study, metrics: Sequence[str]) -> None:
-        self.study, self.metrics = study, metrics
+    def __init__(self, study: Study) -> None:
+        self.study = study
         self.scores = {key: merge(rows) for key, rows in study.utility.items()}
         self.cells = [cell for cell in study.cells if not cell.is_upper_bound]
 
     def cut(self) -> Cut:
+        """What the study says of its cut."""
         offline = [score for (_, metric, _), score in self.scores.items() if metric == "offline-adversary-accuracy"]
         # One adversary serves all pipelines: its rows under each of them are the same number.
         return Cut(self.study.cut, tuple(map(self._line, self.study.pipelines)), offline[0] if offline else None)
@@ -148,7 +146,7 @@ class _Reader:
         server = Change(before, self.scores.get((defense, "test-accuracy", "transformed"), before))
         pairs = (self.scores.get((defense, f"answers-{what}", "")) for what in ("lost", "gained"))
         lost = paired(server.before, server.after, *pairs)
-        found = {name: score.mean for name in self.metrics if (score := self.scores.get((defense, name, "")))}
+        found = {name: score.mean for name in SERVED if (score := self.scores.get((defense, name, "")))}
         return CutLine(
             defense,
             server,
@@ -175,7 +173,7 @@ class _Reader:
         null = max(best.null_scores.get(ACCURACY, {}).values(), default=None)
         held, often = best.mean("holdout_accuracy"), best.mean("holdout_majority")
         learned = held is None or often is None or held > often
-        return Adversary(best.attack, change, null, best.status, word, learned)
+        return Adversary(best.attack, change, null, word, learned)
 
     def _reconstruction(self, defense: str) -> Cell | None:
         found = [c for c in self.cells if c.defense == defense and c.psnr is not None and c.psnr.mean is not None]
