@@ -19,7 +19,7 @@ from audit_tables import table
 from over_seeds import percent, read
 
 from attacks.metrics.services import QUERY_BYTES
-from simulations.report.sections.inference.cuts import Adversary, CutLine, read_cut
+from simulations.report.sections.inference.cuts import Adversary, CutLine, CutReader
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
@@ -44,7 +44,7 @@ def lines(studies: Sequence[Study]) -> tuple[list[str], list[list[str]]]:
     found = [
         _line(study.cut, line, [_measured(study.cells_of(line.defense), attack) for attack in attacks])
         for study in studies
-        for line in read_cut(study).lines
+        for line in CutReader(study).cut().lines
     ]
     return [*header, *(f"MS-SSIM, `{attack}`" for attack in attacks)], found
 

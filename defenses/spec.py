@@ -52,6 +52,28 @@ def parse_statements(
     Raises:
         SpecError: Naming the text, what came and what is allowed.
     """
+    return [[_build(node, registry, what, make) for node in chain] for chain in _chains(text, what)[1]]
+
+
+def stages(text: str) -> tuple[tuple[str, str], ...]:
+    """(name, text) of each stage of one chain, in order, without making anything: names may be unknown.
+
+    Raises:
+        SpecError: See ``parse_statements``; also when the text is not one chain of names and calls of names.
+    """
+    clean, chains = _chains(text, "chain")
+    if len(chains) > 1:
+        raise SpecError(f"{_cut(repr(text))} holds {len(chains)} chains where at most one is expected")
+    called = [(node.func if isinstance(node, ast.Call) else node, node) for chain in chains for node in chain]
+    if odd := next((node for name, node in called if not isinstance(name, ast.Name)), None):
+        raise SpecError(f"{_shown(odd)}: expected Name(argument=value)")
+    return tuple(
+        (name.id, str(ast.get_source_segment(clean, node))) for name, node in called if isinstance(name, ast.Name)
+    )
+
+
+def _chains(text: str, what: str) -> tuple[str, list[list[ast.expr]]]:
+    """The text as it is read, and the stages of each of its statements."""
     if len(text) > LONGEST_TEXT:
         raise SpecError(f"the {what} text has {len(text)} characters; allowed: at most {LONGEST_TEXT}")
     clean = "\n".join(part.strip() for part in text.replace("\n", ";").split(";") if part.strip())
@@ -71,7 +93,7 @@ def parse_statements(
         chains.append(_flatten(statement.value))
     if (longest := max(map(len, chains), default=0)) > MOST_STAGES:
         raise SpecError(f"the {what} text joins {longest} by |; allowed: at most {MOST_STAGES}")
-    return [[_build(node, registry, what, make) for node in chain] for chain in chains]
+    return clean, chains
 
 
 def parse(text: str) -> Pipeline:

@@ -160,7 +160,7 @@ def _concluded(rows: Sequence[Side]) -> list[str]:
     """A text for each study of a group."""
     studies = dict.fromkeys(one.study for one in rows)
     plain = rows[0].plain if rows else OWN_CLIENTS
-    texts = {name: plain.said(conclusion([one.line for one in rows if one.study == name])) for name in studies}
+    texts = {name: conclusion([one.line for one in rows if one.study == name], plain) for name in studies}
     return [f"{name}: {text}" if name else text for name, text in texts.items() if text]
 
 

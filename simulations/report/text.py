@@ -64,9 +64,7 @@ def two(value: float | None) -> str:
 
 def points(value: float | None) -> str:
     """A difference of shares in percentage points, with its sign."""
-    if value is None:
-        return NOTHING
-    return ("+" if round(100 * value, 1) > 0 else "") + fixed(100 * value, 1)
+    return signed(None if value is None else 100 * value)
 
 
 def times(value: float | None) -> str:

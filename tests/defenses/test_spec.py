@@ -31,7 +31,7 @@ from defenses import (
     parse_pipelines,
     read_files,
 )
-from defenses.spec import parse_statements, settings_of
+from defenses.spec import parse_statements, settings_of, stages
 from tests.bounded import bounded
 
 noise = st.just(0.0) | st.floats(1e-12, 1e6)
@@ -229,3 +229,21 @@ def test_as_many_as_are_allowed_are_read_soon():
     with bounded(5, 2**28):
         assert len(parse_pipelines(many(200, "; "))) == 201
         assert len(parse(many(32, " | ")).defenses) == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ()),
+        ("Unknown(x=' | B()')", (("Unknown", "Unknown(x=' | B()')"),)),
+        ("A | B(1e-05)", (("A", "A"), ("B", "B(1e-05)"))),
+    ],
+)
+def test_stages_are_read_without_being_made(text: str, expected: tuple[tuple[str, str], ...]) -> None:
+    assert stages(text) == expected
+
+
+@pytest.mark.parametrize("text", ["A(); B()", "1 + 1", "<a mod>", "a.b()", "A(\x00)"])
+def test_what_is_no_chain_has_no_stages(text: str) -> None:
+    with pytest.raises(SpecError):
+        stages(text)

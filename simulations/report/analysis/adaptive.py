@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attacks.metrics.metric import CELLS, FAMILIES, IMAGES
 from simulations.report.studies.cell import Cell
-from simulations.report.studies.control import CHAIN
+from simulations.report.studies.stages import names_of
 
 UNTESTED = "untested against an adaptive attacker"
 
@@ -48,14 +47,9 @@ def adaptive_caveats(cells: Sequence[Cell], known: Any) -> list[str]:
 
 def _asked(name: str, cells: Sequence[Cell]) -> str:
     """An attack that is missing; where it ran with settings that keep it from knowing the defence, which one is missing."""
-    return f"{name} that knows the defence" if any(_named(name, cell) for cell in cells) else name
+    return f"{name} that knows the defence" if any(name in names_of(cell.attack) for cell in cells) else name
 
 
 def _runs(name: str, cell: Cell) -> bool:
-    """Whether the attack is the named one, with settings under which it knows the defence."""
-    return cell.knows_defenses and _named(name, cell)
-
-
-def _named(name: str, cell: Cell) -> bool:
-    """Whether the attack, or any stage of a chain, is the named one; a word inside of its arguments is not."""
-    return any(re.match(r"\s*(\w*)", stage)[1] == name for stage in cell.attack.split(CHAIN))  # type: ignore[index]
+    """Whether the attack, or a stage of its chain, is the named one, with settings under which it knows the defence."""
+    return cell.knows_defenses and name in names_of(cell.attack)

@@ -11,6 +11,7 @@ from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import Readability, readability
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import LEAST_IMAGES
+from simulations.report.studies.plain import OWN_CLIENTS, Plain
 from simulations.report.text import capital, count, decibel, points, short_names
 
 LEVEL = 0.05
@@ -30,24 +31,27 @@ def judged(line: Line) -> dict[str, Cell | None]:
     return found or {"": None}
 
 
-def conclusion(lines: Sequence[Line]) -> str:
-    """What the run says, a sentence or two for each kind of message that was attacked; "" before anything was."""
+def conclusion(lines: Sequence[Line], plain: Plain = OWN_CLIENTS) -> str:
+    """What the run says, a sentence or two for each kind of message that was attacked; "" before anything was.
+
+    ``plain``: what the run without a defence is called.
+    """
     if not any(line.attacks for line in lines):
         return ""
     attacked = [line for line in lines if line.attacks]
     kinds = dict.fromkeys(of for line in attacked for of in judged(line))
     what = "rows" if any(line.reading for line in lines) else "images"
-    texts = [_concluded(of, what, [line for line in attacked if of in judged(line)]) for of in kinds]
+    texts = [_concluded(of, what, plain.without, [line for line in attacked if of in judged(line)]) for of in kinds]
     untaught = next((f"{capital(line.untaught)}." for line in lines if line.defense and line.untaught), "")
     return " ".join(filter(None, [*texts, untaught]))
 
 
-def _concluded(of: str, what: str, lines: Sequence[Line]) -> str:
+def _concluded(of: str, what: str, without: str, lines: Sequence[Line]) -> str:
     """What is said of the attacks on one kind of message."""
     cells = {line.defense: judged(line)[of] for line in lines}
     found = {defense: readability(cell) for defense, cell in cells.items()}
-    plainly = f"{capital(of)}: without" if of else "Without"
-    texts = [f"{plainly} a defence {_plainly(cells[''], what)}"] if "" in found else []
+    plainly = f"{capital(of)}: {without}" if of else capital(without)
+    texts = [f"{plainly} {_plainly(cells[''], what)}"] if "" in found else []
     defended = [line for line in lines if line.defense]
     names = short_names([line.defense for line in defended])
 

@@ -83,12 +83,10 @@ def _scored(cell: Cell | None) -> tuple[tuple[str, str], Score, float, float] | 
 
 
 def lead(cells: Sequence[Cell]) -> Cell | None:
-    """The attack on images that a headline is of, by the rule in ``RULE``; None where none has a score.
+    """The attack on images that a headline is of, by ``RULE``; None where none has a score. Upper bounds do not count.
 
-    Attacks with a verdict come before attacks on too few images. Where no image is recovered, the worst verdict leads, then the
-    share of identified images. What could not be decided comes before what was not recovered, for it is no evidence for a defence;
-    what an attack without a control failed at is none either way. A leak counts whether validated or not: the control guards
-    against attacks that are too weak. An upper bound knows what no server knows, and does not count.
+    What could not be decided comes before what was not recovered, for it is no evidence for a defence. A leak counts whether
+    validated or not: the control guards against attacks that are too weak.
     """
     scored = [cell for cell in cells if image_score(cell) is not None and not cell.is_upper_bound]
     return max(scored, key=strength, default=None)  # of equals the first

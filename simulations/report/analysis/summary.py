@@ -23,12 +23,10 @@ _KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
 
 
 def strongest(cells: Sequence[Cell], metric: tuple[str, str] = IMAGES.decides) -> Cell | None:
-    """The attack that says most: of images by the rule of the headline (``readability.lead``), else by another score that decides.
+    """The attack that says most: of images ``readability.lead``, else by another score that decides. Upper bounds do not count.
 
-    An attack whose interval lies above its null baselines comes before one that does not. Such a leak counts whether validated or
-    not: the control guards against attacks that are too weak. Of the others, attacks that ran come before attacks that failed on
-    everything, then validated ones come first. Labels are ranked by what lies over chance, which depends on the number of images.
-    An upper bound knows what no server knows, and does not count.
+    An attack whose interval lies above its null baselines comes first, validated or not; then attacks that did not fail on
+    everything, then validated ones. Labels are ranked by what lies over chance, which depends on the number of images.
     """
     if metric == IMAGES.decides:
         return lead(cells)
@@ -62,6 +60,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
     probe, update = (strongest(of) for of in apart(cells))
     seconds, seconds_ratio = _cost(study, defense, "train-seconds")
     size, size_ratio = _cost(study, defense, "update-bytes")
+    probed, trained = (_spent(study, defense, metric) for metric in ("epsilon-with-probes", "epsilon"))
     failed = sum(row.status == "failed" for row in study.utility.get((defense, "client", ""), ()))
     counted = (row.value or 0.0 for row in study.utility.get((defense, "clients-failed", ""), ()))
     untaught = _untaught(study, at)
@@ -81,8 +80,9 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         attributes=strongest(cells, ATTRIBUTES.decides),
         labels=strongest([cell for cell in cells if cell.card.labels not in _KNOWN_LABELS], LABELS.decides),
         membership=strongest(cells, MEMBERSHIP.decides),
-        epsilon=_spent(study, defense, "epsilon"),
-        epsilon_with_probes=_with_probes(study, defense),
+        epsilon=trained,
+        # Probes cost on top: both together have spent no less than training alone.
+        epsilon_with_probes=max(probed, trained) if probed is not None and trained is not None else probed,
         epsilon_all_cuts=_spent(study, defense, "epsilon-all-cuts"),
         delta=_spent(study, defense, "delta"),
         neighbours=next((row.neighbours for row in study.rows if row.defense == defense and row.neighbours), ""),
@@ -111,12 +111,6 @@ def _at(study: Study, defense: str, metric: str, reference: str, at: int | None)
 def _spent(study: Study, defense: str, metric: str) -> float | None:
     """A budget only grows: the largest of all rounds."""
     return max((s.mean for s in study.series(defense, metric).values() if s.mean is not None), default=None)
-
-
-def _with_probes(study: Study, defense: str) -> float | None:
-    """Probes cost on top: both together have spent no less than training alone."""
-    probed, trained = (_spent(study, defense, metric) for metric in ("epsilon-with-probes", "epsilon"))
-    return probed if probed is None or trained is None else max(probed, trained)
 
 
 def _drop(study: Study, defense: str, at: int | None) -> float | None:

@@ -16,6 +16,12 @@ def bounds(values: Iterable[float | None], pad: float = 0.08, least: float = 1.0
     return low - air, high + air
 
 
+def share_bounds(values: Iterable[float | None], pad: float = 0.08, least: float = 1.0) -> tuple[float, float]:
+    """``bounds`` of shares, within [0, 1]."""
+    low, high = bounds(values, pad, least)
+    return max(low, 0.0), min(high, 1.0)
+
+
 def inside(value: float, domain: tuple[float, float]) -> float:
     """``value``, or the end of the domain that it lies beyond: what is infinite is drawn at the edge."""
     return min(max(value, domain[0]), domain[1])

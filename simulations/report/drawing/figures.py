@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from simulations.report.drawing.canvas import Canvas, Mark, ink, paint, round_values, style
-from simulations.report.drawing.domains import bounds, inside, spread
+from simulations.report.drawing.domains import inside, share_bounds, spread
 from simulations.report.drawing.looks import Look
 from simulations.report.text import count, percentage, plain, two, whole_percent, within
 
@@ -75,8 +75,7 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Mappin
     """
     with style():
         canvas = Canvas(width, 350 if width > WIDE else 420)
-        low, high = bounds([end for p in points.values() for end in (p.x, p.x_low, p.x_high)], 0.14, 0.05)
-        across = max(low, 0.0), min(high, 1.0)
+        across = share_bounds([end for p in points.values() for end in (p.x, p.x_low, p.x_high)], 0.14, 0.05)
         up = -0.08, 1.04
         canvas.axes.set(xlim=across, ylim=up)
         canvas.titles(
@@ -84,7 +83,11 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Mappin
             "Images recovered by the strongest attack (lower is better ↓)",
         )
         canvas.ticks(8 if width > WIDE else 4, 6, lambda value: f"{plain(100 * value)} %", whole_percent)
-        _dp_curve(canvas, [points[one] for one in sorted(spent, key=lambda one: spent[one])], up)
+        if len(spent) > 1:
+            along = [points[one] for one in sorted(spent, key=lambda one: spent[one])]
+            heights = [inside(p.y, up) for p in along]
+            (curve,) = canvas.axes.plot([p.x for p in along], heights, "--", color=paint("var(--dp1)"), linewidth=1.5)
+            curve.set_gid("class:curve")
         for one, point in points.items():
             _whiskers(canvas, [point], faces[one].color, up)
             canvas.marks([_mark(point, faces[one], up, 10)])
@@ -92,13 +95,6 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Mappin
         return canvas.svg(
             "Test accuracy against the share of images that the strongest attack recovered, one point per defence"
         )
-
-
-def _dp_curve(canvas: Canvas, along: Sequence[Point], up: Domain) -> None:
-    if len(along) > 1:
-        places = [p.x for p in along], [inside(p.y, up) for p in along]
-        (curve,) = canvas.axes.plot(*places, "--", color=paint("var(--dp1)"), linewidth=1.5)
-        curve.set_gid("class:curve")
 
 
 def _names(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from defenses.training.dp_sgd import DPSGD
+from simulations.report.studies.stages import names_of
 from simulations.report.text import short_names
 
 MARKERS = {
@@ -35,7 +37,7 @@ SHADES = 2
 
 def is_dp_sgd(defense: str) -> bool:
     """Whether the pipeline is DP-SGD alone, one point of the baseline curve."""
-    return defense.startswith("DPSGD(") and "|" not in defense
+    return names_of(defense) == (DPSGD.__name__,)
 
 
 def looks(pipelines: Sequence[str]) -> dict[str, Look]:

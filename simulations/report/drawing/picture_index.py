@@ -10,9 +10,9 @@ from typing import Any
 
 from attacks.metrics.names import Role
 from simulations.report.studies.recovery import BestImage, is_recovered
-from simulations.report.studies.rows import read_lines
+from simulations.report.studies.rows import number_in, read_lines
 from simulations.report.text import count
-from simulations.run_folder.rows import number_of, shown_name
+from simulations.run_folder.rows import shown_name
 from strategies.audit.threat_card import MOST_WHOLE
 
 
@@ -117,9 +117,9 @@ def _picture(data: Mapping[str, Any]) -> Picture:
         target=tuple(str(data.get(key, "")) for key in ("experiment", "seed", "client", "target", "image")),
         kind=data["kind"],
         file=data["file"],
-        psnr=_number(data.get("psnr")),
-        null_psnr=_number(data.get("null_psnr")),
-        flat_psnr=_number(data.get("flat_psnr")),
+        psnr=number_in(data.get("psnr")),
+        null_psnr=number_in(data.get("null_psnr")),
+        flat_psnr=number_in(data.get("flat_psnr")),
         identified=data.get("identified") == 1,
         final=data.get("final") is True,
         observation=str(data.get("observation") or ""),
@@ -127,7 +127,3 @@ def _picture(data: Mapping[str, Any]) -> Picture:
         caption=str(data.get("caption") or ""),
         role=str(data.get("role") or ""),
     )
-
-
-def _number(value: Any) -> float | None:
-    return number_of(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -133,10 +133,9 @@ def grids(
 
 
 def best_recovered(pictures: Sequence[Picture], cell: Cell, embed: Embedder, caption: str) -> Strip | None:
-    """The image that an attack recovered best: original, what entered the model, and the guess.
+    """The image that an attack recovered best, by ``Picture.rank``: original, what entered the model, and the guess.
 
-    It is the first of the recovered images by ``Picture.rank``; where the attack recovered none, the first of all images.
-    None where there are no pictures of the attack. ``caption`` is what the image is called where it is recovered.
+    None where there are no pictures of the attack. ``caption`` is what the image is called where it counts as recovered.
     """
     own = [one for one in pictures if (one.defense, one.round) == (cell.defense, cell.round)]
     own = [one for one in own if one.observation in ("", cell.observation)]

@@ -17,9 +17,8 @@ from strategies.audit.kinds import kinds
 def placed(pictures: Sequence[Picture], folder: Path) -> list[Picture]:
     """The same pictures, with each reconstruction of a batch under the original that it is scored against.
 
-    What crosses the wire of a batch says nothing of its order, so that scores pair guesses and images by the smallest sum of
-    squared errors (``attacks.scoring.metrics.optimal_assignment``). The numbers of guesses become those of their images; a file
-    that cannot be read keeps its number. Pictures have 8 bits: guesses that are equally bad may be paired in another way.
+    As scores do (``attacks.scoring.metrics.optimal_assignment``), it pairs by the smallest sum of squared errors, here of 8 bits.
+    The numbers of guesses become those of their images; a file that cannot be read keeps its number.
     """
     ordered = {kind.title for kind in kinds().values() if kind.paired}
     groups: dict[tuple[Any, ...], list[Picture]] = defaultdict(list)

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from simulations.report import text
 from simulations.report.analysis.line import Line
-from simulations.report.drawing.domains import bounds
+from simulations.report.drawing.domains import bounds, share_bounds
 from simulations.report.drawing.figures import Point, curves, plane, strip
 from simulations.report.drawing.looks import Look, is_dp_sgd
 from simulations.report.studies.cell import Cell
@@ -75,8 +75,7 @@ def accuracy(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]
             series[defense] = points
     if not series:
         return []
-    low, high = bounds([end for of in series.values() for p in of for end in (p.y, p.low, p.high)], least=0.04)
-    domain = (max(low, 0.0), min(high, 1.0))
+    domain = share_bounds([end for of in series.values() for p in of for end in (p.y, p.low, p.high)], least=0.04)
     title = "Test accuracy as deployed"
     return [
         (name, curves(series, faces, width, title, text.whole_percent, (), domain, study.final_rounds))
@@ -90,18 +89,16 @@ def panels(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
     for cell in study.cells:
         groups[cell.attack, cell.observation].append(cell)
     observations = Counter(attack for attack, _ in groups)
-    images: dict[str, tuple[Series, list[Point]]] = {}
-    labels: dict[str, tuple[Series, list[Point]]] = {}
+    images, labels = dict[str, tuple[Series, list[Point]]](), dict[str, tuple[Series, list[Point]]]()
     for (attack, observation), cells in groups.items():
         caption = f"{attack}, {observation}" if observations[attack] > 1 else attack
         caption += ", upper bound" if attack in study.upper_bounds else ""
-        series, null = _rounds(cells, ("psnr", "original"), faces, lambda value: f"{text.decibel(value)} dB")
-        if series:
-            images[caption] = series, null
-            continue
-        series, null = _rounds(cells, ("label-accuracy", ""), faces, text.percent)
-        if series:
-            labels[caption] = series, null
+        of_images = _rounds(cells, ("psnr", "original"), faces, lambda value: f"{text.decibel(value)} dB")
+        of_labels = _rounds(cells, ("label-accuracy", ""), faces, text.percent)
+        if of_images[0]:
+            images[caption] = of_images
+        elif of_labels[0]:
+            labels[caption] = of_labels
     every = [p for series, null in images.values() for of in (*series.values(), null) for p in of]
     domain = bounds([end for p in every for end in (p.y, p.low, p.high)], least=4.0)
     drawn = [

@@ -83,7 +83,7 @@ MACROS = """
 {% endmacro %}
 
 {% macro recognised(cell, edge=false) %}
-{{ share(cell.scores.get(('recognition', '')), cell.chance, cell.mean('oracle-accuracy'), edge) }}
+{{ share(cell.scores.get(('recognition', '')), cell.card.chance_of_recognition, cell.mean('oracle-accuracy'), edge) }}
 {% endmacro %}
 
 {# How many images of how many an attack recovered. #}

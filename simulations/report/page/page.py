@@ -24,7 +24,7 @@ from simulations.report.analysis.readability import RULE
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.sentences import called, picked, sentence
 from simulations.report.drawing import plots
-from simulations.report.drawing.looks import MARKERS, Look, looks
+from simulations.report.drawing.looks import MARKERS, Look, is_dp_sgd, looks
 from simulations.report.drawing.picture_index import Picture, read_index
 from simulations.report.drawing.pictures import LONG, Embedder, Strip, best_recovered, captioned, drawn, grids
 from simulations.report.drawing.placing import placed
@@ -192,10 +192,11 @@ def _view(
         "study": study,
         "lines": lines,
         "plain": plain,
-        "conclusion": plain.said(conclusion(lines)),
+        "conclusion": conclusion(lines, plain),
         "best": {line.defense: best_pictures(line, reconstructed, embed) for line in lines},
         "has": _columns(lines),
         "strips": plots.strips(lines, faces),
+        "dp_sgd": any(map(is_dp_sgd, study.pipelines)),
         "planes": plots.planes(lines, faces),
         "accuracy": plots.accuracy(study, faces),
         "panels": plots.panels(study, faces),

@@ -40,11 +40,10 @@ code, pre, .code { font-family: var(--mono); font-size: .86em; }
 code { overflow-wrap: break-word; }
 pre { background: var(--faint); padding: 12px 14px; border-radius: 6px; overflow-x: auto; }
 a { color: inherit; text-decoration-color: var(--soft); text-underline-offset: 3px; }
-.kicker { color: var(--soft); font-size: .8rem; letter-spacing: .08em; text-transform: uppercase; font-weight: 600;
-  margin: 0; }
+.kicker { color: var(--soft); font-size: .8rem; letter-spacing: .08em; text-transform: uppercase; font-weight: 600; margin: 0; }
 .facts { color: var(--soft); margin: 0; max-width: 75ch; }
-nav { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-top: 18px; padding-top: 12px; border-top: 1px solid
-  var(--rule); font-size: .88rem; }
+nav { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-top: 18px; padding-top: 12px; border-top: 1px solid var(--rule);
+  font-size: .88rem; }
 nav a { color: var(--soft); text-decoration: none; } nav a:hover { color: var(--ink); text-decoration: underline; }
 section { margin-top: 26px; scroll-margin-top: 16px; }
 section > header { display: grid; grid-template-columns: 250px 1fr; gap: 6px 28px; border-top: 2px solid var(--ink);
@@ -52,8 +51,8 @@ section > header { display: grid; grid-template-columns: 250px 1fr; gap: 6px 28p
 section > header p { color: var(--soft); font-size: .9rem; max-width: 112ch; margin: 0; }
 section > header details { margin: 2px 0 0; } section > header summary { font-size: .86rem; padding: 0; }
 .study { margin-top: 64px; font-size: 1.6rem; }
-.banner { border-left: 4px solid var(--soft); background: var(--faint); padding: 10px 16px; border-radius: 0 6px 6px
-  0; margin: 18px 0 0; font-size: .95rem; }
+.banner { border-left: 4px solid var(--soft); background: var(--faint); padding: 10px 16px; border-radius: 0 6px 6px 0;
+  margin: 18px 0 0; font-size: .95rem; }
 .banner.alarm { border-color: var(--alarm); background: var(--alarm-bg); }
 .banner ul { margin: 4px 0 0; padding-left: 18px; }
 .swatch { display: inline-block; width: 14px; margin-right: 6px; text-align: center; font-size: .85em; font-weight: 400; }
@@ -66,8 +65,7 @@ section > header details { margin: 2px 0 0; } section > header summary { font-si
   z-index: 9; }
 .unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
 .word { display: inline-block; padding: 1px 9px; border-radius: 99px; border: 1.5px solid var(--soft); font-size: .84rem;
-  font-weight: 650;
-  white-space: nowrap; }
+  font-weight: 650; white-space: nowrap; }
 .word.readable { background: var(--alarm); border-color: var(--alarm); color: var(--card); }
 .word.partly-readable { border-color: var(--alarm); color: var(--alarm); }
 .word.not-recovered { border-color: var(--calm); color: var(--calm); }
@@ -94,11 +92,10 @@ section > header details { margin: 2px 0 0; } section > header summary { font-si
 .lines .figure b { font-size: 1.5rem; font-weight: 680; letter-spacing: -.02em; white-space: nowrap; display: block; }
 .lines .figure small { color: var(--soft); display: block; font-size: .78rem; }
 
-.scroll { overflow-x: auto; border: 1px solid var(--rule); border-radius: 8px; background: var(--card); max-width:
-  100%; -webkit-overflow-scrolling: touch; }
+.scroll { overflow-x: auto; border: 1px solid var(--rule); border-radius: 8px; background: var(--card); max-width: 100%;
+  -webkit-overflow-scrolling: touch; }
 .scroll.tall { max-height: 620px; overflow-y: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .84rem; font-variant-numeric: tabular-nums; line-height:
-  1.35; }
+table { border-collapse: collapse; width: 100%; font-size: .84rem; font-variant-numeric: tabular-nums; line-height: 1.35; }
 th, td { padding: 8px 7px; text-align: left; vertical-align: top; border-bottom: 1px solid var(--rule); }
 tbody tr:last-child > * { border-bottom: 0; }
 thead th { font-weight: 600; color: var(--soft); font-size: .76rem; vertical-align: bottom; background: var(--card); }
@@ -125,16 +122,14 @@ tr.doubt td:not(.status) { color: var(--soft); }
 .chart { display: block; width: 100%; height: auto; font-family: var(--sans); overflow: visible;
   font-variant-numeric: tabular-nums; }
 .chart .name text, .chart .note text { paint-order: stroke; stroke: var(--card); stroke-width: 3px; stroke-linejoin: round; }
-.panel { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 18px 18px 12px; margin:
-  0; }
+.panel { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 18px 18px 12px; margin: 0; }
 .panel figcaption { font-size: .88rem; font-weight: 600; margin-bottom: 8px; overflow-wrap: anywhere; }
 .panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(340px, 100%), 1fr)); gap: 16px;
   margin-top: 16px; }
 .narrow { display: none; }
 
 .strips { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(var(--strip), 100%), 1fr)); gap: 14px; }
-.target { margin: 0; padding: 7px 10px; background: var(--card); border: 1px solid var(--rule); border-radius:
-  8px; }
+.target { margin: 0; padding: 7px 10px; background: var(--card); border: 1px solid var(--rule); border-radius: 8px; }
 .target > figcaption { color: var(--soft); font-size: .76rem; margin-bottom: 3px; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(72px, 1fr)); gap: 8px; }
 .tile { margin: 0; max-width: 170px; }
@@ -146,13 +141,11 @@ tr.doubt td:not(.status) { color: var(--soft); }
 .tile figcaption b { display: block; font-weight: 650; }
 .tile img { cursor: zoom-in; }
 .tile.large { position: fixed; inset: 0; z-index: 20; max-width: none; background: var(--page); padding: 4vmin; display: flex;
-  flex-direction: column;
-  align-items: center; justify-content: center; }
+  flex-direction: column; align-items: center; justify-content: center; }
 .tile.large img { width: min(86vmin, 100%); height: auto; cursor: zoom-out; } .tile.large figcaption { font-size: 1rem;
   text-align: center; }
 .filter { display: block; margin: 0 0 8px; padding: 5px 10px; width: min(280px, 100%); font: inherit; font-size: .86rem;
-  color: inherit;
-  background: var(--card); border: 1px solid var(--rule); border-radius: 6px; }
+  color: inherit; background: var(--card); border: 1px solid var(--rule); border-radius: 6px; }
 th button { all: unset; cursor: pointer; font: inherit; color: inherit; }
   th button:focus-visible, .scroll:focus-visible, .tile img:focus-visible {
   outline: 2px solid var(--soft); outline-offset: 2px; }
@@ -175,9 +168,8 @@ details[open] > summary { margin-bottom: 10px; }
 }
 @media (max-width: 620px) {
   .broad { display: none; } .narrow { display: block; }
-  .tiles { grid-template-columns: repeat(auto-fit, minmax(72px, 1fr)); }
   .lines .figure b { font-size: 1.4rem; } .lines .chart text { font-size: 14px !important; }
-  .tiles { gap: 8px; } .tile figcaption { font-size: .7rem; }
+  .tile figcaption { font-size: .7rem; }
 }
 @media print {
   @page { size: A4 landscape; margin: 12mm; }

@@ -243,7 +243,7 @@ PLANE = """
 <section id="plane{{ s }}">
 <header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more accurate) and lower (fewer images
 recovered by its strongest attack).
-{% if 'DPSGD(' in study.pipelines | join %}DP-SGD, the baseline with a proof, is joined by a dashed line in order of
+{% if view.dp_sgd %}DP-SGD, the baseline with a proof, is joined by a dashed line in order of
 ε. {% endif %}Bars are 95&nbsp;% intervals;
 hollow points are not validated, or of too few images.</p></header>
 <figure class="panel">{{ chart(view.planes) }}</figure>

@@ -54,11 +54,6 @@ class Recording:
     clients: tuple[tuple[str, str], ...]
     scored: bool = True
 
-    @property
-    def first(self) -> str:
-        """What must be known before anything else: that no number of the page is a score."""
-        return "" if self.scored else self.verdict
-
 
 @dataclass(frozen=True)
 class App:
@@ -83,7 +78,16 @@ def recording(study: Study, _: Sequence[Line]) -> Recording | None:
     numbers = (row.extra.get("clients") for row in rows)
     clients = {str(key): str(node) for of in numbers if isinstance(of, dict) for key, node in of.items()}
     return Recording(
-        tuple(_replies(row) for row in rows),
+        tuple(
+            Replies(
+                row.round,
+                row.n,
+                _ends(row, "examples"),
+                _ends(row, "local_steps"),
+                tuple(map(str, _list(row, "unusable"))),
+            )
+            for row in rows
+        ),
         _verdict(study, scored=scored),
         _assumed(rows),
         tuple(sorted(clients.items(), key=lambda item: (len(item[0]), item[0]))),
@@ -113,11 +117,6 @@ def _assumed(rows: Iterable[Row]) -> tuple[str, ...]:
 def _list(row: Row, key: str) -> list[Any]:
     found = row.extra.get(key)
     return found if isinstance(found, list) else []
-
-
-def _replies(row: Row) -> Replies:
-    unusable = tuple(map(str, _list(row, "unusable")))
-    return Replies(row.round, row.n, _ends(row, "examples"), _ends(row, "local_steps"), unusable)
 
 
 def _ends(row: Row, key: str) -> tuple[int, int]:
@@ -219,6 +218,6 @@ SECTION = (
         view=recording,
         template=RECORDING,
         metrics=(RECORDED,),
-        first=lambda found: found.first,
+        first=lambda found: "" if found.scored else found.verdict,
     ),
 )

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attacks.metrics.services import UPLOAD_BYTES, UPLOADS
+from attacks.uploads.base import AsUploaded
 from simulations.report.analysis.line import Line
 from simulations.report.section import Section
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.stages import names_of
 from simulations.report.studies.study import Study
-
-OBSERVATION = "uploaded images"
-LOOKING = "AsUploaded()"
-"""The attack that takes the images as they came: every other attack on an upload must add to it."""
+from strategies.outsourced.observations import Upload
 
 
 @dataclass(frozen=True)
@@ -42,18 +41,23 @@ def outsourced_training(study: Study, lines: Sequence[Line]) -> OutsourcedTraini
     """The section, or None for a study in which nothing was uploaded."""
     if not any(row.metric == UPLOAD_BYTES.name for row in study.rows):
         return None
-    cells = [cell for cell in study.cells if cell.observation == OBSERVATION]
-    looking = {(cell.defense, cell.round): cell.mean("psnr", "original") for cell in cells if cell.attack == LOOKING}
+    cells = [cell for cell in study.cells if cell.observation == Upload.title]
+    looking = {(cell.defense, cell.round): cell.mean("psnr", "original") for cell in cells if _looks(cell)}
     return OutsourcedTraining(
         tuple((line, tuple(study.over_rounds(line.defense, metric.name) for metric in UPLOADS)) for line in lines),
         tuple(Read(cell, _gain(cell, looking.get((cell.defense, cell.round)))) for cell in cells),
     )
 
 
+def _looks(cell: Cell) -> bool:
+    """Whether the attack only takes the images as they came: every other attack on an upload must add to it."""
+    return names_of(cell.attack) == (AsUploaded.__name__,)
+
+
 def _gain(cell: Cell, looking: float | None) -> float | None:
     own = cell.mean("psnr", "original")
     beaten = cell.gap is None or cell.gap > 0
-    return None if cell.attack == LOOKING or own is None or looking is None or not beaten else own - looking
+    return None if _looks(cell) or own is None or looking is None or not beaten else own - looking
 
 
 ABOUT = """Clients upload their training images, protected, with their labels; the server trains on

@@ -17,8 +17,8 @@ from simulations.report.section import Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
+from strategies.split.observations import Smashed
 
-OBSERVATION = "smashed data"
 SHOWN = frozenset(one.name for one in training.SPLIT)
 MEANS = tuple(one.name for one in (*training.CLIENT_HALF, training.BYTES_PER_SAMPLE, training.SAMPLES_PER_SECOND))
 """Costs that are shown as the mean over rounds."""
@@ -57,14 +57,16 @@ class TableCell:
 
     Attributes:
         cell: The attack.
-        right: Share of (column, category) pairs that are right.
-        error: Mean square error of the embeddings; None where the client half is trained.
+        right: Share of (column, category) pairs that are right; ``null``: that of each column's most frequent category.
+        error: Mean square error of the embeddings, None where the client half is trained; ``null_error``: of the mean embedding.
         columns: Of every column: its name, the share right, and that of its most frequent category.
     """
 
     cell: Cell
     right: Score
+    null: float | None
     error: Score | None
+    null_error: float | None
     columns: tuple[tuple[str, Score, float | None], ...]
 
     @classmethod
@@ -75,17 +77,9 @@ class TableCell:
             for (metric, _), score in cell.scores.items()
             if metric.startswith(COLUMN.name)
         ]
-        return cls(cell, cell.scores[CELLS_RIGHT.of()], cell.scores.get(MSE_EMBEDDING.of()), tuple(columns))
-
-    @property
-    def null(self) -> float | None:
-        """Share of right pairs of each column's most frequent category."""
-        return _null(self.cell, CELLS_RIGHT.name)
-
-    @property
-    def null_error(self) -> float | None:
-        """Mean square error of the mean embedding."""
-        return _null(self.cell, MSE_EMBEDDING.name)
+        nulls = _null(cell, CELLS_RIGHT.name), _null(cell, MSE_EMBEDDING.name)
+        right, error = cell.scores[CELLS_RIGHT.of()], cell.scores.get(MSE_EMBEDDING.of())
+        return cls(cell, right, nulls[0], error, nulls[1], tuple(columns))
 
 
 def _null(cell: Cell, metric: str) -> float | None:
@@ -122,7 +116,7 @@ def split_learning(study: Study, lines: Sequence[Line]) -> SplitLearning | None:
     read = tuple(
         TableCell.of(cell)
         for cell in study.cells
-        if cell.observation == OBSERVATION and CELLS_RIGHT.of() in cell.scores
+        if cell.observation == Smashed.title and CELLS_RIGHT.of() in cell.scores
     )
     images = tuple(cell for cell in cells if CELLS_RIGHT.of() not in cell.scores)
     return SplitLearning(tuple(_cost(study, line) for line in lines), images, facts, tuple(scales), read)
@@ -130,7 +124,7 @@ def split_learning(study: Study, lines: Sequence[Line]) -> SplitLearning | None:
 
 def _on_smashed_data(cell: Cell) -> bool:
     """Attacks that guess labels alone have no score of this section; one that failed belongs here like those that did not."""
-    return cell.observation == OBSERVATION and (
+    return cell.observation == Smashed.title and (
         LABEL_ACCURACY.of() not in cell.scores or any(metric_of(name).family is IMAGES for name, _ in cell.scores)
     )
 

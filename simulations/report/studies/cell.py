@@ -147,11 +147,6 @@ class Cell:
         return setting(self.card.to_json().get(key) or "")
 
     @property
-    def chance(self) -> float | None:
-        """Recognition of a blind guess, where the threat card gives the number of classes."""
-        return self.card.chance_of_recognition
-
-    @property
     def chance_of_identification(self) -> float | None:
         """Identification of a blind guess: one in as many true images as the threat card says were attacked together."""
         count = self.card.images

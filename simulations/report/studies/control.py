@@ -23,6 +23,7 @@ from simulations.report.studies.baselines import (
 )
 from simulations.report.studies.families import class_attacks, decides, family
 from simulations.report.studies.plain import plain_words
+from simulations.report.studies.stages import first_stage
 from simulations.run_folder.rows import Row
 
 LEAST_IMAGES = 16
@@ -30,8 +31,6 @@ LEAST_IMAGES = 16
 interval may run from -33 to 96 dB), and the exact interval of 16 of 16 reaches down to 79 % (of 2 of 2 to 16 %)."""
 LEAST_OTHERS = 100
 """Non-members from which a false positive rate of 1 % can be reached at all without being 0."""
-CHAIN = " | "
-"""Stands between the stages of an attack: an inversion and what refines its guess."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def _broken(rows: Sequence[Row]) -> set[tuple[Audit, str]]:
                 hits[place] = row
     found = set()
     for (at, defense, attack), row in psnr.items():
-        first, picked = psnr.get((at, defense, attack.split(CHAIN)[0])), hits.get((at, defense, attack))
+        first, picked = psnr.get((at, defense, first_stage(attack))), hits.get((at, defense, attack))
         more = first is not None and first.value is not None and row.ci_low is not None and row.ci_low > first.value
         if more and picked is not None and picked_out(picked) and leaks(row, nulls.best(row)):
             found.add((at, attack))
@@ -209,7 +208,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
             return row
         if kind == REPRESENTATIVES and row.card.chance_of_recognition is None:
             return row
-        at, first = audit_of(row), row.attack.split(CHAIN)[0]
+        at, first = audit_of(row), first_stage(row.attack)
         if row.learns_prior and kind == IMAGES:
             first = row.attack
             if noise.success(row):

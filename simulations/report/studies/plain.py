@@ -27,14 +27,6 @@ class Plain:
     alone: bool = False
     acting: str = "these mods"
 
-    def said(self, text: str) -> str:
-        """A sentence that was written of runs of fedveil's own clients, in these words."""
-        own = Plain()
-        for said, instead in ((own.without, self.without), (own.run, self.run)):
-            text = text.replace(said, instead)
-            text = text.replace(said.capitalize(), instead.capitalize())
-        return text
-
 
 OWN_CLIENTS = Plain()
 NO_MOD = Plain("No mod known", "where no mod is known", "run with no mod known", alone=True)

@@ -12,6 +12,7 @@ from attacks.metrics.images import RECOVERED as RECOVERED_METRIC
 from attacks.scoring.roc import binomial_interval
 from clients.scoring.null_baselines import CLASS_MEAN
 from simulations.report.studies.baselines import ON_NOISE, NoiseControl, Nulls, audit_of, unjudged
+from simulations.report.studies.rows import number_in
 from simulations.run_folder.rows import Row
 from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR, rounded_gain
 
@@ -159,18 +160,10 @@ def _counted(row: Row, gains: Sequence[BestImage]) -> Row:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if _is_number(value) else None
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number of hundreds of digits
-        return False
+    number = number_in(value)
+    return number if number is not None and math.isfinite(number) else None
 
 
 def _numbers(values: Any) -> list[float] | None:
     """A list of finite numbers, or None."""
-    return values if isinstance(values, list) and all(map(_is_number, values)) else None
+    return values if isinstance(values, list) and all(_number(one) is not None for one in values) else None

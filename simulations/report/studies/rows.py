@@ -12,7 +12,7 @@ from typing import Any
 
 from attacks.metrics.registry import metric_of
 from simulations.run_folder.line_files import read_json_lines
-from simulations.run_folder.rows import Row
+from simulations.run_folder.rows import Row, number_of
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """Beginnings of a cell that a spreadsheet computes, or passes over to find such a one."""
@@ -33,6 +33,11 @@ def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
         for one in damaged
     ]
     return found, notes
+
+
+def number_in(value: Any) -> float | None:
+    """A number of a decoded line, as rows hold it; None for everything else, texts and truth values among it."""
+    return number_of(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def read_rows(path: Path) -> tuple[list[Row], list[str]]:

@@ -23,12 +23,9 @@ class Score:
 
     Attributes:
         mean: Mean over seeds; None when no seed has a number.
-        low: Lower end of the 95 % interval: Student's t over seeds when there are several; otherwise the row's own, or
-            Wilson's over the images for a test accuracy that comes without one, and for recognition and identification: where
-            all images or none are recognised, Student's t would have no width. Of retrieval, of a guessed attribute and of
-            successes always the exact one (Clopper-Pearson) of the images of all seeds together; of other shares over seeds see
-            ``clustered_interval``, with as many trials as there are distinct images. Of an area under a curve over seeds it is
-            never narrower than what the seeds' own intervals are on average.
+        low: Lower end of the 95 % interval: of one row its own, or Wilson's of ``Values.HIT`` and of a test accuracy without
+            one; over seeds Student's t, of shares ``clustered_interval``, of areas under curves never narrower than the seeds'
+            own on average; of metrics with ``Interval.EXACT`` or ``OverSeeds.EXACT`` Clopper-Pearson's.
         high: Upper end of that interval.
         worst: The worst example of any seed.
         n: Examples over all seeds; test images of several seeds are the same ones, and count once for each.
@@ -36,7 +33,6 @@ class Score:
         by_seed: Seed -> mean, of the seeds that have a number.
         status: "failed" if no seed has a number, "partly failed" if some have none (the mean leaves them out),
             "not-validated" if any seed is, else "under-powered" if any is, else "ok".
-        messages: Why rows failed.
     """
 
     mean: float | None
@@ -47,7 +43,6 @@ class Score:
     failures: int = 0
     by_seed: Mapping[int, float] = field(default_factory=dict)
     status: str = "ok"
-    messages: tuple[str, ...] = ()
 
     @property
     def all_failed(self) -> bool:
@@ -80,7 +75,6 @@ def merge(rows: Sequence[Row]) -> Score:
         failures=sum(row.failures for row in rows),
         by_seed={seed: means[seed] for seed in sorted(means)},
         status=_status(used) if not failed else PARTLY_FAILED if means else "failed",
-        messages=tuple(dict.fromkeys(row.message for row in rows if row.message)),
     )
 
 

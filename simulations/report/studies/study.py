@@ -41,10 +41,8 @@ class Study:
         rows: Validated rows; where a model is served at several cuts, those of its training, and of what was
             spent at all of them, are in the study of each.
         pipelines: Pipeline texts in the order of the configuration, "" first.
-        active: Rows of an active server, which is another adversary: they are not among ``rows``, so that whatever is said of the
-            honest-but-curious one is said of that alone.
-        aggregates: Rows about sums over clients: they are not among ``rows``, so that headlines and conclusions are of single
-            updates alone.
+        active: Rows of an active server, another adversary than that of ``rows``.
+        aggregates: Rows about sums over clients; ``rows``, and so headlines and conclusions, are of single updates alone.
     """
 
     name: tuple[str, str, str, str, str]
@@ -87,8 +85,7 @@ class Study:
     @cached_property
     def null_cells(self) -> tuple[Cell, ...]:
         """The null baselines and the scales, as cells."""
-        own = [row for row in self.rows if row.role in BESIDE]
-        return self._cells(own, Nulls(()), Nulls(()), NoiseControl(()))
+        return self._cells([row for row in self.rows if row.role in BESIDE], ())
 
     @cached_property
     def active_cells(self) -> tuple[Cell, ...]:
@@ -102,14 +99,15 @@ class Study:
 
     def _attacked(self, rows: Sequence[Row]) -> tuple[Cell, ...]:
         """Cells of the attacks among rows of one adversary, each against the baselines and controls among these rows."""
-        own = [row for row in rows if row.is_attack]
-        return self._cells(own, Nulls(rows), Nulls(rows, scales=True), NoiseControl(rows))
+        return self._cells([row for row in rows if row.is_attack], rows)
 
-    def _cells(self, rows: Sequence[Row], nulls: Nulls, scales: Nulls, noise: NoiseControl) -> tuple[Cell, ...]:
+    def _cells(self, rows: Sequence[Row], beside: Sequence[Row]) -> tuple[Cell, ...]:
+        """Cells of rows; the others hold what they are compared with."""
+        against = Nulls(beside), Nulls(beside, scales=True), NoiseControl(beside)
         groups: dict[tuple[str, Role, str, int, ThreatCard], list[Row]] = defaultdict(list)
         for row in rows:
             groups[row.defense, row.role, row.attack, row.round, row.card.lasting()].append(row)
-        cells = [_cell(*key, of, nulls, scales, noise) for key, of in groups.items()]
+        cells = [_cell(*key, of, *against) for key, of in groups.items()]
         attacks = {text: at for at, text in enumerate(dict.fromkeys(row.attack for row in rows))}
         pipelines = {text: at for at, text in enumerate(self.pipelines)}
         return tuple(sorted(cells, key=lambda c: (pipelines[c.defense], c.round, attacks[c.attack])))
@@ -136,14 +134,7 @@ class Study:
 
     def cells_of(self, defense: str) -> list[Cell]:
         """Cells under one defence."""
-        return self._by_defense.get(defense, [])
-
-    @cached_property
-    def _by_defense(self) -> dict[str, list[Cell]]:
-        found: dict[str, list[Cell]] = defaultdict(list)
-        for cell in self.cells:
-            found[cell.defense].append(cell)
-        return found
+        return [cell for cell in self.cells if cell.defense == defense]
 
     def series(self, defense: str, metric: str, reference: str = "") -> dict[int, Score]:
         """Round -> score of a number about training."""

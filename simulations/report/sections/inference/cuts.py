@@ -50,14 +50,12 @@ class Adversary:
             that of the opposite guesses where these are right more often.
         null: Accuracy of always answering the most frequent value.
         learned: Whether on held-out images of the server's own it was above their most frequent value; True where no row says.
-        status: Of its score under the defence.
         equation: Equation 1 with it; "" where nothing is protected.
     """
 
     attack: str
     change: Change
     null: float | None
-    status: str
     equation: str
     learned: bool = True
 
@@ -133,12 +131,7 @@ class Cut:
         return any(line.static or line.retrained for line in self.lines)
 
 
-def read_cut(study: Study) -> Cut:
-    """What a study says of its cut."""
-    return _Reader(study).cut()
-
-
-class _Reader:
+class CutReader:
     """Reads the rows and cells of a study."""
 
     def __init__(self, study: Study) -> None:
@@ -147,6 +140,7 @@ class _Reader:
         self.cells = [cell for cell in study.cells if not cell.is_upper_bound]
 
     def cut(self) -> Cut:
+        """What the study says of its cut."""
         offline = [score for (_, metric, _), score in self.scores.items() if metric == OFFLINE_ADVERSARY_ACCURACY.name]
         # One adversary serves all pipelines: its rows under each of them are the same number.
         return Cut(self.study.cut, tuple(map(self._line, self.study.pipelines)), offline[0] if offline else None)
@@ -183,7 +177,7 @@ class _Reader:
         null = max(best.null_scores.get(ACCURACY, {}).values(), default=None)
         held, often = best.mean("holdout_accuracy"), best.mean("holdout_majority")
         learned = held is None or often is None or held > often
-        return Adversary(best.attack, change, null, best.status, word, learned)
+        return Adversary(best.attack, change, null, word, learned)
 
     def _reconstruction(self, defense: str) -> Cell | None:
         found = [c for c in self.cells if c.defense == defense and c.psnr is not None and c.psnr.mean is not None]

@@ -17,7 +17,7 @@ from attacks.metrics.services import (
     PATH_SERVER_ACCURACY,
 )
 from simulations.report import text
-from simulations.report.drawing.domains import bounds
+from simulations.report.drawing.domains import share_bounds
 from simulations.report.drawing.figures import Across, Point, curves
 from simulations.report.drawing.looks import Look
 from simulations.report.studies.score import Score, merge
@@ -71,8 +71,7 @@ def fit_curves(study: Study) -> tuple[FitCurve, ...]:
         for defense, metrics in groups.items()
     }
     every = [s for metrics in merged.values() for of in metrics.values() for s in of.values() if s.mean is not None]
-    low, high = bounds([end for score in every for end in (score.mean, score.low, score.high)], least=0.1)
-    domain = (max(low, 0.0), min(high, 1.0))
+    domain = share_bounds([end for score in every for end in (score.mean, score.low, score.high)], least=0.1)
     order = sorted(merged, key=study.pipelines.index)
     return tuple(_curve(defense, merged[defense], axes[defense], domain, _masked(study, defense)) for defense in order)
 
@@ -89,7 +88,11 @@ def _curve(defense: str, metrics: Metrics, axis: str, domain: tuple[float, float
         if points:
             series[metric] = points
     plain = {LOOKS[metric].name: text.percent(of[None].mean) for metric, of in metrics.items() if None in of}
-    across = Across(axis.capitalize(), _doubled if doubling else text.plain, f"over {axis} of the fit")
+    across = Across(
+        axis.capitalize(),
+        (lambda exponent: text.plain(round(2**exponent))) if doubling else text.plain,
+        f"over {axis} of the fit",
+    )
     drawing = curves(series, LOOKS, WIDTH, "Accuracy", text.whole_percent, (), domain, across=across)
     return FitCurve(defense, plain, masked, drawing)
 
@@ -105,7 +108,3 @@ def _masked(study: Study, defense: str) -> dict[str, str]:
 def _point(x: float, score: Score, tip: str) -> Point:
     assert score.mean is not None
     return Point(x, score.mean, score.low, score.high, tip=f"{tip}: {text.percent(score.mean)}")
-
-
-def _doubled(exponent: float) -> str:
-    return text.plain(round(2**exponent))

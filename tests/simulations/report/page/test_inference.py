@@ -14,7 +14,7 @@ from attacks.metrics.names import Role
 from attacks.scoring.roc import binomial_interval
 from simulations.report import Row, validate, write_report
 from simulations.report.analysis.summary import summarise
-from simulations.report.sections.inference.analysis import Conclusion, EdgeCloudInference, edge_cloud_inference
+from simulations.report.sections.inference import Conclusion, EdgeCloudInference, edge_cloud_inference
 from simulations.report.sections.inference.equation import (
     LEAST_DROP,
     MARGIN,
@@ -275,7 +275,8 @@ def test_an_adversary_that_reads_nothing_without_a_defence_proves_nothing_about_
     first = sections(rows)[0].cut
     static = next(line.static for line in first.lines if line.defense == PCA)
     assert static is not None
-    assert (static.status, static.equation) == ("not-validated", OPEN)
+    assert static.change.after is not None
+    assert (static.change.after.status, static.equation) == ("not-validated", OPEN)
 
 
 def _of(one: dict[str, Any], defense: str, attack: str) -> bool:
