@@ -112,7 +112,7 @@ class GradientInversion(TargetPreparation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.cost in self.costs, self, "cost", " | ".join(self.costs))
+        require(isinstance(self.cost, str) and self.cost in self.costs, self, "cost", " | ".join(self.costs))
         # Fields that make sense together only.
         decays = self.optimizer != "lbfgs" and self.step_decay
         require(decays or not self.prior_decay, self, "prior_decay", "False, unless adam or sgd run with step_decay")

@@ -320,6 +320,7 @@ def test_programming_errors_are_not_failures():
     "change",
     [
         {"cost": "euclid"},
+        {"cost": []},
         {"optimizer": "adamw"},
         {"labels": "guess"},
         {"init": "noise"},
