@@ -15,7 +15,7 @@ from defenses.random_draws import Key
 
 
 @runtime_checkable
-class EdgeHalf(Protocol):
+class ClientHalf(Protocol):
     """The client half of a split transformer (``clients.models.split.halves.EdgeHalf``)."""
 
     @property
@@ -48,7 +48,7 @@ class EdgeHalf(Protocol):
         """The embeddings (..., N, D) among what ``encode`` made, (..., N, D')."""
 
 
-def smash(edge: EdgeHalf, pipeline: Pipeline, images: Tensor, known: Normalisation, key: Key) -> Tensor:
+def smash(edge: ClientHalf, pipeline: Pipeline, images: Tensor, known: Normalisation, key: Key) -> Tensor:
     """What a client sends of images (B, C, H, W) in [0, 1] that its input defences have protected: (B, N, D).
 
     Stages on tokens act between embedding and blocks, the others at the end.
@@ -67,7 +67,7 @@ class Sender:
     """A client's sending side: the algorithm and all that was learned, never a client's randomness.
 
     Attributes:
-        edge: The client half in eval mode, with the weights of the attacked round: an ``EdgeHalf``, or a module from normalised
+        edge: The client half in eval mode, with the weights of the attacked round: an ``ClientHalf``, or a module from normalised
             images (B, C, H, W) to features (B, C', H', W').
         pipeline: The clients' defences; those that learn are fitted.
         mean: Per channel, for the normalisation of images in [0, 1].
@@ -86,7 +86,7 @@ class Sender:
 
     def latent(self, images: Tensor, key: Key) -> Tensor:
         """What travels of images (B, C, H, W) in [0, 1], past the input defences; differentiable."""
-        if isinstance(self.edge, EdgeHalf):
+        if isinstance(self.edge, ClientHalf):
             return smash(self.edge, self.pipeline, images, self, key)
         return self.pipeline.encode_features(self.features(images), key)
 

@@ -15,7 +15,7 @@ from attacks.base import Knowledge
 from attacks.guesses import Attributes
 from attacks.observations import AttackError
 from attacks.queries.base import Query
-from attacks.queries.training import RETRAINED, TRAININGS, Learned, LearnedQueryAttack
+from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
 from defenses.checks import choice_field, examples_field, scale_field, steps_field
 
 ARCHITECTURES = ("split", "tuned", "full")
@@ -54,7 +54,7 @@ class AttributeInference(LearnedQueryAttack[Attributes]):
     iterations: int = steps_field(1000)
     batch_size: int = examples_field(32, 2)  # batch normalisation cannot train on one example
     learning_rate: float = scale_field(1e-3)
-    learned: Learned | None = field(default=None, repr=False, compare=False)
+    learned: LearnedNetwork | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the classifier."""

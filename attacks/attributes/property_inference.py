@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.attributes.inference import judged, sensitive_of
-from attacks.attributes.update_sketch import FEWEST, Standardise, UpdateReader, UpdateSketch, made_by, sketched
+from attacks.attributes.update_sketch import FEWEST, StandardiseSketches, UpdateReader, UpdateSketch, made_by, sketched
 from attacks.base import Attack, Knowledge
 from attacks.guesses import Attributes
 from attacks.observations import AttackError, ClientUpdate
@@ -105,7 +105,7 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
             layers = nn.Linear(sketches.shape[1], self.hidden), nn.Linear(self.hidden, num_values)
-        network = nn.Sequential(Standardise(sketches), layers[0], nn.ReLU(), layers[1])
+        network = nn.Sequential(StandardiseSketches(sketches), layers[0], nn.ReLU(), layers[1])
 
         def loss(rows: Tensor) -> Tensor:
             penalty = sum((layer.weight.square().sum() for layer in layers), torch.zeros(()))

@@ -82,7 +82,7 @@ class UpdateReader:
         return read
 
 
-class Standardise(nn.Module):
+class StandardiseSketches(nn.Module):
     """To mean 0 and standard deviation 1 on what it was made of; what never changes there is left out."""
 
     def __init__(self, values: Tensor) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.assignment import assigned
-from attacks.attributes.update_sketch import FEWEST, Standardise, UpdateReader, UpdateSketch, made_by, sketched
+from attacks.attributes.update_sketch import FEWEST, StandardiseSketches, UpdateReader, UpdateSketch, made_by, sketched
 from attacks.base import Attack, Knowledge
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mean_psnr
@@ -97,7 +97,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
             network = nn.Sequential(
-                Standardise(sketches),
+                StandardiseSketches(sketches),
                 nn.Linear(sketches.shape[1], self.hidden), nn.ReLU(),
                 nn.Linear(self.hidden, self.hidden), nn.ReLU(),
                 nn.Linear(self.hidden, truths[0].numel()), nn.Sigmoid(), nn.Unflatten(1, truths.shape[1:]),

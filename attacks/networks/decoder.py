@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.sender import EdgeHalf
+from attacks.sender import ClientHalf
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Layout:
     channels: int
 
     @classmethod
-    def of(cls, edge: EdgeHalf, images: Tensor) -> Layout:
+    def of(cls, edge: ClientHalf, images: Tensor) -> Layout:
         """That of a client half which embeds images (B, C, H, W)."""
         return cls(edge.grid, edge.patch_size, images.shape[1])
 

@@ -17,7 +17,7 @@ from attacks.image_measures import holdout_scores
 from attacks.networks.unet import draw_convolutions
 from attacks.queries.base import Query
 from attacks.queries.inversion import answers
-from attacks.queries.training import RETRAINED, TRAININGS, Learned, LearnedQueryAttack
+from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
 from defenses.checks import choice_field, examples_field, scale_field, steps_field, width_field
 
 
@@ -84,7 +84,7 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
     width: int = width_field(32)
     batch_size: int = examples_field(16)
     learning_rate: float = scale_field(2e-3)
-    learned: Learned | None = field(default=None, repr=False, compare=False)
+    learned: LearnedNetwork | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network."""

@@ -28,7 +28,7 @@ MOST_KEPT = 2**30
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedNetwork:
     """A network after its training.
 
     Attributes:
@@ -110,7 +110,7 @@ class LearnedQueryAttack(QueryAttack[Guess]):
         with torch.no_grad():
             found = in_batches(lambda rows: network(features(rows)).cpu(), held)
         scores = judge(found, truth[held].cpu(), truth[kept].cpu())
-        return replace(self, learned=Learned(network.cpu(), tuple(shown.shape[1:]), scores))  # type: ignore[type-var]
+        return replace(self, learned=LearnedNetwork(network.cpu(), tuple(shown.shape[1:]), scores))  # type: ignore[type-var]
 
 
 def split_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Tensor, Tensor]:

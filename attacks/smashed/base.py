@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attacks.base import Attack
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
-from attacks.sender import EdgeHalf
+from attacks.sender import ClientHalf
 from defenses.base import Update
 from defenses.pipeline import Pipeline
 
@@ -59,7 +59,7 @@ class SmashedData:
 
     features: Tensor
     num_targets: int
-    edge: EdgeHalf
+    edge: ClientHalf
     server: nn.Module
     input_shape: tuple[int, int, int]
     mean: tuple[float, ...]

@@ -15,7 +15,7 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import Normalisation, normalise
 from attacks.observations import AttackError
-from attacks.sender import EdgeHalf, key_of
+from attacks.sender import ClientHalf, key_of
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.tokens.positions import TokenReader
 from attacks.smashed.tokens.training import train_reader
@@ -36,7 +36,7 @@ class AssumedSender:
         known: Statistics for the normalisation.
     """
 
-    edge: EdgeHalf
+    edge: ClientHalf
     pipeline: Pipeline
     known: Normalisation
 

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from attacks.normalisation import Normalisation, channel_statistics
 from attacks.observations import AttackError
-from attacks.sender import EdgeHalf
+from attacks.sender import ClientHalf
 from attacks.smashed.tokens.positions import from_patches
 
 
-def patch_embedding(edge: EdgeHalf, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+def patch_embedding(edge: ClientHalf, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
     """The client half's embedding as an affine map of a normalised patch: token = patch @ weight (P, D) + offset (D,).
 
     Patches are in the order of ``to_patches``, of images of shape (C, H, W).
@@ -31,14 +31,14 @@ def patch_embedding(edge: EdgeHalf, shape: tuple[int, int, int]) -> tuple[Tensor
     return weight, offset
 
 
-def patches_of_tokens(tokens: Tensor, edge: EdgeHalf, shape: tuple[int, int, int]) -> Tensor:
+def patches_of_tokens(tokens: Tensor, edge: ClientHalf, shape: tuple[int, int, int]) -> Tensor:
     """Normalised patches (B, N, P) whose embedding comes closest to tokens (B, N, D) in the sense of least squares."""
     weight, offset = patch_embedding(edge, shape)
     patches: Tensor = (tokens - offset) @ torch.linalg.pinv(weight)
     return patches
 
 
-def images_of_patches(patches: Tensor, edge: EdgeHalf, shape: tuple[int, int, int], known: Normalisation) -> Tensor:
+def images_of_patches(patches: Tensor, edge: ClientHalf, shape: tuple[int, int, int], known: Normalisation) -> Tensor:
     """Images (B, C, H, W) in [0, 1] of normalised patches (B, N, P)."""
     normalised = from_patches(patches, edge.patch_size, shape)
     mean, std = channel_statistics(known, normalised)

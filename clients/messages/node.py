@@ -20,7 +20,7 @@ from clients.process.machine import memory_of_machine
 from clients.secrets.draws import Draws, Notebook
 from clients.secrets.policy import (
     UNLIMITED,
-    Answers,
+    AnswerPolicy,
     RefusedError,
     may_download,
     refusal,
@@ -143,9 +143,9 @@ def draws_of(context: Context, seed: int) -> Draws:
     return Draws(kept_secret(folder / f"partition-{partition}.secret"), Notebook(str(kept["text"]), keep))
 
 
-def answers_of(context: Context) -> Answers:
+def answers_of(context: Context) -> AnswerPolicy:
     """Which questions this node answers."""
-    return Answers.of(context.node_config, simulated=draws_from_seed(context))
+    return AnswerPolicy.of(context.node_config, simulated=draws_from_seed(context))
 
 
 def client_of(message: Message, context: Context) -> Client:

@@ -28,7 +28,7 @@ class RefusedError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Answers:
+class AnswerPolicy:
     """What a node answers; in its configuration the names are written with hyphens.
 
     Attributes:
@@ -58,7 +58,7 @@ class Answers:
     upload_passes: int = 1
 
     @classmethod
-    def of(cls, node_config: Mapping[str, Any], *, simulated: bool) -> Answers:
+    def of(cls, node_config: Mapping[str, Any], *, simulated: bool) -> AnswerPolicy:
         """Those of a node's configuration; ``ValueError`` when a value has another type."""
         everything = {spec.name: UNLIMITED if spec.type == "int" else True for spec in fields(cls)}
         chosen: dict[str, Any] = everything if simulated else {}

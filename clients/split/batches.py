@@ -21,7 +21,7 @@ from defenses.random_draws import Key, generator_for
 
 
 @dataclass(frozen=True)
-class Smashed:
+class SmashedBatch:
     """One batch on the wire.
 
     Attributes:
@@ -45,14 +45,14 @@ class SplitBatches:
     def __len__(self) -> int:
         return len(self._passes.batches())
 
-    def smash(self, edge: EdgeHalf, number: int) -> Smashed:
+    def smash(self, edge: EdgeHalf, number: int) -> SmashedBatch:
         """Batch ``number`` of this round as it is (or was) sent; autograd passes through where the weights ask for it."""
         examples = self._examples(number)
         batch = self.data.enter(self.data.kept(examples), self.key("images", number))
         features = smashed(self.data, edge, batch.images, self.key("batch", number))
-        return Smashed(features, examples, batch.targets)
+        return SmashedBatch(features, examples, batch.targets)
 
-    def send(self, edge: EdgeHalf, first: int, count: int) -> list[Smashed]:
+    def send(self, edge: EdgeHalf, first: int, count: int) -> list[SmashedBatch]:
         """Batches ``first`` to ``first + count`` of this round (fewer at its end), with new draws."""
         self.data.renew("batches", first, count)
         return [self.smash(edge, number) for number in range(first, min(first + count, len(self)))]

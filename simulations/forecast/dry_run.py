@@ -24,7 +24,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True)
-class Step:
+class StepMemory:
     """What one training step without a defence holds in memory.
 
     Attributes:
@@ -78,7 +78,7 @@ def shares(experiment: Experiment, data: ImageDataset) -> tuple[int, int]:
     return (len(data.train) - held) // clients, len(data.test) // clients
 
 
-def describe(experiment: Experiment, step: Step, needs: object) -> Iterator[str]:
+def describe(experiment: Experiment, step: StepMemory, needs: object) -> Iterator[str]:
     """What a run would do and hold in memory, line by line; the settings have passed their checks."""
     plan = experiment.plan()
     data = plan.load_data()
@@ -110,7 +110,7 @@ def describe(experiment: Experiment, step: Step, needs: object) -> Iterator[str]
     )
 
 
-def measure(plan: Plan) -> Step:
+def measure(plan: Plan) -> StepMemory:
     """Run a forward and a backward pass on two and on three images, under a plan without a defence whose card is known."""
     modules, forward = scenario(plan.scenario).whole_model(plan)
     shape, costs = plan.data_card().input_shape, list[StepCost]()
@@ -118,7 +118,7 @@ def measure(plan: Plan) -> Step:
         images = (torch.arange(numbers := batch * math.prod(shape)) / numbers).reshape(batch, *shape)
         costs.append(measure_step(lambda images=images: forward(images), modules, trained=True))  # type: ignore[misc]
     image_bytes = max(costs[1].peak_bytes - costs[0].peak_bytes, 0)
-    return Step(costs[0].parameters, max(costs[0].peak_bytes - 2 * image_bytes, 0), image_bytes)
+    return StepMemory(costs[0].parameters, max(costs[0].peak_bytes - 2 * image_bytes, 0), image_bytes)
 
 
 def _part(name: str, part: ImageData) -> str:

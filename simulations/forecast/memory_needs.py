@@ -13,7 +13,7 @@ from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
-from simulations.forecast.dry_run import GIB, Step, shares, size_text
+from simulations.forecast.dry_run import GIB, StepMemory, shares, size_text
 from simulations.settings.errors import ConfigError
 
 PROCESS = 480 * 2**20
@@ -62,7 +62,7 @@ class Needs:
 
 
 def needs_of(
-    experiment: Experiment, data: ImageDataset, step: Step, workers: int, *, in_process: bool = False
+    experiment: Experiment, data: ImageDataset, step: StepMemory, workers: int, *, in_process: bool = False
 ) -> Needs:
     """The estimate; measured of the programs and of a ``step``, reckoned of images, guessed of attacks (``ATTACK_STEPS``).
 

@@ -14,7 +14,7 @@ from clients.data.images import ImageDataset
 from clients.models.fits import TooLargeError, is_usual
 from clients.process.machine import memory_of_machine
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.dry_run import Step, measure, size_text
+from simulations.forecast.dry_run import StepMemory, measure, size_text
 from simulations.forecast.memory_needs import check_needs, needs_of
 from simulations.settings.errors import ConfigError
 
@@ -53,7 +53,7 @@ class _LinearAttention(TorchFunctionMode):
         return given["query"] + given["key"].mean() + given["value"].mean()
 
 
-def outlined_step(experiment: Experiment, data: ImageDataset) -> Step | None:
+def outlined_step(experiment: Experiment, data: ImageDataset) -> StepMemory | None:
     """Sizes of a step of the run's model without a defence, by torch's meta device; None where the model needs real numbers."""
     plan = experiment.plan(card=DataCard.of(data))
     try:

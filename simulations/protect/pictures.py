@@ -22,7 +22,7 @@ MOST_PIXELS = 100_000_000
 """Of one picture, decoded: files that hold more are refused as decompression bombs."""
 
 
-class Picture(NamedTuple):
+class ProtectedPicture(NamedTuple):
     """A picture (C, H, W) in [0, 1], upright, C = 1 where its channels are equal, else 3; and what of its file it lacks."""
 
     image: Tensor
@@ -83,7 +83,7 @@ def output_names(names: Sequence[str]) -> dict[str, str]:
     return {name: copy for copy, name in made.items()}
 
 
-def read(path: Path, size: int = 0) -> Picture:
+def read(path: Path, size: int = 0) -> ProtectedPicture:
     """Decodes a picture as a run on the folder would, its central square scaled to a side of ``size``, if that is not 0.
 
     Grey pictures have one channel, also those that are stored as colours: three draws of noise would be averaged away.
@@ -97,7 +97,7 @@ def read(path: Path, size: int = 0) -> Picture:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         decoded = decode_noted(path, MOST_PIXELS)
     # Once more, because the colours may all lie outside the central square.
-    return Picture(to_float(merge_equal(resize(decoded.image, size)))[0], decoded.notes)
+    return ProtectedPicture(to_float(merge_equal(resize(decoded.image, size)))[0], decoded.notes)
 
 
 def write(path: Path, image: Tensor) -> None:

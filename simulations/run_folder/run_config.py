@@ -14,7 +14,7 @@ from clients.data.own import GROUP as DATASETS
 from clients.models.library import LIBRARIES
 from clients.models.own import GROUP as MODELS
 from clients.process.own_code import fingerprint, installed, is_own
-from simulations.run_folder.study import Study
+from simulations.run_folder.study import RunStudy
 from simulations.settings.defaults import FEDERATED
 from simulations.settings.errors import ConfigError
 from strategies.audit.adaptive import adaptive_names
@@ -50,7 +50,7 @@ def read_config(path: Path, key: str) -> dict[str, Any]:
     return kept
 
 
-def check_same(experiment: Study, kept: Mapping[str, Any]) -> None:
+def check_same(experiment: RunStudy, kept: Mapping[str, Any]) -> None:
     """Refuse to resume a run, whose config.json is ``kept``, with other settings or other code.
 
     Raises:
@@ -67,7 +67,7 @@ def check_same(experiment: Study, kept: Mapping[str, Any]) -> None:
             raise ConfigError(f"resume: the file of {key} = {now[key]!r} is not what it was when the run began")
 
 
-def own_code_of(experiment: Study) -> dict[str, str]:
+def own_code_of(experiment: RunStudy) -> dict[str, str]:
     """Setting -> what its file's content amounts to, for those that name code of one's own."""
     named = {
         "model": (experiment.model, MODELS, LIBRARIES),
@@ -82,7 +82,7 @@ def own_code_of(experiment: Study) -> dict[str, str]:
     return {key: digest for key, digest in found.items() if digest}
 
 
-def about_run(experiment: Study, path: Path, progress: Mapping[str, Any]) -> dict[str, Any]:
+def about_run(experiment: RunStudy, path: Path, progress: Mapping[str, Any]) -> dict[str, Any]:
     """The resolved experiment, versions of the packages that matter, and how far the run in ``path`` is."""
     pipelines = experiment.pipelines
     described = {

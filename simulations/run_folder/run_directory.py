@@ -39,14 +39,14 @@ from simulations.run_folder.line_files import json_lines, kept_lines
 from simulations.run_folder.rows import NAMES, Row
 from simulations.run_folder.run_config import about_run, check_same
 from simulations.run_folder.run_times import RunTimes
-from simulations.run_folder.study import Study
+from simulations.run_folder.study import RunStudy
 from simulations.settings.errors import ConfigError, undamaged
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 from strategies.audit.whole_files import whole
 from strategies.training.checkpoint import Checkpoint
 
-S = TypeVar("S", bound=Study)
+S = TypeVar("S", bound=RunStudy)
 _ROLES = list(Role)
 """In the order of their rows."""
 OF_STUDY = ("experiment", "scenario", "dataset", "model", "seed")

@@ -10,7 +10,7 @@ from defenses.pipeline import Pipeline
 from strategies.audit.kinds import Kind
 
 
-class Study(Protocol):
+class RunStudy(Protocol):
     """An experiment of fedveil's, or the audit of an external app."""
 
     @property

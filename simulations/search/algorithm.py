@@ -22,7 +22,7 @@ MOST_ROUNDS = 3
 
 
 @dataclass(frozen=True)
-class Step:
+class SearchProgress:
     """How far a search is: policies done of the total, if there is anything to count, and the most private that pass so far."""
 
     what: str
@@ -39,7 +39,7 @@ class PolicySearch:
         show: Called with every step.
     """
 
-    def __init__(self, folder: SearchFolder, show: Callable[[Step], None] = lambda _: None) -> None:
+    def __init__(self, folder: SearchFolder, show: Callable[[SearchProgress], None] = lambda _: None) -> None:
         self.folder, self.search, self.show = folder, folder.search, show
         self.channels = DataCard.of(self.search.plan().load_data()).input_shape[0]
 
@@ -107,11 +107,11 @@ class PolicySearch:
         name = "transfer" if kind == TRANSFER else "model"
         weights = self.folder.weights(name)
         if weights is None:
-            self.show(Step("training the semi-trained model"))
+            self.show(SearchProgress("training the semi-trained model"))
             weights = semi_train(self.search, *where)
             self.folder.keep_weights(weights, name)
         done = len(wanted) - len(missing)
-        self.show(Step(what, done, len(wanted)))
+        self.show(SearchProgress(what, done, len(wanted)))
         with closing(score_all((self.search, weights, *where), missing, least, self.search)) as results:
             for policy, scores in results:
                 try:
@@ -122,7 +122,7 @@ class PolicySearch:
                 self.folder.add(Scored(kind, policy, scores))
                 done += 1
                 best = tuple(self.folder.passed(self.least())[:3]) if kind == CANDIDATE else ()
-                self.show(Step(what, done, len(wanted), best))
+                self.show(SearchProgress(what, done, len(wanted), best))
 
     def _result(self, chosen: tuple[Policy, ...], least: float | None) -> dict[str, Any]:
         lengths, known = [len(policy) for policy in chosen], self.folder.scored

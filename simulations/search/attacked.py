@@ -24,7 +24,7 @@ MOST_LOST = 3.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class HybridOutcome:
     """One hybrid in the run.
 
     Attributes:
@@ -80,9 +80,9 @@ class Attacked:
     """
 
     validated: bool
-    none: Outcome
-    found: Outcome
-    random: tuple[Outcome, ...]
+    none: HybridOutcome
+    found: HybridOutcome
+    random: tuple[HybridOutcome, ...]
     images: int
     seeds: tuple[int, ...]
     tested: int
@@ -167,11 +167,11 @@ def read_attacked(folder: SearchFolder, result: Mapping[str, Any]) -> Attacked |
     return Attacked(validated, outcomes[""], outcomes[result["policies"]], random, images, study.seeds, tested)
 
 
-def _outcome(study: Study, policies: str, line: Line, about: Any) -> Outcome:
+def _outcome(study: Study, policies: str, line: Line, about: Any) -> HybridOutcome:
     cells = [cell for cell in study.cells_of(line.defense) if not cell.is_upper_bound]
     blind = [cell for cell in cells if not is_adaptive(cell, about)]
     knowing = [cell for cell in cells if is_adaptive(cell, about)]
-    return Outcome(
+    return HybridOutcome(
         policies, line.deployed.mean if line.deployed else None, line.drop, _highest(blind, "transformed"),
         _highest(blind, "original"), _highest(knowing, "original"), _highest(blind, "transformed", of_mean=True),
     )  # fmt: skip

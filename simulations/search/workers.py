@@ -40,7 +40,7 @@ def score_all(
         if search.ray_address and not search.workers:  # the cluster's processors, not this machine's
             known: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
             workers = max(1, min(int(known.get("CPU", 1)), len(policies)))
-        remote: Any = ray.remote(_Worker).options(
+        remote: Any = ray.remote(_ScoringWorker).options(
             num_cpus=1, num_gpus=gpus / workers if gpus else 0, max_restarts=1, max_task_retries=1
         )
         shared = [ray.put(one) for one in about]
@@ -85,7 +85,7 @@ def _start(search: Search, here: dict[str, Any]) -> None:
         raise ConfigError(f"{where}: {str(error) or type(error).__name__}") from error
 
 
-class _Worker:
+class _ScoringWorker:
     """A process that scores."""
 
     def __init__(self, *about: Any) -> None:

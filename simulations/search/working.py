@@ -14,7 +14,7 @@ import typer
 from simulations.console.command_line import fail, read_toml, setting_of
 from simulations.console.progress import Display
 from simulations.console.terminal import Terminal
-from simulations.search.algorithm import PolicySearch, Step
+from simulations.search.algorithm import PolicySearch, SearchProgress
 from simulations.search.folder import AUDIT, SearchFolder
 from simulations.search.pictures import digests_of
 from simulations.search.scorer import DegenerateModelError, check
@@ -55,7 +55,7 @@ def work(config: Path | None, setting: list[str], out: Path | None, resume: Path
     _conclude(folder, result, write_search_page(folder, result), time.monotonic() - started)
 
 
-def _show(display: Display, step: Step) -> None:
+def _show(display: Display, step: SearchProgress) -> None:
     """Shows a step with the best policies so far."""
     best = "".join(f"; {text_of((one.policy,))} {one.scores.privacy:.3f}" for one in step.best)
     display.show(step.what, step.done, step.total, best)

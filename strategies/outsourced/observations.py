@@ -38,7 +38,7 @@ class SeenCollection(Seen):
     passes: int
 
 
-class Outsourced(Kind):
+class OutsourcedKind(Kind):
     """Kinds of this scenario: models of the attacker's own are trained as the server trains."""
 
     def train(self, plan: Plan) -> Callable[[Batch, int], nn.Module]:
@@ -46,7 +46,7 @@ class Outsourced(Kind):
         return functools.partial(train_alone, WholeModelPlan.narrow(plan))
 
 
-class Upload(Outsourced):
+class Upload(OutsourcedKind):
     """Uploaded images, which keep their rows."""
 
     name: ClassVar[str] = "upload"
@@ -66,7 +66,7 @@ class Upload(Outsourced):
         return [UploadedImages(seen.images, seen.labels) for seen in observed.seen if isinstance(seen, SeenUpload)]
 
 
-class Collection(Outsourced):
+class Collection(OutsourcedKind):
     """All that a client uploaded: its images are a set, because no row of one pass is known to be that of another."""
 
     name: ClassVar[str] = "collection"
@@ -83,7 +83,7 @@ class Collection(Outsourced):
         return [UploadedCollection(seen.images, seen.targets, seen.passes) for seen in found]
 
 
-class Model(Outsourced):
+class Model(OutsourcedKind):
     """The trained model, once for each client, whose examples it may give away."""
 
     name: ClassVar[str] = "model"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -40,6 +41,17 @@ def test_packages_import_to_the_left_only(structure: ModuleType) -> None:
 
 def test_only_scores_and_clients_compare_with_the_truth(structure: ModuleType) -> None:
     assert structure.who_may_not_judge() == []
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    names = Counter(
+        node.name
+        for package in ("defenses", "attacks", "clients", "strategies", "simulations")
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, times in names.items() if times > 1] == []
 
 
 def test_the_drawing_is_that_of_the_source(structure: ModuleType) -> None:

@@ -37,7 +37,7 @@ from strategies.federated.observations import UPDATE
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRequest:
     """A request that can be run. Attacks see nothing of the truth.
 
     Attributes:
@@ -81,7 +81,7 @@ def attack_update(
     return [guess_of(attack, observation, seed) for attack in fitted]
 
 
-def prepare(request: Request) -> Prepared:
+def prepare(request: Request) -> PreparedRequest:
     """Reads and checks everything before any attack starts, and lets attacks learn from auxiliary data.
 
     Raises:
@@ -105,10 +105,10 @@ def prepare(request: Request) -> Prepared:
     # Last, because it may take minutes: by now everything else is known to be sound.
     with naming("--attack"):
         fitted = [fit(attack, request.seed, knowledge) for attack in parsed.attacks]
-    return Prepared(request, observation, fitted, truth, notices)
+    return PreparedRequest(request, observation, fitted, truth, notices)
 
 
-def run(prepared: Prepared, out: Path, begin: Callable[[str], object] = str) -> list[dict[str, Any]]:
+def run(prepared: PreparedRequest, out: Path, begin: Callable[[str], object] = str) -> list[dict[str, Any]]:
     """Attacks, scores, and writes ``result.json``, ``guesses.safetensors`` and one PNG per guessed image into a folder.
 
     An interrupted run keeps what the attacks before have found; ``result.json`` then says which attack was interrupted.
@@ -133,7 +133,7 @@ def run(prepared: Prepared, out: Path, begin: Callable[[str], object] = str) -> 
 
 
 def _attacked(
-    prepared: Prepared, attack: Attack[Any, Any], name: str, out: Path
+    prepared: PreparedRequest, attack: Attack[Any, Any], name: str, out: Path
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """One attack: its entry in ``result.json``, and the tensors of its guess; pictures are written."""
     start = time.perf_counter()
@@ -150,7 +150,11 @@ def _attacked(
 
 
 def _write(
-    prepared: Prepared, out: Path, entries: Sequence[Mapping[str, Any]], guesses: Mapping[str, Tensor], **more: str
+    prepared: PreparedRequest,
+    out: Path,
+    entries: Sequence[Mapping[str, Any]],
+    guesses: Mapping[str, Tensor],
+    **more: str,
 ) -> None:
     about = {"settings": asdict(prepared.request), "notices": prepared.notices, "attacks": entries}
     write_results(out, about | compared(prepared.truth) | more, guesses)

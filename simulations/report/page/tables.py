@@ -86,7 +86,7 @@ def control_table(study: Study) -> tuple[list[tuple[int, bool, str]], list[Contr
 
 
 @dataclass(frozen=True)
-class Tally:
+class ControlTally:
     """The positive control in short: how many tests there are, how many failed, and attack -> rounds in which it did."""
 
     tests: int
@@ -94,7 +94,7 @@ class Tally:
     where: Mapping[str, tuple[str, ...]]
 
 
-def tally(columns: Sequence[tuple[int, bool, str]], rows: Sequence[ControlRow]) -> Tally:
+def tally(columns: Sequence[tuple[int, bool, str]], rows: Sequence[ControlRow]) -> ControlTally:
     """Counts what ``control_table`` holds, so that a folded table does not hide what failed."""
     where: dict[str, dict[str, None]] = defaultdict(dict)
     found = [(row, at, verdict) for row in rows for at, verdict in zip(columns, row.verdicts, strict=True) if verdict]
@@ -102,7 +102,7 @@ def tally(columns: Sequence[tuple[int, bool, str]], rows: Sequence[ControlRow]) 
     for row, (number, final, _) in failed:
         where[row.attack][round_name(number, final)] = None
     tests = sum(not verdict.too_few and not verdict.open for _, _, verdict in found)
-    return Tally(tests, len(failed), {attack: tuple(rounds) for attack, rounds in where.items()})
+    return ControlTally(tests, len(failed), {attack: tuple(rounds) for attack, rounds in where.items()})
 
 
 def _verdict(of: Sequence[Control]) -> Verdict:

@@ -18,7 +18,7 @@ from strategies.federated.observations import ACTIVE
 
 
 @dataclass(frozen=True)
-class Read:
+class ActiveRead:
     """One attack on one defence in one round.
 
     Attributes:
@@ -33,14 +33,14 @@ class Read:
 
 
 @dataclass(frozen=True)
-class ActiveServer:
+class ActiveServerSection:
     """One entry for each attack under a defence in a round, and the threat cards of all."""
 
-    reads: tuple[Read, ...]
+    reads: tuple[ActiveRead, ...]
     cards: Cards
 
 
-def active_server(study: Study, _: Sequence[Line]) -> ActiveServer | None:
+def active_server(study: Study, _: Sequence[Line]) -> ActiveServerSection | None:
     """The section; None where the server did nothing but look."""
     groups: dict[tuple[str, str, int], list[Cell]] = defaultdict(list)
     for cell in study.active_cells:
@@ -49,8 +49,8 @@ def active_server(study: Study, _: Sequence[Line]) -> ActiveServer | None:
         return None
     # An attack that all clients refused has a cell of that alone; it is shown where there is no better one.
     shown = {key: max(cells, key=lambda one: (one.has_result, len(one.scores))) for key, cells in groups.items()}
-    reads = tuple(Read(cell, _refused(study.active, key), _why(study.active, key)) for key, cell in shown.items())
-    return ActiveServer(reads, cards([one.cell for one in reads]))
+    reads = tuple(ActiveRead(cell, _refused(study.active, key), _why(study.active, key)) for key, cell in shown.items())
+    return ActiveServerSection(reads, cards([one.cell for one in reads]))
 
 
 def _of(rows: Sequence[Row], key: tuple[str, str, int], metric: str) -> list[Row]:

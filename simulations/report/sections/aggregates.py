@@ -15,7 +15,7 @@ from strategies.federated.observations import AGGREGATE
 
 
 @dataclass(frozen=True)
-class Read:
+class SumRead:
     """One attack on sums of so many clients (1 for plain probes), and why guesses failed, or ""."""
 
     clients: int
@@ -24,7 +24,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Aggregates:
+class AggregatesSection:
     """The section.
 
     Attributes:
@@ -33,12 +33,12 @@ class Aggregates:
         cards: The threat cards.
     """
 
-    reads: tuple[Read, ...]
+    reads: tuple[SumRead, ...]
     withheld: tuple[str, ...]
     cards: Cards
 
 
-def aggregates(study: Study, _: Sequence[Line]) -> Aggregates | None:
+def aggregates(study: Study, _: Sequence[Line]) -> AggregatesSection | None:
     """The section; None where no sums were attacked."""
     cells = study.aggregate_cells
     hidden = tuple(dict.fromkeys(row.message for row in study.rows if row.metric == WITHHELD))
@@ -46,9 +46,9 @@ def aggregates(study: Study, _: Sequence[Line]) -> Aggregates | None:
         return None
     attacks = tuple(dict.fromkeys(cell.attack for cell in cells))
     order = {defense: place for place, defense in enumerate(study.pipelines)}
-    reads = [Read(cell.card.clients or 1, cell, "; ".join(_reasons(study, cell))) for cell in cells]
+    reads = [SumRead(cell.card.clients or 1, cell, "; ".join(_reasons(study, cell))) for cell in cells]
     reads.sort(key=lambda r: (order[r.cell.defense], r.cell.round, attacks.index(r.cell.attack), r.clients))
-    return Aggregates(tuple(reads), hidden, cards([one.cell for one in reads]))
+    return AggregatesSection(tuple(reads), hidden, cards([one.cell for one in reads]))
 
 
 def _reasons(study: Study, cell: Cell) -> list[str]:

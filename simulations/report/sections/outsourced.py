@@ -16,7 +16,7 @@ from strategies.outsourced.observations import Upload
 
 
 @dataclass(frozen=True)
-class Read:
+class UploadRead:
     """One attack on the uploads of one defence.
 
     Attributes:
@@ -34,7 +34,7 @@ class OutsourcedTraining:
     """The section: for each defence its line and the means of ``UPLOADS`` over rounds, and each attack on what it uploads."""
 
     uploads: tuple[tuple[Line, tuple[float | None, ...]], ...]
-    reads: tuple[Read, ...]
+    reads: tuple[UploadRead, ...]
 
 
 def outsourced_training(study: Study, lines: Sequence[Line]) -> OutsourcedTraining | None:
@@ -45,7 +45,7 @@ def outsourced_training(study: Study, lines: Sequence[Line]) -> OutsourcedTraini
     looking = {(cell.defense, cell.round): cell.mean("psnr", "original") for cell in cells if _looks(cell)}
     return OutsourcedTraining(
         tuple((line, tuple(study.over_rounds(line.defense, metric.name) for metric in UPLOADS)) for line in lines),
-        tuple(Read(cell, _gain(cell, looking.get((cell.defense, cell.round)))) for cell in cells),
+        tuple(UploadRead(cell, _gain(cell, looking.get((cell.defense, cell.round)))) for cell in cells),
     )
 
 

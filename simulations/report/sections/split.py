@@ -29,7 +29,7 @@ FACTS = ("transmissions_used", "auxiliary_data", "client_half_update")
 
 
 @dataclass(frozen=True)
-class Cost:
+class ClientCost:
     """What split learning costs a client under one defence, and what a shuffle hides.
 
     Attributes:
@@ -98,7 +98,7 @@ class SplitLearning:
         tables: Attacks that read rows of a table.
     """
 
-    costs: tuple[Cost, ...]
+    costs: tuple[ClientCost, ...]
     cells: tuple[Cell, ...]
     facts: tuple[str, ...]
     scales: tuple[str, ...]
@@ -129,7 +129,7 @@ def _on_smashed_data(cell: Cell) -> bool:
     )
 
 
-def _cost(study: Study, line: Line) -> Cost:
+def _cost(study: Study, line: Line) -> ClientCost:
     reference = "transformed" if line.protected else "original"
     series = {name: study.series(line.defense, name, reference) for name in TESTED}
     own = [row for row in study.rows if row.defense == line.defense and not row.attack]
@@ -137,7 +137,7 @@ def _cost(study: Study, line: Line) -> Cost:
     orders, shares = (
         [row.value for row in own if row.metric == name] for name in ("log10-orders", "log10-target-share")
     )
-    return Cost(
+    return ClientCost(
         line=line,
         scores={name: of[line.round] for name, of in series.items() if line.round in of},
         means={name: study.over_rounds(line.defense, name) for name in MEANS},

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from clients.app import app
 from clients.data.card import DataCard
 from clients.federated import messages as federated_messages
-from clients.secrets.policy import Answers, RefusedError, allowed_pipelines
+from clients.secrets.policy import AnswerPolicy, RefusedError, allowed_pipelines
 from clients.task.scenarios import read_task
 from clients.task.task import TaskError
 from clients.wire.records import to_record
@@ -194,7 +194,7 @@ def test_the_nodes_own_limit_holds_whatever_the_server_says(timeout: float) -> N
 )
 def test_a_nodes_configuration_is_read_or_refused(config: dict[str, Any]) -> None:
     try:
-        Answers.of(config, simulated=False)
+        AnswerPolicy.of(config, simulated=False)
         allowed_pipelines(config)
     except (ValueError, RefusedError) as error:
         if not re.search("defence|" + "|".join(config), str(error)):

@@ -13,7 +13,7 @@ from flwr.common.config import parse_config_args
 from attacks.image_measures import psnr
 from clients.federated.client import LocalClient
 from clients.secrets.draws import Draws, Notebook
-from clients.secrets.policy import Answers, allowed_pipelines
+from clients.secrets.policy import AnswerPolicy, allowed_pipelines
 from clients.split.training import SplitClient
 from clients.task.local_data import LocalData
 from clients.wire.records import REFUSED, tensors_of, to_record
@@ -142,8 +142,8 @@ def test_test_images_and_updates_are_sent_once_in_a_round(tmp_path: Path) -> Non
 def test_repeats_are_what_the_operator_allows(tmp_path: Path) -> None:
     ask = asking(tmp_path, repeats=2)
     assert [ask("train.step", FROZEN, first=0, **STEP).has_error() for _ in range(4)] == [False, False, False, True]
-    assert Answers.of({}, simulated=False).repeats == 0
-    assert Answers.of({}, simulated=True).repeats == -1
+    assert AnswerPolicy.of({}, simulated=False).repeats == 0
+    assert AnswerPolicy.of({}, simulated=True).repeats == -1
 
 
 # Pipelines that a node takes part under -------------------------------------------------------------------------------------

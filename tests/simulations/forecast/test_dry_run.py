@@ -22,7 +22,7 @@ from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.dry_run import Step, describe, measure, workers_of
+from simulations.forecast.dry_run import StepMemory, describe, measure, workers_of
 from simulations.forecast.memory_needs import check_needs, needs_of
 from simulations.forecast.notices import idle_defenses
 from simulations.forecast.outlined import check_outline, outlined_step
@@ -147,13 +147,13 @@ def test_attacks_are_told_by_name_with_those_that_know_a_defence() -> None:
         "update-attacks": "",
     }
     experiment = Experiment.from_mapping({**settings, "defenses": "GaussianNoise(std=0.01, per='step')"})
-    (told,) = (line for line in describe(experiment, Step(1, 0.0, 0.0), "") if line.startswith("attacks:"))
+    (told,) = (line for line in describe(experiment, StepMemory(1, 0.0, 0.0), "") if line.startswith("attacks:"))
     named = {repr(one) for each in experiment.pipelines for one in experiment.attacks_on(each, PROBE)}
     assert len(named) > 1
     assert all(one in told for one in named)
     assert told.endswith("in 2 rounds")
     none = replace(experiment, attack_rounds="")
-    assert "attacks:    none" in list(describe(none, Step(1, 0.0, 0.0), ""))
+    assert "attacks:    none" in list(describe(none, StepMemory(1, 0.0, 0.0), ""))
 
 
 def test_the_ats_recipe_is_the_published_one() -> None:
@@ -280,7 +280,7 @@ def test_a_run_that_cannot_fit_is_refused_with_what_it_needs(monkeypatch: pytest
 def test_memory_grows_with_what_is_held() -> None:
     few = Experiment.of(dataset="mnist-5k", model="lenet", num_clients=4)
     data = few.plan().load_data()
-    step = Step(1000, 8000.0, 100.0)
+    step = StepMemory(1000, 8000.0, 100.0)
     plain = needs_of(few, data, step, 2)
     assert plain.training == 2 * (8000 + 16 * 100)
     assert plain.images >= 6 * 5000 * 28 * 28  # a byte for each pixel in each of six processes
@@ -295,7 +295,7 @@ def test_memory_grows_with_what_is_held() -> None:
 
 def test_memory_grows_with_the_images_of_a_mixture() -> None:
     few = Experiment.of(dataset="mnist-5k", model="lenet", num_clients=4, defenses="InstaHide(num_mixed=4)")
-    data, step = few.plan().load_data(), Step(1000, 8000.0, 100.0)
+    data, step = few.plan().load_data(), StepMemory(1000, 8000.0, 100.0)
     least, most = (
         needs_of(replace(few, defenses=f"InstaHide(num_mixed={count}, max_weight=1.0)"), data, step, 2)
         for count in (4, 32)

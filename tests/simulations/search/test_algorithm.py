@@ -22,7 +22,7 @@ from defenses import ATS
 from defenses.images.ats import parse_policies
 from defenses.spec import parse
 from simulations.experiment.experiment import Experiment
-from simulations.search.algorithm import PolicySearch, Step
+from simulations.search.algorithm import PolicySearch, SearchProgress
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, Scored, SearchFolder
 from simulations.search.page import write_search_page
 from simulations.search.pictures import score_positions, semi_positions
@@ -230,7 +230,7 @@ def test_the_page_shows_what_attacks_say_once_the_result_was_attacked(whole: Who
 
 
 def test_steps_are_told_with_the_best_so_far(tmp_path: Path) -> None:
-    steps: list[Step] = []
+    steps: list[SearchProgress] = []
     folder = SearchFolder.create(tmp_path / "told", SMALL)
     PolicySearch(folder, steps.append).run()
     scored = [step for step in steps if step.what == "policies"]

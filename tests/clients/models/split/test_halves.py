@@ -15,7 +15,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.sender import EdgeHalf as EdgeProtocol
+from attacks.sender import ClientHalf as EdgeProtocol
 from clients.models.library import ModelError
 from clients.models.split.halves import EdgeHalf, RawPatches, ServerHalf
 from clients.models.split.split_models import DEFAULT_WIDTHS, SplitShape, build_split_model, split_model_names

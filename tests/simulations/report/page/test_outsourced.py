@@ -9,7 +9,7 @@ import pytest
 
 from simulations.report import Row, validate, write_report
 from simulations.report.analysis.summary import summarise
-from simulations.report.sections.outsourced import Read, outsourced_training
+from simulations.report.sections.outsourced import UploadRead, outsourced_training
 from simulations.report.studies.study import Study, split
 from tests.simulations.report.report_run import CONFIG, NULLS, Page, demo_rows, row, write_run
 
@@ -99,7 +99,7 @@ def study(rows: list[dict[str, Any]]) -> Study:
     return split(validate([Row.from_json(one) for one in rows]), ["", MIXER])[0]
 
 
-def reads(rows: list[dict[str, Any]]) -> dict[tuple[str, str, int], Read]:
+def reads(rows: list[dict[str, Any]]) -> dict[tuple[str, str, int], UploadRead]:
     mine = study(rows)
     view = outsourced_training(mine, summarise(mine, SETTINGS["defenses"]))
     assert view is not None
