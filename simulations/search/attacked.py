@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attacks.metrics.images import PSNR
+from attacks.metrics.metric import IMAGES
+from attacks.metrics.training import TEST_ACCURACY
 from defenses.images.ats import ATS
 from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.line import Line
@@ -157,11 +160,11 @@ def read_attacked(folder: SearchFolder, result: Mapping[str, Any]) -> Attacked |
     }
     if "" not in outcomes or result["policies"] not in outcomes:
         return f"The run in {AUDIT} has not attacked {result['policies'] or 'anything'} and no policy beside it."
-    images = max((score.n for cell in study.cells if (score := cell.scores.get(("psnr", "original")))), default=0)
-    tested = max((row.n for row in study.rows if row.metric == "test-accuracy" and row.attack == ""), default=0)
+    images = max((score.n for cell in study.cells if (score := cell.scores.get(IMAGES.decides))), default=0)
+    tested = max((row.n for row in study.rows if row.metric == TEST_ACCURACY.name and row.attack == ""), default=0)
     random = tuple(outcomes[text] for text in result["random"] if text in outcomes)
     validated = any(
-        cell.status == "ok" and cell.mean("psnr", "transformed") is not None and not is_adaptive(cell, about)
+        cell.status == "ok" and cell.mean(PSNR.name, "transformed") is not None and not is_adaptive(cell, about)
         for cell in study.cells_of("")
     )
     return Attacked(validated, outcomes[""], outcomes[result["policies"]], random, images, study.seeds, tested)
@@ -180,7 +183,7 @@ def _outcome(study: Study, policies: str, line: Line, about: Any) -> HybridOutco
 def _highest(cells: Sequence[Cell], reference: str, *, of_mean: bool = False) -> tuple[float | None, float | None]:
     """(initial, final model): the highest mean PSNR, or that of the mean image beside it."""
     found: dict[bool, list[float | None]] = {False: [], True: []}
-    key = ("psnr", reference)
+    key = (PSNR.name, reference)
     for cell in cells:
         found[cell.final].append(cell.null_scores.get(key, {}).get(MEAN_IMAGE) if of_mean else cell.mean(*key))
     return _higher(found[False]), _higher(found[True])

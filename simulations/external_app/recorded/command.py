@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from attacks.metrics.metric import IMAGES
 from attacks.progress import watched
 from simulations.console.progress import Display
 from simulations.console.terminal import Terminal
@@ -52,7 +53,7 @@ def attack_recording(console: Terminal, asked: RecordingRequest, out: Path) -> b
     with _shown(console) as begin:
         rows = run_recording(prepared, out, begin)
     for row in rows:
-        if row.is_attack and (row.metric, row.reference) == ("psnr", "original"):
+        if row.is_attack and (row.metric, row.reference) == IMAGES.decides:
             console.say(_scored(row))
     console.say(f"report: {out / 'report.html'}")
     failed = {(row.round, row.attack) for row in rows if row.is_attack and row.metric == "attack"}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, LABELS, MEMBERSHIP
+from attacks.metrics.training import TEST_ACCURACY
 from simulations.report.analysis.adaptive import adaptive_caveats
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import lead
@@ -37,7 +38,7 @@ def strongest(cells: Sequence[Cell], metric: tuple[str, str] = IMAGES.decides) -
 def _strength(cell: Cell, metric: tuple[str, str]) -> tuple[bool, bool, bool, float]:
     score, leaks = cell.scores[metric], metric in cell.leaking
     height = score.mean or 0.0
-    if metric[0] == "label-accuracy":
+    if metric == LABELS.decides:
         height -= max(cell.null_scores.get(metric, {}).values(), default=0.0)
     return leaks, not score.all_failed, leaks or score.status == "ok", height
 
@@ -54,7 +55,7 @@ def summarise(study: Study, defenses: Mapping[str, Any]) -> list[Line]:
 
 def _line(study: Study, defense: str, known: Any) -> Line:
     at = study.complete_round(defense)
-    clean, protected = (_at(study, defense, "test-accuracy", of, at) for of in ("original", "transformed"))
+    clean, protected = (_at(study, defense, TEST_ACCURACY.name, of, at) for of in ("original", "transformed"))
     cells = study.cells_of(defense)
     best, windows = strongest(cells), window_counts(study, defense)
     probe, update = (strongest(of) for of in apart(cells))
@@ -121,7 +122,7 @@ def _drop(study: Study, defense: str, at: int | None) -> float | None:
 
 
 def _untaught(study: Study, at: int | None) -> str:
-    plain = _at(study, "", "test-accuracy", "original", at)
+    plain = _at(study, "", TEST_ACCURACY.name, "original", at)
     chance = next((1 / row.card.num_classes for row in study.rows if row.card.num_classes), None)
     if plain is None or chance is None or plain.low is None or plain.low > chance:
         return ""
@@ -130,7 +131,7 @@ def _untaught(study: Study, at: int | None) -> str:
 
 
 def _by_seed(study: Study, defense: str, at: int | None) -> dict[int, float]:
-    rows = [r for r in study.rows if (r.defense, r.attack, r.metric, r.round) == (defense, "", "test-accuracy", at)]
+    rows = [r for r in study.rows if (r.defense, r.attack, r.metric, r.round) == (defense, "", TEST_ACCURACY.name, at)]
     found = {row.seed: row.value for row in rows if row.reference == "original" and row.value is not None}
     return found | {row.seed: row.value for row in rows if row.reference == "transformed" and row.value is not None}
 

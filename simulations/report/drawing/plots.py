@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from markupsafe import Markup
 
+from attacks.metrics.metric import IMAGES, LABELS
+from attacks.metrics.training import TEST_ACCURACY
 from simulations.report import text
 from simulations.report.analysis.line import Line
 from simulations.report.drawing.domains import bounds, share_bounds
@@ -63,8 +65,8 @@ def accuracy(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]
     """Test accuracy as deployed over rounds, for large and small screens."""
     series: Series = {}
     for defense in study.pipelines:
-        found = study.series(defense, "test-accuracy", "transformed")
-        found = found or study.series(defense, "test-accuracy", "original")
+        found = study.series(defense, TEST_ACCURACY.name, "transformed")
+        found = found or study.series(defense, TEST_ACCURACY.name, "original")
         name = faces[defense].name
         points = [
             _point(at, score, f"{name}, round {at}: {text.percent(score.mean)}")
@@ -93,8 +95,8 @@ def panels(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
     for (attack, observation), cells in groups.items():
         caption = f"{attack}, {observation}" if observations[attack] > 1 else attack
         caption += ", upper bound" if attack in study.upper_bounds else ""
-        of_images = _rounds(cells, ("psnr", "original"), faces, lambda value: f"{text.decibel(value)} dB")
-        of_labels = _rounds(cells, ("label-accuracy", ""), faces, text.percent)
+        of_images = _rounds(cells, IMAGES.decides, faces, lambda value: f"{text.decibel(value)} dB")
+        of_labels = _rounds(cells, LABELS.decides, faces, text.percent)
         if of_images[0]:
             images[caption] = of_images
         elif of_labels[0]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from markupsafe import Markup
 
+from attacks.metrics.metric import MEMBERSHIP
 from simulations.report.drawing.canvas import Canvas, Mark, paint, style
 from simulations.report.drawing.looks import Look
 from simulations.report.studies.cell import Cell
@@ -18,7 +19,7 @@ from simulations.report.text import dagger, plain, two, within
 Curve = list[tuple[float, float]]
 """(false positive rate, true positive rate), both rising from 0 to 1."""
 
-AUC = ("membership-auc", "")
+AUC = MEMBERSHIP.decides
 WIDTH, HEIGHT, ENTRY = 350.0, 320.0, 17.0
 """Of a drawing in user units without its legend, and of one entry of the legend."""
 

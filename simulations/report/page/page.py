@@ -13,6 +13,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from attacks.metrics.images import PSNR
+from attacks.metrics.metric import MEMBERSHIP
 from attacks.metrics.registry import metric_label
 from simulations.experiment.experiment import all_settings
 from simulations.report import text
@@ -171,7 +173,7 @@ def _view(
     """Everything that the sections of one study show."""
     defenses, lines, plain = run.defenses, run.lines(study), plain_words_of(study.rows)
     columns, control = control_table(study)
-    controlled = [row for row in control if row.metric == "psnr"]
+    controlled = [row for row in control if row.metric == PSNR.name]
     # Where every attack is given something, as the labels, the run is still worth nothing if none of them works.
     able = [row for row in controlled if row.attack not in study.upper_bounds] or controlled
     images = [verdict for row in able for verdict in row.verdicts if verdict]
@@ -182,8 +184,8 @@ def _view(
     reconstructed = [one for one in pictures if one.attack not in study.class_attacks and one.observation not in apart]
     nulls = mean_each(cell.nulls for cell in study.cells)
     # GAN attacks and scored attacks on membership have tables of their own.
-    attacked = [c for c in study.cells if not c.draws_classes and c.mean("membership-auc") is None]
-    members = [cell for cell in study.cells if cell.mean("membership-auc") is not None]
+    attacked = [c for c in study.cells if not c.draws_classes and c.mean(*MEMBERSHIP.decides) is None]
+    members = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
     # Where the headline is of one round, its pictures come first.
     leading = {line.defense: line.strongest.round for line in lines if line.strongest}
     shown = {one.name: one.view(study, lines) for one in sections()}

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from attacks.metrics.guesses import COLUMN
+from attacks.metrics.images import PSNR
 from attacks.metrics.names import Role
 from attacks.metrics.registry import known_metric
 from simulations.report.section import sections
@@ -80,7 +81,7 @@ def control_table(study: Study) -> tuple[list[tuple[int, bool, str]], list[Contr
     columns = sorted({place for places in found.values() for place in places})
     rows = [
         ControlRow(attack, metric, tuple(_verdict(places[at]) if at in places else None for at in columns))
-        for (attack, metric), places in sorted(found.items(), key=lambda item: item[0][1] != "psnr")
+        for (attack, metric), places in sorted(found.items(), key=lambda item: item[0][1] != PSNR.name)
     ]
     return columns, rows
 

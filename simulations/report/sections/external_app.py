@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attacks.metrics.images import PSNR
 from simulations.report.analysis.line import Line
 from simulations.report.section import Section
 from simulations.report.studies.cell import Cell
@@ -141,7 +142,9 @@ def _verdict(study: Study, *, scored: bool) -> str:
             f"{_named(recovered)} recovered images from these updates. There is no undefended recording beside them, so nothing "
             "says how much the defence took away."
         )
-    reasons = "; ".join(dict.fromkeys(one.reason for one in study.controls if one.row.metric == "psnr" and one.reason))
+    reasons = "; ".join(
+        dict.fromkeys(one.reason for one in study.controls if one.row.metric == PSNR.name and one.reason)
+    )
     return (
         f"Not validated: no attack here recovered these images{f' ({reasons})' if reasons else ''}. That shows only that these "
         "attacks, with these settings, fail."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attacks.metrics.metric import IMAGES
 from attacks.metrics.services import UPLOAD_BYTES, UPLOADS
 from attacks.uploads.base import AsUploaded
 from simulations.report.analysis.line import Line
@@ -42,7 +43,7 @@ def outsourced_training(study: Study, lines: Sequence[Line]) -> OutsourcedTraini
     if not any(row.metric == UPLOAD_BYTES.name for row in study.rows):
         return None
     cells = [cell for cell in study.cells if cell.observation == Upload.title]
-    looking = {(cell.defense, cell.round): cell.mean("psnr", "original") for cell in cells if _looks(cell)}
+    looking = {(cell.defense, cell.round): cell.mean(*IMAGES.decides) for cell in cells if _looks(cell)}
     return OutsourcedTraining(
         tuple((line, tuple(study.over_rounds(line.defense, metric.name) for metric in UPLOADS)) for line in lines),
         tuple(UploadRead(cell, _gain(cell, looking.get((cell.defense, cell.round)))) for cell in cells),
@@ -55,7 +56,7 @@ def _looks(cell: Cell) -> bool:
 
 
 def _gain(cell: Cell, looking: float | None) -> float | None:
-    own = cell.mean("psnr", "original")
+    own = cell.mean(*IMAGES.decides)
     beaten = cell.gap is None or cell.gap > 0
     return None if _looks(cell) or own is None or looking is None or not beaten else own - looking
 

@@ -15,6 +15,7 @@ from attacks.metrics.services import (
     QUERY_BYTES,
     SERVED,
 )
+from attacks.metrics.training import TEST_ACCURACY
 from simulations.report.sections.inference.equation import (
     OPEN,
     Difference,
@@ -146,8 +147,8 @@ class CutReader:
         return Cut(self.study.cut, tuple(map(self._line, self.study.pipelines)), offline[0] if offline else None)
 
     def _line(self, defense: str) -> CutLine:
-        before = self.scores.get((defense, "test-accuracy", "original"))
-        server = Change(before, self.scores.get((defense, "test-accuracy", "transformed"), before))
+        before = self.scores.get((defense, TEST_ACCURACY.name, "original"))
+        server = Change(before, self.scores.get((defense, TEST_ACCURACY.name, "transformed"), before))
         pairs = (self.scores.get((defense, metric.name, "")) for metric in (ANSWERS_LOST, ANSWERS_GAINED))
         lost = paired(server.before, server.after, *pairs)
         found = {one.name: score.mean for one in SERVED if (score := self.scores.get((defense, one.name, "")))}
