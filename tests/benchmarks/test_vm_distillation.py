@@ -150,7 +150,7 @@ def test_membership_is_told_under_other_draws_and_under_those_of_the_uploads(tmp
     more = ("--student-images", "32", "--student-epochs", "100", "--outsider-images", "64")
     trial = Trial(chosen(tmp_path, *more), 0, None)  # type: ignore[arg-type]
     model, quality = trial.train(ARMS["CV"])
-    assert quality["curve"][-1][2] < 0.01
+    assert quality["curve"][-1][2] < 0.05
     protected, plain = trial.membership(ARMS["CV"], model), trial.membership(ARMS["CO"], model)
     assert protected["auc_uploaded_student"] > protected["auc_student"] > 0.7
     assert protected["auc_uploaded_teacher"] < 0.6, "it has not seen these"
