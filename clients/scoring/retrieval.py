@@ -103,9 +103,9 @@ def retrieval_from_round(guess: Reconstruction, pairs: tuple[Tensor, Tensor], tr
     """Whether each guess of an image of a whole round is of its image and of no other, among it and at most 99 others.
 
     No client has 99 others for each image that it trains on, so the choice among the B images cannot be made up for by more
-    candidates. Instead the guess must be nearer to its image than ``MARGIN`` times the distance of the nearest other, and the
-    chance of a blind guess is not reckoned but measured: every other image in turn is a guess by an attacker that knows what such
-    images look like, may choose the nearest of the B, and is compared with the rest. With h of M such guesses found, the chance is
+    candidates. Instead the guess must be nearer to its image than ``MARGIN`` times the distance of the nearest other. The
+    chance of a blind guess is measured: every other image in turn is a guess by an attacker that knows what such images look like,
+    may choose the nearest of the B, and is compared with the rest. With h of M such guesses found, the chance is
     (h + 1) / (M + 1), which is never below 1 in 100.
 
     None of the ``others`` is of the round. Arguments and result are as of ``retrieval``; nothing where there are fewer than two

@@ -178,7 +178,7 @@ picture was chosen by the truth: no server can choose so.
 {% endif %}
 {% if scaled %}
 Here the pictures were scaled to {{ side }} x {{ side }} pixels before they were protected, because attacks that learn want one
-size; the copies in the folder have their own sizes, where windows of as many pixels are smaller parts of a picture.
+size. The copies in the folder have their own sizes, where windows of as many pixels are smaller parts of a picture.
 {% endif %}</p>
 {{ tiles(shown) }}
 """

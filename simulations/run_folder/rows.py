@@ -40,8 +40,8 @@ class Row:
         value: The number, a mean over ``n``; None when there is none; infinite for the PSNR of an exact copy.
         n: Examples (or clients) behind the mean.
         status: "ok", "failed", "refused" (a node's configuration does not let it answer), "not-validated" (the attack did not break
-            the undefended run either) or "under-powered" (too few images for a verdict, or others to look for them among, or a
-            test of membership with too few records to tell a leak from none).
+            the undefended run either) or "under-powered". The last has too few images for a verdict, or others to look for them
+            among, or too few records of a test of membership to tell a leak from none.
         seconds: Time that the number cost.
         ci_low: Lower end of the 95 % interval of the mean.
         ci_high: Upper end of the 95 % interval of the mean.

@@ -209,9 +209,9 @@ def unreadable(reply: Message) -> str:
 def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays") -> str:
     """Why a reply's arrays of a record cannot be used, or "".
 
-    Refused are missing records, names, shapes or dtypes other than those of ``reference`` (such as the global model), NaN or
-    infinite values, metrics that are not single numbers, and counts of examples that are not positive whole numbers (they are the
-    weights of the average, and the client chooses them).
+    Refused are missing records, names, shapes or dtypes other than those of ``reference`` (such as the global model), and NaN or
+    infinite values. So are metrics that are not single numbers, and counts of examples that are not positive whole numbers: they
+    are the weights of the average, and the client chooses them.
     """
     arrays = reply.content.get(record)
     if not isinstance(arrays, ArrayRecord):

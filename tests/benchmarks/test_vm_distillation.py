@@ -147,10 +147,12 @@ def test_a_teacher_of_no_weight_gives_the_control(tmp_path: Path) -> None:
 
 def test_membership_is_told_under_other_draws_and_under_those_of_the_uploads(tmp_path: Path) -> None:
     """A student that knows its 32 uploads by heart: whoever has these tells more than who has the plain pictures."""
-    more = ("--student-images", "32", "--student-epochs", "100", "--outsider-images", "64")
+    # At the usual learning rate of 0.03 training diverges or not by the processor's vector instructions.
+    some = ("--student-images", "32", "--student-epochs", "100", "--outsider-images", "64")
+    more = (*some, "--student-learning-rate", "0.01")
     trial = Trial(chosen(tmp_path, *more), 0, None)  # type: ignore[arg-type]
     model, quality = trial.train(ARMS["CV"])
-    assert quality["curve"][-1][2] < 0.05
+    assert quality["curve"][-1][2] < 0.01
     protected, plain = trial.membership(ARMS["CV"], model), trial.membership(ARMS["CO"], model)
     assert protected["auc_uploaded_student"] > protected["auc_student"] > 0.7
     assert protected["auc_uploaded_teacher"] < 0.6, "it has not seen these"

@@ -23,9 +23,9 @@ class Score:
 
     Attributes:
         mean: Mean over seeds; None when no seed has a number.
-        low: Lower end of the 95 % interval: of one row its own, or Wilson's of ``Values.HIT`` and of a test accuracy without
-            one; over seeds Student's t, of shares ``clustered_interval``, of areas under curves never narrower than the seeds'
-            own on average; of metrics with ``Interval.EXACT`` or ``OverSeeds.EXACT`` Clopper-Pearson's.
+        low: Lower end of the 95 % interval. Of one row it is its own, or Wilson's of ``Values.HIT`` and of a test accuracy
+            without one. Over seeds it is Student's t, of shares ``clustered_interval``, of areas under curves never narrower than
+            the seeds' own on average. With ``Interval.EXACT`` or ``OverSeeds.EXACT`` it is Clopper-Pearson's.
         high: Upper end of that interval.
         worst: The worst example of any seed.
         n: Examples over all seeds; test images of several seeds are the same ones, and count once for each.
