@@ -2,138 +2,77 @@
 
 from __future__ import annotations
 
-from attacks.active.class_fishing import ClassFishing
-from attacks.active.imprint_layer import ImprintLayer
-from attacks.active.trap_weights import TrapWeights
-from attacks.attributes.inference import AttributeInference
-from attacks.attributes.property_inference import PropertyInference
-from attacks.base import Attack, Knowledge
-from attacks.exact.cocktail_party import CocktailParty
-from attacks.exact.head_inversion import HeadInversion
-from attacks.exact.spear import Spear
-from attacks.gan.class_gan import ClassGAN
-from attacks.gan.multitask_gan import MultitaskGAN
-from attacks.gradient.bottleneck import BottleneckInversion
-from attacks.gradient.inversion import GradientInversion
-from attacks.gradient.labels import LabelInference, infer_labels
-from attacks.gradient.noise_models import MaskedInversion, NoiseModelInversion
-from attacks.gradient.omitted_layers import OmittedLayerInversion
-from attacks.gradient.presets import (
-    DLG,
-    LBFGSL2,
-    AdamCosine,
-    AdamL1,
-    AdamL2,
-    InvertingGradients,
-    LBFGSCosine,
-    SGDCosine,
-)
-from attacks.gradient.surrogate import SurrogateMatching
-from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Representatives
-from attacks.learned.learning_to_invert import LearningToInvert
-from attacks.learned.tuned_inversion import TunedInversion
-from attacks.membership.loss_threshold import LossThreshold, Membership
-from attacks.membership.shadow_models import ShadowModels
-from attacks.observations import AttackError, ClientUpdate, UpdateHistory
-from attacks.queries.backward import BackwardReconstruction
-from attacks.queries.inverse_network import InverseNetwork
-from attacks.queries.query_inversion import QueryInversion
-from attacks.refinement.base import Refinement
-from attacks.refinement.denoising import LearnedDenoiser
-from attacks.refinement.encodings import EncodingInversion
-from attacks.refinement.policy_inversion import PolicyInversion
-from attacks.refinement.restoration import LearnedRestorer
-from attacks.refinement.shredder import Jigsaw, Shredder
-from attacks.refinement.unshuffle import WindowMean
+# "X as X" is an export for type checkers (PEP 484).
+from attacks.active.class_fishing import ClassFishing as ClassFishing
+from attacks.active.imprint_layer import ImprintLayer as ImprintLayer
+from attacks.active.trap_weights import TrapWeights as TrapWeights
+from attacks.attributes.inference import AttributeInference as AttributeInference
+from attacks.attributes.property_inference import PropertyInference as PropertyInference
+from attacks.base import Attack as Attack
+from attacks.base import Knowledge as Knowledge
+from attacks.exact.cocktail_party import CocktailParty as CocktailParty
+from attacks.exact.head_inversion import HeadInversion as HeadInversion
+from attacks.exact.spear import Spear as Spear
+from attacks.gan.class_gan import ClassGAN as ClassGAN
+from attacks.gan.multitask_gan import MultitaskGAN as MultitaskGAN
+from attacks.gradient.bottleneck import BottleneckInversion as BottleneckInversion
+from attacks.gradient.inversion import GradientInversion as GradientInversion
+from attacks.gradient.labels import LabelInference as LabelInference
+from attacks.gradient.labels import infer_labels as infer_labels
+from attacks.gradient.noise_models import MaskedInversion as MaskedInversion
+from attacks.gradient.noise_models import NoiseModelInversion as NoiseModelInversion
+from attacks.gradient.omitted_layers import OmittedLayerInversion as OmittedLayerInversion
+from attacks.gradient.presets import DLG as DLG
+from attacks.gradient.presets import LBFGSL2 as LBFGSL2
+from attacks.gradient.presets import AdamCosine as AdamCosine
+from attacks.gradient.presets import AdamL1 as AdamL1
+from attacks.gradient.presets import AdamL2 as AdamL2
+from attacks.gradient.presets import InvertingGradients as InvertingGradients
+from attacks.gradient.presets import LBFGSCosine as LBFGSCosine
+from attacks.gradient.presets import SGDCosine as SGDCosine
+from attacks.gradient.surrogate import SurrogateMatching as SurrogateMatching
+from attacks.guesses import Attributes as Attributes
+from attacks.guesses import Cells as Cells
+from attacks.guesses import Labels as Labels
+from attacks.guesses import Reconstruction as Reconstruction
+from attacks.guesses import Representatives as Representatives
+from attacks.learned.learning_to_invert import LearningToInvert as LearningToInvert
+from attacks.learned.tuned_inversion import TunedInversion as TunedInversion
+from attacks.membership.loss_threshold import LossThreshold as LossThreshold
+from attacks.membership.loss_threshold import Membership as Membership
+from attacks.membership.shadow_models import ShadowModels as ShadowModels
+from attacks.observations import AttackError as AttackError
+from attacks.observations import ClientUpdate as ClientUpdate
+from attacks.observations import UpdateHistory as UpdateHistory
+from attacks.queries.backward import BackwardReconstruction as BackwardReconstruction
+from attacks.queries.inverse_network import InverseNetwork as InverseNetwork
+from attacks.queries.query_inversion import QueryInversion as QueryInversion
+from attacks.refinement.base import Refinement as Refinement
+from attacks.refinement.denoising import LearnedDenoiser as LearnedDenoiser
+from attacks.refinement.encodings import EncodingInversion as EncodingInversion
+from attacks.refinement.policy_inversion import PolicyInversion as PolicyInversion
+from attacks.refinement.restoration import LearnedRestorer as LearnedRestorer
+from attacks.refinement.shredder import Jigsaw as Jigsaw
+from attacks.refinement.shredder import Shredder as Shredder
+from attacks.refinement.unshuffle import WindowMean as WindowMean
 from attacks.registry import ATTACKS
-from attacks.scoring.metrics import null_baselines, optimal_assignment, score
-from attacks.smashed.adaptive_decoder import AdaptiveDecoder
-from attacks.smashed.edge_update_inversion import EdgeUpdateInversion
-from attacks.smashed.feature_averaging import FeatureAveraging
-from attacks.smashed.feature_inversion import FeatureInversion
-from attacks.smashed.hermitian_pairing import HermitianPairing
-from attacks.smashed.pix2pix import Pix2Pix
-from attacks.smashed.server_prediction import ServerPrediction
-from attacks.smashed.tokens.decoder import TokenDecoder
-from attacks.smashed.tokens.intersection import TokenIntersection
-from attacks.smashed.tokens.jigsaw import TokenJigsaw
-from attacks.tabular.embedding_reversal import EmbeddingReversal
-from attacks.tabular.field_reading import FieldReading
-from attacks.uploads.base import AsUploaded
-from attacks.uploads.joint_encodings import JointEncodingInversion
-from attacks.uploads.pass_averaging import PassAveraging
-
-__all__ = [
-    "DLG",
-    "LBFGSL2",
-    "AdamCosine",
-    "AdamL1",
-    "AdamL2",
-    "AdaptiveDecoder",
-    "AsUploaded",
-    "Attack",
-    "AttackError",
-    "AttributeInference",
-    "Attributes",
-    "BackwardReconstruction",
-    "BottleneckInversion",
-    "Cells",
-    "ClassFishing",
-    "ClassGAN",
-    "ClientUpdate",
-    "CocktailParty",
-    "EdgeUpdateInversion",
-    "EmbeddingReversal",
-    "EncodingInversion",
-    "FeatureAveraging",
-    "FeatureInversion",
-    "FieldReading",
-    "GradientInversion",
-    "HeadInversion",
-    "HermitianPairing",
-    "ImprintLayer",
-    "InverseNetwork",
-    "InvertingGradients",
-    "Jigsaw",
-    "JointEncodingInversion",
-    "Knowledge",
-    "LBFGSCosine",
-    "LabelInference",
-    "Labels",
-    "LearnedDenoiser",
-    "LearnedRestorer",
-    "LearningToInvert",
-    "LossThreshold",
-    "MaskedInversion",
-    "Membership",
-    "MultitaskGAN",
-    "NoiseModelInversion",
-    "OmittedLayerInversion",
-    "PassAveraging",
-    "Pix2Pix",
-    "PolicyInversion",
-    "PropertyInference",
-    "QueryInversion",
-    "Reconstruction",
-    "Refinement",
-    "Representatives",
-    "SGDCosine",
-    "ServerPrediction",
-    "ShadowModels",
-    "Shredder",
-    "Spear",
-    "SurrogateMatching",
-    "TokenDecoder",
-    "TokenIntersection",
-    "TokenJigsaw",
-    "TrapWeights",
-    "TunedInversion",
-    "UpdateHistory",
-    "WindowMean",
-    "infer_labels",
-    "null_baselines",
-    "optimal_assignment",
-    "score",
-]
+from attacks.scoring.metrics import null_baselines as null_baselines
+from attacks.scoring.metrics import optimal_assignment as optimal_assignment
+from attacks.scoring.metrics import score as score
+from attacks.smashed.adaptive_decoder import AdaptiveDecoder as AdaptiveDecoder
+from attacks.smashed.edge_update_inversion import EdgeUpdateInversion as EdgeUpdateInversion
+from attacks.smashed.feature_averaging import FeatureAveraging as FeatureAveraging
+from attacks.smashed.feature_inversion import FeatureInversion as FeatureInversion
+from attacks.smashed.hermitian_pairing import HermitianPairing as HermitianPairing
+from attacks.smashed.pix2pix import Pix2Pix as Pix2Pix
+from attacks.smashed.server_prediction import ServerPrediction as ServerPrediction
+from attacks.smashed.tokens.decoder import TokenDecoder as TokenDecoder
+from attacks.smashed.tokens.intersection import TokenIntersection as TokenIntersection
+from attacks.smashed.tokens.jigsaw import TokenJigsaw as TokenJigsaw
+from attacks.tabular.embedding_reversal import EmbeddingReversal as EmbeddingReversal
+from attacks.tabular.field_reading import FieldReading as FieldReading
+from attacks.uploads.base import AsUploaded as AsUploaded
+from attacks.uploads.joint_encodings import JointEncodingInversion as JointEncodingInversion
+from attacks.uploads.pass_averaging import PassAveraging as PassAveraging
 
 ATTACKS.add(globals())

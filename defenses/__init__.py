@@ -5,80 +5,46 @@ Every concrete class here is a name of the configuration language: ``parse("ATS(
 
 from __future__ import annotations
 
-from defenses.base import (
-    Batch,
-    Defense,
-    DefenseError,
-    EdgeTrainingDefense,
-    InputDefense,
-    SmashedDefense,
-    Training,
-    TrainingDefense,
-    UpdateDefense,
-)
-from defenses.fitting import FitContext, FittedDefense
-from defenses.images.ats import ATS
-from defenses.images.block_shuffle import BlockShuffle
-from defenses.images.blur import Blur, Downsample
-from defenses.images.instahide import InstaHide
-from defenses.images.visual_mixer import VisualMixer
-from defenses.pipeline import Pipeline
+# "X as X" is an export for type checkers (PEP 484).
+from defenses.base import Batch as Batch
+from defenses.base import Defense as Defense
+from defenses.base import DefenseError as DefenseError
+from defenses.base import EdgeTrainingDefense as EdgeTrainingDefense
+from defenses.base import InputDefense as InputDefense
+from defenses.base import SmashedDefense as SmashedDefense
+from defenses.base import Training as Training
+from defenses.base import TrainingDefense as TrainingDefense
+from defenses.base import UpdateDefense as UpdateDefense
+from defenses.fitting import FitContext as FitContext
+from defenses.fitting import FittedDefense as FittedDefense
+from defenses.images.ats import ATS as ATS
+from defenses.images.block_shuffle import BlockShuffle as BlockShuffle
+from defenses.images.blur import Blur as Blur
+from defenses.images.blur import Downsample as Downsample
+from defenses.images.instahide import InstaHide as InstaHide
+from defenses.images.visual_mixer import VisualMixer as VisualMixer
+from defenses.pipeline import Pipeline as Pipeline
 from defenses.registry import DEFENSES
-from defenses.smashed.delta_autoencoder import DeltaAutoencoder
-from defenses.smashed.feature_noise import FeatureDP, FeatureNoise
-from defenses.smashed.feature_pca import FeaturePCA
-from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
-from defenses.smashed.spectral_shuffle import SpectralShuffle
-from defenses.spec import SpecError, parse, parse_pipelines, read_files
-from defenses.training.adversarial import AdversarialTraining
-from defenses.training.dp_sgd import DPSGD
-from defenses.training.precode import Precode
-from defenses.training.st_adam import STAdam
-from defenses.updates.clipping import Clip
-from defenses.updates.noise import GaussianNoise, ImageNoise, LaplaceNoise
-from defenses.updates.pruning import Pruning
-from defenses.updates.soteria import Soteria
-
-__all__ = [
-    "ATS",
-    "DPSGD",
-    "AdversarialTraining",
-    "Batch",
-    "BatchShuffle",
-    "BlockShuffle",
-    "Blur",
-    "Clip",
-    "Defense",
-    "DefenseError",
-    "DeltaAutoencoder",
-    "Downsample",
-    "EdgeTrainingDefense",
-    "FeatureDP",
-    "FeatureNoise",
-    "FeaturePCA",
-    "FitContext",
-    "FittedDefense",
-    "GaussianNoise",
-    "ImageNoise",
-    "InputDefense",
-    "InstaHide",
-    "LaplaceNoise",
-    "PatchShuffle",
-    "Pipeline",
-    "Precode",
-    "Pruning",
-    "STAdam",
-    "SmashedDefense",
-    "Soteria",
-    "SpecError",
-    "SpectralShuffle",
-    "Training",
-    "TrainingDefense",
-    "UpdateDefense",
-    "VisualMixer",
-    "parse",
-    "parse_pipelines",
-    "read_files",
-]
+from defenses.smashed.delta_autoencoder import DeltaAutoencoder as DeltaAutoencoder
+from defenses.smashed.feature_noise import FeatureDP as FeatureDP
+from defenses.smashed.feature_noise import FeatureNoise as FeatureNoise
+from defenses.smashed.feature_pca import FeaturePCA as FeaturePCA
+from defenses.smashed.patch_shuffle import BatchShuffle as BatchShuffle
+from defenses.smashed.patch_shuffle import PatchShuffle as PatchShuffle
+from defenses.smashed.spectral_shuffle import SpectralShuffle as SpectralShuffle
+from defenses.spec import SpecError as SpecError
+from defenses.spec import parse as parse
+from defenses.spec import parse_pipelines as parse_pipelines
+from defenses.spec import read_files as read_files
+from defenses.training.adversarial import AdversarialTraining as AdversarialTraining
+from defenses.training.dp_sgd import DPSGD as DPSGD
+from defenses.training.precode import Precode as Precode
+from defenses.training.st_adam import STAdam as STAdam
+from defenses.updates.clipping import Clip as Clip
+from defenses.updates.noise import GaussianNoise as GaussianNoise
+from defenses.updates.noise import ImageNoise as ImageNoise
+from defenses.updates.noise import LaplaceNoise as LaplaceNoise
+from defenses.updates.pruning import Pruning as Pruning
+from defenses.updates.soteria import Soteria as Soteria
 
 DEFENSES.add(globals())

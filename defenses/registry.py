@@ -95,9 +95,8 @@ class Registry(Mapping[str, Callable[..., Any]]):
         self._own: dict[str, Callable[..., Any]] = {}
 
     def add(self, package: Mapping[str, Any]) -> None:
-        """Takes the concrete classes among what a package exports (its ``globals()``, of which ``__all__`` names the exported)."""
-        found = {name: package[name] for name in package["__all__"]}
-        self._own |= {name: c for name, c in found.items() if self._is_concrete(c)}
+        """Takes the concrete classes among what a package exports (its ``globals()``)."""
+        self._own |= {name: value for name, value in package.items() if self._is_concrete(value)}
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         return self._own[name] if name in self._own else self._foreign[name]

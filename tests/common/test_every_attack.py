@@ -1,4 +1,4 @@
-"""Properties that every attack must have. A new class is tested as soon as ``attacks.__all__`` names it."""
+"""Properties that every attack must have. A new class is tested as soon as ``attacks`` exports it."""
 
 from __future__ import annotations
 
