@@ -8,6 +8,9 @@ for each mutant, puts the mutated module in the place of the real one and runs t
 marked slow. No file is changed. A mutant is caught when a test fails or when the tests take five times as long as they should.
 All these tests are first run once without any mutant, in the same way: they must pass, and say how long each file takes.
 Prints every survivor as a diff, for a person to judge: some are equivalent to the program that they came from.
+
+Two trees are compared by ``--keep FILE`` in one and ``--again FILE`` in the other: that tries the same changes there, of lines that
+stand in exactly one module. ``--marks "not long"`` tries what README's test command runs.
 """
 
 from __future__ import annotations
@@ -110,6 +113,43 @@ def sample(paths: Sequence[Path], count: int, seed: int) -> list[Mutant]:
     return found[:count]
 
 
+def keep(path: Path, mutant: Mutant, outcome: int) -> None:
+    """Appends a mutant and its outcome, as a line of JSON."""
+    kept = {"path": str(mutant.path.relative_to(ROOT)), "operator": mutant.operator, "diff": mutant.diff()}
+    with path.open("a") as file:
+        file.write(json.dumps({**kept, "outcome": outcome}) + "\n")
+
+
+def again(path: Path, modules: Sequence[Path]) -> list[Mutant]:
+    """The kept mutants that can be made here; prints which cannot."""
+    found = []
+    texts = {one: _stripped(one.read_text().splitlines()) for one in modules}
+    for kept in map(json.loads, path.read_text().splitlines()):
+        changed = kept["diff"].splitlines()[2:]
+        before, after = ([line[1:] for line in changed if line.startswith(sign)] for sign in "-+")
+        wanted, own = _stripped(before), ROOT / kept["path"]
+        holders = [own] if wanted in texts.get(own, "") else [one for one, text in texts.items() if wanted in text]
+        if len(holders) != 1 or texts[holders[0]].count(wanted) != 1:
+            print(f"\nnot here, or more than once\n{kept['diff']}", flush=True)
+            continue
+        found.append(_changed(holders[0], kept["operator"], before, after))
+    return found
+
+
+def _stripped(lines: Sequence[str]) -> str:
+    return "".join(f"\n{line.strip()}" for line in lines) + "\n"
+
+
+def _changed(path: Path, operator: str, before: Sequence[str], after: Sequence[str]) -> Mutant:
+    """A module with some lines replaced, wherever they stand and however far they are indented."""
+    lines = path.read_text().splitlines()
+    wanted = [line.strip() for line in before]
+    (at,) = [n for n in range(len(lines)) if [line.strip() for line in lines[n : n + len(wanted)]] == wanted]
+    indent = len(lines[at]) - len(lines[at].lstrip()) - (len(before[0]) - len(before[0].lstrip()))
+    moved = [" " * (len(line) - len(line.lstrip()) + indent) + line.lstrip() for line in after]
+    return Mutant(path, operator, "\n".join([*lines[:at], *moved, *lines[at + len(wanted) :], ""]))
+
+
 def tests_of(module: str) -> list[str]:
     """Its own tests, others that name it or import what it defines, the own files of modules that use it, common tests."""
     pattern = re.compile(rf"\b{re.escape(module)}\b")
@@ -203,7 +243,7 @@ class _Durations:
         self.path.write_text(json.dumps({"seconds": self.seconds, "failed": self.failed}))
 
 
-def durations(files: Sequence[str]) -> dict[str, float]:
+def durations(files: Sequence[str], marks: str) -> dict[str, float]:
     """Seconds of each test file in a fork of this process without any mutant.
 
     Raises:
@@ -211,19 +251,19 @@ def durations(files: Sequence[str]) -> dict[str, float]:
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "seconds.json"
-        outcome = in_fork(lambda: _tests_pass(files, [_Durations(path)]), 3600.0)
+        outcome = in_fork(lambda: _tests_pass(files, marks, [_Durations(path)]), 3600.0)
         found = json.loads(path.read_text()) if path.is_file() else {"failed": ["none: pytest did not end"]}
         if outcome != SURVIVED:
             raise SystemExit(f"tests fail without any mutant: {', '.join(found['failed'])}")
         return {name: float(seconds) for name, seconds in found["seconds"].items()}
 
 
-def run(mutant: Mutant, seconds: float) -> int:
+def run(mutant: Mutant, seconds: float, marks: str) -> int:
     """Runs the tests of a mutant in a fork of this process; CAUGHT, SURVIVED or TOO_SLOW."""
 
     def mutated() -> bool:
         sys.meta_path.insert(0, _Replaced(mutant))
-        return _tests_pass(tests_of(mutant.module))
+        return _tests_pass(tests_of(mutant.module), marks)
 
     return in_fork(mutated, seconds)
 
@@ -252,10 +292,10 @@ def in_fork(work: Callable[[], bool], seconds: float) -> int:
     return TOO_SLOW
 
 
-def _tests_pass(files: Sequence[str], plugins: Sequence[object] = ()) -> bool:
+def _tests_pass(files: Sequence[str], marks: str, plugins: Sequence[object] = ()) -> bool:
     import pytest
 
-    code = int(pytest.main(["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *files], plugins=list(plugins)))
+    code = int(pytest.main(["-x", "-q", "-m", marks, "-p", "no:cacheprovider", *files], plugins=list(plugins)))
     return code in (0, 5)
 
 
@@ -266,6 +306,9 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--marks", default="not slow", help="which tests, in pytest's words")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="append every mutant and its outcome")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="try the mutants that another tree kept")
     chosen = parser.parse_args()
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
@@ -274,11 +317,13 @@ def main() -> None:
     paths = [Path(one).resolve() for one in chosen.modules] or [
         path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if path.name != "__init__.py"
     ]
-    found = sample(paths, chosen.mutants, chosen.seed)
+    found = again(chosen.again, paths) if chosen.again else sample(paths, chosen.mutants, chosen.seed)
     print(f"{len(found)} mutants of {len(paths)} modules, seed {chosen.seed}", flush=True)
     files = sorted({file for mutant in found for file in tests_of(mutant.module)})
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        parts = pool.map(durations, [files[at :: chosen.jobs] for at in range(chosen.jobs)])
+        parts = pool.map(
+            lambda one: durations(one, chosen.marks), [files[at :: chosen.jobs] for at in range(chosen.jobs)]
+        )
         seconds = {name: taken for part in parts for name, taken in part.items()}
 
     def limit(mutant: Mutant) -> float:
@@ -286,8 +331,10 @@ def main() -> None:
 
     outcomes = []
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        for mutant, outcome in zip(found, pool.map(lambda one: run(one, limit(one)), found), strict=True):
+        for mutant, outcome in zip(found, pool.map(lambda one: run(one, limit(one), chosen.marks), found), strict=True):
             outcomes.append(outcome)
+            if chosen.keep:
+                keep(chosen.keep, mutant, outcome)
             if outcome == SURVIVED:
                 print(f"\nsurvived\n{mutant.diff()}", flush=True)
     counts = {

@@ -1,4 +1,4 @@
-"""Which tests the benchmark of mutants takes for a module's own."""
+"""The benchmark of mutants: which tests are a module's own, and the same changes in another tree."""
 
 from __future__ import annotations
 
@@ -51,3 +51,19 @@ def test_own_tests_are_those_of_the_mirrored_path(
     mutants: ModuleType, tmp_path: Path, module: str, tests: list[str]
 ) -> None:
     assert mutants.own_tests(module) == [tmp_path / "tests" / name for name in tests]
+
+
+def test_a_kept_mutant_is_made_in_the_module_to_which_its_line_went(
+    mutants: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever its file is called there, and however far it is indented; of two places, neither."""
+    old, moved, kept = tmp_path / "old.py", tmp_path / "moved.py", tmp_path / "kept.jsonl"
+    old.write_text("x = 1\ny = a + b\nz = 0\n")
+    mutants.keep(kept, mutants.Mutant(old, "Add_Sub", "x = 1\ny = a - b\nz = 0\n"), mutants.CAUGHT)
+    mutants.keep(kept, mutants.Mutant(old, "NumberReplacer", "x = 2\ny = a + b\nz = 0\n"), mutants.CAUGHT)
+    old.unlink()
+    moved.write_text("def f():\n    x = 1\n    y = a + b\n    x = 1\n")
+    (found,) = mutants.again(kept, [moved])
+    assert (found.path, found.operator) == (moved, "Add_Sub")
+    assert found.text == "def f():\n    x = 1\n    y = a - b\n    x = 1\n"
+    assert "+x = 2" in capsys.readouterr().out
