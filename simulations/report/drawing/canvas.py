@@ -95,7 +95,7 @@ class Canvas:
         from matplotlib.figure import Figure
 
         self.figure = Figure(figsize=(width / UNIT, height / UNIT), dpi=UNIT, layout=layout)  # type: ignore[arg-type]
-        FigureCanvasSVG(self.figure)
+        self.canvas = FigureCanvasSVG(self.figure)
         self.axes = self.figure.add_subplot()
         self._tips: list[str] = []
 
@@ -178,8 +178,7 @@ class Canvas:
 
         for text in texts:  # axes do not make room for a name that is about to move
             text.set_in_layout(False)
-        self.figure.draw_without_rendering()
-        self.figure.set_layout_engine("none")  # the axes have their place, and keep it
+        self.settle()
         named = self.axes.transData.transform([text.get_position() for text in texts])
         x, y = ([place[at] for place in (*marks, *covered)] for at in (0, 1))
         how: dict[str, Any] = {"expand": (1.15, 1.9), "force_static": (0.3, 0.6), "ensure_inside_axes": True}
@@ -212,13 +211,18 @@ class Canvas:
                 text.set_position(tuple(at))
                 return
 
+    def settle(self) -> None:
+        """Gives the axes their place, which they keep."""
+        self.figure.draw_without_rendering()
+        self.figure.set_layout_engine("none")
+
     def svg(self, spoken: str) -> Markup:
         """The drawing, scaling with its container; ``spoken`` says what it shows."""
-        written = io.BytesIO()
-        self.figure.savefig(
-            written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
-        )
-        root = ElementTree.fromstring(_NO_XML.sub("\N{REPLACEMENT CHARACTER}", written.getvalue().decode()))
+        written = io.StringIO()
+        # Not by savefig, which draws twice: first to find a layout.
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        self.canvas.print_svg(written, metadata=nothing)  # type: ignore[no-untyped-call]
+        root = ElementTree.fromstring(_NO_XML.sub("\N{REPLACEMENT CHARACTER}", written.getvalue()))
         paths = {f"#{one.get('id')}": one for one in root.iter(f"{SVG}path") if one.get("id")}
         _plain(root, paths, self._tips)
         box = str(root.get("viewBox"))

@@ -232,7 +232,7 @@ def _ends(canvas: Canvas, ends: Sequence[tuple[str, float, str]], domain: Domain
         )
         for name, (_, y, color) in zip(cut, ends, strict=True)
     ]  # fmt: skip
-    canvas.figure.draw_without_rendering()  # now the axes have their place
+    canvas.settle()
     top, bottom = canvas.axes.bbox.y1, canvas.axes.bbox.y0
     # Downwards, so that of names that belong at one height the first stands on top.
     wanted = [top - float(canvas.axes.transData.transform((0, inside(y, domain)))[1]) for _, y, _ in ends]
