@@ -69,22 +69,22 @@ def _measured(row: Row) -> Row:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """All rows as one table: the settings as columns ``setting.NAME``, unknown fields last, without ROC curves.
+    """All rows as one table: threat cards as columns ``card.NAME``, unknown fields last, without ROC curves.
 
     Texts that a spreadsheet would compute get an apostrophe before them; see ``_cell``.
     """
     names = [spec.name for spec in fields(Row) if spec.name not in {"card", "extra"}]
     cards = [row.card.to_json() for row in rows]
-    settings = sorted({key for card in cards for key in card})
+    keys = sorted({key for card in cards for key in card})
     # A curve of a hundred points is no cell of a table; rows.jsonl has it.
     extras = sorted({key for row in rows for key in row.extra} - {"roc"})
     text = io.StringIO()
     # All texts are quoted: a message may hold a carriage return, which ends a line for many readers.
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerow(map(_cell, [*names, *(f"setting.{key}" for key in settings), *extras]))
+    writer.writerow(map(_cell, [*names, *(f"card.{key}" for key in keys), *extras]))
     for row, card in zip(rows, cards, strict=True):
         cells = [getattr(row, name) for name in names]
-        cells += [card.get(key) for key in settings] + [row.extra.get(key) for key in extras]
+        cells += [card.get(key) for key in keys] + [row.extra.get(key) for key in extras]
         writer.writerow(map(_cell, cells))
     return text.getvalue()
 

@@ -70,7 +70,7 @@ FIELDS = [
         "roc",
         "odd",
     ),
-    *(f"setting.{name}" for name in CARD),
+    *(f"card.{name}" for name in CARD),
 ]
 NUMBERS = (
     "value",
@@ -80,9 +80,9 @@ NUMBERS = (
     "ci_low",
     "worst",
     "failures",
-    "setting.images",
-    "setting.members",
-    "setting.chance",
+    "card.images",
+    "card.members",
+    "card.chance",
 )
 LARGE = ("inf", "1e308", "1e300", "int-64", "negative")
 
@@ -235,7 +235,7 @@ def test_no_text_is_a_formula_for_a_spreadsheet(text: str) -> None:
 def test_lists_and_objects_in_cells_are_texts_too() -> None:
     one = Row.from_json({"metric": "m", "card": {"odd": ["=1"]}, "more": {"=1": 1}})
     header, cells = csv.reader(io.StringIO(to_csv([one]), newline=""))
-    assert cells[header.index("setting.odd")] == "['=1']"
+    assert cells[header.index("card.odd")] == "['=1']"
     assert cells[header.index("more")] == "{'=1': 1}"
 
 

@@ -110,4 +110,4 @@ def test_the_csv_holds_every_number(found: list[Row]) -> None:
         assert line["metric"] == shown(row.metric)
         assert line["value"] == ("" if row.value is None else str(row.value))
         for key, value in row.card.to_json().items():
-            assert line[f"setting.{key}"] == shown(value)
+            assert line[f"card.{key}"] == shown(value)
