@@ -91,7 +91,7 @@ class LocalData:
 
         Where training sees crops and mirror images nothing is kept: every view of an image is protected anew.
         """
-        if self.task.plan.augments or not self.pipeline.protects_once:
+        if self.task.plan.augments or not self.pipeline.once:
             return self.plain(positions)
         if self._one_by_one:
             return protected_each(

@@ -61,7 +61,7 @@ class PatchShuffle(SmashedDefense):
 
 
 @dataclass(frozen=True, repr=False)
-class BatchShuffle(SmashedDefense):
+class BatchShuffle(PatchShuffle):
     """Keeps a share of every image's tokens, exchanges the others with the rest of the batch, and shuffles each result.
 
     Of N tokens, K = floor(k N), chosen at random, stay with their image; the other N' of every image are pooled over the
@@ -80,10 +80,8 @@ class BatchShuffle(SmashedDefense):
 
     always_shown: ClassVar[tuple[str, ...]] = ("k",)
     source: ClassVar[str] = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Algorithm 2"
-    before_blocks: ClassVar[bool] = True
     # All examples are one client's, but what is sent for one depends on several, which no per-example bound allows.
     mixes_examples: ClassVar[bool] = True
-    at_inference: ClassVar[bool] = True
     adaptive_attacks: ClassVar[tuple[str, ...]] = (
         "TokenIntersection",
         "AdaptiveDecoder",
@@ -125,8 +123,3 @@ class BatchShuffle(SmashedDefense):
         if not self.final_shuffle:
             return mixed
         return mixed.flatten()[shuffled_within_images(num_images, num_tokens, generator)]
-
-    def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Exchanges and shuffles tokens."""
-        num_images, num_tokens, _ = features.shape
-        return gather_tokens(features, self.order(num_images, num_tokens, generator))

@@ -14,29 +14,14 @@ from __future__ import annotations
 import math
 
 
-def log10_orders(num_tokens: int, num_native: int, batch_size: int) -> float:
-    """log10 of equation 7, for N >= 1 tokens of which K stay native (N: a shuffle within each image), and B >= 1 images."""
-    return _log_orders(num_tokens, num_native, batch_size) / math.log(10)
+def order_counts(num_tokens: int, num_native: int, batch_size: int) -> dict[str, float]:
+    """log10 of equation 7, and of equation 8 over equation 7, by the names under which they are reported.
 
-
-def log10_orders_containing_target(num_tokens: int, num_native: int, batch_size: int) -> float:
-    """log10 of equation 8; arguments as for ``log10_orders``."""
-    return _log_orders(num_tokens, num_native, batch_size - 1) / math.log(10)
-
-
-def log10_target_share(num_tokens: int, num_native: int, batch_size: int) -> float:
-    """log10 of equation 8 over equation 7: -log10(N!) for K = N; arguments as for ``log10_orders``."""
-    arguments = (num_tokens, num_native, batch_size)
-    return log10_orders_containing_target(*arguments) - log10_orders(*arguments)
-
-
-def _log_orders(num_tokens: int, num_native: int, batch_size: int) -> float:
+    For N >= 1 tokens of which K stay native (N: a shuffle within each image), and B >= 1 images; -log10(N!) the second for K = N.
+    """
     pooled = num_tokens - num_native
     kept = math.lgamma(num_tokens + 1) - math.lgamma(pooled + 1)  # log of C(N, K) K! = N! / N'!
-    return batch_size * kept + math.lgamma(batch_size * pooled + 1)
-
-
-def order_counts(num_tokens: int, num_native: int, batch_size: int) -> dict[str, float]:
-    """Both numbers by the names under which they are reported; arguments as for ``log10_orders``."""
-    arguments = (num_tokens, num_native, batch_size)
-    return {"log10-orders": log10_orders(*arguments), "log10-target-share": log10_target_share(*arguments)}
+    every, target = (
+        (images * kept + math.lgamma(images * pooled + 1)) / math.log(10) for images in (batch_size, batch_size - 1)
+    )
+    return {"log10-orders": every, "log10-target-share": target - every}
