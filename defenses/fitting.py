@@ -269,11 +269,11 @@ def version_of(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()[:16]
 
 
-def features_in_batches(client: nn.Module, images: Tensor, size: int = 32) -> Iterator[Tensor]:
+def features_in_batches(client: nn.Module, images: Tensor) -> Iterator[Tensor]:
     """Features (B, C, H, W) of normalised images (N, C, H, W), batch after batch, on the device of ``client``.
 
     In eval mode and without a graph.
     """
     with in_eval_mode(client), torch.no_grad():
-        for batch in torch.split(images, size):
+        for batch in torch.split(images, 32):
             yield client(placed(batch, client))

@@ -136,10 +136,6 @@ class LocalData:
             images[chosen] = local_batch(part, indices[chosen], self.card.num_classes).images
         return images
 
-    def protected(self) -> Batch:
-        """All local training examples as ``kept``."""
-        return self.kept(torch.arange(self.num_train))
-
     def averaged(self) -> Tensor:
         """Positions (n,) of the training images that stand for all of them in a mean: ``MOST_AVERAGED`` at most, evenly spaced."""
         return torch.linspace(0, self.num_train - 1, min(self.num_train, MOST_AVERAGED)).long()
