@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 
 @dataclass(frozen=True)
@@ -71,27 +70,30 @@ def _differentiate(made: Tensor, weights: Sequence[Tensor]) -> None:
         torch.autograd.grad(made, weights, torch.ones_like(made), allow_unused=True)
 
 
-def count_macs(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
-    """Multiply-accumulates of one call of an ATen operator such as ``aten.addmm``; 0 for all but a network's main work.
+def count_macs(operator: str, args: Sequence[Any], result: Any) -> int:
+    """Multiply-accumulates of one call of an ATen operator such as "addmm"; 0 for all but a network's main work.
 
-    Matrix products, convolutions and attention: half of the operations that torch counts. Fourier transforms: 5 M log2 M real
+    Matrix products, convolutions and attention: multiplications of their matrices. Fourier transforms: 5 M log2 M real
     operations for a plane of M points, half of them MACs; the transform of real numbers counts as that of complex ones.
     """
-    if operator in flop_registry:
-        return int(flop_registry[operator](*args, **kwargs, out_val=result)) // 2
-    if operator in _MATRIX:
-        return int(args[_MATRIX[operator]].numel())
-    if operator in (aten._fft_c2c, aten._fft_r2c, aten._fft_c2r):
+    if operator in _FIRST_MATRIX:
+        return int(result.numel() * args[_FIRST_MATRIX[operator]].shape[-1])
+    if operator == "convolution":
+        images, weight, transposed = args[0], args[1], args[6]
+        return int((images if transposed else result).numel() * weight[0].numel())
+    if "scaled_dot_product" in operator and "backward" not in operator:
+        queries, keys, values = args[:3]
+        return int(queries[..., 0].numel() * keys.shape[-2] * (queries.shape[-1] + values.shape[-1]))
+    if operator in ("_fft_c2c", "_fft_r2c", "_fft_c2r"):
         # Real tensors have all points, their one-sided spectra about half.
-        points = result if operator == aten._fft_c2r else args[0]
+        points = result if operator == "_fft_c2r" else args[0]
         plane: int = math.prod(points.shape[axis] for axis in args[1])
         return round(2.5 * int(points.numel()) * math.log2(plane))
     return 0
 
 
-aten = torch.ops.aten
-_MATRIX = {aten.mv: 0, aten.addmv: 1, aten.dot: 0}
-"""Products with vectors, which torch does not count -> which argument is the matrix."""
+_FIRST_MATRIX = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "mv": 0, "addmv": 1, "dot": 0}
+"""Operators that multiply matrices -> which argument is the first factor; its rows are as long as the products' sums."""
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it without types
@@ -119,7 +121,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         if result is not NotImplemented:
             return result
         result = func(*args, **(kwargs or {}))
-        self.macs += count_macs(func.overloadpacket, args, kwargs or {}, result)
+        self.macs += count_macs(func.overloadpacket.__name__, args, result)
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
                 self._watch(tensor, counted=True)
