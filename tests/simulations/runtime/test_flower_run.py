@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from clients.process.ray_cluster import lone_cluster, session_folder
-from simulations.run_folder.run_directory import read_lines
 from simulations.runtime.guardian import processes_of
 from simulations.runtime.launch import ROOT, LocalRuntime
+from tests.lines import read_lines
 from tests.simulations.runtime.runtimes import (
     BINARIES,
     PATIENCE,
