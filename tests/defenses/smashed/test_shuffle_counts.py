@@ -7,13 +7,13 @@ from collections import Counter
 
 import pytest
 
-from defenses.smashed.shuffle_counts import order_counts
+from defenses.smashed.patch_shuffle import BatchShuffle
 from tests.defenses.smashed.test_patch_shuffle import algorithm_2
 
 
 def counts(num_tokens: int, native: int, batch_size: int) -> tuple[float, float, float]:
     """log10 of all orders, of those that hold the target, and of their ratio."""
-    found = order_counts(num_tokens, native, batch_size)
+    found = BatchShuffle(k=native / num_tokens).hidden_orders(batch_size, num_tokens)
     every, share = found["log10-orders"], found["log10-target-share"]
     return every, every + share, share
 
