@@ -88,8 +88,8 @@ def check_fields(owner: Any) -> None:
     Bases of defences and attacks call it in ``__post_init__``. A subclass that gives a field another default keeps the check.
     """
     for one in fields(owner):
-        declared = (vars(kind).get("__dataclass_fields__", {}).get(one.name) for kind in type(owner).__mro__)
-        check = next((found.metadata[CHECK] for found in declared if found and CHECK in found.metadata), None)
+        own = (vars(kind).get("__dataclass_fields__", {}).get(one.name) for kind in type(owner).__mro__)
+        check = next((found.metadata[CHECK] for found in own if found and CHECK in found.metadata), None)
         if check is not None:
             check(owner, one.name)
 

@@ -217,7 +217,7 @@ def audit_baselines(
 def defense_totals(client: Client) -> dict[str, float]:
     """What the input defences do to this client's training images, ``COUNTED_IMAGES`` of them; see ``InputDefense.totals``.
 
-    Each is a sum over many images. The draws are not those of training, so that they tell nothing about these.
+    Each is a sum over many images. The draws are not those of training, so that they reveal nothing about these.
     """
     chosen = torch.linspace(0, client.data.num_train - 1, min(client.data.num_train, MOST_COUNTED)).long()
     totals: dict[str, float] = defaultdict(float)

@@ -84,12 +84,12 @@ class BatchShuffle(PatchShuffle):
     Of N tokens, K = floor(k N), chosen at random, stay with their image; the other N' of every image are pooled over the
     B images, shuffled, and dealt out again. A pooled token returns to its image with probability 1 / B, so that
     K + N' / B tokens of a sent image are its own on average. Those recur when the image is sent again in another batch
-    and the foreign ones do not: unlike with ``PatchShuffle``, more transmissions tell more.
+    and the foreign ones do not: unlike with ``PatchShuffle``, more transmissions reveal more.
 
     Args:
         k: Share of native tokens, 0 to 1; 1 is ``PatchShuffle`` and 0 deals all tokens out.
         final_shuffle: Shuffle every image once more, as the paper's text and code do. Algorithm 2 leaves that out, which
-            puts the native tokens into slots 0 to K - 1 of every image and so tells which ones they are.
+            puts the native tokens into slots 0 to K - 1 of every image and so reveals which ones they are.
     """
 
     k: float = share_field(0.4)
