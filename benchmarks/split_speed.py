@@ -28,7 +28,7 @@ from clients.data.card import DataCard
 from clients.split.plan import SplitPlan, build_optimizer
 from clients.task.batches import local_batch
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.run_directory import read_lines
+from simulations.report.studies.rows import read_rows
 
 GOAL = 0.5
 
@@ -77,9 +77,9 @@ def over_flower(experiment: Experiment) -> tuple[float, float]:
             str(experiment.num_clients),
         ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        rows = read_lines(output / "rows.jsonl")
-    speeds = [row["value"] for row in rows if row["metric"] == "samples-per-second" and row["round"] > 1]
-    sizes = [row["value"] for row in rows if row["metric"] == "bytes-per-sample"]
+        rows, _ = read_rows(output / "rows.jsonl")
+    speeds = [row.value for row in rows if row.metric == "samples-per-second" and row.round > 1]
+    sizes = [row.value for row in rows if row.metric == "bytes-per-sample"]
     return statistics.mean(speeds), sizes[0]
 
 

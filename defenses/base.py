@@ -75,7 +75,7 @@ class Training:
 class Defense:
     """Base of all defences: a frozen dataclass whose ``repr`` is its configuration text.
 
-    Class variables tell an evaluator what it must know:
+    Class variables hold what an evaluator must know:
 
     Attributes:
         source: The paper, with the number of the algorithm or equation.

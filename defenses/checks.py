@@ -53,12 +53,6 @@ MOST_CLASSES = 2**24
 """Of one data set, as a data card has it."""
 
 
-def require_whole(owner: Any, name: str, least: int, most: int, but: str = "") -> None:
-    """Raises ``ValueError`` unless the field is a whole number between two others, both included; ``but`` adds to the message."""
-    value = getattr(owner, name)
-    require(is_whole(value) and least <= value <= most, owner, name, f"a whole number from {least} to {most}{but}")
-
-
 def require_scale(
     owner: Any, name: str, *, zero: bool = False, least: float = SMALLEST, most: float = LARGEST, infinite: bool = False
 ) -> None:
@@ -88,8 +82,8 @@ def check_fields(owner: Any) -> None:
     Bases of defences and attacks call it in ``__post_init__``. A subclass that gives a field another default keeps the check.
     """
     for one in fields(owner):
-        declared = (vars(kind).get("__dataclass_fields__", {}).get(one.name) for kind in type(owner).__mro__)
-        check = next((found.metadata[CHECK] for found in declared if found and CHECK in found.metadata), None)
+        own = (vars(kind).get("__dataclass_fields__", {}).get(one.name) for kind in type(owner).__mro__)
+        check = next((found.metadata[CHECK] for found in own if found and CHECK in found.metadata), None)
         if check is not None:
             check(owner, one.name)
 
@@ -101,8 +95,9 @@ def checked_field(default: T, fits: Callable[[Any], bool], allowed: str) -> T:
 
 
 def whole_field(default: int, least: int, most: int, but: str = "") -> int:
-    """A field of whole numbers; see ``require_whole``."""
-    return field(default=default, metadata={CHECK: partial(require_whole, least=least, most=most, but=but)})
+    """A field of whole numbers between two others, both included; ``but`` adds to the message."""
+    allowed = f"a whole number from {least} to {most}{but}"
+    return checked_field(default, lambda value: is_whole(value) and least <= value <= most, allowed)
 
 
 def steps_field(default: int, least: int = 1) -> int:

@@ -93,8 +93,8 @@ class FittedDefense(SmashedDefense):
     What travels is the latent: the client half of the defence is ``encode``, the server half ``decode``. Both are known to the
     server, tensors and all: nothing here is a secret. ``fit`` and ``with_state`` return new objects.
 
-    The tensors are no fields: ``repr``, equality and hash are those of the configuration, fitted or not, and ``version`` tells two
-    fits apart. ``dataclasses.replace`` drops the tensors, which were fitted for other settings.
+    The tensors are no fields: ``repr``, equality and hash are those of the configuration, fitted or not, and ``Pipeline.version``
+    tells two fits apart. ``dataclasses.replace`` drops the tensors, which were fitted for other settings.
 
     Attributes:
         path_axis: What ``path`` runs over, in the plural, such as "epochs"; "" for a fit that has no path.
@@ -117,7 +117,6 @@ class FittedDefense(SmashedDefense):
         return 1
 
     _learned: Mapping[str, Tensor] | None = None
-    _version: str | None = None
 
     def fit(self, context: FitContext, generator: torch.Generator) -> Self:
         """Learns its tensors; weights, statistics and modes of the context's modules stay as they are.
@@ -173,18 +172,6 @@ class FittedDefense(SmashedDefense):
         """Whether it has its tensors."""
         return self._learned is not None
 
-    @property
-    def version(self) -> str:
-        """16 hexadecimal digits of SHA-256 over names, shapes, types and values of the tensors; "" when not fitted.
-
-        Hashed once, when it is asked for.
-        """
-        if self._version is None:
-            object.__setattr__(self, "_version", version_of(self._learned) if self._learned is not None else "")
-        found = self._version
-        assert found is not None
-        return found
-
     def state(self) -> dict[str, Tensor]:
         """Copies of the learned tensors by name, on the CPU; empty when not fitted."""
         return {name: tensor.clone() for name, tensor in (self._learned or {}).items()}
@@ -200,7 +187,6 @@ class FittedDefense(SmashedDefense):
         fitted = copy.copy(self)
         # Frozen for users; a copy is not yet anybody's.
         object.__setattr__(fitted, "_learned", learned)
-        object.__setattr__(fitted, "_version", None)
         return fitted
 
     def _check(self, learned: Mapping[str, Tensor]) -> None:
@@ -283,11 +269,11 @@ def version_of(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()[:16]
 
 
-def features_in_batches(client: nn.Module, images: Tensor, size: int = 32) -> Iterator[Tensor]:
+def features_in_batches(client: nn.Module, images: Tensor) -> Iterator[Tensor]:
     """Features (B, C, H, W) of normalised images (N, C, H, W), batch after batch, on the device of ``client``.
 
     In eval mode and without a graph.
     """
     with in_eval_mode(client), torch.no_grad():
-        for batch in torch.split(images, size):
+        for batch in torch.split(images, 32):
             yield client(placed(batch, client))

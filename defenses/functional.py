@@ -1,8 +1,7 @@
-"""Pure tensor arithmetic that several defences share: norms of updates, and noise from a CPU generator."""
+"""Pure tensor arithmetic that several defences share: maps of updates, and noise from a CPU generator."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -20,27 +19,12 @@ def map_update(function: Callable[[Tensor], Tensor], update: Update) -> Update:
     Raises:
         DefenseError: When a tensor is not floating-point; counters of steps or batches are no part of an update.
     """
-    require_floats(update)
-    protected = {name: function(update[name]) for name in sorted(update)}
-    return {name: protected[name] for name in update}
-
-
-def require_floats(update: Update) -> None:
-    """Raises ``DefenseError`` unless all tensors of an update are floating-point."""
     if wrong := [f"{name!r} ({tensor.dtype})" for name, tensor in update.items() if not tensor.is_floating_point()]:
         raise DefenseError(
             f"an update holds floating-point tensors only, got {', '.join(wrong)}; leave these out of it"
         )
-
-
-def global_norm(update: Update) -> float:
-    """L2 norm over all entries of all tensors, sqrt(sum_n ||u_n||^2), accumulated in float64; 0.0 for no tensors."""
-    return math.sqrt(sum(update[name].detach().double().square().sum().item() for name in sorted(update)))
-
-
-def clip_factor(norm: float, max_norm: float) -> float:
-    """min(1, max_norm / norm): what to multiply with so that the norm is at most ``max_norm``; 1 at norm zero."""
-    return 1.0 if norm <= max_norm else max_norm / norm
+    protected = {name: function(update[name]) for name in sorted(update)}
+    return {name: protected[name] for name in update}
 
 
 def gaussian_like(tensor: Tensor, std: float, generator: torch.Generator) -> Tensor:

@@ -56,11 +56,6 @@ class Pipeline(FeatureChain):
         return stages[:first], stages[first:]
 
     @property
-    def protects_once(self) -> bool:
-        """Whether ``protect_once`` does anything."""
-        return bool(self._input_stages()[0])
-
-    @property
     def protects_batches(self) -> bool:
         """Whether ``protect_batch`` does anything."""
         return bool(self._input_stages()[1])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from clients.data.images import DataError, Source
 from clients.data.packaged import packaged_file
-from clients.data.tables import Column, encode, labels_of, read_table, table_source
+from clients.data.tables import Column, labels_of, read_table, table_source
 
 TRAIN, TEST = "census_income_1994_1995_train.csv", "census_income_1994_1995_test.csv"
 PACKAGE_FOLDER = "datasets/data"
@@ -43,7 +43,7 @@ def census(folder: Path | None) -> Source:
     paths = [_found(folder, name) for name in (TRAIN, TEST)]
     tables = [read_table(path, COLUMNS, ",") for path in paths]
     labels = [labels_of(table, len(COLUMNS) - 1, ["50000+."], ["- 50000."]) for table in tables]
-    return table_source(encode(tables[0], tables[1], COLUMNS), labels, ("up to 50,000", "over 50,000"))
+    return table_source(tables, COLUMNS, labels, ("up to 50,000", "over 50,000"))
 
 
 def _found(folder: Path | None, name: str) -> Path:

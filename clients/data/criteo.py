@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from clients.data.images import DataError, Source
-from clients.data.tables import Column, TextTable, encode, labels_of, read_table, split_lines, table_source
+from clients.data.tables import Column, check_texts, labels_of, read_table, split_lines, table_source
 
 LABEL = Column("label", used=False)
 NUMBERS = tuple(Column(f"I{at}", numeric=True) for at in range(1, 14))
@@ -36,20 +36,9 @@ def criteo(path: Path, fields: str = "categorical", limits: tuple[int, int] = (0
     columns = tuple(
         Column(c.name, c.numeric, c.name in used, c.name in used or c is LABEL) for c in (LABEL, *NUMBERS, *CATEGORIES)
     )
-    if not path.stat().st_size:
-        raise DataError(f"{path} is empty; expected lines of {len(columns)} columns")
-    train, test = (read_table(path, columns, "\t", lines) for lines in split_lines(path, TEST_SHARE, limits))
-    for part in (train, test):
-        _check_hashes(part)
-    labels = [labels_of(part, 0, ["1"], ["0"]) for part in (train, test)]
-    return table_source(encode(train, test, columns, LEAST), labels, ("no click", "click"))
-
-
-def _check_hashes(table: TextTable) -> None:
-    for at, column in enumerate(CATEGORIES, 1 + len(NUMBERS)):
-        for place, text in enumerate(table.texts[at]):
-            if text and not _HASH.match(text) and (table.index[at] == place).any():
-                raise DataError(
-                    f"{table.path}: line {table.line_of(at, place)} has {text!r} in column {column.name!r}; expected up to 8 "
-                    "hexadecimal digits, or nothing where it is missing"
-                )
+    parts = [read_table(path, columns, "\t", lines) for lines in split_lines(path, TEST_SHARE, limits)]
+    for part in parts:
+        for at, column in enumerate(CATEGORIES, 1 + len(NUMBERS)):
+            check_texts(part, at, column, lambda text: not text or _HASH.match(text), "up to 8 hexadecimal digits")
+    labels = [labels_of(part, 0, ["1"], ["0"]) for part in parts]
+    return table_source(parts, columns, labels, ("no click", "click"), LEAST)

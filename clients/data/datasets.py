@@ -199,7 +199,7 @@ def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> I
     channels = max(train.images.shape[1], test.images.shape[1])
     train, test = (with_channels(part, channels) for part in (train, test))
     mean, std = (values * channels if len(values) == 1 else values for values in (source.mean, source.std))
-    return ImageDataset(name, **vars(source) | {"train": train, "test": test, "mean": mean, "std": std})
+    return ImageDataset(**vars(source) | {"train": train, "test": test, "mean": mean, "std": std}, name=name)
 
 
 WITHOUT_FILES = frozenset({"mnist-5k", "photos", "photo-face"})

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
+
+P = TypeVar("P")
 
 Labels = NDArray[np.int64]
 """Classes (N,), from 0."""
@@ -130,13 +133,12 @@ def _in_channels(images: Tensor, channels: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class ImageDataset:
-    """A data set for classification; its tensors are shared and must not be written to.
+class Described(Generic[P]):
+    """Data for classification, read or not.
 
     Attributes:
-        name: What it was loaded as.
         test: Test images, of the same shape as those of training.
-            mean: Per channel, of images in [0, 1], for the normalisation: constants that every client shares.
+        mean: Per channel, of images in [0, 1], for the normalisation: constants that every client shares.
         std: Likewise.
         columns: Names of a table's columns; empty where examples are images.
         cardinalities: Categories of each column.
@@ -144,9 +146,8 @@ class ImageDataset:
         notes: What was left out of it, a clause each.
     """
 
-    name: str
-    train: ImageData
-    test: ImageData
+    train: P
+    test: P
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -154,6 +155,13 @@ class ImageDataset:
     cardinalities: tuple[int, ...] = ()
     sensitive_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class ImageDataset(Described[ImageData]):
+    """A data set for classification; its tensors are shared and must not be written to. ``name`` is what it was loaded as."""
+
+    name: str = field(kw_only=True)
 
     @property
     def num_classes(self) -> int:
@@ -198,24 +206,8 @@ class Part:
         return StoredImages(lambda rows: self.read(indices[rows], size), (len(indices), channels, height, width))
 
 
-@dataclass(frozen=True)
-class Source:
-    """A data set whose images have not been read yet; the attributes are those of ``ImageDataset``.
-
-    Attributes:
-        mean: Per channel, or one value for all.
-        std: Per channel, or one value for all.
-    """
-
-    train: Part
-    test: Part
-    class_names: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    columns: tuple[str, ...] = ()
-    cardinalities: tuple[int, ...] = ()
-    sensitive_names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+class Source(Described[Part]):
+    """A data set whose images have not been read yet; ``mean`` and ``std`` hold one value per channel, or one for all."""
 
 
 def array_part(images: NDArray[np.uint8], labels: NDArray[np.integer]) -> Part:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clients.data.images import DataError, Labels
 from defenses.base import call_text
-from defenses.checks import MOST_EXAMPLES, require_scale, require_whole
+from defenses.checks import check_fields, examples_field, scale_field
 from defenses.spec import parse_statements
 
 LEAST_ALPHA, MOST_ALPHA = 1e-3, 1e9
@@ -27,6 +27,9 @@ Indices = NDArray[np.int64]
 
 class Partition:
     """Base of all partitions: a frozen dataclass that deals out the examples."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
         """Disjoint index sets that cover all examples; some may be empty."""
@@ -59,10 +62,7 @@ class Dirichlet(Partition):
     Source: Hsu et al. 2019 (the idea); Yurochkin et al. 2019, section 4 (per class, as here).
     """
 
-    alpha: float = 0.5
-
-    def __post_init__(self) -> None:
-        require_scale(self, "alpha", least=LEAST_ALPHA, most=MOST_ALPHA)
+    alpha: float = scale_field(0.5, least=LEAST_ALPHA, most=MOST_ALPHA)
 
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
         """See ``Partition.deal``."""
@@ -92,10 +92,7 @@ class Shards(Partition):
     Source: McMahan et al. 2017, Communication-Efficient Learning, section 3 ("pathological non-IID", two shards).
     """
 
-    num_shards_per_partition: int = 2
-
-    def __post_init__(self) -> None:
-        require_whole(self, "num_shards_per_partition", 1, MOST_EXAMPLES)
+    num_shards_per_partition: int = examples_field(2)
 
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
         """See ``Partition.deal``."""

@@ -82,16 +82,6 @@ class TextTable:
         return self.first + int(np.flatnonzero(self.index[column] == text)[0]) + 1
 
 
-@dataclass(frozen=True, eq=False)
-class EncodedTables:
-    """Training (N, F) and test part (M, F) as int32 numbers of categories, below each column's cardinality; 0 is ``UNSEEN``."""
-
-    train: NDArray[np.int32]
-    test: NDArray[np.int32]
-    columns: tuple[str, ...]
-    cardinalities: tuple[int, ...]
-
-
 def bucket(value: int) -> int:
     """The bucket of a whole number: itself up to 2, above 3 + floor(ln(value)^2).
 
@@ -149,7 +139,7 @@ def read_table(path: Path, columns: Sequence[Column], delimiter: str, lines: Lin
     table = TextTable(path, lines.first, length, tuple(list(own) for own in known), index)
     for at, column in enumerate(columns):
         if column.numeric and column.kept:
-            _check_numbers(table, at, column)
+            check_texts(table, at, column, lambda text: text in MISSING or _NUMBER.match(text), "a whole number")
     return table
 
 
@@ -198,40 +188,54 @@ def split_lines(path: Path, share: int, limits: tuple[int, int] = (0, 0)) -> tup
     return Lines(0, 0, first), Lines(cut, sizes[at] + end + 1, second)
 
 
-def encode(train: TextTable, test: TextTable, columns: Sequence[Column], least: int = 1) -> EncodedTables:
-    """Number the categories of the training part in the order of their texts or buckets, from 1.
+def table_source(
+    tables: Sequence[TextTable],
+    columns: Sequence[Column],
+    labels: Sequence[Labels],
+    class_names: tuple[str, str],
+    least: int = 1,
+) -> Source:
+    """The source of the training and the test part of a table, whose cells are never scaled; ``labels`` of both.
 
-    A category needs ``least`` lines of the training part; rarer ones are ``UNSEEN``, as is what the test part alone has.
+    Categories of the training part are numbered in the order of their texts or buckets, from 1. A category needs ``least`` lines
+    of the training part; rarer ones are ``UNSEEN``, as is what the test part alone has.
 
     Raises:
         DataError: When a column has too many categories, or no category of any column has enough lines.
     """
-    used = [column.name for column in columns if column.used]
+    used = {at: column for at, column in enumerate(columns) if column.used}
     sizes: list[int] = []
     # Filled column by column: stacking columns would hold the numbers twice.
-    codes = [np.empty((len(part), len(used)), dtype=np.int32) for part in (train, test)]
-    for at, column in enumerate(columns):
-        if not column.used:
-            continue
-        keys = [_keys(part, at, column) for part in (train, test)]
-        counts: Counter[Hashable] = Counter()
-        for key, count in zip(keys[0], np.bincount(train.index[at], minlength=len(keys[0])), strict=True):
-            counts[key] += int(count)
-        kept: list[Any] = sorted(key for key, count in counts.items() if key is not None and count >= least)
-        if len(kept) >= MOST_CATEGORIES:
-            raise DataError(
-                f"{train.path}: column {column.name!r} has {len(kept)} categories; allowed: below {MOST_CATEGORIES}"
-            )
-        number = {key: code for code, key in enumerate(kept, UNSEEN + 1)}
-        for part, own, found in zip((train, test), keys, codes, strict=True):
-            lookup = np.array([number.get(key, UNSEEN) for key in own], dtype=np.int32)
-            found[:, len(sizes)] = lookup[part.index[at]]
-        sizes.append(len(kept) + 1)
+    codes = [np.empty((len(part), len(used)), dtype=np.int32) for part in tables]
+    for at, column in used.items():
+        found, size = _encoded(tables, at, column, least)
+        for whole, own in zip(codes, found, strict=True):
+            whole[:, len(sizes)] = own
+        sizes.append(size)
     if max(sizes) == 1:
         raise DataError(
-            f"{train.path}: no category of any column is on {least} of {len(train)} training lines, so that nothing can be learned"
+            f"{tables[0].path}: no category of any column is on {least} of {len(tables[0])} training lines, so that nothing can be "
+            "learned"
         )
-    return EncodedTables(codes[0], codes[1], tuple(used), tuple(sizes))
+    parts = [table_part(own, of) for own, of in zip(codes, labels, strict=True)]
+    names = tuple(column.name for column in used.values())
+    return Source(parts[0], parts[1], class_names, (0.0,), (1.0,), names, tuple(sizes))
+
+
+def _encoded(tables: Sequence[TextTable], at: int, column: Column, least: int) -> tuple[list[NDArray[np.int32]], int]:
+    """Categories of a column in each part, (N,), and how many there are with ``UNSEEN``; see ``table_source``."""
+    keys = [_keys(part, at, column) for part in tables]
+    counts: Counter[Hashable] = Counter()
+    for key, count in zip(keys[0], np.bincount(tables[0].index[at], minlength=len(keys[0])), strict=True):
+        counts[key] += int(count)
+    kept: list[Any] = sorted(key for key, count in counts.items() if key is not None and count >= least)
+    if len(kept) >= MOST_CATEGORIES:
+        raise DataError(
+            f"{tables[0].path}: column {column.name!r} has {len(kept)} categories; allowed: below {MOST_CATEGORIES}"
+        )
+    number = {key: code for code, key in enumerate(kept, UNSEEN + 1)}
+    lookups = (np.array([number.get(key, UNSEEN) for key in own], dtype=np.int32) for own in keys)
+    return [lookup[part.index[at]] for part, lookup in zip(tables, lookups, strict=True)], len(kept) + 1
 
 
 def table_part(codes: NDArray[np.int32], labels: Labels) -> Part:
@@ -251,12 +255,6 @@ def table_part(codes: NDArray[np.int32], labels: Labels) -> Part:
     return Part(labels.astype(np.int64), read, shape)
 
 
-def table_source(encoded: EncodedTables, labels: Sequence[Labels], class_names: tuple[str, str]) -> Source:
-    """The source of both parts of a table, whose cells are never scaled; ``labels`` of the training and the test part."""
-    parts = [table_part(codes, of) for codes, of in zip((encoded.train, encoded.test), labels, strict=True)]
-    return Source(parts[0], parts[1], class_names, (0.0,), (1.0,), encoded.columns, encoded.cardinalities)
-
-
 def labels_of(table: TextTable, column: int, positive: Sequence[str], negative: Sequence[str]) -> Labels:
     """Classes (N,): 1 for the texts in ``positive``, 0 for those in ``negative``; ``DataError`` for any other text."""
     known = dict.fromkeys(negative, 0) | dict.fromkeys(positive, 1)
@@ -273,12 +271,13 @@ def labels_of(table: TextTable, column: int, positive: Sequence[str], negative: 
     return found
 
 
-def _check_numbers(table: TextTable, at: int, column: Column) -> None:
+def check_texts(table: TextTable, at: int, column: Column, fits: Callable[[str], object], expected: str) -> None:
+    """Raise ``DataError`` for the first text of column number ``at`` that a line has and that does not fit."""
     for place, text in enumerate(table.texts[at]):
-        if text not in MISSING and not _NUMBER.match(text) and (table.index[at] == place).any():
+        if not fits(text) and (table.index[at] == place).any():
             raise DataError(
-                f"{table.path}: line {table.line_of(at, place)} has {text!r} in column {column.name!r}; expected a whole "
-                "number, or nothing where it is missing"
+                f"{table.path}: line {table.line_of(at, place)} has {text!r} in column {column.name!r}; expected {expected}, or "
+                "nothing where it is missing"
             )
 
 

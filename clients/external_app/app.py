@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
@@ -118,8 +117,7 @@ class _Answers:
         answers_of(context).require("audits", "how far its reply lies from a step on its examples")
         client = self.client(message, context)
         sent, came = map(self._named, require_last_reply(message, context))
-        every = client.data.plain(torch.arange(client.data.num_train))
-        moved = client.one_step(self.model, sent, every, self.loss)
+        moved = client.one_step(self.model, sent, client.data.originals(), self.loss)
         learned = [name for name, _ in self.model().named_parameters()]
         found = distance(sent, came, {name: moved[name] for name in learned if name in moved})
         return reply_to(message, {"metrics": metrics({"difference": found})})

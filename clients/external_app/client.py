@@ -147,7 +147,7 @@ def _read_examples(data: Examples) -> tuple[Tensor, Tensor]:
     if not (low >= 0 and high <= 1):
         raise DataMistake(
             f"data gives images between {low:.3g} and {high:.3g}; expected [0, 1], before the normalisation of your transform, "
-            "which mean and std tell"
+            "which mean and std state"
         )
     return images, labels
 

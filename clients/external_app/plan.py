@@ -48,7 +48,7 @@ class AppPlan(FederatedPlan):
         card = self.data_card()
         image = ImageData(torch.zeros(1, *card.input_shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
         names = tuple(map(str, range(card.num_classes)))
-        return ImageDataset(OWN_DATA, image, image, names, card.mean, card.std)
+        return ImageDataset(image, image, names, card.mean, card.std, name=OWN_DATA)
 
     def defenses(self) -> Pipeline:
         """The stages that fedveil knows; all others are mods of the app or of Flower."""

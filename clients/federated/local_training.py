@@ -37,7 +37,7 @@ class _GivenData(LocalData):
 
     def kept(self, positions: Tensor) -> Batch:
         """Kept here, as a batch has no name to cache it by."""
-        if self.task.plan.augments or not self.pipeline.protects_once:
+        if self.task.plan.augments or not self.pipeline.once:
             return self.plain(positions)
         return Batch(self._whole.images[positions], self._whole.targets[positions])
 

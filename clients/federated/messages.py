@@ -64,8 +64,7 @@ def probe(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Accuracy of the global model on this client's share of the test data."""
     client = client_as(LocalClient, message, context)
-    numbers = client.evaluate(tensors_of(message, "arrays"))
-    return reply_to(message, {"metrics": metrics({**numbers, "num-examples": int(numbers["num-examples"])})})
+    return reply_to(message, {"metrics": metrics(client.evaluate(tensors_of(message, "arrays")))})
 
 
 def _ledger(message: Message, context: Context, pipeline: str) -> Ledger:

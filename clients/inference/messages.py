@@ -92,8 +92,7 @@ def judge(message: Message, context: Context) -> Message:
     client = client_as(InferenceClient, message, context)
     plan = InferencePlan.narrow(client.task.plan)
     model = plan.build_cut(plan.cut_of(client.task.round), tensors_of(message, "arrays"))
-    numbers = client.judge(tensors_of(message, "answers")["0"], model)
-    return reply_to(message, {"metrics": metrics({**numbers, "num-examples": int(numbers["num-examples"])})})
+    return reply_to(message, {"metrics": metrics(client.judge(tensors_of(message, "answers")["0"], model))})
 
 
 SIDE = ClientSide("inference", InferenceClient, InferencePlan, {"query.features": features, "evaluate": judge})

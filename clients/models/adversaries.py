@@ -48,20 +48,18 @@ class Adversaries:
     def _tuned(self, model: nn.Module) -> nn.Module:
         if self.weights is None:
             raise ModelError("architecture is 'tuned', but there are no weights of the attacked model to start from")
-        last = self._last_layer(model)
+        last = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)][-1]
         kept = {name: tensor for name, tensor in self.weights.items() if not name.startswith(f"{last}.")}
         model.load_state_dict(model.state_dict() | kept)
         return model
 
     def _attacked(self, num_values: int, seed: int) -> nn.Module:
-        """The model that ``weights`` are of, with new ones."""
-        raise NotImplementedError
-
-    def _last_layer(self, model: nn.Module) -> str:
+        """The model that ``weights`` are of, with new ones; its last linear layer is the one that answers."""
         raise NotImplementedError
 
     def _server_half(self, model: nn.Module) -> nn.Module:
-        raise NotImplementedError
+        """The server half of what ``_attacked`` gives."""
+        return model
 
     def _full(self, num_values: int, seed: int) -> nn.Module:
         raise NotImplementedError
@@ -100,10 +98,6 @@ class AdversaryBuilder(Adversaries):
 
     def _attacked(self, num_values: int, seed: int) -> nn.Module:
         return self._build(num_values, self.input_shape, seed)
-
-    def _last_layer(self, model: nn.Module) -> str:
-        linear: list[str] = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-        return linear[-1]
 
     def _server_half(self, model: nn.Module) -> nn.Module:
         return halves(model, self.name, self.cut)[1]

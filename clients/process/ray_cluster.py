@@ -40,7 +40,7 @@ SHORT = "/tmp"
 """For temporary files where ``TMPDIR`` is too long for Ray's sockets, as on clusters that name it after the job."""
 
 
-def lone_cluster(environment: Mapping[str, str]) -> dict[str, str]:
+def local_cluster(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables under which a Ray that starts binds to loopback, and obeys processes alone that know a token of 256 bits.
 
     Where sockets in ``TMPDIR`` would have too long a path, Ray makes them in ``/tmp``. Variables that ``environment`` sets
@@ -98,7 +98,7 @@ def session_folder(folder: Path) -> dict[str, str]:
 def keep_ray_here() -> None:
     """The Ray that this process starts next binds to loopback; where Ray is not imported yet, it also asks for a token."""
     if "ray" not in sys.modules:
-        os.environ.update(lone_cluster(os.environ) | patient(os.environ))
+        os.environ.update(local_cluster(os.environ) | patient(os.environ))
         return
     os.environ.update(_short_files(os.environ))
     if NO_OTHER_MACHINES not in os.environ:

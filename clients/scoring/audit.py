@@ -34,7 +34,7 @@ from clients.scoring.image_scores import (
     scores_at_many_scales,
     uniform_label_accuracy,
 )
-from clients.scoring.null_baselines import BlindGuesses, NullImages
+from clients.scoring.null_baselines import BlindGuesses, mean_image, null_psnr
 from clients.scoring.retrieval import CANDIDATES, other_images, retrieval, retrieval_from_round
 from clients.scoring.table_audit import FREQUENT, cell_baselines, cell_scores
 from clients.task.batches import CHUNK, chunks
@@ -94,7 +94,7 @@ def audit_guesses(
         raise ValueError(f"{len(guesses)} guesses for {len(known.views)} observations")
     scores: Scores = defaultdict(list)
     of_images = any(isinstance(guess, Reconstruction) for guess, _ in guesses)
-    nulls = NullImages(client.data, known.views) if of_images else None
+    mean = mean_image(client.data, known.views) if of_images else None
     for target, ((guess, recognised), truth) in enumerate(zip(guesses, known.views, strict=True)):
         if isinstance(guess, Membership):
             # A failed test gave no scores: its records would pass for records that were tested alike.
@@ -106,9 +106,9 @@ def audit_guesses(
             classes = truth.original.targets.argmax(1)
             named = score_representatives(guess, truth.original.images, classes, seen)
             found = {ScoreName(name): values for name, values in named.items() if values}
-        elif isinstance(guess, Reconstruction) and nulls is not None:
+        elif isinstance(guess, Reconstruction) and mean is not None:
             others = _others(client, known, target, len(guess.images))
-            found = _image_scores(client, guess, truth, known, others, nulls)
+            found = _image_scores(client, guess, truth, known, others, mean)
             found |= _oracle_scores(guess, recognised, truth, known, oracle)
         else:
             assert isinstance(guess, Labels)
@@ -120,11 +120,11 @@ def audit_guesses(
 
 
 def _image_scores(
-    client: Client, guess: Reconstruction, truth: Probed, known: Truths, others: Tensor, nulls: NullImages
+    client: Client, guess: Reconstruction, truth: Probed, known: Truths, others: Tensor, mean: Tensor
 ) -> Scores:
     """What is scored of a reconstruction without an oracle."""
     found = score_both(guess, truth, paired=known.paired)
-    found |= _beside(guess, truth, known, others, nulls)
+    found |= _beside(guess, truth, known, others, mean)
     if known.in_paper_scale:
         found |= paper_scores(guess.images, truth.original.images, paper_scale(client.task))
     if known.at_many_scales:
@@ -194,14 +194,14 @@ def audit_baselines(
     if client.data.card.is_table:
         return AuditScores({FREQUENT: cell_baselines(client.data, known)})
     few = images or max(client.task.plan.probe_images, BASELINE_IMAGES)
-    blind, nulls = BlindGuesses(client.data, known.views, slice(few)), NullImages(client.data, known.views)
+    blind, mean = BlindGuesses(client.data, known.views, slice(few)), mean_image(client.data, known.views)
     scores: dict[GuessName, Scores] = defaultdict(lambda: defaultdict(list))
     shared: dict[str, Tensor] = {}
     for target, truth in enumerate(known.views):
         others = _others(client, known, target)
         for name, guesses in blind.of(truth).items():
             found = both_references(guesses, truth, paired=known.paired)
-            found |= _beside(guesses[0], truth, known, others, nulls)
+            found |= _beside(guesses[0], truth, known, others, mean)
             if known.at_many_scales:
                 found |= scores_at_many_scales(guesses[0].images, truth.original.images)
             _add(scores[name], found)
@@ -217,7 +217,7 @@ def audit_baselines(
 def defense_totals(client: Client) -> dict[str, float]:
     """What the input defences do to this client's training images, ``COUNTED_IMAGES`` of them; see ``InputDefense.totals``.
 
-    Each is a sum over many images. The draws are not those of training, so that they tell nothing about these.
+    Each is a sum over many images. The draws are not those of training, so that they reveal nothing about these.
     """
     chosen = torch.linspace(0, client.data.num_train - 1, min(client.data.num_train, MOST_COUNTED)).long()
     totals: dict[str, float] = defaultdict(float)
@@ -237,7 +237,7 @@ def _others(client: Client, known: Truths, target: int, guesses: int = 1) -> Ten
     return other_images(client.data, truth, target, wanted)
 
 
-def _beside(guess: Reconstruction, truth: Probed, known: Truths, others: Tensor, nulls: NullImages) -> Scores:
+def _beside(guess: Reconstruction, truth: Probed, known: Truths, others: Tensor, mean: Tensor) -> Scores:
     """Retrieval, and what each single image is compared with."""
     images = truth.original.images
     pairs = pairs_of(guess.images, images, paired=known.paired)
@@ -245,7 +245,7 @@ def _beside(guess: Reconstruction, truth: Probed, known: Truths, others: Tensor,
         found = retrieval_from_round(guess, pairs, images, others)
     else:
         found = retrieval(guess, pairs, images, others, paired=known.paired)
-    return found | nulls.scores(images, pairs[1])
+    return found | null_psnr(images, mean, pairs[1])
 
 
 def _add(scores: Scores, more: Scores) -> None:

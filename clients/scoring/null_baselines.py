@@ -106,24 +106,13 @@ def _add_up(sums: dict[int, tuple[Tensor, int]], images: Tensor, labels: Tensor,
         sums[number] = so_far + images[mine].sum(0), count + int(mine.sum())
 
 
-class NullImages:
-    """The null baselines of one client's images, by themselves: what an audit of an attack compares each single image with.
-
-    Args:
-        data: The client's examples.
-        known: The images behind each observation.
-    """
-
-    def __init__(self, data: LocalData, known: Sequence[Probed]) -> None:
-        self._mean = _shown(data, known, _mean_image(data))
-
-    def scores(self, truth: Tensor, columns: Tensor) -> Scores:
-        """``NULL_PSNR`` and ``FLAT_PSNR`` of the images (B, C, H, W) that guesses are compared with, which ``columns`` numbers."""
-        return null_psnr(truth, self._mean, columns)
+def mean_image(data: LocalData, known: Sequence[Probed]) -> Tensor:
+    """The mean (C, H, W) of a client's training images, as views of them where the ``known`` images behind observations are."""
+    return _shown(data, known, _mean_kept(data))
 
 
-def _mean_image(data: LocalData) -> Tensor:
-    """The mean of a client's training images, read once a process: every attack of a round asks for it."""
+def _mean_kept(data: LocalData) -> Tensor:
+    """The mean of the images as they are, read once a process: every attack of a round asks for it."""
     dataset: ImageDataset | None = getattr(data, "dataset", None)
     if dataset is None:  # examples that an app gave, which are in memory
         return _mean_read(data)

@@ -91,7 +91,7 @@ class LocalData:
 
         Where training sees crops and mirror images nothing is kept: every view of an image is protected anew.
         """
-        if self.task.plan.augments or not self.pipeline.protects_once:
+        if self.task.plan.augments or not self.pipeline.once:
             return self.plain(positions)
         if self._one_by_one:
             return protected_each(
@@ -135,10 +135,6 @@ class LocalData:
         ):
             images[chosen] = local_batch(part, indices[chosen], self.card.num_classes).images
         return images
-
-    def protected(self) -> Batch:
-        """All local training examples as ``kept``."""
-        return self.kept(torch.arange(self.num_train))
 
     def averaged(self) -> Tensor:
         """Positions (n,) of the training images that stand for all of them in a mean: ``MOST_AVERAGED`` at most, evenly spaced."""

@@ -48,7 +48,7 @@ def evaluate(data: LocalData, model: nn.Module) -> dict[str, float]:
             found[f"test-loss-{name}"] += loss / data.num_test
     for what in ("accuracy", "loss"):
         found.setdefault(f"test-{what}-transformed", found[f"test-{what}-original"])
-    return {"num-examples": float(data.num_test), **found}
+    return {"num-examples": data.num_test, **found}
 
 
 @torch.no_grad()

@@ -36,7 +36,7 @@ class Received(dict[str, Any]):
     """What a record of a message holds; a key that it lacks is named in the error."""
 
     def __missing__(self, key: str) -> Any:
-        raise RecordError(f"the message says nothing of {shortened(key)}; it tells {shortened(list(self))}")
+        raise RecordError(f"the message says nothing of {shortened(key)}; it holds {shortened(list(self))}")
 
 
 def one_line(text: str, most: int) -> str:

@@ -34,19 +34,6 @@ def bounded_convex_weights(count: int, num_mixed: int, max_weight: float, genera
     return weights
 
 
-def mix_batch(batch: Batch, weights: Tensor, partners: Tensor) -> Batch:
-    """Weighted means over each example's partners (B, k), of images and targets alike; weights are (B, k), rows sum to 1."""
-    share = weights.to(batch.images)
-    images = torch.einsum("bk,bkchw->bchw", share, batch.images[partners])
-    targets = torch.einsum("bk,bkc->bc", weights.to(batch.targets), batch.targets[partners])
-    return Batch(images, targets)
-
-
-def flip_signs(images: Tensor, signs: Tensor) -> Tensor:
-    """Multiplies images, taken from [0, 1] to [-1, 1], by signs, and maps the result back to [0, 1]."""
-    return ((2 * images - 1) * signs + 1) / 2
-
-
 @dataclass(frozen=True, repr=False)
 class InstaHide(InputDefense):
     """Mixes each image with others of its batch under random weights, then flips the signs of random pixel values.
@@ -94,7 +81,9 @@ class InstaHide(InputDefense):
         count = len(batch)
         weights = bounded_convex_weights(count, self.num_mixed, self.max_weight, generator)
         others = [torch.randperm(count, generator=generator) for _ in range(self.num_mixed - 1)]
-        partners = torch.stack([torch.arange(count), *others], dim=1)
-        mixed = mix_batch(batch, weights, partners.to(batch.images.device))
-        signs = random_signs(mixed.images.shape, generator).to(mixed.images)
-        return Batch(flip_signs(mixed.images, signs).clamp(0, 1), mixed.targets)
+        partners = torch.stack([torch.arange(count), *others], dim=1).to(batch.images.device)
+        images = torch.einsum("bk,bkchw->bchw", weights.to(batch.images), batch.images[partners])
+        targets = torch.einsum("bk,bkc->bc", weights.to(batch.targets), batch.targets[partners])
+        signs = random_signs(images.shape, generator).to(images)
+        # Signs are flipped in [-1, 1], where 0 is the middle of the range.
+        return Batch((((2 * images - 1) * signs + 1) / 2).clamp(0, 1), targets)

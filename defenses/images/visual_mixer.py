@@ -144,13 +144,10 @@ class VisualMixer(InputDefense):
         """Sides of regions and windows in an image of this size; see ``window_sizes``."""
         return window_sizes(height, width, self.smallest, self.upper, first_regions=self.first_regions)
 
-    def is_uniform(self, height: int, width: int) -> bool:
-        """Whether images of this size get one window size everywhere, so that VFE decides nothing."""
-        return len(self.sizes(height, width)) < 3  # the first regions, and one size that all of them are cut to
-
     def idle(self, height: int, width: int) -> str:
         """A target out of reach, or missed at the edges; or bounds that differ and yet give one window size."""
-        size = self.sizes(height, width)[-1]
+        sizes = self.sizes(height, width)
+        size = sizes[-1]
         most = pair_count(min(size, height), min(size, width))
         if most < self.target_vfe:
             return (
@@ -162,7 +159,8 @@ class VisualMixer(InputDefense):
                 f"{self} misses its target in {missed:.0%} of images of {height} x {width}, the cut windows at their edges; choose "
                 f"an image size that {size} divides"
             )
-        if self.window_lower == self.window_upper or not self.is_uniform(height, width):
+        # The first regions, and one size that all of them are cut to, leave VFE nothing to decide.
+        if self.window_lower == self.window_upper or len(sizes) > 2:
             return ""
         return (
             f"{self} shuffles images of {height} x {width} in windows of {size} everywhere, so that VFE "

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError
-from defenses.checks import examples_field, require, scale_field, steps_field, whole_field
+from defenses.checks import choice_field, examples_field, scale_field, steps_field, whole_field
 from defenses.fitting import (
     SHAPE,
     FitContext,
@@ -22,7 +22,7 @@ from defenses.fitting import (
     in_eval_mode,
     placed,
 )
-from defenses.smashed.delta_masks import MODES, DeltaMasks
+from defenses.smashed.delta_masks import DELTAS, FILLS, MODES, DeltaMasks
 
 VARIANTS: Mapping[str, int] = {"decreasing": 1, "deep": 2, "extra_deep": 3}
 """Name -> convolutions of the encoder, each of which halves the channels."""
@@ -58,11 +58,11 @@ class DeltaAutoencoder(FittedDefense):
         batch_size: Images per step.
     """
 
-    variant: str = "decreasing"
-    delta: str = "min"
-    fill: str = "blur"
+    variant: str = choice_field("decreasing", VARIANTS)
+    delta: str = choice_field("min", DELTAS)
+    fill: str = choice_field("blur", FILLS)
     iterations: int | None = None
-    mode: str = "scalar"
+    mode: str = choice_field("scalar", MODES)
     threshold: float | None = None
     epochs: int = steps_field(120, 0)
     learning_rate: float = scale_field(1e-3)
@@ -77,15 +77,11 @@ class DeltaAutoencoder(FittedDefense):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = isinstance(self.variant, str) and self.variant in VARIANTS
-        require(known, self, "variant", ", ".join(VARIANTS))
-        _ = self.masks  # which checks the other fields
+        _ = self.masks  # which checks iterations and threshold
 
     @property
     def masks(self) -> DeltaMasks:
         """How the images of the fit are masked."""
-        known = isinstance(self.mode, str) and self.mode in MODES
-        require(known, self, "mode", ", ".join(MODES))
         iterations = self.iterations if self.iterations is not None else 1 + (self.delta == "min")
         threshold = self.threshold if self.threshold is not None else MODES[self.mode]
         return DeltaMasks(self.delta, self.fill, iterations, self.mode, threshold)

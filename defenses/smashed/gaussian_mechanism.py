@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-import torch
-
 
 def gaussian_delta(sensitivity_over_std: float, epsilon: float) -> float:
     """The smallest delta at which the mechanism is (epsilon, delta)-differentially private, epsilon and r being 0 or more.
 
     r independent releases count as one of sqrt(number) times the ratio.
     """
+    from scipy.special import erfcx  # exp(x^2) erfc(x); slow to import, and most runs state no such bound
+
     ratio = sensitivity_over_std
     if ratio == 0 or epsilon == math.inf:
         return 0.0
@@ -27,9 +27,9 @@ def gaussian_delta(sensitivity_over_std: float, epsilon: float) -> float:
     # With a and b below, exp(epsilon) Phi(-b) = exp(-a^2 / 2) erfcx(b / sqrt(2)) / 2, which never overflows.
     a, b = epsilon / ratio - ratio / 2, epsilon / ratio + ratio / 2
     if a < 0:
-        return 0.5 * (math.erfc(a / math.sqrt(2)) - math.exp(-a * a / 2) * _erfcx(b / math.sqrt(2)))
+        return float(0.5 * (math.erfc(a / math.sqrt(2)) - math.exp(-a * a / 2) * erfcx(b / math.sqrt(2))))
     # Phi(-a) written the same way: the difference keeps its digits however small both terms are.
-    return 0.5 * math.exp(-a * a / 2) * (_erfcx(a / math.sqrt(2)) - _erfcx(b / math.sqrt(2)))
+    return float(0.5 * math.exp(-a * a / 2) * (erfcx(a / math.sqrt(2)) - erfcx(b / math.sqrt(2))))
 
 
 def gaussian_epsilon(sensitivity_over_std: float, delta: float) -> float:
@@ -50,8 +50,3 @@ def gaussian_epsilon(sensitivity_over_std: float, delta: float) -> float:
             high = middle
         else:
             low = middle
-
-
-def _erfcx(x: float) -> float:
-    """exp(x^2) erfc(x)."""
-    return float(torch.special.erfcx(torch.tensor(x, dtype=torch.float64)))

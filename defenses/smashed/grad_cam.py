@@ -17,14 +17,14 @@ LEAST_SIDE = 7
 """Of the maps that are looked at: those of the paper's networks, at 224 pixels, have 7 x 7 positions."""
 
 
-def grad_cam(model: nn.Module, images: Tensor, layer: nn.Module, classes: Tensor | None = None) -> Tensor:
-    """Class activation maps (B, H, W) in [0, 1], by the gradient of a class's logit with respect to the maps A of a layer.
+def grad_cam(model: nn.Module, images: Tensor, layer: nn.Module) -> Tensor:
+    """Class activation maps (B, H, W) in [0, 1], by the gradient of the largest logit with respect to the maps A of a layer.
 
         cam = relu(sum_c w_c A_c),    w_c = mean over positions of dy / dA_c;    v = (cam - min) / (max + 1e-7)
 
     with ``cam`` scaled bilinearly to the image before each image's least and largest value, min and max (after the subtraction),
-    are taken. A map that is the same everywhere becomes 0 everywhere. The class is that of the largest logit unless ``classes``
-    (B,) says otherwise. Modes, weights, statistics and gradients of the model stay as they are.
+    are taken. A map that is the same everywhere becomes 0 everywhere. Modes, weights, statistics and gradients of the model stay as
+    they are.
 
     Source: Selvaraju et al., "Grad-CAM", ICCV 2017, Eq. 1 and 2; scaling as in the package grad-cam.
     """
@@ -46,7 +46,7 @@ def grad_cam(model: nn.Module, images: Tensor, layer: nn.Module, classes: Tensor
             logits = model(images)
             if not maps:
                 raise DefenseError(f"{type(layer).__name__} is not run by the model: name one of its layers")
-            (weights,) = torch.autograd.grad(_chosen(logits, classes).sum(), maps[-1])
+            (weights,) = torch.autograd.grad(_largest(logits).sum(), maps[-1])
     finally:
         handle.remove()
     cams = (weights.mean((2, 3), keepdim=True) * maps[-1].detach()).sum(1, keepdim=True).relu()
@@ -82,8 +82,7 @@ def _is_maps(output: Any) -> bool:
     return isinstance(output, Tensor) and output.dim() == 4
 
 
-def _chosen(logits: Tensor, classes: Tensor | None) -> Tensor:
+def _largest(logits: Tensor) -> Tensor:
     if logits.dim() != 2 or logits.shape[1] < 2:
         raise DefenseError(f"the model returns {tuple(logits.shape)}; allowed: logits (B, K) with K >= 2")
-    classes = logits.argmax(1) if classes is None else classes.to(logits.device)
-    return logits.gather(1, classes[:, None])
+    return logits.gather(1, logits.argmax(1, keepdim=True))

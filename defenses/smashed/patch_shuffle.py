@@ -1,4 +1,4 @@
-"""Shuffling of a transformer's tokens, within one image and across a batch; what hides is counted in ``shuffle_counts``."""
+"""Shuffling of a transformer's tokens, within one image and across a batch, and how many orders that hides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from defenses.base import DefenseError, SmashedDefense
 from defenses.checks import flag_field, share_field
-from defenses.smashed.shuffle_counts import order_counts
 
 
 def shuffled_within_images(num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
@@ -46,9 +45,27 @@ class PatchShuffle(SmashedDefense):
     at_inference: ClassVar[bool] = True
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("TokenJigsaw", "AdaptiveDecoder", "FieldReading")
 
+    def num_native(self, num_tokens: int) -> int:
+        """K, how many of an image's N tokens are not exchanged with other images: all."""
+        return num_tokens
+
     def hidden_orders(self, batch_size: int, num_tokens: int) -> dict[str, float]:
-        """Of its N! orders; see ``order_counts``."""
-        return order_counts(num_tokens, num_tokens, batch_size)
+        """log10 of all orders of a batch, and of the share of those with one image's tokens in one order.
+
+        With N tokens per image of which K stay native, N' = N - K, and B images (sigma-privacy of the paper):
+
+            equation 7, all orders of a batch:                          (C(N, K) K!)^B       (B N')!
+            equation 8, those with the target's tokens in one order:    (C(N, K) K!)^(B-1)   ((B - 1) N')!
+
+        Their ratio is the chance that an image is sent with all of its own tokens in one given order; 1 / N! where all are native.
+        That is what a guesser faces that ignores the tokens themselves. The tokens are on the wire, so it bounds no real attack.
+        """
+        pooled = num_tokens - self.num_native(num_tokens)
+        kept = math.lgamma(num_tokens + 1) - math.lgamma(pooled + 1)  # log of C(N, K) K! = N! / N'!
+        every, target = (
+            (images * kept + math.lgamma(images * pooled + 1)) / math.log(10) for images in (batch_size, batch_size - 1)
+        )
+        return {"log10-orders": every, "log10-target-share": target - every}
 
     def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
         """One uniform permutation per image; see the base class."""
@@ -61,18 +78,18 @@ class PatchShuffle(SmashedDefense):
 
 
 @dataclass(frozen=True, repr=False)
-class BatchShuffle(SmashedDefense):
+class BatchShuffle(PatchShuffle):
     """Keeps a share of every image's tokens, exchanges the others with the rest of the batch, and shuffles each result.
 
     Of N tokens, K = floor(k N), chosen at random, stay with their image; the other N' of every image are pooled over the
     B images, shuffled, and dealt out again. A pooled token returns to its image with probability 1 / B, so that
     K + N' / B tokens of a sent image are its own on average. Those recur when the image is sent again in another batch
-    and the foreign ones do not: unlike with ``PatchShuffle``, more transmissions tell more.
+    and the foreign ones do not: unlike with ``PatchShuffle``, more transmissions reveal more.
 
     Args:
         k: Share of native tokens, 0 to 1; 1 is ``PatchShuffle`` and 0 deals all tokens out.
         final_shuffle: Shuffle every image once more, as the paper's text and code do. Algorithm 2 leaves that out, which
-            puts the native tokens into slots 0 to K - 1 of every image and so tells which ones they are.
+            puts the native tokens into slots 0 to K - 1 of every image and so reveals which ones they are.
     """
 
     k: float = share_field(0.4)
@@ -80,10 +97,8 @@ class BatchShuffle(SmashedDefense):
 
     always_shown: ClassVar[tuple[str, ...]] = ("k",)
     source: ClassVar[str] = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Algorithm 2"
-    before_blocks: ClassVar[bool] = True
     # All examples are one client's, but what is sent for one depends on several, which no per-example bound allows.
     mixes_examples: ClassVar[bool] = True
-    at_inference: ClassVar[bool] = True
     adaptive_attacks: ClassVar[tuple[str, ...]] = (
         "TokenIntersection",
         "AdaptiveDecoder",
@@ -110,10 +125,6 @@ class BatchShuffle(SmashedDefense):
                 f"{self} would keep none of {num_tokens} tokens of an image: k must be 0 or at least 1/{num_tokens}"
             )
 
-    def hidden_orders(self, batch_size: int, num_tokens: int) -> dict[str, float]:
-        """Of the whole batch; see ``order_counts``."""
-        return order_counts(num_tokens, self.num_native(num_tokens), batch_size)
-
     def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
         """Native tokens, then pooled ones, then the final shuffle; see the base class."""
         self.check_batch(num_images, num_tokens)
@@ -125,8 +136,3 @@ class BatchShuffle(SmashedDefense):
         if not self.final_shuffle:
             return mixed
         return mixed.flatten()[shuffled_within_images(num_images, num_tokens, generator)]
-
-    def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Exchanges and shuffles tokens."""
-        num_images, num_tokens, _ = features.shape
-        return gather_tokens(features, self.order(num_images, num_tokens, generator))

@@ -152,6 +152,8 @@ class DPSGD(TrainingDefense):
             DefenseError: When the model has BatchNorm or another layer without per-example gradients, when there are no
                 examples, or when the budget cannot be met.
         """
+        from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
+
         if not len(training.loader.dataset):  # type: ignore[arg-type]
             raise DefenseError(f"{self}: the client has no examples")
         sampling, state = self._sampling(training), copy.deepcopy(training.state)
@@ -160,8 +162,16 @@ class DPSGD(TrainingDefense):
         noise_multiplier = self._noise_multiplier(state, rate, total)
         _attach_hooks(training.model, self)
         by_steps = self.sample_rate is not None and not training.probe
-        noise = spawned(generator, next(training.model.parameters()).device)
-        optimizer = self._private_optimizer(training, noise_multiplier, sampling.divisor, noise)
+        # Not through PrivacyEngine: it truncates n q to a whole number (0 for 49 batches of 1) and loses a step of 93
+        # per epoch to the rounding of 1 / (1 / 93).
+        optimizer = DPOptimizer(
+            training.optimizer,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=self.max_grad_norm,
+            expected_batch_size=sampling.divisor,
+            loss_reduction="mean",
+            generator=spawned(generator, next(training.model.parameters()).device),
+        )
         optimizer.attach_step_hook(lambda _: _record(state, noise_multiplier / sampling.sensitivity, rate))
         return replace(
             training,
@@ -206,22 +216,6 @@ class DPSGD(TrainingDefense):
             noise = noise_for_budget(epsilon, self.target_delta, sample_rate, steps)
             state["noise_multiplier"] = SENSITIVITY[self.neighbours] * noise
         return float(state["noise_multiplier"])
-
-    def _private_optimizer(
-        self, training: Training, noise_multiplier: float, batch_size: float, generator: torch.Generator
-    ) -> Any:
-        from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
-
-        # Not through PrivacyEngine: it truncates n q to a whole number (0 for 49 batches of 1) and loses a step of 93
-        # per epoch to the rounding of 1 / (1 / 93).
-        return DPOptimizer(
-            training.optimizer,
-            noise_multiplier=noise_multiplier,
-            max_grad_norm=self.max_grad_norm,
-            expected_batch_size=batch_size,
-            loss_reduction="mean",
-            generator=generator,
-        )
 
 
 def _attach_hooks(model: nn.Module, owner: DPSGD) -> None:

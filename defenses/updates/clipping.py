@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,13 +10,7 @@ import torch
 
 from defenses.base import Update, UpdateDefense
 from defenses.checks import per_field, scale_field
-from defenses.functional import clip_factor, global_norm, map_update
-
-
-def clip_update(update: Update, max_norm: float) -> Update:
-    """Returns u * min(1, max_norm / ||u||_2), with one norm over the whole update; an all-zero update stays zero."""
-    factor = clip_factor(global_norm(update), max_norm)
-    return map_update(lambda tensor: tensor * factor, update)
+from defenses.functional import map_update
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,5 +35,7 @@ class Clip(UpdateDefense):
     )
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
-        """Clips the update; deterministic."""
-        return clip_update(update, self.max_norm)
+        """Multiplies the update by min(1, max_norm / norm), the norm accumulated in float64; deterministic."""
+        norm = math.sqrt(sum(update[name].detach().double().square().sum().item() for name in sorted(update)))
+        factor = 1.0 if norm <= self.max_norm else self.max_norm / norm
+        return map_update(lambda tensor: tensor * factor, update)

@@ -86,7 +86,7 @@ class Experiment(CommonSettings):
                     f"defenses: {pipeline} names {missing[0]} as an attack that knows it, and there is none of that name; install "
                     "the package that offers it, or take the name out of adaptive_attacks"
                 )
-            if pipeline.protects_once and self.plan(pipeline).augments:
+            if pipeline.once and self.plan(pipeline).augments:
                 raise ConfigError(
                     f"defenses: {pipeline} protects an image once and keeps the result, but crop-padding = {self.crop_padding} "
                     f"and horizontal-flip = {self.horizontal_flip} show training another view at every use, which would be "

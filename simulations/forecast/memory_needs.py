@@ -92,7 +92,7 @@ def images_held(experiment: Experiment, data: ImageDataset, processes: int, work
     parts = (part.images for part in (data.train, data.test))
     held = sum(math.prod(images.shape) for images in parts if not isinstance(images, StoredImages))
     share = shares(experiment, data)[0] * math.prod(data.input_shape) * FLOAT_BYTES
-    once = any(pipeline.protects_once for pipeline in experiment.pipelines) and not plain.augments
+    once = any(pipeline.once for pipeline in experiment.pipelines) and not plain.augments
     fits = share <= experiment.image_memory * GIB
     kept = share * min(experiment.num_clients, MOST_KEPT) if once and fits else 0
     uploaded = share * experiment.num_clients if scenario(experiment.scenario).trains_on_server else 0

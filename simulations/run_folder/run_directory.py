@@ -35,7 +35,7 @@ from simulations.run_folder.checkpoints import Checkpoints
 from simulations.run_folder.drawn import drawn
 from simulations.run_folder.folder_lock import take_lock
 from simulations.run_folder.kept_rows import PLACE, kept
-from simulations.run_folder.line_files import json_lines, kept_lines
+from simulations.run_folder.line_files import json_lines
 from simulations.run_folder.rows import NAMES, Row
 from simulations.run_folder.run_config import about_run, check_same
 from simulations.run_folder.run_times import RunTimes
@@ -287,14 +287,6 @@ def busy(path: Path) -> str:
 def _job(path: Path) -> AttackJob:
     with undamaged(path):
         return AttackJob.load(path)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a .jsonl file, none when it does not exist; ``ConfigError`` when a line is none."""
-    found, lost = kept_lines(path, dict)
-    if lost:
-        raise ConfigError(lost)
-    return found
 
 
 def write_atomically(path: Path, text: str) -> None:

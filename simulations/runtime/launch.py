@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from clients.process.ray_cluster import LONGEST_FOLDER, SHORT, lone_cluster, patient, session_folder
+from clients.process.ray_cluster import LONGEST_FOLDER, SHORT, local_cluster, patient, session_folder
 from simulations.runtime.guardian import Guardian, end_runtime
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,7 +98,7 @@ class LocalRuntime:
         }
         self.env |= patient(os.environ)
         if "RAY_ADDRESS" not in os.environ:  # else Ray joins a cluster, which has its own ways
-            self.env |= lone_cluster(os.environ) | session_folder(self.home)
+            self.env |= local_cluster(os.environ) | session_folder(self.home)
         # -P: the folder of the file is no place to import from.
         self.flower = [sys.executable, "-P", str(ROOT / "simulations" / "runtime" / "flower_command.py")]
         settings = '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local-in-memory:"\n'

@@ -43,7 +43,7 @@ def garments(monkeypatch: pytest.MonkeyPatch) -> None:
         images[:, :, 3:25, 6:22] = torch.randint(60, 256, (count, 1, 22, 16), generator=generator_for(key)).byte()
         return ImageData(images, torch.arange(count) % 10)
 
-    data = ImageDataset("garments", part(40, "train"), part(20, "test"), tuple("0123456789"), (0.3,), (0.3,))
+    data = ImageDataset(part(40, "train"), part(20, "test"), tuple("0123456789"), (0.3,), (0.3,), name="garments")
     monkeypatch.setattr(vm_detection, "load_dataset", lambda *_, **__: data)
 
 

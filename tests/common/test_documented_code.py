@@ -20,11 +20,11 @@ from clients.data.datasets import load_dataset
 from clients.data.images import to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app as command_line
-from simulations.run_folder.run_directory import read_lines
 from simulations.runtime.local_grid import LocalGrid
 from strategies.recording.files import read_recording
 from tests.common.documents import ROOT, blocks, pages
 from tests.common.test_documented_commands import commands
+from tests.lines import read_lines
 
 HERE = {
     "README.md": 3, "docs/attack_a_recorded_update.md": 2, "docs/your_own_app.md": 4, "docs/your_own_model.md": 1,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from simulations.run_folder.run_directory import read_lines
 from simulations.runtime.launch import LocalRuntime
 from strategies.external_app.assumptions import AS_ASSUMED, DIFFERENCE
 from tests.examples.copies import EXAMPLES, with_short_attacks
 from tests.examples.test_recorded_apps import run_here
+from tests.lines import read_lines
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, deployment, run_in
 
 __all__ = ["deployment"]  # a fixture

@@ -23,11 +23,11 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from simulations.cli import app as command_line
-from simulations.run_folder.run_directory import read_lines
 from simulations.runtime.launch import LocalRuntime
 from simulations.runtime.local_grid import LocalGrid
 from strategies.recording.files import RecordedReply, read_recording
 from tests.examples.copies import EXAMPLES
+from tests.lines import read_lines
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, deployment, run_in
 
 __all__ = ["deployment"]  # a fixture

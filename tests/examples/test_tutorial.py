@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from simulations.run_folder.run_directory import read_lines
 from simulations.runtime.launch import LocalRuntime
 from tests.common.documents import blocks
 from tests.examples.copies import EXAMPLES, with_short_attacks
+from tests.lines import read_lines
 
 PAGE = "docs/tutorial.md"
 FILE = "# local_dp_pytorch/for_fedveil.py\n"

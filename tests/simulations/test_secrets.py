@@ -34,11 +34,11 @@ from defenses.random_draws import generator_for
 from defenses.registry import DEFENSES
 from simulations import server_app
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from tests.common.any_attack import quick
 from tests.common.test_every_defense import outcome
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.federated.test_federation import experiment
 from tests.simulations.outsourced.test_run import outsourced_experiment

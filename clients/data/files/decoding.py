@@ -60,14 +60,12 @@ def decode_noted(path: Path, most_pixels: int | None = None) -> Decoded:
         raise
     except Exception as error:  # decoders of damaged files raise anything
         raise DataError(f"cannot be read: {str(error) or type(error).__name__}") from None
-    # A copy, because torch wants memory that may be written to.
-    image = torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None]
-    return Decoded(merge_equal(image), (*notes, *cut))
+    return Decoded(merge_equal(pixels[None]), (*notes, *cut))
 
 
 def levels_of(picture: Image.Image) -> Tensor:
     """A picture in memory as uint8 (C, H, W), C = 1 for grey levels and 3 for others; 16-bit grey is scaled to 8 bits."""
-    return torch.from_numpy(_levels(picture)[0].transpose(2, 0, 1).copy())
+    return _levels(picture)[0]
 
 
 def merge_equal(image: Tensor) -> Tensor:
@@ -75,15 +73,15 @@ def merge_equal(image: Tensor) -> Tensor:
     return image[:, :1] if bool((image == image[:, :1]).all()) else image
 
 
-def _levels(picture: Image.Image) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.uint8]], list[str]]:
-    """Grey or colour levels (H, W, C) of a picture, and what they lack."""
+def _levels(picture: Image.Image) -> tuple[Tensor, list[str]]:
+    """Grey or colour levels (C, H, W) of a picture, and what they lack."""
     if picture.mode == "F":
         raise DataError("holds floating-point values of unknown range; convert it to 8-bit levels")
     if not picture.mode.startswith("I"):
         pixels = np.asarray(picture.convert("L" if picture.mode in {"1", "L", "LA"} else "RGB"))
-        return pixels.reshape(*pixels.shape[:2], -1), []
+        return torch.from_numpy(np.atleast_3d(pixels).transpose(2, 0, 1).copy()), []
     levels = np.asarray(picture).astype(np.float64)
     notes = ["16 bits rounded to 8"]
     if levels.min() < 0 or levels.max() > MOST_LEVELS:
         notes.append(f"levels from {levels.min():g} to {levels.max():g} cut to 0 to {MOST_LEVELS}")
-    return np.clip(np.round(levels / 257), 0, 255).astype(np.uint8)[..., None], notes
+    return torch.from_numpy(np.clip(np.round(levels / 257), 0, 255).astype(np.uint8)[None]), notes

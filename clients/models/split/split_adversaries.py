@@ -39,11 +39,5 @@ class SplitAdversaryBuilder(Adversaries):
     def _attacked(self, num_values: int, seed: int) -> nn.Module:
         return self._build(num_values, self.shape, seed)
 
-    def _last_layer(self, model: nn.Module) -> str:
-        return "head"
-
-    def _server_half(self, model: nn.Module) -> nn.Module:
-        return model
-
     def _full(self, num_values: int, seed: int) -> nn.Module:
         return self._build(num_values, replace(self.shape, edge_blocks=0), seed)

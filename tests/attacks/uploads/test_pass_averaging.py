@@ -90,8 +90,8 @@ def test_a_shuffle_that_is_drawn_once_averages_to_itself() -> None:
     once = VisualMixer(window_lower=WINDOW, window_upper=WINDOW)
     assert (once.resamples, replace(once, reshuffle=True).resamples) == (False, True)
     fixed, fresh = Pipeline((once,)), Pipeline((replace(once, reshuffle=True),))
-    assert (fixed.protects_once, fixed.protects_batches) == (True, False)
-    assert (fresh.protects_once, fresh.protects_batches) == (False, True)
+    assert (bool(fixed.once), fixed.protects_batches) == (True, False)
+    assert (bool(fresh.once), fresh.protects_batches) == (False, True)
 
 
 def test_without_the_defence_or_with_broken_uploads_the_first_pass_is_all() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from clients.process.ray_cluster import PATIENCE, lone_cluster, patient, ray_reason, session_folder
+from clients.process.ray_cluster import PATIENCE, local_cluster, patient, ray_reason, session_folder
 from simulations.runtime.launch import ROOT, LocalRuntime
 
 CLUSTER = """
@@ -146,8 +146,8 @@ def test_ray_by_itself_listens_everywhere_and_obeys_anybody() -> None:
 
 def test_what_somebody_has_set_for_ray_stays_as_it_is() -> None:
     chosen = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
-    assert lone_cluster(chosen) == {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
-    tokens = {lone_cluster({})["RAY_AUTH_TOKEN"] for _ in range(2)}
+    assert local_cluster(chosen) == {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
+    tokens = {local_cluster({})["RAY_AUTH_TOKEN"] for _ in range(2)}
     assert len(tokens) == 2
     assert {len(token) for token in tokens} == {64}
 

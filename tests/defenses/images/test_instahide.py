@@ -8,7 +8,8 @@ import torch
 from scipy.stats import ks_2samp
 
 from defenses.base import Batch
-from defenses.images.instahide import MOST_MIXED, InstaHide, bounded_convex_weights, flip_signs, mix_batch
+from defenses.functional import random_signs
+from defenses.images.instahide import MOST_MIXED, InstaHide, bounded_convex_weights
 from defenses.random_draws import generator_for
 from tests.bounded import bounded
 
@@ -59,23 +60,19 @@ def test_signs_are_fair_and_independent_over_pixels_and_channels():
     assert next_to_each_other == pytest.approx(0.5, abs=4 * 0.5 / (3 * 64 * 63) ** 0.5)
 
 
-def test_flipping_twice_is_the_identity():
-    images = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(3))
-    signs = torch.where(images > 0.5, 1.0, -1.0)
-    torch.testing.assert_close(flip_signs(flip_signs(images, signs), signs), images)
-
-
 def test_mixture_agrees_with_a_loop():
     generator = torch.Generator().manual_seed(4)
     batch = Batch(torch.rand(5, 2, 3, 3, generator=generator), torch.rand(5, 7, generator=generator))
-    weights = torch.rand(5, 3, generator=generator)
-    partners = torch.randint(5, (5, 3), generator=generator)
-    mixed = mix_batch(batch, weights, partners)
+    protected = InstaHide(num_mixed=3).protect_batch(batch, generator_for(5))
+    draws = generator_for(5)
+    weights = bounded_convex_weights(5, 3, 0.65, draws).float()
+    partners = [torch.arange(5), torch.randperm(5, generator=draws), torch.randperm(5, generator=draws)]
+    signs = random_signs((5, 2, 3, 3), draws)
     for i in range(5):
-        image = sum(weights[i, j] * batch.images[partners[i, j]] for j in range(3))
-        target = sum(weights[i, j] * batch.targets[partners[i, j]] for j in range(3))
-        torch.testing.assert_close(mixed.images[i], image)
-        torch.testing.assert_close(mixed.targets[i], target)
+        image = sum(weights[i, j] * batch.images[partners[j][i]] for j in range(3))
+        target = sum(weights[i, j] * batch.targets[partners[j][i]] for j in range(3))
+        torch.testing.assert_close(protected.images[i], torch.where(signs[i] > 0, image, 1 - image))
+        torch.testing.assert_close(protected.targets[i], target)
 
 
 @pytest.mark.parametrize(("num_mixed", "max_weight"), [(4, 0.2), (2, 0.49), (4, 1.1), (0, 0.65), (2.0, 0.65)])

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from defenses import DefenseError, DeltaAutoencoder, FeatureNoise, FeaturePCA, FitContext, Pipeline, parse
-from defenses.fitting import FittedDefense
+from defenses.fitting import FittedDefense, version_of
 from defenses.random_draws import generator_for
 
 AUTOENCODER = DeltaAutoencoder(delta="max", epochs=3, batch_size=8)
@@ -34,14 +34,14 @@ def test_each_state_of_an_autoencoder_is_a_fit_of_so_many_epochs(epochs: int):
     """A shorter fit draws the same initial weights and orders; the initial weights are the fit of no epoch."""
     states = dict(path(AUTOENCODER))
     shorter = replace(AUTOENCODER, epochs=epochs).fit(a_context(), generator_for(5))
-    assert states[epochs].version == shorter.version
+    assert version_of(states[epochs].state()) == version_of(shorter.state())
 
 
 @pytest.mark.parametrize("components", [1, 2, 4, 6])
 def test_each_state_of_components_is_a_fit_of_so_many(components: int):
     states = dict(path(FeaturePCA(components=6)))
     narrow = FeaturePCA(components=components).fit(a_context(), generator_for(5))
-    assert (states[components], states[components].version) == (narrow, narrow.version)
+    assert (states[components], version_of(states[components].state())) == (narrow, version_of(narrow.state()))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_states_lie_where_they_were_said_to_and_differ(defense: FittedDefense):
     found = path(defense)
     assert tuple(at for at, _ in found) == defense.path_positions
     assert defense.path_axis
-    assert len({state.version for _, state in found}) == len(found)
+    assert len({version_of(state.state()) for _, state in found}) == len(found)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,15 @@ from collections import Counter
 
 import pytest
 
-from defenses.smashed.shuffle_counts import log10_orders, log10_orders_containing_target, log10_target_share
+from defenses.smashed.patch_shuffle import BatchShuffle
 from tests.defenses.smashed.test_patch_shuffle import algorithm_2
+
+
+def counts(num_tokens: int, native: int, batch_size: int) -> tuple[float, float, float]:
+    """log10 of all orders, of those that hold the target, and of their ratio."""
+    found = BatchShuffle(k=native / num_tokens).hidden_orders(batch_size, num_tokens)
+    every, share = found["log10-orders"], found["log10-target-share"]
+    return every, every + share, share
 
 
 @pytest.mark.parametrize(
@@ -22,9 +29,7 @@ from tests.defenses.smashed.test_patch_shuffle import algorithm_2
     ],
 )
 def test_known_values(arguments: tuple[int, int, int], total: float, target: float, share: float):
-    assert log10_orders(*arguments) == pytest.approx(total, abs=0.006)
-    assert log10_orders_containing_target(*arguments) == pytest.approx(target, abs=0.006)
-    assert log10_target_share(*arguments) == pytest.approx(share, abs=0.006)
+    assert counts(*arguments) == pytest.approx((total, target, share), abs=0.006)
 
 
 @pytest.mark.parametrize("arguments", [(4, 2, 2), (9, 5, 3), (16, 6, 8), (1, 0, 1), (7, 7, 4), (5, 0, 6), (196, 78, 3)])
@@ -35,13 +40,12 @@ def test_agrees_with_whole_number_arithmetic(arguments: tuple[int, int, int]):
     def orders(images: int) -> int:
         return (math.comb(num_tokens, native) * math.factorial(native)) ** images * math.factorial(images * pooled)
 
-    assert log10_orders(*arguments) == pytest.approx(math.log10(orders(batch_size)), abs=1e-9)
-    assert log10_orders_containing_target(*arguments) == pytest.approx(math.log10(orders(batch_size - 1)), abs=1e-9)
+    expected = math.log10(orders(batch_size)), math.log10(orders(batch_size - 1))
+    assert counts(*arguments)[:2] == pytest.approx(expected, abs=1e-9)
 
 
 def test_the_papers_small_example_is_exact():
-    assert round(10 ** log10_orders(4, 2, 2)) == 3456
-    assert round(10 ** log10_orders_containing_target(4, 2, 2)) == 24
+    assert [round(10**number) for number in counts(4, 2, 2)[:2]] == [3456, 24]
 
 
 @pytest.mark.parametrize(("num_tokens", "native"), [(2, 1), (3, 1), (3, 2), (3, 3), (2, 0)])
@@ -49,16 +53,15 @@ def test_they_count_the_outcomes_of_algorithm_2(num_tokens: int, native: int):
     """All outcomes are equally likely, so counts are probabilities; the target is image 0 in the order 0, 1, ..."""
     outcomes: Counter[tuple[int, ...]] = algorithm_2(num_tokens, native)
     assert len(set(outcomes.values())) == 1
-    assert 10 ** log10_orders(num_tokens, native, 2) == pytest.approx(len(outcomes))
     target = [outcome for outcome in outcomes if outcome[:num_tokens] == tuple(range(num_tokens))]
-    assert 10 ** log10_orders_containing_target(num_tokens, native, 2) == pytest.approx(len(target))
-    assert 10 ** log10_target_share(num_tokens, native, 2) == pytest.approx(len(target) / len(outcomes))
+    expected = len(outcomes), len(target), len(target) / len(outcomes)
+    assert [10**number for number in counts(num_tokens, native, 2)] == pytest.approx(expected)
 
 
 def test_limits_of_the_share():
     def log10_factorial(number: int) -> float:
         return sum(map(math.log10, range(1, number + 1)))
 
-    assert log10_target_share(196, 196, 50) == pytest.approx(-log10_factorial(196), abs=1e-8)
+    assert counts(196, 196, 50)[2] == pytest.approx(-log10_factorial(196), abs=1e-8)
     none_native = log10_factorial(49 * 196) - log10_factorial(50 * 196)
-    assert log10_target_share(196, 0, 50) == pytest.approx(none_native, abs=1e-7)
+    assert counts(196, 0, 50)[2] == pytest.approx(none_native, abs=1e-7)

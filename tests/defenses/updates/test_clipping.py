@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defenses.base import Update
-from defenses.functional import clip_factor, global_norm
 from defenses.random_draws import generator_for
 from defenses.updates.clipping import Clip
 
@@ -44,15 +43,18 @@ def test_zero_update_stays_zero():
     assert torch.equal(flat(clipped), torch.zeros(4, dtype=torch.float64))
 
 
-def test_norm_of_three_and_four_is_five():
-    assert global_norm({"a": torch.tensor(3.0), "b": torch.tensor([[4.0]])}) == 5.0
-    assert global_norm({}) == 0.0
+def test_a_norm_of_five_is_that_of_three_and_four():
+    clipped = Clip(2.5).protect_update({"a": torch.tensor(3.0), "b": torch.tensor([[4.0]])}, generator_for(0))
+    assert (clipped["a"].item(), clipped["b"].item()) == (1.5, 2.0)
+    assert Clip(2.5).protect_update({}, generator_for(0)) == {}
 
 
 def test_norm_does_not_overflow_single_precision():
-    assert global_norm({"w": torch.full((4,), 1e30)}) == pytest.approx(2e30)
+    clipped = Clip(1.0).protect_update({"w": torch.full((4,), 1e30)}, generator_for(0))
+    assert clipped["w"].tolist() == pytest.approx([0.5] * 4)
 
 
-@pytest.mark.parametrize(("norm", "factor"), [(0.0, 1.0), (2.0, 1.0), (4.0, 0.5), (math.inf, 0.0)])
-def test_clip_factor(norm: float, factor: float):
-    assert clip_factor(norm, 2.0) == factor
+@pytest.mark.parametrize(("largest", "left"), [(2.0, 0.25), (4.0, 0.125), (math.inf, 0.0)])
+def test_every_entry_is_scaled_by_the_bound_over_the_norm(largest: float, left: float):
+    clipped = Clip(2.0).protect_update({"w": torch.tensor(largest), "s": torch.tensor(0.25)}, generator_for(0))
+    assert clipped["s"].item() == pytest.approx(left, rel=0.01)

@@ -16,12 +16,12 @@ from simulations.cli import app
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment, all_settings
 from simulations.experiment.scenario import scenarios
-from simulations.run_folder.run_directory import read_lines
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.search.settings import Search
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from simulations.settings.fields import key_of
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.report.report_run import demo_rows, row, write_run
 

@@ -16,7 +16,7 @@ from attacks import AttackError
 from attacks.gradient.trial_gradients.trial_layers import TrialNetwork
 from clients.models.classifiers import build_model
 from simulations.cli import app
-from simulations.run_folder.run_directory import read_lines
+from tests.lines import read_lines
 
 CODE = """
 import torch

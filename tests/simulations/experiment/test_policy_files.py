@@ -16,9 +16,9 @@ from simulations.experiment.experiment import Experiment
 from simulations.external_app.recorded.attack_file import prepare
 from simulations.external_app.recorded.request import Request
 from simulations.run import command as run_command
-from simulations.run_folder.run_directory import read_lines
 from simulations.runtime.progress import read_progress
 from simulations.settings.errors import ConfigError
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 
 DEFENSES = 'ATS(policies="search/policies.json")'

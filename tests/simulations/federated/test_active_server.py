@@ -10,10 +10,10 @@ import pytest
 from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.summary import summarise
-from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from strategies.exchange.guard import TooFewReplies
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 
 SETTINGS: dict[str, Any] = {

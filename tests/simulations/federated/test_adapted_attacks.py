@@ -7,8 +7,8 @@ from typing import Any
 
 from attacks.metrics.names import Role
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 
 LEARNED = "LearningToInvert(updates=32, size=32, hidden=32, iterations=20)"

@@ -18,13 +18,13 @@ from simulations.report.sections.aggregates import aggregates
 from simulations.report.studies.control import validate
 from simulations.report.studies.rows import read_rows
 from simulations.report.studies.study import split
-from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from strategies.audit.jobs import AttackJob
 from strategies.audit.pool import AttackPool
 from strategies.federated.aggregates import groups_of
 from strategies.federated.observations import AGGREGATE, SeenAggregate
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.federated.test_federation import untimed
 from tests.simulations.run_folder.test_resume import killed_with_open_attacks

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 
 NOISE = "GaussianNoise(std=0.01, per='step')"

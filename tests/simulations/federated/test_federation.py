@@ -20,8 +20,9 @@ from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.forecast.notices import too_few_images
 from simulations.report.analysis.failures import failed_attacks
-from simulations.run_folder.run_directory import RunDirectory, read_lines
+from simulations.run_folder.run_directory import RunDirectory
 from simulations.server_app import run_experiment
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 
 FAST = "InvertingGradients(iterations=20); LabelInference()"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from simulations import server_app
-from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.federated.test_federation import experiment
 

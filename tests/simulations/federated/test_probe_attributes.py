@@ -18,9 +18,9 @@ from clients.task.scenarios import client_side, read_task
 from clients.wire.records import tensors_of, values_of
 from defenses.base import Batch
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.split.test_run import Wire
 

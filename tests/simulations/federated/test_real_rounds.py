@@ -6,8 +6,8 @@ from pathlib import Path
 
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
-from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.federated.test_federation import experiment
 

@@ -26,9 +26,9 @@ from defenses.spec import parse
 from simulations import server_app
 from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.failures import failed_attacks
-from simulations.run_folder.run_directory import read_lines
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.server_app import run_experiment
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.report.report_run import Page
 from tests.simulations.run_folder.test_resume import Killed, killed_at, killed_with_open_attacks

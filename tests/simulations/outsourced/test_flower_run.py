@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from simulations.run_folder.run_directory import read_lines
 from simulations.runtime.launch import ROOT
 from simulations.runtime.progress import read_progress
+from tests.lines import read_lines
 from tests.simulations.runtime.runtimes import PATIENCE, deployment, folder
 
 __all__ = ["deployment", "folder"]  # fixtures

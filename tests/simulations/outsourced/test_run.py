@@ -17,9 +17,9 @@ from clients.wire.records import tensors_of
 from defenses import VisualMixer
 from simulations import server_app
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.report.report_run import Page
 from tests.simulations.run_folder.test_resume import Killed, killed_at, killed_with_open_attacks

@@ -18,8 +18,8 @@ import simulations
 from clients.secrets.policy import RefusedError
 from simulations.cli import app
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.run_directory import read_lines
 from simulations.settings.errors import ConfigError
+from tests.lines import read_lines
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, config, pairs
 from tests.simulations.split.test_run import split_experiment, untimed
 

@@ -16,12 +16,12 @@ from simulations.experiment.experiment import Experiment
 from simulations.forecast.memory_needs import Needs
 from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
 from simulations.run.side_by_side import runs_at_once
-from simulations.run_folder.run_directory import read_lines
 from simulations.runtime.local_grid import LocalGrid
 from simulations.runtime.progress import read_progress
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from simulations.settings.seed_ranges import parse_seeds
+from tests.lines import read_lines
 from tests.simulations.federated.test_federation import untimed
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, leftovers, marked, pairs, wait_until
 

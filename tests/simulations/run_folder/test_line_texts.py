@@ -15,9 +15,10 @@ from simulations.forecast.preflight import preflight
 from simulations.report import read_rows
 from simulations.report.drawing.picture_index import read_index
 from simulations.run_folder.rows import Row
-from simulations.run_folder.run_directory import RunDirectory, read_lines
+from simulations.run_folder.run_directory import RunDirectory
 from simulations.settings.errors import ConfigError
 from strategies.training.checkpoint import Checkpoint
+from tests.lines import read_lines
 
 BREAKS = ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\r", "\n", "\r\n"]
 """Every text at which ``str.splitlines`` ends a line."""

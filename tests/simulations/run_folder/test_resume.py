@@ -10,10 +10,11 @@ from flwr.app import Message
 
 from simulations.experiment.experiment import Experiment
 from simulations.report.studies.rows import read_rows
-from simulations.run_folder.run_directory import RunDirectory, read_lines
+from simulations.run_folder.run_directory import RunDirectory
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from strategies.audit.pool import AttackPool
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.federated.test_federation import experiment, untimed
 

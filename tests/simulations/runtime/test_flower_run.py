@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from clients.process.ray_cluster import lone_cluster, session_folder
-from simulations.run_folder.run_directory import read_lines
+from clients.process.ray_cluster import local_cluster, session_folder
 from simulations.runtime.guardian import processes_of
 from simulations.runtime.launch import ROOT, LocalRuntime
+from tests.lines import read_lines
 from tests.simulations.runtime.runtimes import (
     BINARIES,
     PATIENCE,
@@ -45,7 +45,7 @@ def test_plain_flwr_run_completes_with_the_audit(folder: Path, tmp_path: Path) -
             f"{key}={json.dumps(value)}" for key, value in {**SMALL, "output-dir": str(folder)}.items()
         )
         command = [str(BINARIES / "flwr"), "run", str(ROOT), "--stream", "--run-config", overrides]
-        ours = lone_cluster({}).keys() | session_folder(runtime.home).keys()
+        ours = local_cluster({}).keys() | session_folder(runtime.home).keys()
         plain = {key: value for key, value in runtime.env.items() if key not in ours}
         # Flower's own command gives a SuperLink 15 seconds, and a busy machine needs more: here it is started beforehand.
         subprocess.run([*runtime.flower, "list", "local"], env=plain, cwd=runtime.home, check=True, capture_output=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.run_directory import read_lines
 from simulations.runtime.progress import read_progress
 from simulations.server_app import run_experiment
 from simulations.settings.defaults import DEFAULT_CLIENTS
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.federated.test_federation import untimed
 from tests.simulations.runtime.runtimes import (

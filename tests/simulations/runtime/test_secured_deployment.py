@@ -20,9 +20,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from simulations.run_folder.run_directory import read_lines
 from simulations.runtime.launch import ROOT, free_port
 from simulations.runtime.progress import read_progress
+from tests.lines import read_lines
 from tests.simulations.runtime.certificates import make_authority_and_server, make_node_key
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, SMALL, listening, listens, running, wait_until
 

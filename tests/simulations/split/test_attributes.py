@@ -15,9 +15,9 @@ from clients.task.scenarios import read_task
 from clients.wire.records import tensors_of, values_of
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import KnownClients, scenario
-from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.inference.test_run import no_report
 from tests.simulations.run_folder.test_resume import Killed, killed_at

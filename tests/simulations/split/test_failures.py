@@ -19,9 +19,9 @@ from attacks.registry import ATTACKS
 from attacks.smashed.base import SmashedAttack, SmashedData
 from clients.split.batches import SplitBatches
 from clients.wire.records import tensors_of
-from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from strategies.exchange.guard import TooFewReplies
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.split.test_run import Wire, split_experiment, split_rows
 from tests.strategies.split.test_split_fed import Federation, federation, settings_for

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.run_directory import read_lines
 from simulations.runtime.launch import ROOT, LocalRuntime
 from simulations.runtime.progress import read_progress
+from tests.lines import read_lines
 from tests.simulations.runtime.runtimes import PATIENCE, broken_app, deployment, folder, run_in
 
 __all__ = ["deployment", "folder"]  # fixtures

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.run_folder.test_resume import Killed, killed_at, killed_with_open_attacks
 from tests.simulations.split.test_run import split_experiment, split_rows, untimed

@@ -22,9 +22,9 @@ from clients.split.plan import SplitPlan
 from clients.task.auxiliary import Auxiliary
 from clients.wire.records import tensors_of
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.run_directory import read_lines
 from simulations.server_app import run_experiment
 from strategies.audit import runner as attack_runner
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid, Tamper
 
 DECODER = "TokenDecoder(iterations=3, width=16, depth=1, heads=2)"

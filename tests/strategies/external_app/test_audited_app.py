@@ -18,8 +18,8 @@ from flwr.serverapp.strategy.strategy import Strategy
 from clients import protect_mod
 from defenses.base import DefenseError
 from simulations.audited import audited
-from simulations.run_folder.run_directory import read_lines
 from simulations.settings.errors import ConfigError
+from tests.lines import read_lines
 from tests.strategies.external_app.app import AppGrid, Net, an_app, digits
 
 EXACT = "Spear()"

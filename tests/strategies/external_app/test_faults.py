@@ -18,9 +18,9 @@ from torch.utils.data import TensorDataset
 
 from simulations.audited import audited
 from simulations.external_app.study import AppResults
-from simulations.run_folder.run_directory import read_lines
 from simulations.runtime.local_grid import FIRST_NODE
 from strategies.external_app.settings import AuditSettings
+from tests.lines import read_lines
 from tests.strategies.external_app.app import AppGrid, Net, an_app, digits
 
 

@@ -20,7 +20,7 @@ from simulations.report.analysis.conclusion import verdicts
 from simulations.report.analysis.readability import Readability
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
-from simulations.run_folder.run_directory import read_lines
+from tests.lines import read_lines
 from tests.strategies.external_app.app import MEAN, STD, AppGrid, Net, digits
 
 EACH, NODES = 3, 6

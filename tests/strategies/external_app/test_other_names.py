@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from clients import answer_audits
 from clients.external_app.plan import named_as
 from simulations.audited import audited
-from simulations.run_folder.run_directory import read_lines
+from tests.lines import read_lines
 from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, AppGrid, Net, an_app, digits
 
 

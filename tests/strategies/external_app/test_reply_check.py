@@ -17,9 +17,9 @@ from torch.utils.data import TensorDataset
 
 from clients import answer_audits, protect_mod
 from simulations.audited import audited
-from simulations.run_folder.run_directory import read_lines
 from strategies.external_app.assumptions import DIFFERENCE
 from strategies.external_app.settings import AuditSettings
+from tests.lines import read_lines
 from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, AppGrid, Net, digits
 
 RATE = 0.1

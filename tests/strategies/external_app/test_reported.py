@@ -26,13 +26,13 @@ from defenses.base import Batch
 from simulations.audited import audited
 from simulations.compare.groups import grouped
 from simulations.report.analysis.run import read_run
-from simulations.run_folder.run_directory import read_lines
 from strategies.audit.threat_card import Strength
 from strategies.external_app.assumptions import ASSUMED, NOT_IN_PROBE, UNCHECKED
 from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
 from strategies.external_app.replies import reported_budgets
 from strategies.external_app.results import AppFacts
 from strategies.external_app.settings import AuditSettings
+from tests.lines import read_lines
 from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, AppGrid, Net, an_app, digits
 
 EXACT = "Spear()"

@@ -16,12 +16,13 @@ from attacks.gradient.labels import LabelInference
 from clients.task.scenarios import read_task
 from clients.wire.records import to_tensors, values_of
 from defenses.pipeline import Pipeline
-from simulations.run_folder.run_directory import RunDirectory, read_lines
+from simulations.run_folder.run_directory import RunDirectory
 from simulations.scenarios.federated import FederatedExperiment
 from simulations.server_app import auditing, finish, run_experiment
 from strategies.exchange.guard import TooFewReplies
 from strategies.federated.curious import CuriousFedAvg
 from strategies.federated.observations import PROBE, UPDATE
+from tests.lines import read_lines
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.federated.test_federation import experiment, untimed
 from tests.simulations.split.test_run import split_experiment

@@ -26,9 +26,9 @@ from simulations.cli import app
 from simulations.external_app.recorded import attack_recording, audit
 from simulations.external_app.recorded.originals import Truth
 from simulations.external_app.recorded.update_files import resembles_differences
-from simulations.run_folder.run_directory import read_lines
 from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
 from strategies.recording.strategy import RecordingStrategy
+from tests.lines import read_lines
 
 MEAN, STD, RATE = 0.1307, 0.3081, 0.1
 NODES = tuple(range(11, 27))
