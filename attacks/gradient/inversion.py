@@ -26,9 +26,6 @@ from defenses.checks import choice_field, examples_field, flag_field, require, s
 Trials = Sequence[tuple[Target, int]]
 """Targets, and which of their restarts."""
 
-Ends = tuple[Tensor, Tensor, Tensor]
-"""The fields of a ``Minimum``."""
-
 
 @dataclass(frozen=True, repr=False)
 class GradientInversion(TargetPreparation):
@@ -209,27 +206,23 @@ class GradientInversion(TargetPreparation):
             unrolled_client(victim.model, first.observation) if first.unrolled else None,
             self._statistics_prior(victim.model) if first.statistics else None,
             {
-                name: (
-                    torch.stack([owner.statistics[name][0] for owner in owners]),
-                    torch.stack([owner.statistics[name][1] for owner in owners]),
-                )
+                name: (torch.stack(means), torch.stack(variances))
                 for name in first.statistics
+                for means, variances in [zip(*(owner.statistics[name] for owner in owners), strict=True)]
             },
         )
 
-    def _minimize(self, trials: Trials, victim: Victim, differenced: bool) -> Ends:
+    def _minimize(self, trials: Trials, victim: Victim, differenced: bool) -> Minimum:
         exact = self._objective(trials, victim)
         objective = self._differenced(exact) if differenced else exact
         starts = torch.stack([target.starts[restart] for target, restart in trials])
         bounds = self._bounds(trials[0][0], starts[0])
         rate, steps = self.learning_rate, self.iterations
         if self.optimizer == "lbfgs" and self.line_search:
-            end = minimize(objective, starts, bounds, steps, rate)
-        elif self.optimizer == "lbfgs":
-            end = walk(objective, starts, bounds, steps, rate, self.signed)
-        else:
-            end = first_order(self._stages(objective), starts, bounds, self.optimizer, self.signed)
-        return end.unknowns, end.loss, end.evaluations
+            return minimize(objective, starts, bounds, steps, rate)
+        if self.optimizer == "lbfgs":
+            return walk(objective, starts, bounds, steps, rate, self.signed)
+        return first_order(self._stages(objective), starts, bounds, self.optimizer, self.signed)
 
     def _statistics_prior(self, model: nn.Module) -> Callable[[Tensor, Observed], Tensor]:
         state = {name: p.detach() for name, p in model.named_parameters()}, dict(model.named_buffers())

@@ -11,20 +11,22 @@ from attacks.progress import reported
 SUFFICIENT_DECREASE = 1e-4
 CURVATURE = 0.9
 MOST_TRIES = 20
+HISTORY = 10
+"""Pairs (step, change of gradient) that each problem keeps."""
 
 
 class _State:
     """Rows are problems: (T, ...). ``steps``, ``changes`` and ``scale`` hold the history, newest last; scale 0 is an empty slot."""
 
-    def __init__(self, start: Tensor, history: int) -> None:
+    def __init__(self, start: Tensor) -> None:
         trials, size = start.shape
         row = start.new_zeros(trials)
         self.at, self.gradient, self.direction = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
         self.loss, self.step, self.low = row.clone(), row.clone(), row.clone()
         self.high = torch.full_like(row, torch.inf)
         self.tries = torch.zeros_like(row, dtype=torch.long)
-        self.steps, self.changes = (start.new_zeros(trials, history, size) for _ in "ab")
-        self.scale = start.new_zeros(trials, history)
+        self.steps, self.changes = (start.new_zeros(trials, HISTORY, size) for _ in "ab")
+        self.scale = start.new_zeros(trials, HISTORY)
         self.running = torch.ones_like(row, dtype=torch.bool)
 
 
@@ -34,7 +36,6 @@ def minimize(
     bounds: tuple[Tensor, Tensor],
     iterations: int,
     learning_rate: float = 1.0,
-    history: int = 10,
 ) -> Minimum:
     """Limited-memory BFGS with a line search, projected on a box; with a fixed step it is ``attacks.gradient.lbfgs_steps``.
 
@@ -48,7 +49,6 @@ def minimize(
         bounds: Lowest and highest value of each unknown, (D,) each.
         iterations: Evaluations of the objective per problem, line searches included.
         learning_rate: First step that a line search tries.
-        history: Pairs (step, change of gradient) that each problem keeps.
 
     Returns:
         The best evaluated point of each problem. A problem ends early when no step decreases its loss, and fails when its loss or
@@ -57,7 +57,7 @@ def minimize(
     Source: Nocedal, "Updating quasi-Newton matrices with limited storage", 1980; bracketing: Lewis and Overton, "Nonsmooth
     optimization via quasi-Newton methods", 2013, Algorithm 2.6.
     """
-    state = _State(start.clamp(*bounds), history)
+    state = _State(start.clamp(*bounds))
     best, lowest = state.at.clone(), torch.full_like(state.loss, torch.inf)
     evaluations = torch.zeros(len(start), dtype=torch.long, device=start.device)
     for iteration in reported(range(iterations), iterations):
