@@ -25,7 +25,6 @@ class FeatureAveraging(TokenDecoder):
     Attributes:
         transmissions: R at most; it gets as many as the run makes, and learns from as many.
         num_images: Most auxiliary images to send R times each for the training.
-        beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
     """
 
     source: ClassVar[str] = (

@@ -105,7 +105,6 @@ class FieldReading(TableAttack):
 
     Attributes:
         transmissions: Transmissions that are averaged at most.
-        beyond_run: Clients send a row as often as that, however often the run does: an upper bound.
         batch_size: Auxiliary rows that are sent together.
     """
 

@@ -85,7 +85,6 @@ class TokenIntersection(TokenReading):
     Attributes:
         transmissions: Of the same images, at most; it gets those that the run makes. With a single one nothing recurs, and it
             takes an image's row for its own.
-        beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
         radius: Patches are the same within this root mean square difference of pixels, or three times the decoding error on
             held-out images if that is more.
     """
