@@ -154,5 +154,5 @@ class _Reverser:
 @torch.no_grad()
 def _factors(factors_of: Any, sender: Sender, rows: Tensor, generator: torch.Generator) -> Tensor:
     """m_vec (n, F) of rows that the attacker sends itself, through the clients' defences."""
-    factors: Tensor = factors_of(sender.send(rows, generator).float())
+    factors: Tensor = factors_of(sender.send(rows, generator))
     return factors

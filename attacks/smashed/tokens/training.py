@@ -80,8 +80,7 @@ class Example:
     @classmethod
     def of(cls, sender: Sender, images: Tensor, generator: torch.Generator) -> Example:
         """Sends images (B, C, H, W) in [0, 1]."""
-        with torch.no_grad():
-            features, order = sender.send_with_order(images, generator)
+        features, order = sender.send_with_order(images, generator)
         order = order.to(features.device)
         patches = to_patches(images, sender.edge.patch_size).to(features)
         return cls(features, patches.flatten(0, 1)[order], order)
