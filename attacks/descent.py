@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from attacks.observations import AttackError
 from attacks.progress import reported
@@ -34,11 +36,13 @@ class StepRule:
         return cls(learning_rate, falling=True, in_range=True)
 
 
-def step_down(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """One step of a network's optimizer along the gradient of a loss."""
+def step_down(optimizer: Optimizer, loss: Tensor, schedule: LRScheduler | None = None) -> None:
+    """One step of a network's optimizer along the gradient of a loss, and of its learning rate."""
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
+    if schedule is not None:
+        schedule.step()
 
 
 def minimise(

@@ -190,6 +190,5 @@ def train_network(
             value = loss(rows[torch.randperm(len(rows), generator=generator)[:batch_size]])
             if not torch.isfinite(value):
                 raise AttackError("the training diverged; lower the learning rate")
-            step_down(optimizer, value)
-            schedule.step()
+            step_down(optimizer, value, schedule)
     network.eval().requires_grad_(False)

@@ -69,8 +69,7 @@ class NetworkRefinement(Refinement):
         for _ in range(self.iterations):
             examples = select(clean, torch.randperm(len(clean), generator=generator)[: self.batch_size])
             loss = (network(spoil(examples)) - examples.images).square().mean()
-            step_down(optimizer, loss)
-            schedule.step()
+            step_down(optimizer, loss, schedule)
         return network.eval()
 
     def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:

@@ -64,8 +64,7 @@ class TokenDecoder(DecoderAttack):
         for _ in range(self.iterations):
             inputs, clean = draw()
             loss = (network(inputs) - clean).square().mean()
-            step_down(optimizer, loss)
-            schedule.step()
+            step_down(optimizer, loss, schedule)
         return network
 
     def _rate(self, step: int) -> float:
