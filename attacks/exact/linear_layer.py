@@ -80,9 +80,7 @@ def linear_layers(model: nn.Module, input_shape: tuple[int, int, int], like: Ten
 
     ``model`` is from ``attackable`` and left as it is; ``like`` has its device and dtype.
     """
-    # Fixed, so that a layer is the same in all runs; any images with pixels of both signs will do.
-    drawn = torch.randn(PROBES, *input_shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
-    images = drawn.to(like.device)
+    images = random_images(input_shape, like)
     with torch.enable_grad():
         # Nothing but layers' own outputs need be told apart, so parameters may or may not need gradients.
         logits, calls = called(model, images.clone().requires_grad_())
@@ -94,6 +92,12 @@ def linear_layers(model: nn.Module, input_shape: tuple[int, int, int], like: Ten
         LinearLayer(name, module, torch.equal(into.detach(), images.flatten(1)), _is_rectified(out.detach(), slope))
         for (name, (module, into, out)), slope in zip(found, slopes, strict=True)
     ]
+
+
+def random_images(input_shape: tuple[int, int, int], like: Tensor) -> Tensor:
+    """Images (B, C, H, W) with pixels of both signs to tell layers apart by; fixed, so that a layer is the same in all runs."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(PROBES, *input_shape, generator=generator, dtype=like.dtype).to(like.device)
 
 
 def called(model: nn.Module, images: Tensor) -> tuple[Tensor, dict[str, list[Any]]]:

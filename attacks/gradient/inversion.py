@@ -19,7 +19,7 @@ from attacks.gradient.trial_gradients.finite_difference import DifferencedMatchi
 from attacks.gradient.trial_gradients.matching import GradientMatching, Observed, unrolled_client
 from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks
 from attacks.guesses import Reconstruction
-from attacks.normalisation import channel_statistics, normalise
+from attacks.normalisation import denormalise, normalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import choice_field, examples_field, flag_field, require, scale_field, starts_field, steps_field
 
@@ -269,10 +269,9 @@ class GradientInversion(TargetPreparation):
             return self._failure(target.observation, reason, diagnostics)
         best = end.unknowns[chosen].cpu()
         pixels = torch.Size(target.batch_shape).numel()
-        mean, std = channel_statistics(target.observation, best)
         labels = None if target.labels is None else target.labels[chosen]
         labels = best[pixels:].view(-1, victim.num_classes).argmax(1) if labels is None else labels
-        images = (best[:pixels].view(target.batch_shape) * std + mean).clamp(0, 1)
+        images = denormalise(best[:pixels].view(target.batch_shape), target.observation).clamp(0, 1)
         # Undoing the normalisation rounds.
         diagnostics["clipped_share"] = float(((images < 1e-6) | (images > 1 - 1e-6)).double().mean())
         return Reconstruction(images, labels.cpu(), diagnostics)
