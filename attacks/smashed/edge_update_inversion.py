@@ -98,7 +98,7 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
             return problem.distance(images, sent) + scale * (sent - features).square().mean()
 
         start = features.new_full((len(features), *problem.observation.input_shape), 0.5)
-        return minimise(objective, start, self.iterations, StepRule.within_range(self.learning_rate))[0]
+        return minimise(objective, start, self.iterations, StepRule(self.learning_rate, in_range=True))[0]
 
 
 @dataclass(frozen=True)
