@@ -31,24 +31,14 @@ class _State:
 
 
 def minimize(
-    objective: Objective,
-    start: Tensor,
-    bounds: tuple[Tensor, Tensor],
-    iterations: int,
-    learning_rate: float = 1.0,
+    objective: Objective, start: Tensor, bounds: tuple[Tensor, Tensor], iterations: int, learning_rate: float = 1.0
 ) -> Minimum:
     """Limited-memory BFGS with a line search, projected on a box; with a fixed step it is ``attacks.gradient.lbfgs_steps``.
 
     Every step satisfies the weak Wolfe conditions along the projected path: a bracket [low, high] is halved while the loss has
     not decreased enough, doubled while the slope is still too steep. This needs no smoothness, so it also copes with total
-    variation.
-
-    Args:
-        objective: See ``Objective``.
-        start: (T, D).
-        bounds: Lowest and highest value of each unknown, (D,) each.
-        iterations: Evaluations of the objective per problem, line searches included.
-        learning_rate: First step that a line search tries.
+    variation. ``learning_rate`` is the first step that a line search tries, and ``iterations`` count evaluations of the objective
+    for each problem, line searches included; the others are as of ``first_order``.
 
     Returns:
         The best evaluated point of each problem. A problem ends early when no step decreases its loss, and fails when its loss or

@@ -64,34 +64,31 @@ class AdamCosine(GradientInversion):
 
 
 @dataclass(frozen=True, repr=False)
-class AdamL1(GradientInversion):
+class AdamL1(AdamCosine):
     """Signed Adam on the sum of absolute differences."""
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, Adam+L1"
 
     cost: str = "l1"
-    iterations: int = 4800
 
 
 @dataclass(frozen=True, repr=False)
-class AdamL2(GradientInversion):
+class AdamL2(AdamCosine):
     """Signed Adam on the sum of squared differences."""
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, Adam+L2"
 
     cost: str = "l2"
-    iterations: int = 4800
 
 
 @dataclass(frozen=True, repr=False)
-class SGDCosine(GradientInversion):
+class SGDCosine(AdamCosine):
     """SGD with Nesterov momentum on the cosine distance; signed, as in the released configuration."""
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, SGD+Cosine"
 
     optimizer: str = "sgd"
     learning_rate: float = 0.01
-    iterations: int = 4800
 
 
 @dataclass(frozen=True, repr=False)

@@ -51,7 +51,6 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
         iterations: Steps of Adam on all records at once.
         learning_rate: Of these.
         weight_decay: Of these (L2 on all weights).
-        network: Learned by ``fit``.
         shadow_auc: Area on the last shadow model of a network that learned from the others only; None with a single shadow model.
             Set by ``fit``; at 0.5 there was nothing to learn.
     """
@@ -72,7 +71,7 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     iterations: int = steps_field(300)
     learning_rate: float = scale_field(0.01, most=1)
     weight_decay: float = share_field(0.001)
-    network: MembershipNetwork | None = field(default=None, repr=False, compare=False)
+    learned: MembershipNetwork | None = field(default=None, repr=False, compare=False)
     shadow_auc: float | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -95,17 +94,12 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
             with torch.no_grad():
                 scores = self._train(features[:-1], generator)(features[-1])
             held_out = _area(scores[:members], scores[members:])
-        return replace(self, network=self._train(features, generator), shadow_auc=held_out)
-
-    def check_fitted(self) -> None:
-        """Raises ``AttackError`` before ``fit``."""
-        if self.network is None:
-            raise AttackError(f"{self} must be fitted first, which needs auxiliary data")
+        return replace(self, learned=self._train(features, generator), shadow_auc=held_out)
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
         """The test by the client's own model and the network; nothing is random after ``fit``."""
         diagnostics = {} if self.shadow_auc is None else {"shadow-auc": self.shadow_auc}
-        return Membership(local_model(observation), self.network, diagnostics)
+        return Membership(local_model(observation), self.learned, diagnostics)
 
     def failed(self, observation: ClientUpdate, reason: str) -> Membership:
         """A test that scores no record."""

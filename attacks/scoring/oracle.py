@@ -41,19 +41,11 @@ class Oracle:
     accuracy: float
 
     def classify(self, images: Tensor) -> Tensor:
-        """The class that it sees in each image (B, C, H, W) in [0, 1]: (B,) int64 on the CPU.
-
-        Raises:
-            ValueError: When the images are of another shape than those it was trained on.
-        """
+        """The class that it sees in each image (B, C, H, W) in [0, 1]: (B,) int64 on the CPU. Errors as ``features``."""
         return self.logits(images).argmax(1)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Its answers to images (B, C, H, W) in [0, 1]: (B, K) on the CPU.
-
-        Raises:
-            ValueError: When the images are of another shape than those it was trained on.
-        """
+        """Its answers to images (B, C, H, W) in [0, 1]: (B, K) on the CPU. Errors as ``features``."""
         with torch.no_grad():
             logits: Tensor = self.network[-1](self.features(images))
         return logits

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attacks.assignment import assigned
 from attacks.observations import AttackError
 from attacks.sender import Sender
-from attacks.smashed.tokens.positions import TokenReader, infer_order, to_patches
+from attacks.smashed.tokens.positions import TokenReader, to_patches
 
 POOL = 512
 """Tokens of a training batch that are compared with each other at most: time and memory grow with the square."""
@@ -139,7 +140,7 @@ def _judge(reader: TokenReader, sender: Sender, images: Tensor, generator: torch
     """Sets the reader's diagnostics and its trust by images that it has not seen."""
     example = Example.of(sender, images, generator)
     reading, num_tokens = reader(example.features), example.order.shape[1]
-    alone, found, order = infer_order(reading.positions), reader.order(reading), example.order.cpu()
+    alone, found, order = assigned(-reading.positions), reader.order(reading), example.order.cpu()
     truth = to_patches(images, sender.edge.patch_size).to(example.features) - reader.mean_patches
     guess = reader.assemble(reading, found) - reader.mean_patches
     # The factor of least squared error: 0 for random positions and 1 for the right ones. From 1/2 on, what was placed beats the
