@@ -79,7 +79,6 @@ class ActiveAttack(SolvingAttack):
 
     observes: ClassVar[type] = ManipulatedProbe
     needs_one_step: ClassVar[bool] = False
-    begins_chains: ClassVar[bool] = True
 
     @property
     def threat_class(self) -> str:

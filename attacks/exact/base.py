@@ -25,7 +25,9 @@ BEYOND = 0.01
 class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
     """Solves updates of one step, one after the other; where the conditions of that fail, the guess is grey and says why."""
 
+    threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
     needs_one_step: ClassVar[bool] = True
+    begins_chains: ClassVar[bool] = True
 
     @property
     def threat_class(self) -> str:

@@ -28,12 +28,14 @@ class LinearLayer:
         name: Of the module.
         module: It.
         sees_pixels: Its input is the image and nothing else: X (B, C * H * W) are the pixels in order.
+        is_head: Its outputs are the logits.
         rectified: A ReLU follows: the gradient by Z is exactly zero wherever Z <= 0, and as a rule elsewhere not.
     """
 
     name: str
     module: nn.Linear
     sees_pixels: bool
+    is_head: bool
     rectified: bool
 
     def outputs(self, inputs: Tensor) -> Tensor:
@@ -88,8 +90,11 @@ def linear_layers(model: nn.Module, input_shape: tuple[int, int, int], like: Ten
         outputs = [out for _, (_, _, out) in found]
         weights = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype, device=logits.device)
         slopes = torch.autograd.grad((logits.flatten() * weights).sum(), outputs, allow_unused=True) if outputs else []
+    pixels = images.flatten(1)
     return [
-        LinearLayer(name, module, torch.equal(into.detach(), images.flatten(1)), _is_rectified(out.detach(), slope))
+        LinearLayer(
+            name, module, torch.equal(into, pixels), torch.equal(out, logits), _is_rectified(out.detach(), slope)
+        )
         for (name, (module, into, out)), slope in zip(found, slopes, strict=True)
     ]
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.networks.standardise import standardise_tokens
-from attacks.sender import ClientHalf
 
 
 @dataclass(frozen=True)
@@ -25,11 +24,6 @@ class Layout:
     grid: tuple[int, int]
     patch_size: int
     channels: int
-
-    @classmethod
-    def of(cls, edge: ClientHalf, images: Tensor) -> Layout:
-        """That of a client half which embeds images (B, C, H, W)."""
-        return cls(edge.grid, edge.patch_size, images.shape[1])
 
     @property
     def num_tokens(self) -> int:

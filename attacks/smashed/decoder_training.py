@@ -58,6 +58,9 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         learning_rate: The largest.
     """
 
+    threat: ClassVar[str] = (
+        "smashed data; the client half as a black box; the defences' algorithm; auxiliary images like the clients'"
+    )
     needs_auxiliary: ClassVar[bool] = True
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 16, "batch_size": 8}
@@ -95,7 +98,8 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         sender, kept, held = split_auxiliary(knowledge, generator)
         pool = self.pool_of(sender, kept, generator)
         draw = self.draws(sender, kept, pool, generator)
-        network = self.train(sender, draw, Layout.of(sender.edge, kept), generator).eval().requires_grad_(False)
+        layout = Layout(sender.edge.grid, sender.edge.patch_size, kept.shape[1])
+        network = self.train(sender, draw, layout, generator).eval().requires_grad_(False)
         sent = independent_transmissions(sender, held, self.transmissions, self.batch_size, generator)
         with torch.no_grad():
             guess = network(pool(sent))

@@ -94,9 +94,6 @@ class Pix2Pix(DecoderAttack):
         "Isola et al., Image-to-Image Translation with Conditional Adversarial Networks, 2017; used by Yao et al., ICDM 2022, "
         "Table IX"
     )
-    threat: ClassVar[str] = (
-        "smashed data; the client half as a black box; the defences' algorithm; auxiliary images like the clients'"
-    )
 
     iterations: int = 200
     width: int = 12

@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from attacks.assignment import assigned
 from attacks.observations import AttackError
+from attacks.refinement.restoration import HOLDOUT
 from attacks.sender import Sender
 from attacks.smashed.tokens.positions import TokenReader, to_patches
 
 POOL = 512
 """Tokens of a training batch that are compared with each other at most: time and memory grow with the square."""
-HOLDOUT = 8
-"""One auxiliary image in so many is kept out of the training."""
 LEARNING_RATE = 3e-3
 """The largest."""
 
