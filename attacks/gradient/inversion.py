@@ -44,10 +44,10 @@ class GradientInversion(TargetPreparation):
     A learning rate that the server does not know is estimated (``estimate_learning_rate``) with labels as below (inferred for
     "joint"). Where that fails, costs that ignore the scale (cosines) go on without it; others fail.
 
-    Diagnostics that explain a failure: "labels_inferred" (1 where they were not known), "clipped_share" (pixels of the result at 0
-    or 1), "masked_share" (entries that were sent as exactly zero, or that the attack takes for pruned), "restart_agreement"
-    (restarts whose objective is within 5 % of the lowest), "learning_rate" (where it was estimated), "unrolled" (1 where the local
-    steps were), "batch_norm_layers" (whose statistics were matched), "differenced" (1 where a finite difference stood for the
+    Diagnostics that explain a failure: "labels_inferred" (1 where they were not known); "clipped_share" (pixels of the result at 0
+    or 1); "masked_share" (entries that were sent as exactly zero, or that the attack takes for pruned); "restart_agreement"
+    (restarts whose objective is within 5 % of the lowest); "learning_rate" (where it was estimated); "unrolled" (1 where the local
+    steps were); "batch_norm_layers" (whose statistics were matched); "differenced" (1 where a finite difference stood for the
     second derivative).
 
     Attributes:

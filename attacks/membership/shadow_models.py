@@ -19,8 +19,8 @@ from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
 from defenses.base import Batch
 from defenses.checks import (
     MOST_EXAMPLES,
+    checked_field,
     is_whole,
-    require,
     scale_field,
     share_field,
     starts_field,
@@ -28,8 +28,8 @@ from defenses.checks import (
     width_field,
 )
 
-FEWEST_EXAMPLES = 4
-"""Two members and two non-members: less is no training set."""
+FEWEST = 2
+"""Members, and as many non-members: fewer are no training set."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,7 +66,11 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 2, "iterations": 40}
 
     num_shadows: int = starts_field(4)
-    num_members: int = 0
+    num_members: int = checked_field(
+        0,
+        lambda count: is_whole(count) and (count == 0 or FEWEST <= count <= MOST_EXAMPLES),
+        f"0, or a whole number from {FEWEST} to {MOST_EXAMPLES}",
+    )
     hidden: int = width_field(16)
     iterations: int = steps_field(300)
     learning_rate: float = scale_field(0.01, most=1)
@@ -74,17 +78,11 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     learned: MembershipNetwork | None = field(default=None, repr=False, compare=False)
     shadow_auc: float | None = field(default=None, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        least = FEWEST_EXAMPLES // 2
-        enough = is_whole(self.num_members) and (self.num_members == 0 or least <= self.num_members <= MOST_EXAMPLES)
-        require(enough, self, "num_members", f"0, or a whole number from {least} to {MOST_EXAMPLES}")
-
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the shadow models and, on what they say, the attack network."""
         total, members = len(knowledge.auxiliary), self.num_members or len(knowledge.auxiliary) // 2
-        if total < max(2 * members, FEWEST_EXAMPLES):
-            raise AttackError(f"{self} needs {max(2 * members, FEWEST_EXAMPLES)} auxiliary examples and has {total}")
+        if total < (least := 2 * max(members, FEWEST)):
+            raise AttackError(f"{self} needs {least} auxiliary examples and has {total}")
         features = []
         for _ in range(self.num_shadows):
             order = torch.randperm(total, generator=generator)[: 2 * members]
