@@ -1,4 +1,4 @@
-"""Inputs of a network with mean 0 and standard deviation 1, as on a sample."""
+"""A layer that standardises the inputs of a network by the mean and the standard deviation of a sample."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Standardise(nn.Module):
 
 
 def standardise_tokens(sample: Tensor) -> Standardise:
-    """That of tokens (B, N, D), each entry for itself."""
+    """Make the layer for tokens (B, N, D), each entry for itself, from a sample of them."""
     return Standardise(sample.mean((0, 1)), raised(sample.std((0, 1))))
 
 
 def raised(std: Tensor) -> Tensor:
-    """At least 1e-3 of the largest: a feature that hardly changes is no reason to blow up what little it does."""
+    """Standard deviations, at least 1e-3 of the largest: a feature that hardly changes is not blown up."""
     return std.clamp(min=max(1e-3 * float(std.max()), 1e-12))
