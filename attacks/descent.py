@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from attacks.observations import AttackError
 from attacks.progress import reported
@@ -19,26 +21,21 @@ class StepRule:
     Attributes:
         learning_rate: In the unit of the images.
         epsilon: Of Adam.
-        falling: The learning rate falls to zero along a half cosine.
-        in_range: Behind every step images are put back into [0, 1].
+        in_range: Images are put back into [0, 1] behind every step, and the learning rate falls to zero along a half cosine.
     """
 
     learning_rate: float
     epsilon: float = 1e-8
-    falling: bool = False
     in_range: bool = False
 
-    @classmethod
-    def within_range(cls, learning_rate: float) -> StepRule:
-        """Of images in [0, 1], which stay there, at a rate that falls to zero."""
-        return cls(learning_rate, falling=True, in_range=True)
 
-
-def step_down(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """One step of a network's optimizer along the gradient of a loss."""
+def step_down(optimizer: Optimizer, loss: Tensor, schedule: LRScheduler | None = None) -> None:
+    """One step of a network's optimizer along the gradient of a loss, and of its learning rate."""
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
+    if schedule is not None:
+        schedule.step()
 
 
 def minimise(
@@ -55,7 +52,7 @@ def minimise(
     """
     images = start.clone().requires_grad_()
     optimizer = torch.optim.Adam([images], rule.learning_rate, eps=rule.epsilon, amsgrad=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations) if rule.falling else None
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations) if rule.in_range else None
     best, lowest = start.clone(), start.new_tensor(float("inf"))
     for _ in reported(range(iterations), iterations):
         values = objective(images)
@@ -67,7 +64,6 @@ def minimise(
         optimizer.step()
         if schedule is not None:
             schedule.step()
-        if rule.in_range:
             with torch.no_grad():
                 images.clamp_(0, 1)
     if not torch.isfinite(lowest).all():

@@ -1,4 +1,7 @@
-"""What an attack returns: guesses of images, classes, rows of a table or attributes, none of them scored yet."""
+"""What an attack returns: guesses of images, classes, rows of a table or attributes, none of them scored yet.
+
+Each has ``diagnostics``, numbers that say how the attack went, and ``failure``: why it failed, or "".
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,6 @@ class Reconstruction:
     Attributes:
         images: (B, C, H, W) in [0, 1]; uniform grey where the attack failed.
         labels: (B,) int64, the classes that the attack worked with; -1 where it failed before it had any.
-        diagnostics: Numbers that say how the attack went (final cost, chosen restart, gradient norm).
-        failure: Why the attack failed, or "".
     """
 
     images: Tensor
@@ -45,8 +46,6 @@ class Labels:
 
     Of an update they are a multiset, sorted: nothing says which example has which. Of smashed data, where an image keeps its row,
     class i is that of image i.
-
-    ``failure`` says why the attack failed, or is "".
     """
 
     classes: Tensor
@@ -61,8 +60,6 @@ class Cells:
     Attributes:
         categories: (B, F) int64, the number of the category in every column; -1 where the attack failed.
         embeddings: (B, F, D), what the client half would make of them; zeros where the attack failed.
-        diagnostics: Numbers that say how the attack went.
-        failure: Why the attack failed, or "".
     """
 
     categories: Tensor
@@ -77,8 +74,6 @@ class Attributes:
 
     Attributes:
         logits: (B, K), the largest for the most probable of K values; NaN where the attack failed.
-        diagnostics: Numbers that say how the attack went.
-        failure: Why the attack failed, or "".
     """
 
     logits: Tensor
@@ -98,8 +93,6 @@ class Representatives:
     Attributes:
         images: (N, C, H, W) in [0, 1]; uniform grey where the attack failed.
         classes: (N,) int64, the class that each was drawn for.
-        diagnostics: Numbers that say how the attack went.
-        failure: Why the attack failed, or "".
     """
 
     images: Tensor

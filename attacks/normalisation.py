@@ -1,4 +1,4 @@
-"""From images in [0, 1] to what the clients' model sees."""
+"""From images in [0, 1] to what the clients' model sees, and back."""
 
 from __future__ import annotations
 
@@ -28,3 +28,9 @@ def normalise(images: Tensor, known: Normalisation) -> Tensor:
     """(images - mean) / std per channel, for images (..., C, H, W) in [0, 1]."""
     mean, std = channel_statistics(known, images)
     return (images - mean) / std
+
+
+def denormalise(images: Tensor, known: Normalisation) -> Tensor:
+    """The inverse of ``normalise``, not clamped."""
+    mean, std = channel_statistics(known, images)
+    return images * std + mean

@@ -98,9 +98,10 @@ class Sender:
         return self.pipeline.decode_features(latent), latent
 
     def send(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Smashed data (B, N, D) of clean images (B, C, H, W) in [0, 1], all defences drawn afresh."""
-        return self.send_with_order(images, generator)[0]
+        """Smashed data (B, N, D), float32, of clean images (B, C, H, W) in [0, 1], all defences drawn afresh; without a graph."""
+        return self.send_with_order(images, generator)[0].float()
 
+    @torch.no_grad()
     def send_with_order(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """``send``, and where each token came from: (B, N) int64 on the CPU, numbers of tokens 0 to B * N - 1."""
         key = key_of(generator)

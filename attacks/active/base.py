@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from attacks.exact.base import BEYOND, SolvingAttack
-from attacks.exact.linear_layer import LinearLayer, called, linear_layers
+from attacks.exact.linear_layer import LinearLayer, called, linear_layers, random_images
 from attacks.gradient.labels import infer_observed_labels
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
@@ -55,11 +55,7 @@ class AgreedModel:
 
     def layer_behind(self, layer: LinearLayer) -> str:
         """Name of the linear layer that sees relu(Z), Z the values of ``layer`` (B, M), and nothing else."""
-        like = next(self.model.parameters()).detach()
-        drawn = torch.randn(4, *self.input_shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
-        private = attackable(self.model, train_mode=True)
-        with torch.no_grad():
-            _, calls = called(private, drawn.to(like.device))
+        _, calls = called_on_random(self.model, self.input_shape)
         behind = calls[layer.name][0][2].relu()
         same = [name for name, seen in calls.items() if len(seen) == 1 and torch.equal(seen[0][1], behind)]
         if not same:
@@ -83,7 +79,6 @@ class ActiveAttack(SolvingAttack):
 
     observes: ClassVar[type] = ManipulatedProbe
     needs_one_step: ClassVar[bool] = False
-    begins_chains: ClassVar[bool] = True
 
     @property
     def threat_class(self) -> str:
@@ -97,6 +92,12 @@ class ActiveAttack(SolvingAttack):
         Raises:
             AttackError: When the architecture has no place for it, with a message that begins with "does not apply: ".
         """
+
+
+def called_on_random(model: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Tensor, dict[str, list[Any]]]:
+    """``called`` of a model as a client trains it, for ``random_images``."""
+    with torch.no_grad():
+        return called(attackable(model, train_mode=True), random_images(input_shape, next(model.parameters())))
 
 
 def overwrite_linear(model: nn.Module, name: str, weight: Tensor, bias: Tensor | None = None) -> None:

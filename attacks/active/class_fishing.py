@@ -10,11 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, overwrite_linear
+from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, called_on_random, overwrite_linear
 from attacks.base import OWN_OBJECTIVE
-from attacks.exact.linear_layer import called
 from attacks.gradient.presets import InvertingGradients
-from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
@@ -132,11 +130,7 @@ class ClassFishing(ActiveAttack):
 
 def head_of(model: nn.Module, input_shape: tuple[int, int, int]) -> str:
     """Name of the linear layer with a bias whose values are the logits."""
-    like = next(model.parameters()).detach()
-    drawn = torch.randn(4, *input_shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
-    private = attackable(model, train_mode=True)
-    with torch.no_grad():
-        logits, calls = called(private, drawn.to(like.device))
+    logits, calls = called_on_random(model, input_shape)
     for name, seen in calls.items():
         module, _, out = seen[-1]
         if module.bias is not None and torch.equal(out, logits):

@@ -14,7 +14,7 @@ from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, overwrit
 from attacks.base import Knowledge
 from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
-from attacks.normalisation import channel_statistics
+from attacks.normalisation import denormalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import choice_field, whole_field
 
@@ -122,8 +122,7 @@ class ImprintLayer(ActiveAttack):
         if not used.any():
             raise AttackError("does not apply: no image turned an imprinted neuron on")
         quotients = weight[used] / signal[used, None]
-        mean, std = channel_statistics(observation, quotients)
-        images = quotients.view(-1, *observation.input_shape) * std + mean
+        images = denormalise(quotients.view(-1, *observation.input_shape), observation)
         direction, thresholds = self.learned
         upper = torch.cat([thresholds[1:], thresholds.new_full((1,), float("inf"))])
         measured, slack = images.flatten(1) @ direction, 0.1 * (thresholds[-1] - thresholds[1]) / self.bins

@@ -15,7 +15,7 @@ from attacks.active.imprint_layer import MOST_OUTSIDE, ROUNDING
 from attacks.base import Knowledge
 from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
-from attacks.normalisation import channel_statistics
+from attacks.normalisation import denormalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import SMALLEST, checked_field, is_number, scale_field, width_field
 
@@ -119,8 +119,7 @@ class TrapWeights(ActiveAttack):
         if not used.any():
             raise AttackError("does not apply: no image turned a neuron on")
         quotients = gradient.weight[used] / gradient.bias[used, None]
-        mean, std = channel_statistics(observation, quotients)
-        images = quotients.view(-1, *observation.input_shape) * std + mean
+        images = denormalise(quotients.view(-1, *observation.input_shape), observation)
         images = images[images.flatten(1).isfinite().all(1)]
         numbers["neurons_on"] = float(used.sum())
         return batch_guess(observation, list(_surest_first(images, numbers)), numbers)

@@ -12,7 +12,7 @@ from attacks.base import Attack
 from attacks.exact.example_labels import gradient_distance, labels_of_signals
 from attacks.exact.linear_layer import LinearLayer, Read
 from attacks.guesses import Reconstruction
-from attacks.normalisation import channel_statistics, normalise
+from attacks.normalisation import denormalise, normalise
 from attacks.observations import AttackError, ClientUpdate
 
 MOST_GREY = 64
@@ -25,7 +25,9 @@ BEYOND = 0.01
 class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
     """Solves updates of one step, one after the other; where the conditions of that fail, the guess is grey and says why."""
 
+    threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
     needs_one_step: ClassVar[bool] = True
+    begins_chains: ClassVar[bool] = True
 
     @property
     def threat_class(self) -> str:
@@ -56,8 +58,7 @@ def recovered(
     """The guess of normalised pixels (R, C * H * W) that a layer saw, with labels by dL/dz (R, M) of each example."""
     if not inputs.isfinite().all():
         raise AttackError("the equations have no finite solution")
-    mean, std = channel_statistics(observation, inputs)
-    raw = inputs.view(-1, *observation.input_shape) * std + mean
+    raw = denormalise(inputs.view(-1, *observation.input_shape), observation)
     outside = float(((raw < -BEYOND) | (raw > 1 + BEYOND)).double().mean())
     images = raw.clamp(0, 1).float()
     seen = normalise(images, observation).to(next(iter(read.gradient.values())))

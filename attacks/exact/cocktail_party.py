@@ -66,14 +66,12 @@ class CocktailParty(SolvingAttack):
         feature_iterations: Steps from features to images.
     """
 
-    begins_chains: ClassVar[bool] = True
     reads_linear_layer: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Kariyappa, Guo, Maeng, Xiong, Suh, Qureshi, Lee, Cocktail Party Attack: Breaking Aggregation-Based Privacy in Federated "
         "Learning Using Independent Component Analysis, ICML 2023; differences as samples, the start, the bias, the weights and "
         "their annealing are ours"
     )
-    threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
     effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "restarts": "restarts"}
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "restarts": 1, "feature_iterations": 40}

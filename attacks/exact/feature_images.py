@@ -62,7 +62,7 @@ class FeatureImages:
         shape = (len(features), *observation.input_shape)
         start = torch.full(shape, 0.5) if generator is None else torch.rand(shape, generator=generator)
         with torch.enable_grad():
-            rule = StepRule.within_range(self.learning_rate)
+            rule = StepRule(self.learning_rate, in_range=True)
             images, _ = minimise(
                 lambda one: errors(one) / spread + self.prior * total_variation(one),
                 start.to(features),

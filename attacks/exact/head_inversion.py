@@ -12,12 +12,11 @@ from attacks.base import OWN_OBJECTIVE
 from attacks.exact.base import SolvingAttack
 from attacks.exact.class_features import class_features
 from attacks.exact.feature_images import FeatureImages
-from attacks.exact.linear_layer import LinearLayer, Read, low_rank
+from attacks.exact.linear_layer import Read, low_rank
 from attacks.exact.spear import Spear
 from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate
 from defenses.checks import scale_field, steps_field
-from defenses.module_calls import calls_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,12 +49,10 @@ class HeadInversion(SolvingAttack):
         max_descents: Of ``Spear``.
     """
 
-    begins_chains: ClassVar[bool] = True
     source: ClassVar[str] = (
         "features: Phong et al. 2017, section 3, and Dimitrov et al. 2024 (SPEAR), Algorithm 1; their inversion: Kariyappa et al. "
         "2023 (Cocktail Party Attack), section 5, after Mahendran and Vedaldi 2015, Eq. 1"
     )
-    threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
     effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations"}
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "max_samples": 20_000, "max_descents": 256}
@@ -71,18 +68,10 @@ class HeadInversion(SolvingAttack):
         read = Read.of(observation)
         layer, solver = read.first_layer(), Spear(max_samples=self.max_samples, max_descents=self.max_descents)
         below = FeatureImages(self.iterations, self.learning_rate, self.total_variation)
-        if observation.num_examples > 1 and _is_head(layer, read, observation):
+        if observation.num_examples > 1 and layer.is_head:
             low_rank(read.of_layer(layer), observation.num_examples)  # refuses noise
             known = class_features(read.of_layer(layer), observation.num_examples)
             numbers["leak"] = known.leak
             return below.guess(known.features, read, layer, observation, numbers, labels=known.labels)
         found = solver.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
         return below.guess(found.inputs, read, layer, observation, numbers, signals=found.signals)
-
-
-def _is_head(layer: LinearLayer, read: Read, observation: ClientUpdate) -> bool:
-    """Whether what the layer puts out are the logits."""
-    like = next(iter(read.gradient.values()))
-    with torch.no_grad(), calls_of([layer.module]) as calls:
-        logits = read.model(like.new_zeros(1, *observation.input_shape))
-    return torch.equal(calls[0][2], logits)

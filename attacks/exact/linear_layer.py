@@ -28,12 +28,14 @@ class LinearLayer:
         name: Of the module.
         module: It.
         sees_pixels: Its input is the image and nothing else: X (B, C * H * W) are the pixels in order.
+        is_head: Its outputs are the logits.
         rectified: A ReLU follows: the gradient by Z is exactly zero wherever Z <= 0, and as a rule elsewhere not.
     """
 
     name: str
     module: nn.Linear
     sees_pixels: bool
+    is_head: bool
     rectified: bool
 
     def outputs(self, inputs: Tensor) -> Tensor:
@@ -80,9 +82,7 @@ def linear_layers(model: nn.Module, input_shape: tuple[int, int, int], like: Ten
 
     ``model`` is from ``attackable`` and left as it is; ``like`` has its device and dtype.
     """
-    # Fixed, so that a layer is the same in all runs; any images with pixels of both signs will do.
-    drawn = torch.randn(PROBES, *input_shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
-    images = drawn.to(like.device)
+    images = random_images(input_shape, like)
     with torch.enable_grad():
         # Nothing but layers' own outputs need be told apart, so parameters may or may not need gradients.
         logits, calls = called(model, images.clone().requires_grad_())
@@ -90,10 +90,19 @@ def linear_layers(model: nn.Module, input_shape: tuple[int, int, int], like: Ten
         outputs = [out for _, (_, _, out) in found]
         weights = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype, device=logits.device)
         slopes = torch.autograd.grad((logits.flatten() * weights).sum(), outputs, allow_unused=True) if outputs else []
+    pixels = images.flatten(1)
     return [
-        LinearLayer(name, module, torch.equal(into.detach(), images.flatten(1)), _is_rectified(out.detach(), slope))
+        LinearLayer(
+            name, module, torch.equal(into, pixels), torch.equal(out, logits), _is_rectified(out.detach(), slope)
+        )
         for (name, (module, into, out)), slope in zip(found, slopes, strict=True)
     ]
+
+
+def random_images(input_shape: tuple[int, int, int], like: Tensor) -> Tensor:
+    """Images (B, C, H, W) with pixels of both signs to tell layers apart by; fixed, so that a layer is the same in all runs."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(PROBES, *input_shape, generator=generator, dtype=like.dtype).to(like.device)
 
 
 def called(model: nn.Module, images: Tensor) -> tuple[Tensor, dict[str, list[Any]]]:

@@ -42,6 +42,8 @@ class SparseDirections:
         norms = left.norm(dim=1)
         self.live = norms > max(1e-3, 30 * gap) * norms.max()
         self.rows = left[self.live]
+        # The live rows are columns (m, R) @ back (R, R): where columns are orthonormal, lengths of L q do not depend on q.
+        self.columns, self.back = torch.linalg.qr(self.rows)
         self.found, self.zeros = left.new_zeros(0, left.shape[1]), torch.zeros(0, dtype=torch.int64)
         self.samples = self.descents = 0
 
@@ -94,9 +96,7 @@ class SparseDirections:
         sparse vectors in a subspace Qu, Sun, Wright, "Finding a sparse vector in a subspace", NeurIPS 2014, from whom the starts
         are.
         """
-        basis, back = self._orthonormal
-        count = max(1, min(64, CHUNK // basis.numel()))
-        self._go_down(self._starts(basis, back, count, generator), FAR)
+        self._go_down(self._starts(max(1, min(64, CHUNK // self.columns.numel())), generator), FAR)
 
     def offer(self, directions: Tensor) -> None:
         """Looks at directions (K, R), and at where ``near`` leads from them."""
@@ -105,20 +105,13 @@ class SparseDirections:
 
     def near(self, directions: Tensor) -> None:
         """Goes down as ``descend``, from directions (K, R) that are nearly right, such as those of independent components."""
-        for some in torch.split(_unit(directions @ self._orthonormal[1].T), 64):
+        for some in torch.split(_unit(directions @ self.back.T), 64):
             self._go_down(some, NEAR)
-
-    @property
-    def _orthonormal(self) -> tuple[Tensor, Tensor]:
-        """The live rows as basis (m, R) @ back (R, R): where columns are orthonormal, lengths of L q do not depend on q."""
-        basis, back = torch.linalg.qr(self.rows)
-        return basis, back
 
     def _go_down(self, directions: Tensor, first: float) -> None:
         """The descent from unit directions (K, R) of the orthonormal rows; ``first`` is epsilon over the mean size of an entry."""
-        basis, back = self._orthonormal
-        count, scale = len(directions), len(basis) ** -0.5
-        epsilon = first * scale
+        basis, count = self.columns, len(directions)
+        epsilon = first * len(basis) ** -0.5
         squares = (basis[:, :, None] * basis[:, None, :]).flatten(1)
         for _ in range(DESCENT_STEPS):
             weights = 1 / ((directions @ basis.T).square() + epsilon**2)
@@ -126,15 +119,16 @@ class SparseDirections:
             directions = _unit(torch.linalg.solve(curvature, directions[:, :, None])[:, :, 0])
             epsilon = max(epsilon * DESCENT_DECAY, 1e-2 * self.zero)
         self.descents += count
-        self._look(torch.linalg.solve_triangular(back, directions.T, upper=True).T)
+        self._look(torch.linalg.solve_triangular(self.back, directions.T, upper=True).T)
 
-    def _starts(self, basis: Tensor, back: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    def _starts(self, count: int, generator: torch.Generator) -> Tensor:
         """Unit directions (count, R); once something was found, every second one is apart from it: what is missing lies there."""
+        basis = self.columns
         pairs = torch.randint(len(basis), (2, count), generator=generator)
         share = 0.5 * torch.randn(count, 1, generator=generator, dtype=basis.dtype)
         starts = basis[pairs[0]] + share * basis[pairs[1]]
         if 0 < len(self.found) < self.rank:
-            known = torch.linalg.qr(back @ self.found.T)[0]
+            known = torch.linalg.qr(self.back @ self.found.T)[0]
             anywhere = torch.randn(starts[::2].shape, generator=generator, dtype=basis.dtype)
             starts[::2] = anywhere - anywhere @ known @ known.T
         return _unit(starts)

@@ -70,13 +70,11 @@ class Spear(SolvingAttack):
         max_descents: Starts of the descent, at most.
     """
 
-    begins_chains: ClassVar[bool] = True
     reads_linear_layer: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Dimitrov, Baader, Mueller, Vechev, SPEAR: Exact Gradient Inversion of Batches in Federated Learning, NeurIPS 2024, "
         "Algorithm 1 and Theorems 3.1 to 3.3; batch 1: Phong et al. 2017, section 3"
     )
-    threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
     selection: ClassVar[str] = "agreement of signs and zeros"
     quick: ClassVar[Mapping[str, Any]] = {"max_samples": 20_000, "max_descents": 256}
 

@@ -19,15 +19,12 @@ from attacks.gradient.trial_gradients.finite_difference import DifferencedMatchi
 from attacks.gradient.trial_gradients.matching import GradientMatching, Observed, unrolled_client
 from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks
 from attacks.guesses import Reconstruction
-from attacks.normalisation import channel_statistics, normalise
+from attacks.normalisation import denormalise, normalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import choice_field, examples_field, flag_field, require, scale_field, starts_field, steps_field
 
 Trials = Sequence[tuple[Target, int]]
 """Targets, and which of their restarts."""
-
-Ends = tuple[Tensor, Tensor, Tensor]
-"""The fields of a ``Minimum``."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,10 +44,10 @@ class GradientInversion(TargetPreparation):
     A learning rate that the server does not know is estimated (``estimate_learning_rate``) with labels as below (inferred for
     "joint"). Where that fails, costs that ignore the scale (cosines) go on without it; others fail.
 
-    Diagnostics that explain a failure: "labels_inferred" (1 where they were not known), "clipped_share" (pixels of the result at 0
-    or 1), "masked_share" (entries that were sent as exactly zero, or that the attack takes for pruned), "restart_agreement"
-    (restarts whose objective is within 5 % of the lowest), "learning_rate" (where it was estimated), "unrolled" (1 where the local
-    steps were), "batch_norm_layers" (whose statistics were matched), "differenced" (1 where a finite difference stood for the
+    Diagnostics that explain a failure: "labels_inferred" (1 where they were not known); "clipped_share" (pixels of the result at 0
+    or 1); "masked_share" (entries that were sent as exactly zero, or that the attack takes for pruned); "restart_agreement"
+    (restarts whose objective is within 5 % of the lowest); "learning_rate" (where it was estimated); "unrolled" (1 where the local
+    steps were); "batch_norm_layers" (whose statistics were matched); "differenced" (1 where a finite difference stood for the
     second derivative).
 
     Attributes:
@@ -209,27 +206,23 @@ class GradientInversion(TargetPreparation):
             unrolled_client(victim.model, first.observation) if first.unrolled else None,
             self._statistics_prior(victim.model) if first.statistics else None,
             {
-                name: (
-                    torch.stack([owner.statistics[name][0] for owner in owners]),
-                    torch.stack([owner.statistics[name][1] for owner in owners]),
-                )
+                name: (torch.stack(means), torch.stack(variances))
                 for name in first.statistics
+                for means, variances in [zip(*(owner.statistics[name] for owner in owners), strict=True)]
             },
         )
 
-    def _minimize(self, trials: Trials, victim: Victim, differenced: bool) -> Ends:
+    def _minimize(self, trials: Trials, victim: Victim, differenced: bool) -> Minimum:
         exact = self._objective(trials, victim)
         objective = self._differenced(exact) if differenced else exact
         starts = torch.stack([target.starts[restart] for target, restart in trials])
         bounds = self._bounds(trials[0][0], starts[0])
         rate, steps = self.learning_rate, self.iterations
         if self.optimizer == "lbfgs" and self.line_search:
-            end = minimize(objective, starts, bounds, steps, rate)
-        elif self.optimizer == "lbfgs":
-            end = walk(objective, starts, bounds, steps, rate, self.signed)
-        else:
-            end = first_order(self._stages(objective), starts, bounds, self.optimizer, self.signed)
-        return end.unknowns, end.loss, end.evaluations
+            return minimize(objective, starts, bounds, steps, rate)
+        if self.optimizer == "lbfgs":
+            return walk(objective, starts, bounds, steps, rate, self.signed)
+        return first_order(self._stages(objective), starts, bounds, self.optimizer, self.signed)
 
     def _statistics_prior(self, model: nn.Module) -> Callable[[Tensor, Observed], Tensor]:
         state = {name: p.detach() for name, p in model.named_parameters()}, dict(model.named_buffers())
@@ -276,10 +269,9 @@ class GradientInversion(TargetPreparation):
             return self._failure(target.observation, reason, diagnostics)
         best = end.unknowns[chosen].cpu()
         pixels = torch.Size(target.batch_shape).numel()
-        mean, std = channel_statistics(target.observation, best)
         labels = None if target.labels is None else target.labels[chosen]
         labels = best[pixels:].view(-1, victim.num_classes).argmax(1) if labels is None else labels
-        images = (best[:pixels].view(target.batch_shape) * std + mean).clamp(0, 1)
+        images = denormalise(best[:pixels].view(target.batch_shape), target.observation).clamp(0, 1)
         # Undoing the normalisation rounds.
         diagnostics["clipped_share"] = float(((images < 1e-6) | (images > 1 - 1e-6)).double().mean())
         return Reconstruction(images, labels.cpu(), diagnostics)

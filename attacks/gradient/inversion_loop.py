@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +16,7 @@ Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(unknowns (n, D), which problems these rows are (n,) int64) -> (losses (n,), gradients (n, D))."""
 
 
-@dataclass(frozen=True)
-class Minimum:
+class Minimum(NamedTuple):
     """Where each of T trials ended.
 
     Attributes:

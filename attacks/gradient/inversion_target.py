@@ -16,7 +16,7 @@ from attacks.gradient.learning_rate import estimate_learning_rate
 from attacks.gradient.trial_gradients.batch_statistics import Statistics, sent_statistics
 from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.guesses import Reconstruction
-from attacks.normalisation import channel_statistics
+from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 
@@ -193,8 +193,7 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
             pixels = torch.randn(shape, generator=generator)
         else:
             level = {"grey": torch.full(shape, 0.5), "black": torch.zeros(shape)}.get(self.init)
-            mean, std = channel_statistics(observation, torch.zeros(0))
-            pixels = ((torch.rand(shape, generator=generator) if level is None else level) - mean) / std
+            pixels = normalise(torch.rand(shape, generator=generator) if level is None else level, observation)
         logits = torch.randn(shape[0], num_classes, generator=generator) if self.labels == "joint" else torch.zeros(0)
         return torch.cat([pixels.flatten(), logits.flatten(), torch.tensor(self.more_starts)])
 

@@ -11,44 +11,34 @@ from attacks.progress import reported
 SUFFICIENT_DECREASE = 1e-4
 CURVATURE = 0.9
 MOST_TRIES = 20
+HISTORY = 10
+"""Pairs (step, change of gradient) that each problem keeps."""
 
 
 class _State:
     """Rows are problems: (T, ...). ``steps``, ``changes`` and ``scale`` hold the history, newest last; scale 0 is an empty slot."""
 
-    def __init__(self, start: Tensor, history: int) -> None:
+    def __init__(self, start: Tensor) -> None:
         trials, size = start.shape
         row = start.new_zeros(trials)
         self.at, self.gradient, self.direction = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
         self.loss, self.step, self.low = row.clone(), row.clone(), row.clone()
         self.high = torch.full_like(row, torch.inf)
         self.tries = torch.zeros_like(row, dtype=torch.long)
-        self.steps, self.changes = (start.new_zeros(trials, history, size) for _ in "ab")
-        self.scale = start.new_zeros(trials, history)
+        self.steps, self.changes = (start.new_zeros(trials, HISTORY, size) for _ in "ab")
+        self.scale = start.new_zeros(trials, HISTORY)
         self.running = torch.ones_like(row, dtype=torch.bool)
 
 
 def minimize(
-    objective: Objective,
-    start: Tensor,
-    bounds: tuple[Tensor, Tensor],
-    iterations: int,
-    learning_rate: float = 1.0,
-    history: int = 10,
+    objective: Objective, start: Tensor, bounds: tuple[Tensor, Tensor], iterations: int, learning_rate: float = 1.0
 ) -> Minimum:
     """Limited-memory BFGS with a line search, projected on a box; with a fixed step it is ``attacks.gradient.lbfgs_steps``.
 
     Every step satisfies the weak Wolfe conditions along the projected path: a bracket [low, high] is halved while the loss has
     not decreased enough, doubled while the slope is still too steep. This needs no smoothness, so it also copes with total
-    variation.
-
-    Args:
-        objective: See ``Objective``.
-        start: (T, D).
-        bounds: Lowest and highest value of each unknown, (D,) each.
-        iterations: Evaluations of the objective per problem, line searches included.
-        learning_rate: First step that a line search tries.
-        history: Pairs (step, change of gradient) that each problem keeps.
+    variation. ``learning_rate`` is the first step that a line search tries, and ``iterations`` count evaluations of the objective
+    for each problem, line searches included; the others are as of ``first_order``.
 
     Returns:
         The best evaluated point of each problem. A problem ends early when no step decreases its loss, and fails when its loss or
@@ -57,7 +47,7 @@ def minimize(
     Source: Nocedal, "Updating quasi-Newton matrices with limited storage", 1980; bracketing: Lewis and Overton, "Nonsmooth
     optimization via quasi-Newton methods", 2013, Algorithm 2.6.
     """
-    state = _State(start.clamp(*bounds), history)
+    state = _State(start.clamp(*bounds))
     best, lowest = state.at.clone(), torch.full_like(state.loss, torch.inf)
     evaluations = torch.zeros(len(start), dtype=torch.long, device=start.device)
     for iteration in reported(range(iterations), iterations):

@@ -83,15 +83,8 @@ def walk(
     """Runs ``steps`` calls of ``torch.optim.LBFGS(lr=learning_rate).step`` on each problem; clamps to the box behind each call.
 
     A call makes up to 20 iterations of ``learning_rate`` times the quasi-Newton direction, and ends sooner where the loss or the
-    point hardly changes. The very first iteration of a problem is shortened to learning_rate * min(1, 1 / |g|_1).
-
-    Args:
-        objective: See ``Objective``.
-        start: (T, D).
-        bounds: Lowest and highest value of each unknown, (D,) each.
-        steps: Calls; each costs at most 20 evaluations.
-        learning_rate: Length of a step in units of the direction.
-        signed: Replace every gradient by its sign, as the released configuration of ATS does.
+    point hardly changes. The very first iteration of a problem is shortened to learning_rate * min(1, 1 / |g|_1). With ``signed``
+    every gradient is replaced by its sign, as the released configuration of ATS does; the others are as of ``first_order``.
 
     Returns:
         The best evaluated point of each problem (torch's user takes the last). A problem ends early where its gradient vanishes or

@@ -64,34 +64,31 @@ class AdamCosine(GradientInversion):
 
 
 @dataclass(frozen=True, repr=False)
-class AdamL1(GradientInversion):
+class AdamL1(AdamCosine):
     """Signed Adam on the sum of absolute differences."""
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, Adam+L1"
 
     cost: str = "l1"
-    iterations: int = 4800
 
 
 @dataclass(frozen=True, repr=False)
-class AdamL2(GradientInversion):
+class AdamL2(AdamCosine):
     """Signed Adam on the sum of squared differences."""
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, Adam+L2"
 
     cost: str = "l2"
-    iterations: int = 4800
 
 
 @dataclass(frozen=True, repr=False)
-class SGDCosine(GradientInversion):
+class SGDCosine(AdamCosine):
     """SGD with Nesterov momentum on the cosine distance; signed, as in the released configuration."""
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, SGD+Cosine"
 
     optimizer: str = "sgd"
     learning_rate: float = 0.01
-    iterations: int = 4800
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,22 +110,15 @@ class LBFGSCosine(GradientInversion):
 
 
 @dataclass(frozen=True, repr=False)
-class LBFGSL2(GradientInversion):
-    """L-BFGS on the sum of squared differences with a fixed step of 1e-4: 300 steps of up to 20 iterations, sixteen times.
+class LBFGSL2(LBFGSCosine):
+    """``LBFGSCosine`` on the sum of squared differences, unsigned and unboxed.
 
     "DLG" in the paper's tables; ``DLG`` here follows Zhu 2019. The released configuration has iterations=50, restarts=2.
     """
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, LBFGS+L2"
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 4, "restarts": 1}  # Steps of up to 20 evaluations.
 
     cost: str = "l2"
-    optimizer: str = "lbfgs"
     signed: bool = False
-    learning_rate: float = 1e-4
-    iterations: int = 300
-    restarts: int = 16
     total_variation: float = 1e-3
     boxed: bool = False
-    step_decay: bool = False
-    second_order: str = "exact"  # Curvature over steps of 1e-4 would be that of a finite difference's rounding.

@@ -19,8 +19,8 @@ from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
 from defenses.base import Batch
 from defenses.checks import (
     MOST_EXAMPLES,
+    checked_field,
     is_whole,
-    require,
     scale_field,
     share_field,
     starts_field,
@@ -28,8 +28,8 @@ from defenses.checks import (
     width_field,
 )
 
-FEWEST_EXAMPLES = 4
-"""Two members and two non-members: less is no training set."""
+FEWEST = 2
+"""Members, and as many non-members: fewer are no training set."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,7 +51,6 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
         iterations: Steps of Adam on all records at once.
         learning_rate: Of these.
         weight_decay: Of these (L2 on all weights).
-        network: Learned by ``fit``.
         shadow_auc: Area on the last shadow model of a network that learned from the others only; None with a single shadow model.
             Set by ``fit``; at 0.5 there was nothing to learn.
     """
@@ -67,25 +66,23 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 2, "iterations": 40}
 
     num_shadows: int = starts_field(4)
-    num_members: int = 0
+    num_members: int = checked_field(
+        0,
+        lambda count: is_whole(count) and (count == 0 or FEWEST <= count <= MOST_EXAMPLES),
+        f"0, or a whole number from {FEWEST} to {MOST_EXAMPLES}",
+    )
     hidden: int = width_field(16)
     iterations: int = steps_field(300)
     learning_rate: float = scale_field(0.01, most=1)
     weight_decay: float = share_field(0.001)
-    network: MembershipNetwork | None = field(default=None, repr=False, compare=False)
+    learned: MembershipNetwork | None = field(default=None, repr=False, compare=False)
     shadow_auc: float | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        least = FEWEST_EXAMPLES // 2
-        enough = is_whole(self.num_members) and (self.num_members == 0 or least <= self.num_members <= MOST_EXAMPLES)
-        require(enough, self, "num_members", f"0, or a whole number from {least} to {MOST_EXAMPLES}")
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the shadow models and, on what they say, the attack network."""
         total, members = len(knowledge.auxiliary), self.num_members or len(knowledge.auxiliary) // 2
-        if total < max(2 * members, FEWEST_EXAMPLES):
-            raise AttackError(f"{self} needs {max(2 * members, FEWEST_EXAMPLES)} auxiliary examples and has {total}")
+        if total < (least := 2 * max(members, FEWEST)):
+            raise AttackError(f"{self} needs {least} auxiliary examples and has {total}")
         features = []
         for _ in range(self.num_shadows):
             order = torch.randperm(total, generator=generator)[: 2 * members]
@@ -95,17 +92,12 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
             with torch.no_grad():
                 scores = self._train(features[:-1], generator)(features[-1])
             held_out = _area(scores[:members], scores[members:])
-        return replace(self, network=self._train(features, generator), shadow_auc=held_out)
-
-    def check_fitted(self) -> None:
-        """Raises ``AttackError`` before ``fit``."""
-        if self.network is None:
-            raise AttackError(f"{self} must be fitted first, which needs auxiliary data")
+        return replace(self, learned=self._train(features, generator), shadow_auc=held_out)
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
         """The test by the client's own model and the network; nothing is random after ``fit``."""
         diagnostics = {} if self.shadow_auc is None else {"shadow-auc": self.shadow_auc}
-        return Membership(local_model(observation), self.network, diagnostics)
+        return Membership(local_model(observation), self.learned, diagnostics)
 
     def failed(self, observation: ClientUpdate, reason: str) -> Membership:
         """A test that scores no record."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attacks.image_measures import mse, psnr, ssim
-from attacks.metrics.metric import IMAGES, Interval, Metric, OverSeeds, Values
+from attacks.metrics.metric import IMAGES, Hit, Metric, OverSeeds, Values
 
 REFERENCES = ("original", "transformed")
 """What images are compared with: what the person loses, and what entered the model."""
@@ -15,25 +15,11 @@ MSE = Metric("mse", "MSE", higher_leaks=False, family=IMAGES, measure=mse, shown
 PSNR = Metric("psnr", "PSNR, dB", family=IMAGES, measure=psnr, most=MAX_PSNR, shown=REFERENCES)
 SSIM = Metric("ssim", "SSIM", family=IMAGES, measure=ssim, shown=REFERENCES)
 
-RETRIEVAL = Metric(
-    "retrieval",
-    values=Values.HIT,
-    interval=Interval.EXACT,
-    over_seeds=OverSeeds.EXACT,
-    family=IMAGES,
-    shown=REFERENCES,
-)
+RETRIEVAL = Hit("retrieval", family=IMAGES, shown=REFERENCES)
 """1 where the true image is nearest to its guess among the candidates."""
 RETRIEVAL_CHANCE = Metric("retrieval-chance", values=Values.SHARE, in_rows=False)
 """Chance of a blind guess, beside ``RETRIEVAL``."""
-RECOVERED = Metric(
-    "recovered",
-    values=Values.HIT,
-    interval=Interval.EXACT,
-    over_seeds=OverSeeds.CLUSTERED,
-    family=IMAGES,
-    shown=REFERENCES,
-)
+RECOVERED = Hit("recovered", over_seeds=OverSeeds.CLUSTERED, family=IMAGES, shown=REFERENCES)
 """1 where an image counts as recovered; the report derives it from ``RETRIEVAL`` and ``PSNR``."""
 NULL_PSNR = Metric("psnr-null", in_rows=False)
 """Beside ``PSNR``: for each guess, the PSNR of the best null baseline for the same image, in dB."""
@@ -46,9 +32,7 @@ MSE_PAPER = Metric("mse-paper", higher_leaks=False, family=IMAGES)
 """In the convention of the shuffling paper (Yao et al., ICDM 2022), whose scale ``paper_convention`` on the threat card names."""
 MS_SSIM = Metric("ms-ssim", family=IMAGES)
 """SSIM at several scales (delta protection paper)."""
-MS_SSIM_SUCCESS = Metric(
-    "ms-ssim-success", values=Values.HIT, interval=Interval.EXACT, over_seeds=OverSeeds.EXACT, family=IMAGES
-)
+MS_SSIM_SUCCESS = Hit("ms-ssim-success", family=IMAGES)
 """1 where the delta protection paper counts a reconstruction as a success."""
 
 RECOGNITION = Metric("recognition", values=Values.HIT, over_seeds=OverSeeds.CLUSTERED, family=IMAGES)

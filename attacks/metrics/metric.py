@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from torch import Tensor
 
@@ -115,3 +116,7 @@ class Metric:
     def of(self, reference: str = "") -> ScoreName:
         """The name of its score against a reference."""
         return ScoreName(self.name, reference)
+
+
+Hit = partial(Metric, values=Values.HIT, interval=Interval.EXACT, over_seeds=OverSeeds.EXACT)
+"""A metric of trials that are 1 or 0."""

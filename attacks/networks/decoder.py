@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.sender import ClientHalf
+from attacks.networks.standardise import standardise_tokens
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,6 @@ class Layout:
     patch_size: int
     channels: int
 
-    @classmethod
-    def of(cls, edge: ClientHalf, images: Tensor) -> Layout:
-        """That of a client half which embeds images (B, C, H, W)."""
-        return cls(edge.grid, edge.patch_size, images.shape[1])
-
     @property
     def num_tokens(self) -> int:
         """N."""
@@ -44,22 +39,6 @@ class Layout:
         """Puts patches together, row by row: (B, N, C * p * p) -> (B, C, H, W)."""
         height, width = (count * self.patch_size for count in self.grid)
         return F.fold(patches.transpose(1, 2), (height, width), self.patch_size, stride=self.patch_size)
-
-
-class Standardise(nn.Module):
-    """Subtracts the mean of each feature over the tokens of a sample and divides by its standard deviation."""
-
-    def __init__(self, sample: Tensor) -> None:
-        super().__init__()
-        self.mean = nn.Buffer(sample.mean((0, 1)))
-        std = sample.std((0, 1))
-        # A feature that hardly changes is no reason to blow up what little it does.
-        self.std = nn.Buffer(std.clamp(min=max(1e-3 * float(std.max()), 1e-12)))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(B, N, D) -> (B, N, D)."""
-        standard: Tensor = (tokens - self.mean) / self.std
-        return standard
 
 
 class DecoderNetwork(nn.Module):
@@ -100,7 +79,7 @@ class DecoderNetwork(nn.Module):
 
         super().__init__()
         self.layout, self.as_set = layout, as_set
-        self.standardise = Standardise(sample)
+        self.standardise = standardise_tokens(sample)
         with torch.random.fork_rng(devices=[]):  # PyTorch's own initialisation, overwritten below, draws globally
             self.embed = nn.Linear(sample.shape[2], width)
             self.blocks = nn.Sequential(

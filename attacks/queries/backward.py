@@ -13,7 +13,7 @@ from attacks.base import OWN_OBJECTIVE
 from attacks.descent import StepRule
 from attacks.guesses import Reconstruction
 from attacks.image_measures import squared_total_variation
-from attacks.normalisation import channel_statistics
+from attacks.normalisation import denormalise
 from attacks.queries.base import Query, QueryAttack
 from attacks.queries.inversion import Inversion, answers, faint_noise
 from attacks.smashed.feature_inversion import without_noise
@@ -86,5 +86,4 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
         found, numbers = Inversion(send, target, prior, torch.ones_like(spread)).search(
             faint_noise(observation, target, generator), self.iterations, rule, spread
         )
-        mean, std = channel_statistics(observation, found)
-        return Reconstruction((found * std + mean).clamp(0, 1), answers(observation), numbers)
+        return Reconstruction(denormalise(found, observation).clamp(0, 1), answers(observation), numbers)

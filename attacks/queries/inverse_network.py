@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
 from attacks.image_measures import holdout_scores
+from attacks.networks.standardise import Standardise, raised
 from attacks.networks.unet import draw_convolutions
 from attacks.queries.base import Query
 from attacks.queries.inversion import answers
@@ -29,10 +30,8 @@ class MapDecoder(nn.Module):
 
     def __init__(self, sample: Tensor, image_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:
         super().__init__()
-        std = sample.std((0, 2, 3), correction=0)
-        self.mean = nn.Buffer(sample.mean((0, 2, 3))[:, None, None])
-        # A channel that hardly changes is no reason to blow up what little it does.
-        self.std = nn.Buffer(std.clamp(min=max(1e-3 * float(std.max()), 1e-12))[:, None, None])
+        std = raised(sample.std((0, 2, 3), correction=0))
+        self.standardise = Standardise(sample.mean((0, 2, 3))[:, None, None], std[:, None, None])
         channels, height, side = image_shape
         doublings = max(0, math.ceil(math.log2(max(height / sample.shape[2], side / sample.shape[3]))))
         self.sizes = [(-(-height // 2**left), -(-side // 2**left)) for left in range(doublings - 1, -1, -1)]
@@ -44,7 +43,7 @@ class MapDecoder(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """See the class."""
-        maps: Tensor = self.first((features - self.mean) / self.std)
+        maps: Tensor = self.first(self.standardise(features))
         for size, stage in zip(self.sizes, self.stages, strict=True):
             maps = stage(F.interpolate(maps, size))
         images: Tensor = torch.sigmoid(self.last(maps))

@@ -67,6 +67,6 @@ class QueryInversion(QueryAttack[Reconstruction]):
         )
         _, std = channel_statistics(observation, latent)
         start = (0.5 + std * smooth_noise(observation, latent, generator)).clamp(0, 1)
-        rule = StepRule.within_range(self.learning_rate)
+        rule = StepRule(self.learning_rate, in_range=True)
         images, numbers = inversion.search(start, self.iterations, rule, spread)
         return Reconstruction(images, answers(observation), numbers)

@@ -115,7 +115,7 @@ class LearnedQueryAttack(QueryAttack[Guess]):
 
 def split_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Rows of auxiliary examples to learn from, and one in eight that is held out, drawn at random."""
-    count = len(knowledge.auxiliary.images)
+    count = len(knowledge.auxiliary)
     if count < MIN_EXAMPLES:
         raise AttackError(f"{count} auxiliary examples are too few to learn from; at least {MIN_EXAMPLES} are needed")
     order = torch.randperm(count, generator=generator)
@@ -190,6 +190,5 @@ def train_network(
             value = loss(rows[torch.randperm(len(rows), generator=generator)[:batch_size]])
             if not torch.isfinite(value):
                 raise AttackError("the training diverged; lower the learning rate")
-            step_down(optimizer, value)
-            schedule.step()
+            step_down(optimizer, value, schedule)
     network.eval().requires_grad_(False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
@@ -14,7 +14,7 @@ from attacks.image_measures import mean_psnr
 from attacks.networks.unet import UNet
 from attacks.refinement.restoration import LearnedMap, NetworkRefinement, kept_and_held, mapped, select
 from defenses.base import Batch
-from defenses.checks import examples_field, scale_field, steps_field, width_field
+from defenses.checks import scale_field
 
 GRAINS = (1, 2, 4)
 """Sizes of a grain of noise in pixels. Total variation leaves blotches of several pixels in a guess, not white noise."""
@@ -48,12 +48,8 @@ class LearnedDenoiser(NetworkRefinement):
     threat: ClassVar[str] = "a guess of the images; auxiliary images like the clients'"
     learns_prior: ClassVar[bool] = True
 
-    iterations: int = steps_field(400)
-    width: int = width_field(12)
-    batch_size: int = examples_field(32)
-    learning_rate: float = scale_field(4e-3, most=1)
+    iterations: int = 400
     strongest: float = scale_field(0.5, most=2)
-    learned: LearnedMap | None = field(default=None, repr=False, compare=False)
 
     @property
     def learns_from_defenses(self) -> bool:

@@ -96,7 +96,7 @@ class _Puzzle:
             if int(self.moved[reach].max()) <= since:
                 return False
         current = self.block[window]
-        inner, outer = self._inner(window), self._outer(window)
+        inner, outer = self._seams(window)[0], self._outer(window)
         if inside_only:
             outer = torch.zeros_like(outer)
         orders = self._orders(current, inner, outer)
@@ -116,10 +116,6 @@ class _Puzzle:
         self.moved[window] = self.step
         return True
 
-    def _inner(self, window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Seams inside the window: direction, and the positions in the window before and after the seam, (seams,) each."""
-        return self._seams(window)[0]
-
     def _outer(self, window: Tensor) -> Tensor:
         """Cost (k positions, k blocks) of the seams to what lies around the window now."""
         current, costs = self.block[window], torch.zeros(len(window), len(window))
@@ -129,9 +125,10 @@ class _Puzzle:
         return costs
 
     def _seams(self, window: Tensor) -> Seams:
-        """Seams inside, and those to what lies around: direction, positions in the window and outside, whether that comes after.
+        """Seams inside, and those to what lies around.
 
-        They depend on the window alone, and windows do not overlap, so that they are found once.
+        Inside: direction, and the positions in the window before and after the seam, (seams,) each. Around: direction, positions
+        in the window and outside, and whether the latter come after. Both depend on the window alone, and are found once.
         """
         first = int(window[0])
         if first not in self.known:

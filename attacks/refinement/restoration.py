@@ -39,6 +39,7 @@ class LearnedMap:
     diagnostics: dict[str, float]
 
 
+@dataclass(frozen=True, repr=False)
 class NetworkRefinement(Refinement):
     """Base of refinements by a U-Net that was trained on spoiled and clean auxiliary images.
 
@@ -52,10 +53,12 @@ class NetworkRefinement(Refinement):
     needs_auxiliary: ClassVar[bool] = True
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "width": 4, "batch_size": 8}
-    iterations: int
-    width: int
-    batch_size: int
-    learning_rate: float
+
+    iterations: int = steps_field(200)
+    width: int = width_field(12)
+    batch_size: int = examples_field(32)
+    learning_rate: float = scale_field(4e-3, most=1)
+    learned: LearnedMap | None = field(default=None, repr=False, compare=False)
 
     def train(
         self, network: nn.Module, clean: Batch, spoil: Callable[[Batch], Tensor], generator: torch.Generator
@@ -69,12 +72,12 @@ class NetworkRefinement(Refinement):
         for _ in range(self.iterations):
             examples = select(clean, torch.randperm(len(clean), generator=generator)[: self.batch_size])
             loss = (network(spoil(examples)) - examples.images).square().mean()
-            step_down(optimizer, loss)
-            schedule.step()
+            step_down(optimizer, loss, schedule)
         return network.eval()
 
     def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
         """Maps every image; where there is nothing to undo they stay as they are, with ``nothing_to_undo`` = 1."""
+        assert self.learned is not None
         network, shape = self.learned.network, tuple(guess.images.shape[1:])
         if network is None:
             return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
@@ -124,12 +127,7 @@ class LearnedRestorer(NetworkRefinement):
         "a guess of the protected images; the defences' algorithm; auxiliary images like the clients'"
     )
 
-    iterations: int = steps_field(200)
-    width: int = width_field(12)
-    batch_size: int = examples_field(32)
-    learning_rate: float = scale_field(4e-3, most=1)
     input_noise: float = share_field(0.05)
-    learned: LearnedMap | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network; deterministic given the generator."""

@@ -189,7 +189,7 @@ class Unshuffle(Refinement):
         return inference(images)
 
     def _true_levels(self, images: Tensor, observation: ClientUpdate) -> list[Level]:
-        sides = observation.window_sides if observation is not None else None
+        sides = getattr(observation, "window_sides", None)
         if sides is None:
             raise AttackError(f"{self} is an upper bound and was not told the true windows")
         # A guess of several images may have them in any order, and windows belong to one image.

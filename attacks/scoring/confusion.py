@@ -15,13 +15,8 @@ def matthews(tp: float, tn: float, fp: float, fn: float) -> float:
 
         (tp tn - fp fn) / sqrt((tp + fp) (tp + fn) (tn + fp) (tn + fn))
 
-    0 where the denominator is: a constant answer, or a test of one class alone, shows no correlation.
-
-    Args:
-        tp: True positives.
-        tn: True negatives.
-        fp: False positives.
-        fn: False negatives.
+    of true and false positives and negatives. 0 where the denominator is: a constant answer, or a test of one class alone, shows
+    no correlation.
 
     Raises:
         ValueError: When a count is negative or not whole.
@@ -39,15 +34,10 @@ def matthews(tp: float, tn: float, fp: float, fn: float) -> float:
 
 
 def micro_mcc(tp: Sequence[float], fp: Sequence[float], fn: Sequence[float], total: float) -> float:
-    """Matthews correlation of the counts of all classes taken together, one against the others.
+    """Matthews correlation of the counts of all K classes taken together, one against the others.
 
-    Where each example has one class and gets one answer, this is (K accuracy - 1) / (K - 1) for K classes.
-
-    Args:
-        tp: True positives of each class, K numbers.
-        fp: False positives of each class.
-        fn: False negatives of each class.
-        total: Examples, each of which counts once for every class.
+    ``tp``, ``fp`` and ``fn`` are K numbers each, of ``total`` examples, each of which counts once for every class. Where each has
+    one class and gets one answer, this is (K accuracy - 1) / (K - 1).
 
     Raises:
         ValueError: When the lists are empty or of different lengths, or counts do not fit into ``total``.
@@ -74,12 +64,7 @@ def accuracy(tp: Sequence[float], total: float) -> float:
 
 
 def share_of_labels(fp: Sequence[float], fn: Sequence[float], total: float) -> float:
-    """Mean over labels of the share of examples that are answered rightly, in [0, 1], where each has or has not each label.
-
-    Args:
-        fp: False positives of each label, K numbers.
-        fn: False negatives of each label.
-        total: Examples, each of which counts once for every label.
+    """Mean over K labels of the share of examples that are answered rightly, in [0, 1]; counts as in ``micro_mcc``.
 
     Raises:
         ValueError: When there are no examples or labels, or more wrong answers than answers.

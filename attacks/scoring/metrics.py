@@ -19,7 +19,6 @@ from attacks.guesses import Attributes, Labels, Reconstruction
 from attacks.image_measures import gaussian, smoothed
 from attacks.metrics.guesses import ATTRIBUTE_ACCURACY, LABEL_ACCURACY
 from attacks.metrics.registry import MEASURED
-from attacks.scoring.roc import Estimate, binomial_interval
 
 
 def optimal_assignment(guess: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,15 +134,6 @@ def attribute_hits(guess: Attributes, truth: Tensor) -> list[float]:
     if guess.values.shape != truth.shape:
         raise ValueError(f"{len(guess.values)} guessed attributes of {len(truth)} images")
     return (guess.values.cpu() == truth.cpu()).float().tolist()
-
-
-def attribute_accuracy(guess: Attributes, truth: Tensor, confidence: float = 0.95) -> Estimate:
-    """The share of images whose attribute was guessed, with its Clopper-Pearson interval. Arguments as ``attribute_hits``.
-
-    On data that are balanced over the values, who has seen nothing is right once in K.
-    """
-    hits = attribute_hits(guess, truth)
-    return binomial_interval(round(sum(hits)), len(hits), confidence)
 
 
 def null_baselines(truth: Tensor, mean_image: Tensor) -> dict[str, Reconstruction]:

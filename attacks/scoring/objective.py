@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,12 +17,13 @@ from attacks.scoring.confusion import accuracy, share_of_labels
 
 
 class Objective(ABC):
-    """A kind of task. Truth is what ``clients.data.images.ImageData.truth`` gives, targets what enters the loss, (B, K)."""
+    """A kind of task. Truth is what ``clients.data.images.ImageData.truth`` gives, targets what enters the loss, (B, K).
 
-    @property
-    @abstractmethod
-    def one_class(self) -> bool:
-        """Whether every example has exactly one class, which attacks on labels guess and recognition looks for."""
+    Attributes:
+        one_class: Every example has exactly one class, which attacks on labels guess and recognition looks for.
+    """
+
+    one_class: ClassVar[bool]
 
     @abstractmethod
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -57,10 +59,7 @@ class Objective(ABC):
 class OneClass(Objective):
     """One of K classes: softmax and cross-entropy; truth is (B,) int64."""
 
-    @property
-    def one_class(self) -> bool:
-        """Yes."""
-        return True
+    one_class: ClassVar[bool] = True
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy with class probabilities."""
@@ -95,10 +94,7 @@ class ManyLabels(Objective):
     Source: Yao et al., ICDM 2022, CelebA's 40 attributes.
     """
 
-    @property
-    def one_class(self) -> bool:
-        """No."""
-        return False
+    one_class: ClassVar[bool] = False
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Binary cross-entropy, the mean over examples and labels."""

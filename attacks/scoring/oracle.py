@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attacks.descent import step_down
 from attacks.metrics.images import FEATURE_SIMILARITY, IDENTIFICATION
 from attacks.networks.generator import random_shift
+from attacks.networks.standardise import Standardise
 from attacks.observations import AttackError
 from attacks.scoring.objective import ONE_CLASS, Objective
 from defenses.base import Batch
@@ -39,19 +41,11 @@ class Oracle:
     accuracy: float
 
     def classify(self, images: Tensor) -> Tensor:
-        """The class that it sees in each image (B, C, H, W) in [0, 1]: (B,) int64 on the CPU.
-
-        Raises:
-            ValueError: When the images are of another shape than those it was trained on.
-        """
+        """The class that it sees in each image (B, C, H, W) in [0, 1]: (B,) int64 on the CPU. Errors as ``features``."""
         return self.logits(images).argmax(1)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Its answers to images (B, C, H, W) in [0, 1]: (B, K) on the CPU.
-
-        Raises:
-            ValueError: When the images are of another shape than those it was trained on.
-        """
+        """Its answers to images (B, C, H, W) in [0, 1]: (B, K) on the CPU. Errors as ``features``."""
         with torch.no_grad():
             logits: Tensor = self.network[-1](self.features(images))
         return logits
@@ -127,25 +121,10 @@ def train_oracle(auxiliary: Batch, seed: int, epochs: int = 12, objective: Objec
     return Oracle(network, shape, objective.hits(logits, targets[held]).mean().item())
 
 
-class _Standardise(nn.Module):
-    """Subtracts a mean and divides by a standard deviation per channel."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, images: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mean", images.mean((0, 2, 3))[:, None, None])
-        self.register_buffer("std", images.std((0, 2, 3)).clamp(min=1e-3)[:, None, None])
-
-    def forward(self, images: Tensor) -> Tensor:
-        standard: Tensor = (images - self.mean) / self.std
-        return standard
-
-
 def _network(images: Tensor, num_classes: int, seed: int) -> nn.Sequential:
     channels = images.shape[1]
-    layers: list[nn.Module] = [_Standardise(images)]
+    mean, std = images.mean((0, 2, 3))[:, None, None], images.std((0, 2, 3)).clamp(min=1e-3)[:, None, None]
+    layers: list[nn.Module] = [Standardise(mean, std)]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         for into, out in ((channels, WIDTH), (WIDTH, 2 * WIDTH)):
@@ -172,7 +151,4 @@ def _train(
         order = torch.randperm(len(images), generator=generator)
         for batch in order[: batches * BATCH_SIZE].chunk(batches):
             loss = objective.loss(network(random_shift(images[batch], 2, generator)), targets[batch])
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
+            step_down(optimizer, loss, schedule)

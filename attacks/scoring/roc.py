@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Floats = NDArray[np.float64]
+CONFIDENCE = 0.95
+"""Of all intervals."""
 
 
 class Estimate(NamedTuple):
@@ -55,8 +57,8 @@ def auc(members: Tensor, nonmembers: Tensor) -> float:
     return float(_placements(*_checked(members, nonmembers))[0].mean())
 
 
-def auc_interval(members: Tensor, nonmembers: Tensor, confidence: float = 0.95) -> tuple[float, float]:
-    """Confidence interval of ``auc``, from DeLong's variance on the logit scale.
+def auc_interval(members: Tensor, nonmembers: Tensor) -> tuple[float, float]:
+    """95 % confidence interval of ``auc``, from DeLong's variance on the logit scale.
 
         var = Var_i(a_i) / M + Var_j(b_j) / N
 
@@ -68,22 +70,21 @@ def auc_interval(members: Tensor, nonmembers: Tensor, confidence: float = 0.95) 
         are all equal have an AUC of 0.5 by definition, and (0.5, 0.5).
 
     Raises:
-        ValueError: As ``roc_curve``, or on a confidence outside (0, 1).
+        ValueError: As ``roc_curve``.
 
     Source: DeLong, DeLong, Clarke-Pearson, "Comparing the areas under two or more correlated receiver operating characteristic
     curves", Biometrics 1988. They use the plain scale, whose interval covers too rarely and leaves [0, 1] near an area of 1.
     """
     from scipy import special
 
-    _check_confidence(confidence)
     above, below = _placements(*_checked(members, nonmembers))
     area, fewer = float(above.mean()), min(len(above), len(below))
     if fewer < 2:
         return 0.0, 1.0
     if area in (0.0, 1.0):
-        return binomial_interval(fewer if area else 0, fewer, confidence)[1:]
+        return binomial_interval(fewer if area else 0, fewer)[1:]
     deviation = math.sqrt(above.var(ddof=1) / len(above) + below.var(ddof=1) / len(below))
-    reach = special.ndtri((1 + confidence) / 2) * deviation / (area * (1 - area))
+    reach = special.ndtri((1 + CONFIDENCE) / 2) * deviation / (area * (1 - area))
     low, high = special.expit(special.logit(area) + np.array([-reach, reach]))
     return float(low), float(high)
 
@@ -110,28 +111,26 @@ def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01) -> Estima
     return binomial_interval(int(true[false <= allowed].max()), len(members))
 
 
-def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
-    """The rate ``successes / trials`` and its exact interval, of Clopper and Pearson 1934.
+def binomial_interval(successes: int, trials: int) -> Estimate:
+    """The rate ``successes / trials`` and its exact 95 % interval, of Clopper and Pearson 1934.
 
     Raises:
-        ValueError: Unless 0 <= successes <= trials and trials >= 1, or on a confidence outside (0, 1).
+        ValueError: Unless 0 <= successes <= trials and trials >= 1.
     """
-    _check_confidence(confidence)
     if not 0 <= successes <= trials or trials < 1:
         raise ValueError(f"{successes} successes in {trials} trials")
-    return _exact(successes, trials, confidence)
+    return _exact(successes, trials)
 
 
-def clustered_interval(shares: Sequence[float], trials: int, confidence: float = 0.95) -> Estimate:
+def clustered_interval(shares: Sequence[float], trials: int) -> Estimate:
     """The mean of shares that clusters of trials have, and an interval for it that lets trials of one cluster depend on each other.
 
     It is the exact interval, of Clopper and Pearson, of so many independent trials as would tell as much as the clusters do,
 
         n = m (1 - m) / (s^2 / k) * (t(N - 1) / t(k - 1))^2,  at most N,
 
-    with m the mean and s^2 the variance of the k shares, N trials in all, and t(v) the quantile of Student's t that belongs to the
-    confidence. Where all shares are alike nothing tells the dependence, and n is N, as in surveys that nobody or everybody answers
-    alike: the interval is then that of independent trials.
+    with m the mean and s^2 the variance of the k shares, N trials in all, and t(v) the 97.5 % quantile of Student's t. Where all
+    shares are alike nothing tells the dependence, and n is N, as in surveys: the interval is then that of independent trials.
 
     Where a few clusters fail as a whole and none of these may have been drawn, it is too short, as every interval of a variance is,
     but less so than Student's: of 24 rows with 97 % of the cells right on average it held 86 % instead of 95 %, Student's 76 %.
@@ -139,13 +138,12 @@ def clustered_interval(shares: Sequence[float], trials: int, confidence: float =
     Args:
         shares: One per cluster, two or more, in [0, 1]; clusters are of one size.
         trials: N, at least as many as clusters.
-        confidence: Of the interval.
 
     Returns:
-        (mean, low, high) within [0, 1], which an interval of Student's t leaves where nearly all trials succeed.
+        The mean with its 95 % interval within [0, 1], which an interval of Student's t leaves where nearly all trials succeed.
 
     Raises:
-        ValueError: On fewer shares, or other ones, or fewer trials than clusters, or on a confidence outside (0, 1).
+        ValueError: On fewer shares, or other ones, or fewer trials than clusters.
 
     Source: Korn and Graubard, "Confidence intervals for proportions with small expected number of positive counts estimated from
     survey data", Survey Methodology 24, 1998; n = N as in Parker et al., "National Center for Health Statistics data presentation
@@ -153,7 +151,6 @@ def clustered_interval(shares: Sequence[float], trials: int, confidence: float =
     """
     from scipy.special import stdtrit
 
-    _check_confidence(confidence)
     clusters = len(shares)
     if clusters < 2 or trials < clusters or not all(0 <= share <= 1 for share in shares):
         raise ValueError(
@@ -163,18 +160,18 @@ def clustered_interval(shares: Sequence[float], trials: int, confidence: float =
     variance = math.fsum((share - mean) ** 2 for share in shares) / (clusters - 1)
     effective = float(trials)
     if variance > 0:
-        level = (1 + confidence) / 2
+        level = (1 + CONFIDENCE) / 2
         fewer = float(stdtrit(trials - 1, level) / stdtrit(clusters - 1, level)) ** 2
         effective = min(mean * (1 - mean) * clusters / variance * fewer, effective)
-    return _exact(mean * effective, effective, confidence)._replace(value=mean)
+    return _exact(mean * effective, effective)._replace(value=mean)
 
 
 @functools.lru_cache(maxsize=4096)
-def _exact(successes: float, trials: float, confidence: float) -> Estimate:
+def _exact(successes: float, trials: float) -> Estimate:
     """The interval of Clopper and Pearson, for numbers that need not be whole."""
     from scipy import stats
 
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     successes, trials = float(successes), float(trials)  # SciPy cannot take whole numbers beyond 64 bits
     failures = trials - successes
     # binomtest(...).proportion_ci is the same, many times slower: it searches for the roots.
@@ -215,8 +212,3 @@ def _checked(members: Tensor, nonmembers: Tensor) -> tuple[Floats, Floats]:
             raise ValueError(f"{name} holds NaN, which has no order")
         checked.append(scores.detach().cpu().double().numpy())
     return checked[0], checked[1]
-
-
-def _check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence is {confidence!r}; allowed: between 0 and 1, both excluded")

@@ -105,8 +105,7 @@ def same_token_distance(sender: Sender, images: Tensor, generator: torch.Generat
     """Which distance 95 of 100 tokens keep below, between two transmissions of the attacker's own, whose orders it knows."""
     twice = []
     for _ in range(2):
-        with torch.no_grad():
-            features, order = sender.send_with_order(images, generator)
+        features, order = sender.send_with_order(images, generator)
         twice.append(features.float().flatten(0, 1)[order.flatten().argsort().to(features.device)])
     distances = torch.linalg.vector_norm(twice[0] - twice[1], dim=1)
     # Without blocks or noise a token comes back as it was, but for rounding.

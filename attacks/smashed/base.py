@@ -13,7 +13,6 @@ from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
 from attacks.sender import ClientHalf
 from defenses.base import Update
-from defenses.pipeline import Pipeline
 
 Guess = TypeVar("Guess")
 
@@ -69,31 +68,23 @@ class SmashedData:
 
 
 class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
-    """Base of attacks on smashed data. A subclass implements ``attack_one``."""
+    """Base of attacks on smashed data. A subclass implements ``attack_one``.
+
+    Attributes:
+        needs_step: It attacks the update of a trained client half as well.
+        transmissions: Of the same images, at most. It gets no more than the run has made by then, and works with any number from 1.
+        beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
+    """
 
     observes: ClassVar[type] = SmashedData
-
-    @property
-    def transmissions(self) -> int:
-        """How many transmissions of the same images it uses at most: 1, or more for an attack over rounds.
-
-        It gets no more than the run has made by then, and must work with any number from 1.
-        """
-        return 1
-
-    def transmissions_behind(self, pipeline: Pipeline) -> int:
-        """How many of ``transmissions`` it makes use of where clients run this pipeline; all, unless an attack overrides this."""
-        return self.transmissions
+    needs_step: ClassVar[bool] = False
+    transmissions: int = 1
+    beyond_run: bool = False
 
     def limited_to(self, transmissions: int) -> Self:
         """The attack to fit where there are only so many transmissions, at least 1."""
         own = min(self.transmissions, transmissions)
         return self if own == self.transmissions else replace(self, transmissions=own)  # type: ignore[type-var]
-
-    @property
-    def beyond_run(self) -> bool:
-        """Whether the clients send the images as often as it wishes, however often the run itself does: an upper bound."""
-        return False
 
     @property
     def reveals_order(self) -> bool:
@@ -105,11 +96,6 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
         """See ``Attack``: the true order, and transmissions that the run does not make."""
         reasons = {"told the order": self.reveals_order, BEYOND_RUN: self.beyond_run}
         return ", ".join(reason for reason, holds in reasons.items() if holds)
-
-    @property
-    def needs_step(self) -> bool:
-        """Whether it attacks the update of a trained client half as well."""
-        return False
 
     def failed(self, observation: SmashedData, reason: str) -> Guess:
         """Uniform grey. An attack on labels overrides this."""

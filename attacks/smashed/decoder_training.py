@@ -19,9 +19,6 @@ from attacks.sender import Sender
 from attacks.smashed.base import SmashedAttack, SmashedData, check_features
 from defenses.checks import examples_field, require, scale_field, steps_field, width_field
 
-GROUPS_AT_ONCE = 8
-"""Groups of images whose transmissions are held in memory together; also those that are sent together."""
-
 Pool = Callable[[Tensor], Tensor]
 """Transmissions (R, B, N, D) of the same images -> inputs of the network (B, N, D')."""
 Draw = Callable[[], tuple[Tensor, Tensor]]
@@ -61,6 +58,9 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         learning_rate: The largest.
     """
 
+    threat: ClassVar[str] = (
+        "smashed data; the client half as a black box; the defences' algorithm; auxiliary images like the clients'"
+    )
     needs_auxiliary: ClassVar[bool] = True
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 16, "batch_size": 8}
@@ -85,7 +85,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         def draw() -> tuple[Tensor, Tensor]:
             rows = torch.randperm(len(images), generator=generator)[: self.batch_size]
             clean = images[rows.to(images.device)]
-            return pool(send(sender, clean, generator).unsqueeze(0)), clean
+            return pool(sender.send(clean, generator).unsqueeze(0)), clean
 
         return draw
 
@@ -98,7 +98,8 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         sender, kept, held = split_auxiliary(knowledge, generator)
         pool = self.pool_of(sender, kept, generator)
         draw = self.draws(sender, kept, pool, generator)
-        network = self.train(sender, draw, Layout.of(sender.edge, kept), generator).eval().requires_grad_(False)
+        layout = Layout(sender.edge.grid, sender.edge.patch_size, kept.shape[1])
+        network = self.train(sender, draw, layout, generator).eval().requires_grad_(False)
         sent = independent_transmissions(sender, held, self.transmissions, self.batch_size, generator)
         with torch.no_grad():
             guess = network(pool(sent))
@@ -140,16 +141,9 @@ def split_auxiliary(knowledge: Knowledge, generator: torch.Generator) -> tuple[S
     return sender, kept.detach().float().to(device), held.detach().float().to(device)
 
 
-def send(sender: Sender, images: Tensor, generator: torch.Generator) -> Tensor:
-    """What a client would send of one batch, without a graph: (B, N, D)."""
-    with torch.no_grad():
-        return sender.send(images, generator).float()
-
-
 def tells_slots(sender: Sender, images: Tensor, generator: torch.Generator) -> bool:
     """Whether the clients' defences leave tokens where they are, as the attacker sees when it sends images of its own."""
-    with torch.no_grad():
-        order = sender.send_with_order(images, generator)[1]
+    order = sender.send_with_order(images, generator)[1]
     return torch.equal(order.flatten(), torch.arange(order.numel()))
 
 
@@ -170,27 +164,7 @@ def independent_transmissions(
         # With an odd number of groups, one lends itself twice and its second transmission is not kept.
         for first, second in zip(order[::2], order[1::2] + order[:1], strict=False):
             rows = torch.cat([groups[first], groups[second]])
-            parts = send(sender, images[rows], generator).tensor_split([len(groups[first])])
+            parts = sender.send(images[rows], generator).tensor_split([len(groups[first])])
             sent = dict(zip((first, second), parts, strict=True)) | sent
         rounds.append(torch.cat([sent[number] for number in range(len(groups))]))
     return torch.stack(rounds)
-
-
-def pooled_transmissions(
-    sender: Sender, images: Tensor, pool: Pool, transmissions: int, batch_size: int, generator: torch.Generator
-) -> Tensor:
-    """Pools the independent transmissions of each image, a few groups at a time: (n, N, D')."""
-    parts = images.tensor_split(-(-len(images) // (GROUPS_AT_ONCE * batch_size // 2)))
-    return torch.cat(
-        [pool(independent_transmissions(sender, part, transmissions, batch_size, generator)) for part in parts]
-    )
-
-
-def from_store(inputs: Tensor, images: Tensor, batch_size: int, generator: torch.Generator) -> Draw:
-    """Draws batches of inputs (n, N, D') that were made before, with their images."""
-
-    def draw() -> tuple[Tensor, Tensor]:
-        rows = torch.randperm(len(images), generator=generator)[:batch_size].to(images.device)
-        return inputs[rows], images[rows]
-
-    return draw

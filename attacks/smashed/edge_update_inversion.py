@@ -56,6 +56,7 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
         "one transmission of smashed data, the gradient returned for it, and the client half's one-step update; its weights, "
         "learning rate and defences' algorithm"
     )
+    needs_step: ClassVar[bool] = True
     effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations"}
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
@@ -64,11 +65,6 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
     learning_rate: float = scale_field(0.1)
     feature_weight: float = scale_field(1.0, zero=True)
     learned: Pipeline | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def needs_step(self) -> bool:
-        """Always."""
-        return True
 
     def card(self) -> dict[str, int | str]:
         """Steps of the search; the equations of a linear client half are solved without one."""
@@ -102,7 +98,7 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
             return problem.distance(images, sent) + scale * (sent - features).square().mean()
 
         start = features.new_full((len(features), *problem.observation.input_shape), 0.5)
-        return minimise(objective, start, self.iterations, StepRule.within_range(self.learning_rate))[0]
+        return minimise(objective, start, self.iterations, StepRule(self.learning_rate, in_range=True))[0]
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 
 from attacks.sender import Sender
-from attacks.smashed.decoder_training import Draw, Pool, from_store, mean_of_transmissions, pooled_transmissions
+from attacks.smashed.decoder_training import Draw, Pool, independent_transmissions, mean_of_transmissions
 from attacks.smashed.tokens.decoder import TokenDecoder
 from defenses.checks import examples_field
+
+GROUPS_AT_ONCE = 8
+"""Groups of images whose transmissions are held in memory together; also those that are sent together."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,7 +28,6 @@ class FeatureAveraging(TokenDecoder):
     Attributes:
         transmissions: R at most; it gets as many as the run makes, and learns from as many.
         num_images: Most auxiliary images to send R times each for the training.
-        beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
     """
 
     source: ClassVar[str] = (
@@ -49,5 +51,12 @@ class FeatureAveraging(TokenDecoder):
     def draws(self, sender: Sender, images: Tensor, pool: Pool, generator: torch.Generator) -> Draw:
         """Pairs from a store of pooled transmissions, made once: sending R times at every step would be R times the price."""
         images = images[: self.num_images]
-        inputs = pooled_transmissions(sender, images, pool, self.transmissions, self.batch_size, generator)
-        return from_store(inputs, images, self.batch_size, generator)
+        parts = images.tensor_split(-(-len(images) // (GROUPS_AT_ONCE * self.batch_size // 2)))
+        times, size = self.transmissions, self.batch_size
+        inputs = torch.cat([pool(independent_transmissions(sender, part, times, size, generator)) for part in parts])
+
+        def draw() -> tuple[Tensor, Tensor]:
+            rows = torch.randperm(len(images), generator=generator)[:size].to(images.device)
+            return inputs[rows], images[rows]
+
+        return draw

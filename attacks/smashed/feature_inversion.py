@@ -161,7 +161,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
             return error + self.total_variation * total_variation(images).mean()
 
         start = features.new_full((len(features), *observation.input_shape), 0.5)
-        images, _ = minimise(objective, start, self.iterations, StepRule.within_range(self.learning_rate))
+        images, _ = minimise(objective, start, self.iterations, StepRule(self.learning_rate, in_range=True))
         with torch.no_grad():
             sent = assumed.features(images, order if order is not None else self._draw(features, generator))
         loss = float((sent - features).square().mean())

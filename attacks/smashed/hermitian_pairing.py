@@ -96,7 +96,7 @@ def place_pairs(scores: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
 class HermitianPairing(SmashedAttack[Reconstruction]):
     """Pairs spectral patches that are conjugate mirror images, places the pairs, and transforms back.
 
-    1. The spectrum of a real image satisfies X(-f) = conj X(f), so the patch at row a and column b of a g x g grid is that at
+    1. The spectrum of a real image satisfies X(-f) = conj X(f). So the patch at row a and column b of a g x g grid is that at
        g - 1 - a, g - 1 - b mirrored and conjugated, wherever the shuffle puts the two (``pairing_costs``).
     2. A network that reads the patches of auxiliary images gives every slot log-probabilities of positions
        (``tokens.positions``). Pairs of slots are assigned to pairs of mirrored positions, each in its better orientation.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attacks.normalisation import Normalisation, channel_statistics
+from attacks.normalisation import Normalisation, denormalise
 from attacks.observations import AttackError
 from attacks.sender import ClientHalf
 from attacks.smashed.tokens.positions import from_patches
@@ -40,6 +40,4 @@ def patches_of_tokens(tokens: Tensor, edge: ClientHalf, shape: tuple[int, int, i
 
 def images_of_patches(patches: Tensor, edge: ClientHalf, shape: tuple[int, int, int], known: Normalisation) -> Tensor:
     """Images (B, C, H, W) in [0, 1] of normalised patches (B, N, P)."""
-    normalised = from_patches(patches, edge.patch_size, shape)
-    mean, std = channel_statistics(known, normalised)
-    return (normalised * std + mean).clamp(0, 1)
+    return denormalise(from_patches(patches, edge.patch_size, shape), known).clamp(0, 1)

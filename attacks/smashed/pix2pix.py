@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.descent import step_down
-from attacks.networks.decoder import Layout, Standardise, redraw
+from attacks.networks.decoder import Layout, redraw
+from attacks.networks.standardise import standardise_tokens
 from attacks.networks.unet import UNet
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import DecoderAttack, Draw
@@ -23,7 +24,7 @@ class TokenMap(nn.Module):
     def __init__(self, sample: Tensor, layout: Layout, width: int, generator: torch.Generator) -> None:
         super().__init__()
         self.grid = layout.grid
-        self.standardise = Standardise(sample)
+        self.standardise = standardise_tokens(sample)
         size = layout.patch_size
         with torch.random.fork_rng(devices=[]):
             self.spread = nn.ConvTranspose2d(sample.shape[2], width, size, size)
@@ -92,9 +93,6 @@ class Pix2Pix(DecoderAttack):
     source: ClassVar[str] = (
         "Isola et al., Image-to-Image Translation with Conditional Adversarial Networks, 2017; used by Yao et al., ICDM 2022, "
         "Table IX"
-    )
-    threat: ClassVar[str] = (
-        "smashed data; the client half as a black box; the defences' algorithm; auxiliary images like the clients'"
     )
 
     iterations: int = 200

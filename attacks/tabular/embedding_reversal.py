@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from attacks.base import Knowledge
 from attacks.descent import step_down
 from attacks.guesses import Cells
+from attacks.networks.standardise import Standardise
 from attacks.observations import AttackError
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData, check_features
@@ -106,24 +107,24 @@ class EmbeddingReversal(TableAttack):
         generator = torch.Generator().manual_seed(seed)
         fields, dim = kept.shape[2], dictionary.embeddings.shape[1]
         sample = _factors(factors_of, sender, kept[: 8 * self.batch_size], generator)
-        mean, std = sample.mean(0), sample.std(0).clamp_min(1e-12)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
-            network = ReversalNetwork(fields, dim, self.width, self.heads).to(kept.device)
+            reversal = ReversalNetwork(fields, dim, self.width, self.heads)
+        network = nn.Sequential(Standardise(sample.mean(0), sample.std(0).clamp_min(1e-12)), reversal).to(kept.device)
         optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)
         for _ in range(self.iterations):
             rows = kept[torch.randperm(len(kept), generator=generator)[: self.batch_size].to(kept.device)]
             factors = _factors(factors_of, sender, rows, generator)
-            loss = (network((factors - mean) / std) - embeddings_of(sender, rows)).square().mean()
+            loss = (network(factors) - embeddings_of(sender, rows)).square().mean()
             step_down(optimizer, loss)
         network.eval().requires_grad_(False)
-        guess = network((_factors(factors_of, sender, held, generator) - mean) / std)
+        guess = network(_factors(factors_of, sender, held, generator))
         truth, blind = embeddings_of(sender, held), embeddings_of(sender, kept).mean(0)
         scores = {
             "holdout_mse": float((guess - truth).square().mean()),
             "holdout_mse_mean_embedding": float((blind - truth).square().mean()),
         }
-        return _Reverser(network, factors_of, mean, std, dictionary, sender.edge.token_length, scores)
+        return _Reverser(network, factors_of, (fields, sender.edge.token_length), dictionary, scores)
 
 
 @dataclass(frozen=True)
@@ -132,17 +133,15 @@ class _Reverser:
 
     network: nn.Module
     factors_of: Any
-    mean: Tensor
-    std: Tensor
+    token_shape: tuple[int, int]
     dictionary: Dictionary
-    token_length: int
     diagnostics: dict[str, float]
 
     def __call__(self, observation: SmashedData) -> Cells:
         features = observation.features[0, : observation.num_targets].detach().float()
-        check_features(features, (len(self.mean), self.token_length))
+        check_features(features, self.token_shape)
         with torch.no_grad():
-            embeddings = self.network((self.factors_of(features) - self.mean) / self.std)
+            embeddings = self.network(self.factors_of(features))
         found = []
         for column in range(embeddings.shape[1]):
             places = self.dictionary.of_column(column)
@@ -154,5 +153,5 @@ class _Reverser:
 @torch.no_grad()
 def _factors(factors_of: Any, sender: Sender, rows: Tensor, generator: torch.Generator) -> Tensor:
     """m_vec (n, F) of rows that the attacker sends itself, through the clients' defences."""
-    factors: Tensor = factors_of(sender.send(rows, generator).float())
+    factors: Tensor = factors_of(sender.send(rows, generator))
     return factors

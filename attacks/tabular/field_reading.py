@@ -105,7 +105,6 @@ class FieldReading(TableAttack):
 
     Attributes:
         transmissions: Transmissions that are averaged at most.
-        beyond_run: Clients send a row as often as that, however often the run does: an upper bound.
         batch_size: Auxiliary rows that are sent together.
     """
 
@@ -174,7 +173,6 @@ def matched_mean(sent: Tensor) -> Tensor:
     return mean
 
 
-@torch.no_grad()
 def _sent(sender: Sender, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Embeddings on the wire (n, F, D), and the order in which they come (n, F)."""
     features, order = sender.send_with_order(rows, generator)

@@ -22,12 +22,10 @@ class UploadedImages:
     Attributes:
         images: (B, C, H, W), after all input defences; in [0, 1] unless a defence leaves that range.
         labels: (B,) int64, the classes that came with them; of a mixed label the largest part.
-        window_sides: Always None: the true windows of uploads are not revealed.
     """
 
     images: Tensor
     labels: Tensor
-    window_sides: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,7 @@ class SplitAudit:
     def transmissions(self, task: Task, num_train: int) -> int:
         """How often the audit of the task's round sends an image: as often as the most demanding attack asks and the run allows."""
         most = most_transmissions(task, num_train)
-        of = [(attack.transmissions_behind(task.plan.defenses()), attack.beyond_run) for attack in self.attacks]
-        return max((wished if beyond else min(wished, most) for wished, beyond in of), default=0)
+        return max((a.transmissions if a.beyond_run else min(a.transmissions, most) for a in self.attacks), default=0)
 
     def extra_transmissions(self, task: Task, num_train: int) -> int:
         """How often all audits up to the task's round have sent one example of a client, at most.
@@ -88,7 +87,7 @@ class SplitAudit:
             of = [(one, count) for one, count in judged if one.orders is not None or not attack.reveals_order]
             if not of:
                 continue
-            most = attack.transmissions_behind(task.plan.defenses())
+            most = attack.transmissions
             if not attack.beyond_run:
                 most = max(1, min(most, transmissions, max(int(count.max()) for _, count in of)))
             more: dict[str, Any] = {"transmissions_used": most}

@@ -29,7 +29,9 @@ def test_each_image_keeps_its_own_best_iterate() -> None:
 
 def test_one_number_for_all_images_keeps_them_together() -> None:
     # A step far beyond the minimum: the start is the best.
-    best, lowest = minimise(lambda x: (x - 0.51).square().sum(), torch.full((2, 1), 0.5), 2, StepRule.within_range(0.9))
+    best, lowest = minimise(
+        lambda x: (x - 0.51).square().sum(), torch.full((2, 1), 0.5), 2, StepRule(0.9, in_range=True)
+    )
     assert best.flatten().tolist() == [0.5, 0.5]
     assert float(lowest) == pytest.approx(2e-4, rel=1e-3)
 
@@ -46,7 +48,7 @@ def test_a_step_is_that_of_adam_and_no_longer_than_its_rule() -> None:
     torch.testing.assert_close(iterates[1], torch.tensor([[0.2, 0.8]]), atol=1e-5, rtol=0)
     torch.testing.assert_close(iterates[3], torch.tensor([[-0.4, 1.4]]), atol=1e-4, rtol=0)
     iterates.clear()
-    minimise(objective, torch.full((1, 2), 0.5), 4, StepRule.within_range(0.3))
+    minimise(objective, torch.full((1, 2), 0.5), 4, StepRule(0.3, in_range=True))
     # Rates 0.3 (1 + cos(pi k / 4)) / 2, and never outside of [0, 1].
     torch.testing.assert_close(iterates[1], torch.tensor([[0.2, 0.8]]), atol=1e-5, rtol=0)
     torch.testing.assert_close(iterates[3], torch.tensor([[0.0, 1.0]]), atol=1e-4, rtol=0)

@@ -41,9 +41,6 @@ class TokenDecoder(DecoderAttack):
     source: ClassVar[str] = (
         "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Eq. 3 (black-box); He et al. 2022 (MAE)"
     )
-    threat: ClassVar[str] = (
-        "smashed data; the client half as a black box; the defences' algorithm; auxiliary images like the clients'"
-    )
 
     depth: int = whole_field(3, 1, MOST_DEPTH)
     heads: int = whole_field(4, 1, MOST_DEPTH)
@@ -64,8 +61,7 @@ class TokenDecoder(DecoderAttack):
         for _ in range(self.iterations):
             inputs, clean = draw()
             loss = (network(inputs) - clean).square().mean()
-            step_down(optimizer, loss)
-            schedule.step()
+            step_down(optimizer, loss, schedule)
         return network
 
     def _rate(self, step: int) -> float:

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from attacks.assignment import assigned
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
 from attacks.smashed.base import SmashedData
 from attacks.smashed.tokens.jigsaw import TokenReading
-from attacks.smashed.tokens.positions import Reading, infer_order, place, solve
+from attacks.smashed.tokens.positions import Reading, place, solve
 from defenses.checks import examples_field, scale_field
 
 LEAST_KEPT = 0.05
@@ -85,7 +86,6 @@ class TokenIntersection(TokenReading):
     Attributes:
         transmissions: Of the same images, at most; it gets those that the run makes. With a single one nothing recurs, and it
             takes an image's row for its own.
-        beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
         radius: Patches are the same within this root mean square difference of pixels, or three times the decoding error on
             held-out images if that is more.
     """
@@ -108,7 +108,7 @@ class TokenIntersection(TokenReading):
         radius = max(self.radius, 3 * math.sqrt(reader.diagnostics["patch_mse"]))
         found = [self.own_tokens(readings, row, radius, reader.kept_share) for row in range(observation.num_targets)]
         own = Reading(*(torch.cat(parts) for parts in zip(*(vars(one[0]).values() for one in found), strict=True)))
-        order = infer_order(solve(own.positions, own.neighbours(), reader.grid))
+        order = assigned(-solve(own.positions, own.neighbours(), reader.grid))
         numbers = {
             "clusters": sum(one[1] for one in found) / len(found),
             "recurrence_gap": min(one[2] for one in found),

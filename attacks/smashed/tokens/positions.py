@@ -37,11 +37,6 @@ def from_patches(patches: Tensor, patch_size: int, shape: tuple[int, ...]) -> Te
     return F.fold(patches.transpose(1, 2), (shape[-2], shape[-1]), patch_size, stride=patch_size)
 
 
-def infer_order(scores: Tensor) -> Tensor:
-    """The bijection of slots to positions with the highest sum of scores: (G, M, M) -> (G, M) int64 on the CPU."""
-    return assigned(-scores)
-
-
 def place(values: Tensor, order: Tensor) -> Tensor:
     """Moves what is in slot s of (G, M, ...) to position ``order[g, s]``."""
     placed = torch.empty_like(values)
@@ -151,7 +146,7 @@ class TokenReader(nn.Module):
 
     def order(self, reading: Reading) -> Tensor:
         """The number of the token in every slot, 0 to B * N - 1, as ``Sender.send_with_order`` counts: (B, N)."""
-        found = infer_order(self.scores(reading))
+        found = assigned(-self.scores(reading))
         batch, num_tokens = reading.positions.shape[:2]
         if len(found) == batch:
             return found + num_tokens * torch.arange(batch).unsqueeze(1)

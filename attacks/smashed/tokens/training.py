@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attacks.assignment import assigned
 from attacks.observations import AttackError
+from attacks.refinement.restoration import HOLDOUT
 from attacks.sender import Sender
-from attacks.smashed.tokens.positions import TokenReader, infer_order, to_patches
+from attacks.smashed.tokens.positions import TokenReader, to_patches
 
 POOL = 512
 """Tokens of a training batch that are compared with each other at most: time and memory grow with the square."""
-HOLDOUT = 8
-"""One auxiliary image in so many is kept out of the training."""
 LEARNING_RATE = 3e-3
 """The largest."""
 
@@ -80,8 +80,7 @@ class Example:
     @classmethod
     def of(cls, sender: Sender, images: Tensor, generator: torch.Generator) -> Example:
         """Sends images (B, C, H, W) in [0, 1]."""
-        with torch.no_grad():
-            features, order = sender.send_with_order(images, generator)
+        features, order = sender.send_with_order(images, generator)
         order = order.to(features.device)
         patches = to_patches(images, sender.edge.patch_size).to(features)
         return cls(features, patches.flatten(0, 1)[order], order)
@@ -140,7 +139,7 @@ def _judge(reader: TokenReader, sender: Sender, images: Tensor, generator: torch
     """Sets the reader's diagnostics and its trust by images that it has not seen."""
     example = Example.of(sender, images, generator)
     reading, num_tokens = reader(example.features), example.order.shape[1]
-    alone, found, order = infer_order(reading.positions), reader.order(reading), example.order.cpu()
+    alone, found, order = assigned(-reading.positions), reader.order(reading), example.order.cpu()
     truth = to_patches(images, sender.edge.patch_size).to(example.features) - reader.mean_patches
     guess = reader.assemble(reading, found) - reader.mean_patches
     # The factor of least squared error: 0 for random positions and 1 for the right ones. From 1/2 on, what was placed beats the

@@ -166,7 +166,7 @@ def test_is_at_chance_when_the_update_is_fresh_noise(name):
     noise = {n: value.std() * torch.randn(value.shape, generator=generator) for n, value in seen.update.items()}
     attack = LossThreshold()
     if name == "ShadowModels":
-        attack = replace(ShadowModels(), network=attacked(0, overfit)[name].network)
+        attack = replace(ShadowModels(), learned=attacked(0, overfit)[name].network)
     assert abs(area(attack(replace(seen, update=noise), generator), members, others) - 0.5) < 3 * 0.032
     assert area(attack(seen, generator), members, others) > 0.75
 
@@ -232,7 +232,7 @@ def test_a_broken_update_fails_alone_and_scores_everyone_zero(name):
     members, others, _, _ = split(0)
     attack = LossThreshold()
     if name == "ShadowModels":
-        attack = replace(ShadowModels(), network=attacked(0, overfit)[name].network)
+        attack = replace(ShadowModels(), learned=attacked(0, overfit)[name].network)
     good = observe(network(0), overfit, *members)
     key = "1.weight"
     broken = [
@@ -275,7 +275,7 @@ def test_shadow_models_must_be_fitted_and_repeat_themselves():
     first, same, different = (fit(seen, torch.Generator()).scores(*others) for fit in fits)
     assert torch.equal(first, same)
     assert not torch.equal(first, different)
-    assert small.network is None
+    assert small.learned is None
     assert repr(fits[0]) == repr(small)
     assert torch.equal(pickle.loads(pickle.dumps(fits[0]))(seen, torch.Generator()).scores(*others), first)
     with pytest.raises(AttackError, match="auxiliary examples"):

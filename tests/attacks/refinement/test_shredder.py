@@ -193,7 +193,7 @@ def test_best_swap_of_a_large_window_is_the_best_of_all():
     plane = torch.rand(1, 5, 6, generator=torch.Generator().manual_seed(5))
     puzzle = _Puzzle(seam_costs(plane.view(30, 1, 1, 1)), 5, 6)
     window = torch.arange(30).view(5, 6)[1:4, 1:5].flatten()
-    current, (direction, a, b) = puzzle.block[window], puzzle._inner(window)
+    current, (direction, a, b) = puzzle.block[window], puzzle._seams(window)[0]
     around = puzzle._outer(window)
     around.index_add_(0, a, puzzle.cost[direction[:, None], current[None], current[b, None]])
     around.index_add_(0, b, puzzle.cost[direction[:, None], current[a, None], current[None]])

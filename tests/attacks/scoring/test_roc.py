@@ -134,11 +134,9 @@ def test_refuses_what_has_no_order(function, bad):
         function(bad, torch.ones(3))
 
 
-def test_refuses_rates_and_confidences_out_of_range():
+def test_refuses_rates_out_of_range():
     with pytest.raises(ValueError, match="fpr"):
         tpr_at_fpr(torch.ones(3), torch.ones(3), 1.5)
-    with pytest.raises(ValueError, match="confidence"):
-        auc_interval(torch.ones(3), torch.ones(3), 1.0)
     with pytest.raises(ValueError, match="4 successes"):
         binomial_interval(4, 3)
 

@@ -107,7 +107,6 @@ def test_transmissions_average_in_their_slots_and_behind_a_shuffle_once_they_are
         for defenses in ((FeatureNoise(std=std),), (PatchShuffle(), FeatureNoise(std=std))):
             seen, truth = observe(*defenses, targets=100, transmissions=6)
             fitted = FieldReading(transmissions=6, batch_size=32).fit(knowledge(*defenses), seeded())
-            assert fitted.transmissions_behind(Pipeline(defenses)) == 6
             assert fitted.learned is not None
             once = replace(fitted, learned=replace(fitted.learned, together=1))
             found[std, len(defenses)] = share(once(seen, seeded()), truth), share(fitted(seen, seeded()), truth)

@@ -427,9 +427,7 @@ def test_numbers_that_nobody_asked_for_do_not_end_the_run(tmp_path: Path, extra:
 class WantsStep(SmashedAttack[Labels]):
     """Fails where it is not shown the client half's own step."""
 
-    @property
-    def needs_step(self) -> bool:
-        return True
+    needs_step = True
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Labels:
         if observation.step is None:

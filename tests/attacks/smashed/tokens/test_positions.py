@@ -5,8 +5,9 @@ from itertools import permutations
 import pytest
 import torch
 
+from attacks.assignment import assigned
 from attacks.observations import AttackError
-from attacks.smashed.tokens.positions import Reading, from_patches, infer_order, place, solve, to_patches
+from attacks.smashed.tokens.positions import Reading, from_patches, place, solve, to_patches
 from attacks.smashed.tokens.training import Example, train_reader
 from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
 from tests.attacks.smashed_wire import PATCH, TOKENS, knowledge, seeded
@@ -34,7 +35,7 @@ def test_patches_are_cut_and_joined():
 
 def test_the_assignment_is_the_best_bijection():
     scores = torch.randn(3, 5, 5, generator=seeded())
-    order = infer_order(scores)
+    order = assigned(-scores)
     every = torch.tensor(list(permutations(range(5))))
     for image, found in zip(scores, order, strict=True):
         assert sorted(found.tolist()) == list(range(5))
@@ -71,14 +72,14 @@ def test_neighbours_place_what_one_known_corner_starts(images):
     unary = torch.zeros(1, len(order), len(order))
     for corner in range(0, 12 * images, 12):
         unary[0, order.tolist().index(corner), corner] = 4.0
-    found = infer_order(solve(unary.log_softmax(-1), puzzle(order, grid), grid))
+    found = assigned(-solve(unary.log_softmax(-1), puzzle(order, grid), grid))
     assert torch.equal(found[0], order)
 
 
 def test_without_neighbours_positions_decide():
     scores = torch.randn(2, 9, 9, generator=seeded(1)).mul(8).log_softmax(-1)
     indifferent = torch.full((2, 2, 9, 9), 1 / 9).log()
-    assert torch.equal(infer_order(solve(scores, indifferent, (3, 3))), infer_order(scores))
+    assert torch.equal(assigned(-solve(scores, indifferent, (3, 3))), assigned(-scores))
 
 
 def test_pooling_makes_one_group():
@@ -102,7 +103,7 @@ def test_the_found_order_is_a_bijection(reader):
 
 def test_noise_is_placed_by_chance(reader):
     features = torch.randn(60, TOKENS, 32, generator=seeded(2)) * reader.std + reader.mean
-    found = infer_order(reader(features).positions)
+    found = assigned(-reader(features).positions)
     assert (found == torch.arange(TOKENS)).double().mean() < 2 / TOKENS
 
 
