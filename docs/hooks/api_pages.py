@@ -132,9 +132,10 @@ def pages() -> dict[str, dict[str, str]]:
 
 
 def exported(package: str) -> list[griffe.Object]:
-    """What a package exports, where it is defined."""
+    """What a package exports, where it is defined: ``__all__``, or what it imports of its own."""
     module = source()[package]
-    return [_defined(module[str(getattr(name, "name", name))]) for name in module.exports or []]
+    own = [name for name, one in module.members.items() if one.is_alias and one.target_path.startswith(f"{package}.")]
+    return [_defined(module[str(getattr(name, "name", name))]) for name in module.exports or own]
 
 
 def _algorithms(package: str) -> dict[str, tuple[str, list[str]]]:
