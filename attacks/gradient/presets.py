@@ -111,7 +111,7 @@ class LBFGSCosine(GradientInversion):
 
 @dataclass(frozen=True, repr=False)
 class LBFGSL2(LBFGSCosine):
-    """``LBFGSCosine`` on the sum of squared differences, unsigned and unboxed.
+    """``LBFGSCosine`` on the sum of squared differences: unsigned, unboxed, with ten times the weight on total variation.
 
     "DLG" in the paper's tables; ``DLG`` here follows Zhu 2019. The released configuration has iterations=50, restarts=2.
     """

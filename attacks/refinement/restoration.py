@@ -58,7 +58,7 @@ class NetworkRefinement(Refinement):
     width: int = width_field(12)
     batch_size: int = examples_field(32)
     learning_rate: float = scale_field(4e-3, most=1)
-    learned: LearnedMap | None = field(default=None, repr=False, compare=False)
+    learned: LearnedMap | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def train(
         self, network: nn.Module, clean: Batch, spoil: Callable[[Batch], Tensor], generator: torch.Generator

@@ -23,7 +23,7 @@ from audit_tables import table
 
 from clients.data.datasets import load_dataset, to_float
 from defenses.base import Batch
-from defenses.images.vfe import vfe_map
+from defenses.images.vfe import vfe_image
 from defenses.random_draws import generator_for
 from defenses.spec import parse_pipelines, read_files
 from simulations.report.studies.score import interval
@@ -37,6 +37,9 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument(
+        "--norm", choices=("window", "eq3"), default="window", help="of VFE: mean over windows, or Eq. 3 as printed"
+    )
     chosen = parser.parse_args()
     settings = tomllib.loads(chosen.config.read_text())
     data = load_dataset(settings["dataset"], data_dir=settings.get("data-dir", "")).train
@@ -49,7 +52,7 @@ def main() -> None:
             key = ("vfe", seed)
             batch = pipeline.protect_once(Batch(images, torch.ones(len(images), 1)), key)
             images = pipeline.protect_batch(batch, key).images
-            means.append(float(vfe_map(images, WINDOW).mean()))
+            means.append(float(vfe_image(images, WINDOW, chosen.norm).mean()))
         low, high = interval(means)
         ends = f" ({low:.2f} to {high:.2f})" if low is not None and high is not None else ""
         lines.append([f"`{pipeline}`" if pipeline.defenses else "none", f"{statistics.fmean(means):.2f}{ends}"])

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clients.models.library import ModelError, Shape
-from defenses.module_calls import calls_of
 
 FAR = 1000.0
 """How many times as large inputs, or weights, are tried."""
@@ -101,17 +100,23 @@ def _require_gradients(called: str, model: nn.Module, images: Tensor) -> None:
 
 def _cut_at(model: nn.Module, images: Tensor) -> str:
     """The first layer whose answer has no gradient to speak of though its input has, in words, or ""."""
-    names = {module: name for name, module in model.named_modules() if name}
+    names, cut = {module: name for name, module in model.named_modules() if name}, list[str]()
+
+    def leave(module: nn.Module, given: Any, answer: Any) -> None:
+        if cut or not isinstance(answer, Tensor) or not given or not isinstance(given[0], Tensor):
+            return
+        if given[0].requires_grad and not answer.requires_grad:
+            cut.append(names[module])
+
+    hooks = [module.register_forward_hook(leave) for module in names]
     try:
-        with calls_of(names) as calls:
-            model(images.clone().requires_grad_())
+        model(images.clone().requires_grad_())
     except Exception:
         return ""
-    for module, given, answer in calls:
-        arrives = isinstance(given, Tensor) and given.requires_grad
-        if arrives and isinstance(answer, Tensor) and not answer.requires_grad:
-            return f" (its layer {names[module]!r} detaches what it is given)"
-    return ""
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return f" (its layer {cut[0]!r} detaches what it is given)" if cut else ""
 
 
 def _last(model: nn.Module) -> nn.Module | None:

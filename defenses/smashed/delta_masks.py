@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError
-from defenses.checks import check_fields, share_field, steps_field
+from defenses.checks import check_fields, choice_field, share_field, steps_field
 from defenses.fitting import FitContext
 from defenses.smashed.grad_cam import grad_cam, last_map_layer
 
@@ -37,10 +37,10 @@ class DeltaMasks:
         threshold: See ``is_hot``.
     """
 
-    delta: str = "min"
-    fill: str = "blur"
+    delta: str = choice_field("min", DELTAS)
+    fill: str = choice_field("blur", FILLS)
     iterations: int = steps_field(2)
-    mode: str = "scalar"
+    mode: str = choice_field("scalar", MODES)
     threshold: float = share_field(MODES["scalar"])
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ that adding one needs nothing here.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -132,9 +133,9 @@ def pages() -> dict[str, dict[str, str]]:
 
 
 def exported(package: str) -> list[griffe.Object]:
-    """What a package exports, where it is defined: ``__all__``, or what it imports of its own."""
+    """What a package exports, where it is defined: ``__all__``, or what it imports as itself (PEP 484)."""
     module = source()[package]
-    own = [name for name, one in module.members.items() if one.is_alias and one.target_path.startswith(f"{package}.")]
+    own = re.findall(r"^from \S+ import (\w+) as \1$", "\n".join(module.lines), re.MULTILINE)
     return [_defined(module[str(getattr(name, "name", name))]) for name in module.exports or own]
 
 

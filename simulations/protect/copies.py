@@ -19,7 +19,7 @@ from clients.data.images import DataError
 from clients.process.with_parent import end_with_parent
 from clients.secrets.draws import digest_of
 from defenses.base import Batch
-from defenses.images.vfe import vfe_map
+from defenses.images.vfe import vfe_image
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.protect.pictures import read, write
@@ -64,7 +64,7 @@ class Copy:
         output: Path in the target folder; "" where there is none.
         sha256: Of the source file.
         shape: (C, H, W) of the copy.
-        vfe_before: Mean VFE of windows of 8 pixels, values in [0, 1]; see ``defenses.images.vfe.vfe_map``.
+        vfe_before: Mean VFE of windows of 8 pixels, values in [0, 1]; see ``defenses.images.vfe.vfe_image``.
         vfe_after: The same of the copy.
         notes: What of the source is not in the copy.
         idle: Why the defence does nothing to a picture of that size, or less than it says; see ``InputDefense.idle``.
@@ -110,7 +110,7 @@ def copy(order: Order, source: str, output: str) -> tuple[Copy, bool]:
             size = f"{int(asked[1]) / 2**30:.3g} GiB at once" if asked else "more"
             return Copy(source, error=f"its protection wants {size}, and there is not so much memory"), True
         return Copy(source, error=str(error) or type(error).__name__), False
-    before, after = (float(vfe_map(one, VFE_WINDOW).mean()) for one in (image, protected))
+    before, after = (float(vfe_image(one, VFE_WINDOW)) for one in (image, protected))
     idle = tuple(pipeline.idle(*image.shape[1:]))
     return Copy(source, output, digest, tuple(protected.shape), before, after, notes, idle), False
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.grad import conv2d_input, conv2d_weight
 
 from attacks.observations import AttackError
 from defenses.base import Update
 
-by_features: Any = conv2d_input
-by_weight: Any = conv2d_weight
-"""Gradients of a convolution, to which torch gives no types."""
 FEW_COLUMNS = 2**14
 """Up to so many values a convolution is faster as a product of matrices: its kernels cost more to call than to run."""
 
@@ -151,7 +148,8 @@ _KINDS: dict[type[nn.Module], type[_TrialLayer]] = {
 }
 
 
-class _Geometry(NamedTuple):
+@dataclass(frozen=True)
+class _Geometry:
     """How a kernel moves over the features."""
 
     stride: tuple[int, ...]
@@ -188,6 +186,28 @@ class _Geometry(NamedTuple):
         products = weight.flatten(2)[:, None] @ columns.view(len(weight), -1, *columns.shape[1:])
         return products.view(len(features), -1, *self.output_size(features, weight))
 
+    def convolve(self, features: Tensor, weight: Tensor, groups: int) -> Tensor:
+        return F.conv2d(features, weight, None, self.stride, self.padding, self.dilation, groups)
+
+    def gradients(
+        self, gradient: Tensor, features: Tensor, weight: Tensor, groups: int, wanted: tuple[bool, bool]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """By features and by weight, where they are wanted."""
+        by_features, by_weight, _ = torch.ops.aten.convolution_backward(
+            gradient,
+            features,
+            weight,
+            None,
+            self.stride,
+            self.padding,
+            self.dilation,
+            False,
+            (0, 0),
+            groups,
+            (*wanted, False),
+        )
+        return by_features, by_weight
+
 
 class _SharedProduct(torch.autograd.Function):
     """Rows (T, b, I) times weights (T, O, I) that all trials share: one product of matrices instead of one per trial."""
@@ -217,23 +237,28 @@ class _Convolution(torch.autograd.Function):
         ctx.save_for_backward(features, weight)
         ctx.geometry, ctx.groups = geometry, groups
         if _shared(weight):
-            return F.conv2d(features, weight[0], None, *geometry, groups)
+            return geometry.convolve(features, weight[0], groups)
         trials = len(weight)
-        return _tall(F.conv2d(_wide(features, trials), weight.flatten(0, 1), None, *geometry, groups * trials), trials)
+        return _tall(geometry.convolve(_wide(features, trials), weight.flatten(0, 1), groups * trials), trials)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        (features, weight), geometry, groups = ctx.saved_tensors, ctx.geometry, ctx.groups
-        trials, first, second = len(weight), None, None
-        wide, seen = _wide(gradient, trials), _wide(features, trials)
-        if ctx.needs_input_grad[0] and _shared(weight):
-            first = by_features(features.shape, weight[0], gradient, *geometry, groups)
-        elif ctx.needs_input_grad[0]:
-            first = _tall(by_features(seen.shape, weight.flatten(0, 1), wide, *geometry, groups * trials), trials)
-        if ctx.needs_input_grad[1]:
-            size = (trials * weight.shape[1], *weight.shape[2:])
-            second = by_weight(seen, size, wide, *geometry, groups * trials).view(weight.shape)
+        features, weight = ctx.saved_tensors
+        trials, shared = len(weight), _shared(weight)
+        by_features, by_weight = ctx.needs_input_grad[:2]
+        first = second = None
+        if by_features and shared:
+            first, _ = ctx.geometry.gradients(gradient, features, weight[0], ctx.groups, (True, False))
+        apart = by_features and not shared, by_weight
+        if any(apart):
+            # A gradient by the weights reads their shape only; shared ones need not be copied for that.
+            weights = weight.new_empty(trials * weight.shape[1], *weight.shape[2:]) if shared else weight.flatten(0, 1)
+            wide, second = ctx.geometry.gradients(
+                _wide(gradient, trials), _wide(features, trials), weights, ctx.groups * trials, apart
+            )
+            first = first if wide is None else _tall(wide, trials)
+            second = None if second is None else second.view(weight.shape)
         return first, second, None, None
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from defenses.images.vfe import (
     pair_count,
+    vfe_image,
     vfe_map,
     vfe_normalised,
     window_fill,
@@ -142,16 +143,19 @@ def test_the_checkerboard_has_the_mean_of_equation_12():
 
 
 @pytest.mark.parametrize(("height", "width", "window"), SHAPES)
-def test_an_image_s_vfe_is_the_mean_over_its_windows(
+def test_an_image_s_vfe_is_the_mean_over_its_windows_or_the_sum_over_its_pixels(
     generator: torch.Generator, height: int, width: int, window: int
 ) -> None:
     images = torch.rand(2, 3, height, width, generator=generator, dtype=torch.float64)
-    for image, mean in zip(images, vfe_map(images, window).mean((-3, -2, -1)), strict=True):
+    for image, mean, eq3 in zip(images, vfe_image(images, window), vfe_image(images, window, "eq3"), strict=True):
         sums = [[slow_vfe(region) for row in windows_of(channel, window) for region in row] for channel in image]
         assert float(mean) == pytest.approx(sum(sum(each) / len(each) for each in sums) / 3)
+        assert float(eq3) == pytest.approx(sum(map(sum, sums)) / 3 / (height * width))
+    with pytest.raises(ValueError, match="norm is 'sum'; allowed: window, eq3"):
+        vfe_image(images, window, "sum")
 
 
 def test_noise_adds_four_times_its_variance_for_every_pair(generator: torch.Generator) -> None:
     """The released dataset: 448 pixels, windows of 28, noise of 0.5 on a flat image: 756 = 4 * 0.25 * 28 * 27."""
     noisy = 0.5 * torch.randn(4, 1, 448, 448, generator=generator, dtype=torch.float64)
-    assert float(vfe_map(noisy, 28).mean()) == pytest.approx(756, rel=0.01)
+    assert float(vfe_image(noisy, 28).mean()) == pytest.approx(756, rel=0.01)
