@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 import griffe
@@ -16,7 +17,12 @@ FACTS = {
 
 
 class Facts(griffe.Extension):
-    """Adds the class variables of ``FACTS`` to the docstring of every class that sets them."""
+    """Adds the class variables of ``FACTS`` to the docstring of every class that sets them, and finds exports of one line."""
+
+    def on_module_members(self, *, mod: griffe.Module, **kwargs: Any) -> None:
+        """Called by griffe when it has read a module: what is imported as itself is exported (PEP 484), as by ``__all__``."""
+        if mod.is_init_module and mod.exports is None:
+            mod.exports = re.findall(r"^from \S+ import (\w+) as \1$", "\n".join(mod.lines), re.MULTILINE) or None
 
     def on_class_members(self, *, cls: griffe.Class, **kwargs: Any) -> None:
         """Called by griffe when it has read a class."""
