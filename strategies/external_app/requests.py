@@ -48,4 +48,4 @@ def _fault(partition: int, reply: Message) -> str:
     del partition
     value = values_of(reply, "metrics").get("difference")
     good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    return "" if good else "it tells no difference, a number from 0 on"
+    return "" if good else "it has no difference, a number from 0 on"
