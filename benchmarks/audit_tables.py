@@ -1,4 +1,4 @@
-"""Prints README's table and the tables of docs/results/federated.md from finished runs, seeds side by side.
+"""Prints README's table and the tables of benchmarks/results/federated.md from finished runs, seeds side by side.
 
     fedveil run --out runs/seed0
     fedveil run -s seed=1 --out runs/seed1

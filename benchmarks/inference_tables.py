@@ -1,4 +1,4 @@
-"""Prints the tables of docs/results/inference.md from finished runs; runs that differ in their seeds are merged.
+"""Prints the tables of benchmarks/results/inference.md from finished runs; runs that differ in their seeds are merged.
 
     fedveil run simulations/configs/adp_table4.toml --out runs/table4
     python benchmarks/inference_tables.py runs/table4

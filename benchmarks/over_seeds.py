@@ -8,7 +8,7 @@ defence alone, where that ran) with its 95 % interval (Student's t over the seed
 accuracy still changed in the last quarter of the rounds; the strongest attack, which recovers the largest share of the images of
 all seeds, with that share and its PSNR. Where all attacks were told what no server has, the strongest of these stands there.
 The second has a line an attack and attacked model, against the original and against the
-transformed image, each beside what the mean image scores to it: policies make hard and easy targets. Blind guesses follow.
+transformed image, each beside what the mean image scores to it: policies make hard and easy targets. Null guesses follow.
 Marked are * not validated and ^ upper bounds. A model that is served at several cuts has these tables for each of them.
 """
 

@@ -56,6 +56,8 @@ RUNS = {
 
 ROLES = {"baseline:painted:": Role.NULL_CONTROL, "baseline:": Role.NULL_BASELINE, "scale:": Role.SCALE}
 """What older trees wrote before the name of an attack -> the role."""
+WORDS = {"told the ": "knows the ", '"labels_told"': '"labels_known"', "partition='told'": "partition='known'"}
+"""What older trees wrote on cards and in names of attacks -> what this one writes."""
 OTHER_WORST = [one.name for one in LOSSES]
 """Of these metrics older trees wrote the highest value as the worst, where the lowest tells of the best guess."""
 
@@ -74,9 +76,16 @@ def rows_of(tree: Path, settings: tuple[str, ...]) -> list[dict[str, Any]]:
         )  # fmt: skip
         lines = Path(folder, "run", "rows.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     # Both as this tree reads them: an entry that says nothing may be left out or written as null.
-    rows = [json.loads(Row.from_json(renamed(json.loads(line))).to_json()) for line in lines]
+    rows = [json.loads(Row.from_json(renamed(json.loads(in_words_of_now(line)))).to_json()) for line in lines]
     rows = [row | ({"worst": None} if row["metric"] in OTHER_WORST else {}) for row in rows]
     return [{**row, "seconds": None} for row in rows if "second" not in row["metric"]]
+
+
+def in_words_of_now(line: str) -> str:
+    """A line of rows with what was renamed."""
+    for old, new in WORDS.items():
+        line = line.replace(old, new)
+    return line
 
 
 def renamed(row: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -60,12 +61,17 @@ def settings(arguments: argparse.Namespace, batches_per_message: int) -> Experim
     )
 
 
+def changed(experiment: Experiment) -> dict[str, Any]:
+    """The scenario, and the settings that are not its usual ones."""
+    usual = Experiment.of(scenario=experiment.scenario).to_mapping() | {"scenario": ""}
+    return {key: value for key, value in experiment.to_mapping().items() if value != usual[key]}
+
+
 def over_flower(experiment: Experiment) -> tuple[float, float]:
     """Samples per second of the rounds after the first, and bytes that a client sends for each."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "speed.toml"
-        changed = {k: v for k, v in experiment.to_mapping().items() if v != Experiment.of().to_mapping()[k]}
-        config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in changed.items()))
+        config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in changed(experiment).items()))
         output = Path(folder) / "run"
         command = [
             str(Path(sys.executable).with_name("fedveil")),

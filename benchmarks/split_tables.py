@@ -1,4 +1,4 @@
-"""Prints the tables of docs/results/split.md from finished runs.
+"""Prints the tables of benchmarks/results/split.md from finished runs.
 
     fedveil run simulations/configs/split_table1.toml --out runs/table1
     python benchmarks/split_tables.py runs/table1

@@ -9,6 +9,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from defenses.base import Defense
@@ -94,9 +95,15 @@ class Registry(Mapping[str, Callable[..., Any]]):
         self.base, self.group = base, group
         self._own: dict[str, Callable[..., Any]] = {}
 
-    def add(self, package: Mapping[str, Any]) -> None:
-        """Takes the concrete classes among what a package exports (its ``globals()``)."""
+    def add(self, package: dict[str, Any]) -> None:
+        """Take the concrete classes that a package imports, and set its ``__all__``: without it ``help`` would show none.
+
+        ``package`` is its ``globals()``. Modules, registries and names with an underscore are no exports.
+        """
         self._own |= {name: value for name, value in package.items() if self._is_concrete(value)}
+        internal = (ModuleType, Registry, type(annotations))
+        exports = [name for name, value in package.items() if name[0] != "_" and not isinstance(value, internal)]
+        package["__all__"] = exports
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         return self._own[name] if name in self._own else self._foreign[name]

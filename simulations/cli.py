@@ -51,8 +51,8 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         console.print(f"fedveil {version('fedveil')}")
         raise typer.Exit
 
@@ -123,6 +123,10 @@ def run(
         ),
     ] = False,
     track: Tracking = "",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print errors, and at the end a line of JSON: verdict, counts and costs.")
+    ] = False,
 ) -> None:
     """Runs an experiment in a private local Flower runtime, shows its progress, and prints where the report is.
 
@@ -143,12 +147,25 @@ def run(
             refuse_plain((read_toml(file, one) if file else {}) | values, resumed=resume is not None)
     except ConfigError as error:
         fail(str(error))
-    from simulations.run.command import Asked, begin
+    from simulations.run.command import RunRequest, begin
 
-    asked = Asked(
-        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, trackers, jobs, size
+    request = RunRequest(
+        file,
+        values,
+        out,
+        resume,
+        clients,
+        wanted,
+        cpus_per_client,
+        gpus_per_client,
+        in_process,
+        trackers,
+        jobs,
+        size,
+        as_json,
     )
-    raise typer.Exit(begin(console, asked, dry_run=dry_run))
+    shown = Terminal(quiet=True) if quiet or as_json else console
+    raise typer.Exit(begin(shown, request, dry_run=dry_run))
 
 
 @app.command()
@@ -237,7 +254,7 @@ def attack(
             if odd := next((option for option, value in given.items() if value), None):
                 raise ConfigError(f"{odd} is for recordings, and {update} is no folder")
             if learning_rate is None:
-                raise ConfigError("--learning-rate is needed: a single update does not tell it")
+                raise ConfigError("--learning-rate is needed: a single update does not contain it")
             single = replace(
                 request,
                 num_examples=1 if num_examples is None else num_examples,

@@ -12,7 +12,7 @@ import pytest
 
 FILE = Path(__file__).with_name("durations.json")
 ROOT = FILE.parents[1]
-LONG = 4.0
+LONG = 2.5
 """Seconds, of preparing and calling a test, from which on it is long. On two idle cores the others end within ten minutes."""
 KEPT = 1.0
 """Seconds from which on a duration is kept: shorter ones decide nothing."""

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad
 
-from attacks.gradient.inversion import Trials
+from attacks.gradient.inversion import GradientInversion, Trials
 from attacks.gradient.inversion_target import Victim
-from attacks.gradient.presets import InvertingGradients
 from attacks.gradient.trial_gradients.matching import GradientMatching, Observed
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
@@ -20,7 +19,7 @@ from defenses.training.precode import find_bottleneck
 
 
 @dataclass(frozen=True, repr=False)
-class BottleneckInversion(InvertingGradients):
+class BottleneckInversion(GradientInversion):
     """Matches the gradients up to the encoder of a variational bottleneck, whatever was drawn behind it.
 
     Let h(x) = W r(x) + b be the encoder's output and d = dL/dh what arrives there. Of one example the gradients are
@@ -37,6 +36,9 @@ class BottleneckInversion(InvertingGradients):
     source: ClassVar[str] = "Balunovic 2022 (Bayesian framework for gradient leakage), section 5 (PRECODE)"
     threat: ClassVar[str] = "as GradientInversion, and which layer is stochastic; one example"
 
+    iterations: int = 600
+    total_variation: float = 1e-2
+    prior_decay: bool = True
     max_unrolled_steps: int = 0
 
     def observed_gradient(self, observation: ClientUpdate) -> Update:

@@ -11,7 +11,6 @@ import torch
 from attacks.base import Knowledge
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.inversion_loop import Stage, step_decay_stages
-from attacks.gradient.presets import InvertingGradients
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching
 from attacks.gradient.trial_gradients.local_steps import weight_path
 from attacks.gradient.trial_gradients.matching import GradientMatching
@@ -176,7 +175,7 @@ def _strength(stages: Sequence[UpdateDefense], laplace_only: bool) -> float:
 
 
 @dataclass(frozen=True, repr=False)
-class MaskedInversion(InvertingGradients):
+class MaskedInversion(GradientInversion):
     """Matches only those entries of the gradient that pruning left: a missing entry is not a small one.
 
     An entry is missing where exactly zero was sent (pruning per update), or where the weight moved as weight decay alone moves it,
@@ -193,6 +192,9 @@ class MaskedInversion(InvertingGradients):
     threat: ClassVar[str] = "as GradientInversion, and that entries were pruned, and how many"
 
     cost: str = "masked-cosine"
+    iterations: int = 600
+    total_variation: float = 1e-2
+    prior_decay: bool = True
     pruned_fraction: float = share_field(0.0)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> MaskedInversion:

@@ -64,29 +64,32 @@ class AdamCosine(GradientInversion):
 
 
 @dataclass(frozen=True, repr=False)
-class AdamL1(AdamCosine):
+class AdamL1(GradientInversion):
     """Signed Adam on the sum of absolute differences."""
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, Adam+L1"
 
+    iterations: int = 4800
     cost: str = "l1"
 
 
 @dataclass(frozen=True, repr=False)
-class AdamL2(AdamCosine):
+class AdamL2(GradientInversion):
     """Signed Adam on the sum of squared differences."""
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, Adam+L2"
 
+    iterations: int = 4800
     cost: str = "l2"
 
 
 @dataclass(frozen=True, repr=False)
-class SGDCosine(AdamCosine):
+class SGDCosine(GradientInversion):
     """SGD with Nesterov momentum on the cosine distance; signed, as in the released configuration."""
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, SGD+Cosine"
 
+    iterations: int = 4800
     optimizer: str = "sgd"
     learning_rate: float = 0.01
 
@@ -110,15 +113,22 @@ class LBFGSCosine(GradientInversion):
 
 
 @dataclass(frozen=True, repr=False)
-class LBFGSL2(LBFGSCosine):
+class LBFGSL2(GradientInversion):
     """``LBFGSCosine`` on the sum of squared differences: unsigned, unboxed, with ten times the weight on total variation.
 
     "DLG" in the paper's tables; ``DLG`` here follows Zhu 2019. The released configuration has iterations=50, restarts=2.
     """
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, LBFGS+L2"
+    quick: ClassVar[Mapping[str, Any]] = LBFGSCosine.quick
 
     cost: str = "l2"
+    optimizer: str = "lbfgs"
+    learning_rate: float = 1e-4
+    iterations: int = 300
+    restarts: int = 16
+    step_decay: bool = False
+    second_order: str = "exact"
     signed: bool = False
     total_variation: float = 1e-3
     boxed: bool = False

@@ -8,10 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.gradient.inversion import Trials
+from attacks.gradient.inversion import GradientInversion, Trials
 from attacks.gradient.inversion_loop import Minimum
 from attacks.gradient.inversion_target import Target, Victim
-from attacks.gradient.presets import InvertingGradients
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching
 from attacks.gradient.trial_gradients.kinks import RecordKinks, ReplayKinks
 from attacks.gradient.trial_gradients.matching import GradientMatching, Observed
@@ -27,7 +26,7 @@ ALPHA_UNIT = 0.1
 
 
 @dataclass(frozen=True, repr=False)
-class SurrogateMatching(InvertingGradients):
+class SurrogateMatching(GradientInversion):
     """Matches a whole local round, w_0 to w_T, by a gradient at one surrogate model on the line between the two.
 
         min over x, alpha of  D(grad_w L(w_alpha, x), w_0 - w_T) + TV(x),    w_alpha = (1 - alpha) w_0 + alpha w_T
@@ -51,6 +50,9 @@ class SurrogateMatching(InvertingGradients):
     source: ClassVar[str] = "Zhu 2023 (SME: surrogate model extension), Algorithm 1"
     threat: ClassVar[str] = "global model, one update of any number of steps, its number of examples and normalisation"
 
+    iterations: int = 600
+    total_variation: float = 1e-2
+    prior_decay: bool = True
     max_images: int = 50
     max_unrolled_steps: int = 0
     alpha: float = share_field(0.5)

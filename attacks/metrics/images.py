@@ -18,13 +18,13 @@ SSIM = Metric("ssim", "SSIM", family=IMAGES, measure=ssim, shown=REFERENCES)
 RETRIEVAL = Hit("retrieval", family=IMAGES, shown=REFERENCES)
 """1 where the true image is nearest to its guess among the candidates."""
 RETRIEVAL_CHANCE = Metric("retrieval-chance", values=Values.SHARE, in_rows=False)
-"""Chance of a blind guess, beside ``RETRIEVAL``."""
+"""Chance of a null guess, beside ``RETRIEVAL``."""
 RECOVERED = Hit("recovered", over_seeds=OverSeeds.CLUSTERED, family=IMAGES, shown=REFERENCES)
 """1 where an image counts as recovered; the report derives it from ``RETRIEVAL`` and ``PSNR``."""
 NULL_PSNR = Metric("psnr-null", in_rows=False)
 """Beside ``PSNR``: for each guess, the PSNR of the best null baseline for the same image, in dB."""
 FLAT_PSNR = Metric("psnr-flat", in_rows=False)
-"""Beside ``PSNR``: the PSNR of the image's own mean colour, in dB. No blind guess: it tells how flat the image is."""
+"""Beside ``PSNR``: the PSNR of the image's own mean colour, in dB. No null guess: it tells how flat the image is."""
 
 PSNR_PAPER = Metric("psnr-paper", family=IMAGES)
 SSIM_PAPER = Metric("ssim-paper", family=IMAGES)

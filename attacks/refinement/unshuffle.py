@@ -25,7 +25,7 @@ from defenses.images.visual_mixer_windows import Level, levels_of
 from defenses.pipeline import Pipeline
 
 Shuffle = VisualMixer | BlockShuffle
-PARTITIONS = ("inferred", "told")
+PARTITIONS = ("inferred", "known")
 
 
 class Windows(NamedTuple):
@@ -73,7 +73,7 @@ class Unshuffle(Refinement):
 
     Attributes:
         window: Side of the windows in pixels; 0: from the pipeline.
-        partition: "inferred", or "told": an upper bound that gets the true windows.
+        partition: "inferred", or "known": an upper bound that gets the true windows.
     """
 
     threat: ClassVar[str] = (
@@ -97,12 +97,12 @@ class Unshuffle(Refinement):
     @property
     def reveals_windows(self) -> bool:
         """Whether it gets the true windows."""
-        return self.partition == "told"
+        return self.partition == "known"
 
     @property
     def upper_bound(self) -> str:
         """What it is given that no server of the run has, in words; "" for an attack that this server can carry out."""
-        return "told the true windows" if self.reveals_windows else ""
+        return "knows the true windows" if self.reveals_windows else ""
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keeps the first shuffle of the clients' pipeline, if there is one, and learns to find its windows."""
@@ -191,7 +191,7 @@ class Unshuffle(Refinement):
     def _true_levels(self, images: Tensor, observation: ClientUpdate) -> list[Level]:
         sides = getattr(observation, "window_sides", None)
         if sides is None:
-            raise AttackError(f"{self} is an upper bound and was not told the true windows")
+            raise AttackError(f"{self} is an upper bound and was not given the true windows")
         # A guess of several images may have them in any order, and windows belong to one image.
         if len(images) != 1 or sides.shape != (1, *images.shape[-2:]):
             raise AttackError(f"{self} needs windows of one image, not {tuple(sides.shape)} for {tuple(images.shape)}")

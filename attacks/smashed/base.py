@@ -72,7 +72,7 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
 
     Attributes:
         needs_step: It attacks the update of a trained client half as well.
-        transmissions: Of the same images, at most. It gets no more than the run has made by then, and works with any number from 1.
+        transmissions: How often it wants the same images sent, at most. It gets as many as the run has made by then, 1 or more.
         beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
     """
 
@@ -94,7 +94,7 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
     @property
     def upper_bound(self) -> str:
         """See ``Attack``: the true order, and transmissions that the run does not make."""
-        reasons = {"told the order": self.reveals_order, BEYOND_RUN: self.beyond_run}
+        reasons = {"knows the order": self.reveals_order, BEYOND_RUN: self.beyond_run}
         return ", ".join(reason for reason, holds in reasons.items() if holds)
 
     def failed(self, observation: SmashedData, reason: str) -> Guess:

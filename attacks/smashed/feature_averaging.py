@@ -12,7 +12,7 @@ from torch import Tensor
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import Draw, Pool, independent_transmissions, mean_of_transmissions
 from attacks.smashed.tokens.decoder import TokenDecoder
-from defenses.checks import examples_field
+from defenses.checks import examples_field, flag_field
 
 GROUPS_AT_ONCE = 8
 """Groups of images whose transmissions are held in memory together; also those that are sent together."""
@@ -42,7 +42,7 @@ class FeatureAveraging(TokenDecoder):
     iterations: int = 400
     transmissions: int = examples_field(60)
     num_images: int = examples_field(1000, 2)
-    beyond_run: bool = False
+    beyond_run: bool = flag_field(False)
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
         """The mean."""

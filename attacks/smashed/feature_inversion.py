@@ -180,7 +180,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
                 return torch.arange(num_images * num_tokens).view(num_images, num_tokens)
             case "oracle":
                 if observation.orders is None:
-                    raise AttackError(f"{self} is an upper bound and was not told the true order")
+                    raise AttackError(f"{self} is an upper bound and was not given the true order")
                 return observation.orders[0]
             case "jigsaw":
                 assert self.learned.reader is not None

@@ -4,7 +4,7 @@
 
 Every setting trains honestly, by the code that clients run. Each client judges each round's honest model, which it then remembers,
 and beforehand the models that every active attack would send it in that round. No timing is taken. The table is that of
-docs/results/exact_and_active.md.
+benchmarks/results/exact_and_active.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How well the windows of VisualMixer are told from shuffled images, and what that is worth to the attacks that undo the shuffle.
+"""How well VisualMixer's windows are inferred from shuffled images, and what that is worth to attacks that undo the shuffle.
 
 Windows come from: ``again`` is Algorithm 1 run on the guess, ``inferred`` what the attacks do, ``size 4`` and the like one
-size everywhere, ``told`` the true windows: an upper bound. Guesses are the shuffled image itself (``exact``), the same with white
+size everywhere, ``known`` the true windows: an upper bound. Guesses are the shuffled image itself (``exact``), the same with white
 noise, and what gradient inversion finds from a one-step update of a network at initialisation (``inverted``, with its PSNR).
 
 Attacked images are test images, auxiliary ones are training images. Means over images with their 95 % interval (t); the interval
@@ -90,7 +90,7 @@ def study(case: str, seed: int, count: int, iterations: int, kinds: list[str]) -
         elif name != "exact":
             guess = (shuffled + 0.05 * noise).clamp(0, 1)
         quality = f"{name} ({interval(psnr(guess, shuffled).clamp(max=CAP))} dB)" if name == "inverted" else name
-        sources = {"again": defense.partition(guess), "inferred": attacks[0]._inferred(guess)[0], "told": true}
+        sources = {"again": defense.partition(guess), "inferred": attacks[0]._inferred(guess)[0], "known": true}
         sources |= {f"size {size}": grid(guess, size) for size in defense.sizes(*truth.shape[-2:])[1:]}
         for source, levels in sources.items():
             right = (sides_of(levels, guess) == sides_of(true, guess)).float().mean((1, 2))

@@ -134,7 +134,7 @@ def _in_channels(images: Tensor, channels: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Described(Generic[P]):
-    """Data for classification, read or not.
+    """What is known of a classification data set before its images are read: the training part ``P``, test part and metadata.
 
     Attributes:
         test: Test images, of the same shape as those of training.

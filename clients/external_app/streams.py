@@ -50,5 +50,5 @@ def _start(message: Message, context: Context) -> bytes:
     """In a simulation what is asked, so that runs repeat; elsewhere a secret."""
     if not draws_from_seed(context):
         return secrets.token_bytes(32)
-    asked = [sorted(record.items()) for record in message.content.config_records.values()]
-    return repr((message.metadata.message_type, partition_of(context), asked)).encode()
+    content = [sorted(record.items()) for record in message.content.config_records.values()]
+    return repr((message.metadata.message_type, partition_of(context), content)).encode()

@@ -186,7 +186,7 @@ def audit_baselines(
     """Scores of guesses that used no observation at all, and of the scales; shares pictures if asked.
 
     ``images`` are as many of each observation as attacks guess: of more images than are guessed, the assignment picks those that
-    are nearest to a guess, and a blind guess must have the same choice. 0: ``BASELINE_IMAGES``, or a probe's if these are more.
+    are nearest to a guess, and a null guess must have the same choice. 0: ``BASELINE_IMAGES``, or a probe's if these are more.
 
     With ``totals`` also what the input defences did (``defense_totals``, under ``COUNTS``), which is the same in every round.
     """

@@ -107,7 +107,10 @@ def _add_up(sums: dict[int, tuple[Tensor, int]], images: Tensor, labels: Tensor,
 
 
 def mean_image(data: LocalData, known: Sequence[Probed]) -> Tensor:
-    """The mean (C, H, W) of a client's training images, as views of them where the ``known`` images behind observations are."""
+    """The mean (C, H, W) of a client's training images.
+
+    Where the defence has replaced the ``known`` images by augmented ones, the mean is augmented in the same way.
+    """
     return _shown(data, known, _mean_kept(data))
 
 

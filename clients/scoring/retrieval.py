@@ -23,7 +23,7 @@ CHUNK = 128
 """Images that are read at once."""
 MARGIN = 0.25
 """Of a whole round, where a guess is free to be of any of many images, the error of the true one must be below this share of the
-error of the nearest other (6 dB). Of 130 images and 30 others some image of the 130 is nearest to four blind guesses of five."""
+error of the nearest other (6 dB). Of 130 images and 30 others some image of the 130 is nearest to four null guesses of five."""
 
 
 def other_images(data: LocalData, truth: Probed, target: int, wanted: int | None = None) -> Tensor:
@@ -76,13 +76,13 @@ def retrieval(
 
     Where the wire says which guess is of which image (``paired``), the candidates of each are its own image and 99 others. Where it
     does not, the assignment lets a guess choose among the B images behind the observation: all B are candidates beside all 99 B
-    others, which leaves a blind guess at most the same chance of 1 in 100. Where guesses are more than images (of a sum over
+    others, which leaves a null guess at most the same chance of 1 in 100. Where guesses are more than images (of a sum over
     clients), each image is nearest to a given blind one with probability 1 in all candidates at most, and has as many chances as
     there are guesses.
 
     ``pairs`` are indices into guesses and truth (B, C, H, W), as the other scores use them, ``others`` (M, C, H, W) what
     ``other_images`` finds. Returns ``RETRIEVAL``, 1 or 0 for each pair, and ``RETRIEVAL_CHANCE``, for each the highest chance of a
-    blind guess; nothing where there are no others: the only candidate is always found.
+    null guess; nothing where there are no others: the only candidate is always found.
     """
     if not len(others):
         return {}
@@ -104,7 +104,7 @@ def retrieval_from_round(guess: Reconstruction, pairs: tuple[Tensor, Tensor], tr
 
     No client has 99 others for each image that it trains on, so the choice among the B images cannot be made up for by more
     candidates. Instead the guess must be nearer to its image than ``MARGIN`` times the distance of the nearest other. The
-    chance of a blind guess is measured: every other image in turn is a guess by an attacker that knows what such images look like,
+    chance of a null guess is measured: every other image in turn is a guess by an attacker that knows what such images look like,
     may choose the nearest of the B, and is compared with the rest. With h of M such guesses found, the chance is
     (h + 1) / (M + 1), which is never below 1 in 100.
 

@@ -21,6 +21,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "examples/README.md": "examples.md",
+    **{f"benchmarks/results/{path.name}": f"results/{path.name}" for path in ROOT.glob("benchmarks/results/*.md")},
 }
 """File -> page that it becomes. A folder stands for the README in it."""
 CONFIGURATIONS = "simulations/configs"

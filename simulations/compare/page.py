@@ -27,7 +27,7 @@ put together</p>
 interval. The share of recovered images is that of all seeds together, with its exact interval. Over several seeds
 the interval of PSNR is Student's t over seeds, that of an accuracy has seeds as clusters and no more test images than there are,
 that of an AUC is no narrower than one seed's. Of one seed it is over images or records. The change of the accuracy is against no
-defence of the same runs. {{ rule }}
+defence of the same runs. {{ definition }}
 An attack that fails shows only that this attack fails. † marks an attack that did not break the run without a
 defence, too few images for a verdict (fewer than {{ least_images }}), or a test of membership on too few records.
 Seeds are those of the strongest attack's score.</p></header>

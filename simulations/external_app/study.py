@@ -131,16 +131,16 @@ class AppResults(RunDirectory[AppStudy]):
         log(INFO, "Audit: report written to %s", self.path / "report.html")
 
 
-def _settings_of(plan: AppPlan, asked: AuditSettings) -> dict[str, Any]:
+def _settings_of(plan: AppPlan, audit: AuditSettings) -> dict[str, Any]:
     """The settings of an audit, for the page."""
     return {
         "scenario": plan.scenario, "model": plan.model, "defenses": plan.pipeline, "seed": plan.seed,
-        "probe-attacks": asked.probe_attacks, "update-attacks": asked.update_attacks,
-        "attack-rounds": ",".join(map(str, sorted(asked.rounds))), "probe-images": asked.probe_images,
-        "probe-targets": asked.probe_targets, "learning-rate": plan.learning_rate,
+        "probe-attacks": audit.probe_attacks, "update-attacks": audit.update_attacks,
+        "attack-rounds": ",".join(map(str, sorted(audit.rounds))), "probe-images": audit.probe_images,
+        "probe-targets": audit.probe_targets, "learning-rate": plan.learning_rate,
         "local-epochs": plan.local_epochs or NOT_REPORTED, "batch-size": plan.batch_size or NOT_REPORTED,
-        "momentum": asked.momentum, "nesterov": asked.nesterov, "weight-decay": asked.weight_decay,
-        "share-images": asked.share_images,
+        "momentum": audit.momentum, "nesterov": audit.nesterov, "weight-decay": audit.weight_decay,
+        "share-images": audit.share_images,
     }  # fmt: skip
 
 
@@ -162,10 +162,10 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
         AttackError: When an attack is not one on that kind of observation.
         RuntimeError: When a script calls this outside of ``if __name__ == "__main__":``, and attacks run in workers.
     """
-    path, asked = Path(folder), AuditSettings(model, **settings)  # refused without a folder, too
+    path, audit = Path(folder), AuditSettings(model, **settings)  # refused without a folder, too
     if not str(folder):
         return strategy
-    if asked.workers:
+    if audit.workers:
         require_guard("audited", "workers=0")
     if not path.is_absolute():
         raise ConfigError(f"folder is {str(folder)!r}; it must be absolute: a simulation runs elsewhere")
@@ -175,9 +175,9 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
     def open_results(plan: AppPlan) -> AppResults:
         path.mkdir(parents=True, exist_ok=True)
         attacks: dict[Kind, Sequence[Attack[Any, Any]]] = {
-            PROBE: asked.attacks_on_probes(),
-            UPDATE: asked.attacks_on_updates(),
+            PROBE: audit.attacks_on_probes(),
+            UPDATE: audit.attacks_on_updates(),
         }
-        return AppResults.open(path, AppStudy(plan, attacks, _settings_of(plan, asked)))
+        return AppResults.open(path, AppStudy(plan, attacks, _settings_of(plan, audit)))
 
-    return AuditingStrategy(strategy, open_results, asked)
+    return AuditingStrategy(strategy, open_results, audit)

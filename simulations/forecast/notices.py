@@ -9,9 +9,9 @@ from simulations.report.studies.control import LEAST_IMAGES
 
 def too_few_images(experiment: Experiment, num_clients: int) -> str:
     """A warning where a round attacks too few images for a verdict, or ""."""
-    asked = any(experiment.attacks[kind] for kind in experiment.kinds if kind.chosen)
+    attacked = any(experiment.attacks[kind] for kind in experiment.kinds if kind.chosen)
     count = num_clients * experiment.probe_targets * experiment.probe_images
-    if not asked or not experiment.attacked_rounds or count >= LEAST_IMAGES:
+    if not attacked or not experiment.attacked_rounds or count >= LEAST_IMAGES:
         return ""
     return (
         f"each attacked round has {count} image{'' if count == 1 else 's'} ({num_clients} clients, probe-targets = "

@@ -106,8 +106,8 @@ def copy(order: Order, source: str, output: str) -> tuple[Copy, bool]:
     except (OSError, ValueError, RuntimeError, MemoryError) as error:
         # torch has no class of its own for memory of the CPU.
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-            asked = re.search(r"tried to allocate (\d+) bytes", str(error))
-            size = f"{int(asked[1]) / 2**30:.3g} GiB at once" if asked else "more"
+            found = re.search(r"tried to allocate (\d+) bytes", str(error))
+            size = f"{int(found[1]) / 2**30:.3g} GiB at once" if found else "more"
             return Copy(source, error=f"its protection wants {size}, and there is not so much memory"), True
         return Copy(source, error=str(error) or type(error).__name__), False
     before, after = (float(vfe_image(one, VFE_WINDOW)) for one in (image, protected))

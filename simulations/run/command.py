@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from simulations.experiment.experiment import Experiment
 from simulations.forecast.dry_run import describe, measure, workers_of
 from simulations.forecast.memory_needs import Needs, check_needs, needs_of
 from simulations.forecast.preflight import make_folder, preflight, require_attack_cards, require_resources
+from simulations.report.analysis.outcome import as_json
 from simulations.run.in_process import run_in_process
 from simulations.run.requested import requested
 from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
@@ -28,7 +30,7 @@ from simulations.trackers import require_reachable, send_to_trackers
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunRequest:
     """A request on the command line; see ``fedveil run --help``."""
 
     config: Path | None
@@ -43,6 +45,7 @@ class Asked:
     trackers: Sequence[str] = ()
     jobs: int = 0
     size: str = ""
+    as_json: bool = False
 
     def run(self, console: Terminal, experiment: Experiment) -> int:
         """Run an experiment whose checks are passed, and send it to trackers when it ended; the exit code."""
@@ -50,7 +53,7 @@ class Asked:
             code = run_in_process(console, experiment, self.cpus_per_client)
         else:
             code = run_locally(console, experiment, self._resources(experiment))
-        return self._tracked(console, experiment, code)
+        return self._ended(console, experiment, code)
 
     def run_seeds(self, console: Terminal, experiment: Experiment, at_once: int) -> int:
         """Runs what is left of the seeds, so many at the same time; the exit code."""
@@ -60,7 +63,7 @@ class Asked:
         end_politely()
         cores = max((os.cpu_count() or 1) // at_once, self.cpus_per_client)
         runs = side_by_side(console, left, self._resources(experiment, cores), at_once, in_process=self.in_process)
-        ended = ((one, self._tracked(console, one, code)) for one, code in runs)
+        ended = ((one, self._ended(console, one, code)) for one, code in runs)
         try:
             return finish_seeds(console, experiment, self.seeds, ended)
         except KeyboardInterrupt:
@@ -72,32 +75,39 @@ class Asked:
         workers = 1 if self.in_process else workers_of(experiment.num_clients, self.cpus_per_client)
         return self.cpus_per_client * workers + (experiment.attack_workers if experiment.attacked_rounds else 0)
 
-    def _tracked(self, console: Terminal, experiment: Experiment, code: int) -> int:
+    def _ended(self, console: Terminal, experiment: Experiment, code: int) -> int:
+        """Print and send what a finished run found; the exit code."""
         if code not in (0, EXIT_ATTACKS_FAILED):
             return code
-        return send_to_trackers(console, self.trackers, Path(experiment.output_dir)) or code
+        out = Path(experiment.output_dir)
+        if self.as_json:
+            found = {"directory": str(out.resolve()), "seed": experiment.seed, "outcomes": as_json(out)}
+            print(json.dumps(found, ensure_ascii=False))
+        return send_to_trackers(console, self.trackers, out) or code
 
     def _resources(self, experiment: Experiment, cores: int = 0) -> Resources:
         return Resources(experiment.num_clients, self.cpus_per_client, self.gpus_per_client, cores)
 
 
-def begin(console: Terminal, asked: Asked, *, dry_run: bool) -> int:
+def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
     """Check all, say what the run needs, and run it unless this is a dry run; the exit code, or ``typer.Exit`` (2)."""
     say = console.say
     try:
-        require_resources(asked.cpus_per_client, asked.gpus_per_client)
-        experiment = requested(asked.config, asked.settings, asked.out, asked.resume, asked.clients, asked.size)
-        left = of_seeds(experiment, asked.seeds) if asked.seeds else [experiment]
-        require_jobs(asked.jobs)
+        require_resources(request.cpus_per_client, request.gpus_per_client)
+        experiment = requested(
+            request.config, request.settings, request.out, request.resume, request.clients, request.size
+        )
+        left = of_seeds(experiment, request.seeds) if request.seeds else [experiment]
+        require_jobs(request.jobs)
         for one in left[:1]:
             preflight(one, say)
         if not dry_run:  # what is to run elsewhere can be tried here
             require_attack_cards(experiment)
-            require_reachable(asked.trackers)  # which may leave a file, such as MLflow's database
-        needs = _estimate(experiment, asked, say, dry_run=dry_run)
+            require_reachable(request.trackers)  # which may leave a file, such as MLflow's database
+        needs = _estimate(experiment, request, say, dry_run=dry_run)
         at_once = (
-            runs_at_once(asked.jobs, len(left), experiment, needs, busy=asked.cores_busy(experiment))
-            if asked.seeds
+            runs_at_once(request.jobs, len(left), experiment, needs, busy=request.cores_busy(experiment))
+            if request.seeds
             else 1
         )
         if not dry_run:
@@ -108,24 +118,24 @@ def begin(console: Terminal, asked: Asked, *, dry_run: bool) -> int:
         errors.say("\nstopped; nothing was run")
         return EXIT_STOPPED
     if dry_run:
-        for tracker in asked.trackers:
+        for tracker in request.trackers:
             say(f"tracker: {tracker} is installed; whether it takes runs is tried only when one starts")
-        if asked.seeds:
-            say(f"seeds: {len(left)} of {len(asked.seeds)} are left to run, each as above, {at_once} at a time")
+        if request.seeds:
+            say(f"seeds: {len(left)} of {len(request.seeds)} are left to run, each as above, {at_once} at a time")
         return 0
-    if asked.seeds:
+    if request.seeds:
         if at_once > 1:
             say(f"seeds: {len(left)} to run, {at_once} at a time")
-        return asked.run_seeds(console, experiment, at_once)
-    return asked.run(console, experiment)
+        return request.run_seeds(console, experiment, at_once)
+    return request.run(console, experiment)
 
 
-def _estimate(experiment: Experiment, asked: Asked, say: Callable[[str], None], *, dry_run: bool) -> Needs:
+def _estimate(experiment: Experiment, request: RunRequest, say: Callable[[str], None], *, dry_run: bool) -> Needs:
     """Print what a run needs, of a dry run in full; the memory, or ``ConfigError`` where there is less."""
-    workers = workers_of(experiment.num_clients, asked.cpus_per_client)
+    workers = workers_of(experiment.num_clients, request.cpus_per_client)
     data = experiment.plan().load_data()
     step = measure(experiment.plan(card=DataCard.of(data)))
-    needs = needs_of(experiment, data, step, workers, in_process=asked.in_process)
+    needs = needs_of(experiment, data, step, workers, in_process=request.in_process)
     for line in describe(experiment, step, needs) if dry_run else [f"memory: {needs}"]:
         say(line)
     if warning := check_needs(needs):

@@ -29,13 +29,13 @@ SECONDS_TO_STOP = 60
 """Until a run that was told to stop is killed; its guardian then ends what it started."""
 
 
-def require_jobs(asked: int) -> None:
+def require_jobs(jobs: int) -> None:
     """Raises ``ConfigError`` where ``--jobs`` asks for more runs at the same time than there are cores."""
-    if asked > (cores := os.cpu_count() or 1):
-        raise ConfigError(f"--jobs is {asked}; allowed: 0 to {cores}, the cores of this machine")
+    if jobs > (cores := os.cpu_count() or 1):
+        raise ConfigError(f"--jobs is {jobs}; allowed: 0 to {cores}, the cores of this machine")
 
 
-def runs_at_once(asked: int, left: int, experiment: Experiment, needs: Needs, *, busy: int) -> int:
+def runs_at_once(jobs: int, left: int, experiment: Experiment, needs: Needs, *, busy: int) -> int:
     """How many of the runs that are ``left`` go on at the same time; each keeps ``busy`` cores.
 
     ``asked`` is ``--jobs``; 0 leaves the choice here: as many as have cores and free memory of their own.
@@ -43,15 +43,15 @@ def runs_at_once(asked: int, left: int, experiment: Experiment, needs: Needs, *,
     Raises:
         ConfigError: When more are asked for than fit.
     """
-    require_jobs(asked)
+    require_jobs(jobs)
     cores, memory = os.cpu_count() or 1, memory_of_machine()
-    if asked * needs.total > memory:
+    if jobs * needs.total > memory:
         raise ConfigError(
-            f"--jobs is {asked}, and one run needs {needs}; this machine has {size_text(memory)} in all: allowed here: 0 to "
+            f"--jobs is {jobs}, and one run needs {needs}; this machine has {size_text(memory)} in all: allowed here: 0 to "
             f"{int(memory // needs.total)}"
         )
-    if asked:
-        return max(1, min(asked, left))
+    if jobs:
+        return max(1, min(jobs, left))
     if experiment.attack_gpus or cores < 2 * busy:
         return 1
     free = min(memory, psutil.virtual_memory().available)

@@ -60,15 +60,15 @@ class FederatedRounds:
     def train_round(self, server_round: int) -> None:
         """Asks for updates, and adds their mean."""
         strategy, exchange = self._strategy, self._strategy.exchange
-        asked = strategy.configure_train(server_round, self._arrays, ConfigRecord(), exchange.grid)
-        arrays, _ = strategy.aggregate_train(server_round, exchange.send_and_receive(asked))
+        messages = strategy.configure_train(server_round, self._arrays, ConfigRecord(), exchange.grid)
+        arrays, _ = strategy.aggregate_train(server_round, exchange.send_and_receive(messages))
         self._arrays = arrays if arrays is not None else self._arrays
 
     def evaluate_round(self, server_round: int) -> None:
         """Asks all clients for the accuracy of the model."""
         strategy, exchange = self._strategy, self._strategy.exchange
-        asked = strategy.configure_evaluate(server_round, self._arrays, ConfigRecord(), exchange.grid)
-        strategy.aggregate_evaluate(server_round, exchange.send_and_receive(asked))
+        messages = strategy.configure_evaluate(server_round, self._arrays, ConfigRecord(), exchange.grid)
+        strategy.aggregate_evaluate(server_round, exchange.send_and_receive(messages))
 
     def observe_model(self, server_round: int) -> None:
         """Probes the final model."""

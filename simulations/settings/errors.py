@@ -51,10 +51,16 @@ def unknown_scenario(name: object, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"scenario is {str(name)[:200]!r}; allowed: {' or '.join(map(repr, known))}")
 
 
+NEAREST = 5
+"""Known names that an error about an unknown one shows."""
+
+
 def require_known(what: str, name: str, known: Any, also: str = "") -> None:
-    """Raises ``ConfigError``, with the nearest known name, unless ``name`` is one of ``known``."""
+    """Raises ``ConfigError``, with the nearest known names, unless ``name`` is one of ``known``; of many, only five are named."""
     if name in known:
         return
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    near, many = difflib.get_close_matches(name, list(known), n=NEAREST, cutoff=0.0), len(known) > 2 * NEAREST
+    close = difflib.get_close_matches(name, near, n=1, cutoff=0.5)
     hint = f", did you mean {close[0]!r}?" if close else ""
-    raise ConfigError(f"unknown {what} {name!r}{hint}; known: {', '.join(sorted(known))}{' ' + also if also else ''}")
+    shown = f"nearest of {len(known)}: {', '.join(near)}" if many else f"known: {', '.join(sorted(known))}"
+    raise ConfigError(f"unknown {what} {name!r}{hint}; {shown}{' ' + also if also else ''}")

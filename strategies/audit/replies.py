@@ -46,10 +46,10 @@ def _fault_in_score(text: str, found: Mapping[str, Any], guessed: str) -> str:
     except ValueError:
         return unknown
     parts = "".join((*guess, *name))
-    asked = (
+    expected = (
         guess == COUNTS or guess.role in (Role.NULL_BASELINE, Role.SCALE) if guessed == BASELINES else guess == ALONE
     )
-    if len(parts) > LONGEST_NAME or not parts.isprintable() or not asked:
+    if len(parts) > LONGEST_NAME or not parts.isprintable() or not expected:
         return unknown
     if not isinstance(values, list) or any(math.isnan(value) for value in values):
         return f"metrics: {shortened(text)} is {shortened(values)}, expected a list of numbers"

@@ -69,7 +69,7 @@ class ThreatCard:
         attack_failures: Why guesses failed.
         members: Members among the records of a test of membership.
         others: Other records of that test.
-        chance: How often a blind guess is nearest to its image among the candidates of retrieval.
+        chance: How often a null guess is nearest to its image among the candidates of retrieval.
         server: ``ACTIVE_SERVER`` where it did more than look: no result of an honest-but-curious server, and never beside one.
         more: Further facts, JSON values.
     """
@@ -125,7 +125,7 @@ class ThreatCard:
 
     @property
     def chance_of_recognition(self) -> float | None:
-        """How often a blind guess of the class is right; None where the number of classes is unknown."""
+        """How often a null guess of the class is right; None where the number of classes is unknown."""
         return 1 / self.num_classes if self.num_classes and self.num_classes >= 1 else None
 
     def to_json(self) -> dict[str, Any]:

@@ -57,12 +57,12 @@ class BatchCollection:
     def _next_message(
         self, first: int, shapes: Mapping[str, tuple[int, ...]], records: Mapping[str, Any], values: Mapping[str, str]
     ) -> Answers:
-        asked = [p for p, batches in self.work.items() if p in self.whole and first < len(batches)]
+        requested = [p for p, batches in self.work.items() if p in self.whole and first < len(batches)]
         config = self.exchange.config(self.task, first=first, count=self.per_message, **values)
-        contents = {partition: RecordDict({"config": config, **records}) for partition in asked}
+        contents = {partition: RecordDict({"config": config, **records}) for partition in requested}
         fault_in, at_least = self._fault_in(first, shapes), None if first == 0 else 0.0
         answers = self.exchange.ask(self.task, self.message_type, contents, fault_in, at_least=at_least)
-        self.whole -= set(asked) - set(answers)
+        self.whole -= set(requested) - set(answers)
         return answers
 
     def _fault_in(self, first: int, shapes: Mapping[str, tuple[int, ...]]) -> FaultIn:

@@ -94,7 +94,7 @@ class GuardedExchange:
         self,
         task: Task,
         message_type: str,
-        asked: Sequence[int],
+        requested: Sequence[int],
         replies: Mapping[int, Message],
         fault_in: FaultIn | None = None,
         *,
@@ -109,7 +109,7 @@ class GuardedExchange:
             TooFewReplies: When too few can be used.
         """
         good, reasons, standing = Answers(), [], []
-        for partition in asked:
+        for partition in requested:
             reply = replies.get(partition)
             if reply is not None and reply.has_error() and reply.error.code == REFUSED:
                 good.refused[partition] = reason_of(reply)
@@ -150,13 +150,13 @@ class GuardedExchange:
 
 
 def require_enough(
-    task: Task, what: str, asked: Sequence[int], good: Sequence[int], min_usable: float, reasons: Sequence[str] = ()
+    task: Task, what: str, requested: Sequence[int], good: Sequence[int], min_usable: float, reasons: Sequence[str] = ()
 ) -> None:
     """Raises ``TooFewReplies`` when less than ``min_usable`` of the partitions asked, or none, sent something usable."""
-    if asked and len(good) < max(1, min_usable * len(asked)):
+    if requested and len(good) < max(1, min_usable * len(requested)):
         why = f"; first reason: {reasons[0]}" if reasons else ""
         raise TooFewReplies(
-            f"round {task.round}, {task.plan.pipeline or 'no defence'}: {len(good)} of {len(asked)} {what} replies are usable, "
+            f"round {task.round}, {task.plan.pipeline or 'no defence'}: {len(good)} of {len(requested)} {what} replies are usable, "
             f"min-usable = {min_usable} asks for more{why}"
         )
 

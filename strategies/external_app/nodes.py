@@ -39,8 +39,10 @@ class AppNodes:
         """Ask new nodes what they have; (partition, why) of those left out. ``UnusableReplyError`` while no node answers."""
         known, config = set(self.ids.values()), ConfigRecord({"task": task.to_json(), "timeout": timeout})
         new = [node for node in nodes if node not in known]
-        asked = [Message(RecordDict({"config": config}), dst_node_id=node, message_type="query.setup") for node in new]
-        replies = list(grid.send_and_receive(asked, timeout=timeout)) if asked else []
+        requests = [
+            Message(RecordDict({"config": config}), dst_node_id=node, message_type="query.setup") for node in new
+        ]
+        replies = list(grid.send_and_receive(requests, timeout=timeout)) if requests else []
         answered = sorted((reply for reply in replies if not reply.has_error()), key=_partition)
         if not self.reported:
             self._begin(answered, replies)

@@ -55,7 +55,7 @@ class _Round:
     """What the server sent in an attacked round: the orders, and for each node its message and its weights."""
 
     orders: Orders
-    asked: Mapping[int, Message]
+    requests: Mapping[int, Message]
     sent: Mapping[int, Mapping[str, Tensor]]
 
 
@@ -94,13 +94,13 @@ class AppAudit:
             raise UnusableReplyError("no learning rate: send it as lr or learning-rate, or name it in settings")
         sent = weights_sent(messages, self._state, self._names)
         # One observation has one learning rate: a node that trains in another way is left out of this round.
-        asked = {
+        requests = {
             message.metadata.dst_node_id: message
             for message, one in zip(messages, ordered, strict=True)
             if one == orders
         }
-        self._round = _Round(orders, asked, {node: sent[node] for node in asked})
-        left_out = self._nodes.set_up(self._plan.at(server_round), asked, grid, self.settings.timeout)
+        self._round = _Round(orders, requests, {node: sent[node] for node in requests})
+        left_out = self._nodes.set_up(self._plan.at(server_round), requests, grid, self.settings.timeout)
         running = self._running = self._running or self._begin(orders, grid)
         task = self._task(server_round, orders)
         for partition, why in left_out:
@@ -109,7 +109,7 @@ class AppAudit:
         unknown = assumptions(self._plan, orders, self._nodes.reported["loss"], mods=self._nodes.reported["protection"])
         count = len(self._nodes.ids)
         running.results.row(task, metric=ASSUMED, value=float(count), n=count, assumed=unknown)
-        if others := len(messages) - len(asked):
+        if others := len(messages) - len(requests):
             why = f"train: {others} of {len(messages)} nodes train by other settings than the first; left out"
             _note(running, task, why)
         if running.updates.attacks[PROBE]:
@@ -122,7 +122,7 @@ class AppAudit:
             return
         task, usable = self._task(server_round, sent.orders), []
         for partition, reply in self._nodes.numbered(replies):
-            if reply.metadata.src_node_id not in sent.asked:
+            if reply.metadata.src_node_id not in sent.requests:
                 continue
             if wrong := mismatch(reply, self._nodes.examples[partition]):
                 _note(running, task, f"train: {wrong}", partition)
@@ -148,7 +148,7 @@ class AppAudit:
     def _check(self, running: _Running, task: Task, sent: _Round, replies: Sequence[tuple[int, Message]]) -> None:
         """Where a client takes one step and no mod is known, it compares its reply with that step on its examples."""
         pairs = {
-            partition: (sent.asked[reply.metadata.src_node_id], reply)
+            partition: (sent.requests[reply.metadata.src_node_id], reply)
             for partition, reply in replies
             if not reply.has_error()
             and sent.orders.steps(self._nodes.examples[partition]) == 1
@@ -207,7 +207,7 @@ class AppAudit:
         found: dict[int, list[SeenUpdate]] = {}
         for target in range(count):
             # A node that did not answer one probe is asked for no more: its others could not be attacked without a gap.
-            messages = self._nodes.numbered(sent.asked.values(), sent=True)
+            messages = self._nodes.numbered(sent.requests.values(), sent=True)
             questions = {
                 partition: probe_question(message, task, target, self.settings.timeout)
                 for partition, message in messages

@@ -85,7 +85,7 @@ class ActiveServer:
         if not seen:
             return
         card = self._audit.card(task, ACTIVE, seen, sent, None)
-        # Blind guesses are about the same images whatever was sent: they are scored once.
+        # Null guesses are about the same images whatever was sent: they are scored once.
         new = sorted({one.partition for one in seen} - judges.keys())
         images = fewest_guesses(self._audit.attacks[ACTIVE], seen)
         willing = self._auditor.baselines(task, ACTIVE, new, card, images) if new else []

@@ -102,7 +102,7 @@ class UpdateAudit:
 
 
 def fewest_guesses(attacks: Iterable[Attack[Any, Any]], seen: Sequence[SeenUpdate]) -> int:
-    """Images of an update that each attack guesses at least: the fewer, the easier are those that a blind guess may choose."""
+    """Images of an update that each attack guesses at least: the fewer, the easier are those that a null guess may choose."""
     every = max(one.num_examples for one in seen)
     return min((getattr(stages_of(attack)[0], "max_images", every) for attack in attacks), default=every)
 
@@ -149,9 +149,9 @@ def _label_knowledge(seen: Sequence[SeenUpdate]) -> dict[str, Any]:
     if not published:
         return {"labels": KnownLabels.UNKNOWN}
     if published == len(seen):
-        return {"labels": KnownLabels.KNOWN, "upper_bound": "told the labels"}
+        return {"labels": KnownLabels.KNOWN, "upper_bound": "knows the labels"}
     some = f"{published} of {len(seen)} updates"
-    return {"labels": KnownLabels.SOME, "labels_told": some, "upper_bound": "told the labels"}
+    return {"labels": KnownLabels.SOME, "labels_known": some, "upper_bound": "knows the labels"}
 
 
 def _published(reply: Message, record: str, target: int) -> Tensor | None:

@@ -144,8 +144,8 @@ class CuriousFedAvg(FedAvg):
         """
         if num_rounds != self.plan.rounds:
             raise ValueError(f"num_rounds is {num_rounds}, and the clients' plan is for {self.plan.rounds} rounds")
-        asked = self.configure_evaluate(0, initial_arrays, evaluate_config or ConfigRecord(), grid)
-        initial = self.aggregate_evaluate(0, grid.send_and_receive(asked, timeout=timeout))
+        messages = self.configure_evaluate(0, initial_arrays, evaluate_config or ConfigRecord(), grid)
+        initial = self.aggregate_evaluate(0, grid.send_and_receive(messages, timeout=timeout))
         result = super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
         if initial is not None:
             result.evaluate_metrics_clientapp = {0: initial, **result.evaluate_metrics_clientapp}
@@ -160,8 +160,8 @@ class CuriousFedAvg(FedAvg):
     ) -> Iterable[Message]:
         """Probes the clients if this round is attacked, then orders the training of a seeded sample of them."""
         self.observe_model(server_round, arrays)
-        asked = self._sample(server_round)
-        return self.exchange.messages("train", self._contents(server_round, arrays, asked, config))
+        sampled = self._sample(server_round)
+        return self.exchange.messages("train", self._contents(server_round, arrays, sampled, config))
 
     def observe_model(self, server_round: int, arrays: ArrayRecord) -> None:
         """Probes the clients on a round's global model, if it is to be attacked; nothing is trained."""
@@ -177,15 +177,15 @@ class CuriousFedAvg(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Refuses what cannot be averaged, shows the rest to the attacks, and returns global + weighted mean update."""
         task = self.plan.at(server_round)
-        asked, received = self._sample(server_round), self.exchange.by_partition(replies)
+        sampled, received = self._sample(server_round), self.exchange.by_partition(replies)
         public = self.plan.defenses().reported_examples(self.plan.batch_size)
 
         def fault_in(partition: int, reply: Message) -> str:
             most = public or self._sizes.get(partition)
             return fault_in_update(reply, self._reference(), ["arrays"], math.inf if most is None else most)
 
-        good = self._guarded.check(task, "train", asked, received, fault_in)
-        self.recorder.row(task, metric=CLIENTS_FAILED.name, value=len(asked) - len(good), n=len(asked))
+        good = self._guarded.check(task, "train", sampled, received, fault_in)
+        self.recorder.row(task, metric=CLIENTS_FAILED.name, value=len(sampled) - len(good), n=len(sampled))
         if not good:
             first = next(iter(good.refused.values()), "no reply")
             raise TooFewReplies(
@@ -214,12 +214,12 @@ class CuriousFedAvg(FedAvg):
         return sorted(partitions[i] for i in order[:count].tolist())
 
     def _contents(
-        self, server_round: int, arrays: ArrayRecord, asked: Iterable[int], config: Mapping[str, Any]
+        self, server_round: int, arrays: ArrayRecord, partitions: Iterable[int], config: Mapping[str, Any]
     ) -> dict[int, RecordDict]:
         """Partition -> content of its message: the model, the orders, and what the server keeps of its ledger."""
         task = self.plan.at(server_round)
         orders = ConfigRecord({**config, **self.exchange.config(task)})
-        contents = {partition: RecordDict({"arrays": arrays, "config": orders}) for partition in asked}
+        contents = {partition: RecordDict({"arrays": arrays, "config": orders}) for partition in partitions}
         for partition in contents.keys() & self.ledgers.keys():
             contents[partition]["ledger"] = ConfigRecord({self.plan.pipeline: self.ledgers[partition]})
         return contents
@@ -251,9 +251,9 @@ class CuriousFedAvg(FedAvg):
 
     def _probe(self, server_round: int, arrays: ArrayRecord) -> None:
         task = self.plan.at(server_round)
-        asked = {"publish-labels": self.known_labels, "reveal-windows": self.audit.needs_windows()}
+        config = {"publish-labels": self.known_labels, "reveal-windows": self.audit.needs_windows()}
         records = targets_of(task)
-        good = self._ask_step(task, arrays, asked)
+        good = self._ask_step(task, arrays, config)
         self._record_probe(task, good)
         for kind in PROBED:
             if self.audit.wants(kind, server_round):
@@ -264,9 +264,9 @@ class CuriousFedAvg(FedAvg):
             self._sums.attack(task, self._weights, self.accuracy, seen)
 
     def _ask_step(
-        self, task: Task, arrays: ArrayRecord, asked: Mapping[str, Any], at_least: float | None = None
+        self, task: Task, arrays: ArrayRecord, config: Mapping[str, Any], at_least: float | None = None
     ) -> Answers:
-        contents = self._contents(task.round, arrays, sorted(self.exchange.nodes), asked)
+        contents = self._contents(task.round, arrays, sorted(self.exchange.nodes), config)
 
         def fault_in(_: int, reply: Message) -> str:
             return fault_in_probe(reply, self._reference(), task)
@@ -278,8 +278,8 @@ class CuriousFedAvg(FedAvg):
 
     def _ask_active(self, task: Task, weights: Mapping[str, Tensor]) -> Answers:
         """One-step updates on a model that is not the agreed one; a client that does not answer ends nothing."""
-        asked = {"publish-labels": self.known_labels, "question": 1}
-        good = self._ask_step(task, to_record(weights), asked, at_least=0.0)
+        config = {"publish-labels": self.known_labels, "question": 1}
+        good = self._ask_step(task, to_record(weights), config, at_least=0.0)
         self._record_probe(task, good)
         return good
 
@@ -301,8 +301,8 @@ class CuriousFedAvg(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Asks every client for the accuracy on its share of the test data."""
-        asked = sorted(self.exchange.nodes)
-        return self.exchange.messages("evaluate", self._contents(server_round, arrays, asked, config))
+        partitions = sorted(self.exchange.nodes)
+        return self.exchange.messages("evaluate", self._contents(server_round, arrays, partitions, config))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Means over the clients' test examples, and a row for each; a client that cannot evaluate ends nothing."""

@@ -102,11 +102,11 @@ class Service:
         }
         failed = self.num_clients - len(self.collection.whole)
         rows.row(self.task, metric=CLIENTS_FAILED.name, value=failed, n=self.num_clients)
-        asked = sum(len(latent) for mine in self.served.values() for latent in mine.latents)
-        rows.row(self.task, metric=QUERIES.name, value=asked, n=len(self.served))
+        queries = sum(len(latent) for mine in self.served.values() for latent in mine.latents)
+        rows.row(self.task, metric=QUERIES.name, value=queries, n=len(self.served))
         rows.row(
             self.task, metric=QUERY_SECONDS.name, **mean_and_interval([one.seconds for one in self.served.values()])
         )
         for metric, value in numbers.items():
             version = {"version": self.version} if metric is CLIENT_HALF_BYTES and self.version else {}
-            rows.row(self.task, metric=metric.name, value=float(value), n=asked, **version)
+            rows.row(self.task, metric=metric.name, value=float(value), n=queries, **version)

@@ -168,8 +168,8 @@ class OutsourcedServer:
         """Means over the clients' test examples, and a row for each; a client that cannot evaluate ends nothing."""
         task = self.plan.at(server_round)
         content = RecordDict({"config": self.exchange.config(task), "arrays": to_record(self.training.weights())})
-        asked = dict.fromkeys(self.sizes, content)
-        good = self.exchange.ask(task, "evaluate", asked, fault_in_report, at_least=0.0)
+        contents = dict.fromkeys(self.sizes, content)
+        good = self.exchange.ask(task, "evaluate", contents, fault_in_report, at_least=0.0)
         means = record_reports(task, good, self.auditor.recorder)
         self.accuracy = means.get(CLEAN_ACCURACY, self.accuracy)
 

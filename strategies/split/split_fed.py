@@ -272,8 +272,8 @@ class SplitFed(SplitServer):
         """Collects the client halves' updates and averages them by training examples."""
         content = RecordDict({"config": self.exchange.config(task), "edge": to_record(self.edge)})
         reference = {name: tensor.numpy() for name, tensor in self.edge.items()}
-        asked = dict.fromkeys(self.holders, content)
-        good = self.exchange.ask(task, "train.collect", asked, lambda _, reply: fault(reply, reference))
+        contents = dict.fromkeys(self.holders, content)
+        good = self.exchange.ask(task, "train.collect", contents, lambda _, reply: fault(reply, reference))
         total = sum(self.holders[partition].num_train for partition in good)
         for partition, reply in good.items():
             share = self.holders[partition].num_train / total
@@ -294,10 +294,10 @@ class SplitFed(SplitServer):
     def _record_privacy(self, task: Task) -> None:
         """The budgets of the example that was sent most often, by training or evaluation, and with the audits."""
         evaluated = task.round + 1  # a test image goes out behind every round, round 0 and this one included
-        sent, asked = [evaluated], [evaluated]
+        sent, probed = [evaluated], [evaluated]
         for holder in self.holders.values():
             trained = SplitPasses(task, holder.num_train).transmissions(task.round)
             more = self._audit.extra_transmissions(task, holder.num_train)
             sent.append(trained)
-            asked.append((evaluated if task.plan.auxiliary_data == "private" else trained) + more)
-        record_privacy(task, self.auditor.recorder, max(sent), {EPSILON_WITH_PROBES: max(sent + asked)})
+            probed.append((evaluated if task.plan.auxiliary_data == "private" else trained) + more)
+        record_privacy(task, self.auditor.recorder, max(sent), {EPSILON_WITH_PROBES: max(sent + probed)})

@@ -14,7 +14,8 @@ BLOCK = re.compile(
 
 def pages() -> Iterator[str]:
     """Paths of all pages, from the root."""
-    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")]
+    folders = ("*.md", "docs/**/*.md", "examples/*.md", "benchmarks/results/*.md")
+    found = [path for folder in folders for path in ROOT.glob(folder)]
     yield from sorted(path.relative_to(ROOT).as_posix() for path in found)
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,14 +22,15 @@ from clients.data.images import to_float
 from clients.models.classifiers import build_model
 from simulations.cli import app as command_line
 from simulations.runtime.local_grid import LocalGrid
+from strategies.external_app.strategy import AuditingStrategy
 from strategies.recording.files import read_recording
 from tests.common.documents import ROOT, blocks, pages
 from tests.common.test_documented_commands import commands
 from tests.lines import read_lines
 
 HERE = {
-    "README.md": 3, "docs/attack_a_recorded_update.md": 2, "docs/your_own_app.md": 4, "docs/your_own_model.md": 1,
-    "docs/how_to/run_an_audit.md": 1,
+    "README.md": 1, "docs/attack_a_recorded_update.md": 2, "docs/your_own_app.md": 4, "docs/your_own_model.md": 1,
+    "docs/how_to/run_an_audit.md": 3,
 }  # fmt: skip
 """Page -> its python blocks, which the tests below run."""
 ELSEWHERE = {
@@ -87,17 +89,16 @@ def labels_found(folder: Path) -> list[int]:
     return load_file(folder / "guesses.safetensors")["LabelInference/labels"].tolist()
 
 
-def test_the_readme_records_and_attacks_an_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digit: tuple[Tensor, int]
-) -> None:
-    """The class of a single digit follows from the gradient, whatever the attack on the image finds."""
-    monkeypatch.chdir(tmp_path)
-    client = OneStep(digit)
-    code = next(one for one in blocks("README.md", "python") if "save_file" in one)
-    exec(code, {"model": client.model, "train": client.train})
-    done = CliRunner().invoke(command_line, attack_of("README.md"))
-    assert done.exit_code == 0, done.output
-    assert labels_found(tmp_path / "leak") == [client.label]
+def test_the_readme_audits_an_app() -> None:
+    """The reader has an app that trains, its model, its images and its strategy."""
+    app = ClientApp()
+    app.train()(lambda message, context: message)
+    names: dict[str, Any] = {"app": app, "Net": SmallNet, "pixels": lambda context: [], "strategy": FedAvg()}
+    (code,) = blocks("README.md", "python")
+    exec(code, names)
+    assert isinstance(names["strategy"], AuditingStrategy)
+    with pytest.raises(ValueError, match="answers"):
+        exec(code, names)  # for the app answers audits already
 
 
 def test_a_recorded_update_is_attacked_from_the_command_and_from_python(
@@ -121,23 +122,23 @@ def test_a_recorded_update_is_attacked_from_the_command_and_from_python(
 
 
 @pytest.mark.slow
-def test_the_readme_audits_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_how_to_audits_from_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         simulations, "audit", partial(simulations.audit, probe_attacks="InvertingGradients(iterations=20)")
     )
     names: dict[str, Any] = {"__name__": "__main__"}  # as a script, which has the guard that processes of attacks need
-    exec(next(one for one in blocks("README.md", "python") if "simulations.audit" in one), names)
+    exec(blocks("docs/how_to/run_an_audit.md", "python")[1], names)
     found = names["found"]
     assert found.report.is_file()
     assert set(found.conclusions) == {"", "Blur(std=2.0)"}
 
 
-def test_the_readme_protects_a_batch() -> None:
+def test_the_how_to_protects_a_batch() -> None:
     """VisualMixer moves pixels: every channel keeps its values, and most are elsewhere."""
     images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     names: dict[str, Any] = {"images": images, "targets": torch.eye(4)}
-    exec(next(one for one in blocks("README.md", "python") if "protect_once" in one), names)
+    exec(blocks("docs/how_to/run_an_audit.md", "python")[2], names)
     protected = names["protected"].images
     assert torch.equal(protected.flatten(2).sort().values, images.flatten(2).sort().values)
     assert (protected != images).float().mean() > 0.5

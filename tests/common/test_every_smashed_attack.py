@@ -157,6 +157,8 @@ def test_it_makes_do_with_the_transmissions_that_a_run_makes(name: str, defense:
 def test_more_transmissions_than_the_run_makes_are_an_upper_bound(name: str) -> None:
     assert not EVERY[name]().upper_bound
     assert "more transmissions" in EVERY[name](beyond_run=True).upper_bound
+    with pytest.raises(ValueError, match=r"beyond_run is 'no'; allowed: True or False"):
+        EVERY[name](beyond_run="no")
 
 
 @pairs(LEARNING)

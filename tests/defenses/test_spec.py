@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
+import re
 from collections.abc import Callable
 from inspect import signature
+from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import attacks
+import defenses
 from attacks.registry import ATTACKS
 from attacks.spec import parse_attacks
 from defenses import (
@@ -247,3 +252,10 @@ def test_stages_are_read_without_being_made(text: str, expected: tuple[tuple[str
 def test_what_is_no_chain_has_no_stages(text: str) -> None:
     with pytest.raises(SpecError):
         stages(text)
+
+
+@pytest.mark.parametrize("package", [attacks, defenses], ids=["attacks", "defenses"])
+def test_help_and_star_imports_give_what_a_package_exports(package: ModuleType) -> None:
+    one_line = re.findall(r" import (\w+) as \1$", inspect.getsource(package), re.MULTILINE)
+    assert len(one_line) > 30
+    assert sorted(package.__all__) == sorted(one_line)

@@ -100,8 +100,8 @@ def test_flower_hub_would_take_the_files(checkout: Path, tmp_path: Path, capsys:
     assert {tmp_path / name for name in ("LICENSE", "README.md", "pyproject.toml", "docs/tutorial.md")} <= set(paths)
 
 
-def test_the_readme_says_how_many_supernodes_on_what_data() -> None:
-    section = (ROOT / "README.md").read_text().split("\n## As a Flower app\n")[1].split("\n## ")[0]
+def test_the_page_on_the_app_says_how_many_supernodes_on_what_data() -> None:
+    section = (ROOT / "docs/how_to/flower_app.md").read_text()
     shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert "SuperNodes:" in section
     assert "Data:" in section

@@ -16,7 +16,7 @@ from attacks.observations import AttackError
 from attacks.smashed.base import SmashedData
 from attacks.smashed.tokens.jigsaw import TokenReading
 from attacks.smashed.tokens.positions import Reading, place, solve
-from defenses.checks import examples_field, scale_field
+from defenses.checks import examples_field, flag_field, scale_field
 
 LEAST_KEPT = 0.05
 """Below this share of tokens that stay, what recurs cannot be told from what does not."""
@@ -97,7 +97,7 @@ class TokenIntersection(TokenReading):
 
     transmissions: int = examples_field(30)
     radius: float = scale_field(0.02, most=1)
-    beyond_run: bool = False
+    beyond_run: bool = flag_field(False)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Intersects all transmissions."""

@@ -19,25 +19,25 @@ from simulations.settings.errors import naming
 BEYOND = "Whether auxiliary data hold images of clients whose originals are not here: "
 
 
-def prepare_recording(asked: RecordingRequest) -> PreparedRecording:
+def prepare_recording(request: RecordingRequest) -> PreparedRecording:
     """Reads and checks everything before any attack starts, and lets attacks learn from auxiliary data.
 
     Raises:
         ConfigError: Naming the option or the file, what came and what is allowed.
     """
-    replayed = replay(asked)
+    replayed = replay(request)
     first = replayed.attackable[0]
     knowledge = knowledge_of(first.request, first.parsed)
     truth = {}
-    if asked.originals is not None:
-        truth = read_originals(asked.originals, replayed.attackable, knowledge.auxiliary.images)
+    if request.originals is not None:
+        truth = read_originals(request.originals, replayed.attackable, knowledge.auxiliary.images)
         images = torch.cat([one.images for one in truth.values()])
-        knowledge, overlap = without_truth(knowledge, images, asked.request.auxiliary)
+        knowledge, overlap = without_truth(knowledge, images, request.options.auxiliary)
         replayed = replace(replayed, assumed=[*replayed.assumed, *(f"{BEYOND}{one}" for one in overlap)])
     with naming("--attack"):
-        fitted = [fit(attack, asked.request.seed, knowledge) for attack in first.parsed.attacks]
+        fitted = [fit(attack, request.options.seed, knowledge) for attack in first.parsed.attacks]
     kept = f", {len(knowledge.auxiliary)} images of it, none of them an original" if truth else ""
-    return PreparedRecording(asked, replayed, fitted, truth, asked.request.auxiliary + kept)
+    return PreparedRecording(request, replayed, fitted, truth, request.options.auxiliary + kept)
 
 
 def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str], object] = str) -> list[Row]:

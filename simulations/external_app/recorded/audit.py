@@ -52,14 +52,14 @@ class PreparedRecording:
     """A recording that can be attacked. Attacks see nothing of the truth.
 
     Attributes:
-        asked: The request.
+        request: The request.
         replayed: The replies.
         attacks: In order; those that learn have learned.
         truth: (round, client) -> its true examples; empty without.
         auxiliary: What the attacks learned from, in words.
     """
 
-    asked: RecordingRequest
+    request: RecordingRequest
     replayed: Replay
     attacks: Sequence[Attack[Any, Any]]
     truth: Mapping[tuple[int, int], Truth]
@@ -78,8 +78,8 @@ class PreparedRecording:
 
     def study(self) -> AppStudy:
         """What the results folder records about the audit."""
-        asked = asdict(self.asked)
-        settings = {"scenario": SCENARIO, **asked.pop("request"), **asked}
+        request = asdict(self.request)
+        settings = {"scenario": SCENARIO, **request.pop("options"), **request}
         shown = {name.replace("_", "-"): str(one) if isinstance(one, Path) else one for name, one in settings.items()}
         return AppStudy(self.plan(), {UPDATE: tuple(self.attacks)}, shown, "recorded")
 
@@ -189,7 +189,7 @@ class RecordedAuditor(Auditor):
 
 def attack_rounds(prepared: PreparedRecording, results: AppResults, begin: Callable[[str], object]) -> None:
     """Attacks every reply; after each round its rows are in the folder."""
-    owners = Owners(len(prepared.replayed.nodes), prepared.asked.request.num_classes)
+    owners = Owners(len(prepared.replayed.nodes), prepared.request.options.num_classes)
     auditor, plan = RecordedAuditor(prepared, results, owners, begin), prepared.plan()
     rounds = {
         server_round: list(ones)

@@ -37,15 +37,15 @@ def attack_update(console: Terminal, request: Request, out: Path) -> bool:
     return all(entry["failure"] for entry in entries)
 
 
-def attack_recording(console: Terminal, asked: RecordingRequest, out: Path) -> bool:
+def attack_recording(console: Terminal, request: RecordingRequest, out: Path) -> bool:
     """Attack a recording and print assumptions and results; returns or raises as ``attack_update`` does."""
     _require_new(out)
-    prepared = prepare_recording(asked)
+    prepared = prepare_recording(request)
     out.mkdir(parents=True, exist_ok=True)
     replayed = prepared.replayed
     console.print(f"{len(replayed.attackable)} replies of {len(replayed.nodes)} nodes to attack", soft_wrap=True)
     for doubt in doubts_of(replayed.attackable[0].request, replayed.attackable[0].parsed):
-        console.say(f"notice: {asked.request.model} {doubt}")
+        console.say(f"notice: {request.options.model} {doubt}")
     for server_round, node, why in replayed.unusable:
         console.say(f"notice: round {server_round}, node {node}: {why}")
     for sentence in replayed.assumed:

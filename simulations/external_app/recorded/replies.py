@@ -26,17 +26,17 @@ from strategies.recording.usual_names import BATCHES, EXAMPLES, RATES
 
 @dataclass(frozen=True)
 class RecordingRequest:
-    """What ``fedveil attack FOLDER`` was asked to do.
+    """A request of ``fedveil attack FOLDER``.
 
     Attributes:
-        request: The options that it shares with the attack on a single update; ``update`` is the recording's folder, and 0 as
+        options: Those that it shares with the attack on a single update; ``update`` is the recording's folder, and 0 as
             ``num_examples``, ``batch_size``, ``local_steps`` or ``learning_rate`` stands for what the recording says.
         local_epochs: Of the clients; 0 for what the recording says.
         rounds: Rounds to attack, comma-separated; "" for all.
         originals: Folder of the true images: ``round-0001-node-ID.safetensors``, or ``node-ID.safetensors`` for all rounds.
     """
 
-    request: Request
+    options: Request
     local_epochs: int = 0
     rounds: str = ""
     originals: Path | None = None
@@ -101,23 +101,23 @@ class Replay:
     assumed: Sequence[str]
 
 
-def replay(asked: RecordingRequest) -> Replay:
+def replay(request: RecordingRequest) -> Replay:
     """Reads a recording and checks all that can be checked before any attack.
 
     Raises:
         ConfigError: Naming the option or the file, what came and what is allowed.
     """
-    _refuse_options_of_files(asked.request)
-    if asked.local_epochs < 0:
-        raise ConfigError(f"--local-epochs is {asked.local_epochs}; allowed: a whole number of at least 0")
+    _refuse_options_of_files(request.options)
+    if request.local_epochs < 0:
+        raise ConfigError(f"--local-epochs is {request.local_epochs}; allowed: a whole number of at least 0")
     try:
-        replies = _chosen(read_recording(asked.request.update), asked.rounds)
+        replies = _chosen(read_recording(request.options.update), request.rounds)
         nodes = sorted({reply.node for reply in replies})
         usable = [reply for reply in replies if not reply.unusable]
         if not usable:
             why = "; ".join(sorted({reply.unusable for reply in replies})[:3]) or "no client replied"
-            raise ConfigError(f"{asked.request.update} holds no reply that can be attacked: {why}")
-        found, faulty = _sorted_out(usable, nodes, asked)
+            raise ConfigError(f"{request.options.update} holds no reply that can be attacked: {why}")
+        found, faulty = _sorted_out(usable, nodes, request)
         largest = max(found, key=lambda one: one.request.num_examples)
         model = build(largest.request, largest.parsed)
         check_memory(model, largest.request, largest.parsed)
@@ -126,7 +126,7 @@ def replay(asked: RecordingRequest) -> Replay:
         raise ConfigError(str(error)) from error
     unusable = [(reply.round, reply.node, reply.unusable) for reply in replies if reply.unusable] + faulty
     rates = tuple(dict.fromkeys(one.request.learning_rate for one in found))
-    return Replay(found, unusable, nodes, assumptions(asked, usable[0], renamed=renamed, rates=rates))
+    return Replay(found, unusable, nodes, assumptions(request, usable[0], renamed=renamed, rates=rates))
 
 
 def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[str, Tensor]:
@@ -144,48 +144,48 @@ def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[
 
 
 def assumptions(
-    asked: RecordingRequest, reply: RecordedReply, *, renamed: bool, rates: Sequence[float] = ()
+    request: RecordingRequest, reply: RecordedReply, *, renamed: bool, rates: Sequence[float] = ()
 ) -> list[str]:
     """What an observer of the wire cannot know, each with what was taken instead.
 
     ``reply`` is the first one, ``rates`` are the learning rates of all; ``renamed``: names of arrays are not those of the model.
     """
-    request = asked.request
+    options = request.options
     found = [
-        f"Whether a defence acted on the replies before they were sent: {request.defense or 'none'} was assumed.",
+        f"Whether a defence acted on the replies before they were sent: {options.defense or 'none'} was assumed.",
         "Which classes the examples have: attacks inferred them where they need them.",
         "Which optimizer the clients ran, and that its state starts anew each round: SGD with momentum "
-        f"{request.momentum:g}{' (Nesterov)' if request.nesterov else ''} and weight decay {request.weight_decay:g} was assumed.",
+        f"{options.momentum:g}{' (Nesterov)' if options.nesterov else ''} and weight decay {options.weight_decay:g} was assumed.",
         "Whether images were augmented, or the last, smaller batch of an epoch left out: neither was assumed.",
-        f"Whether gradients were computed in train mode: {'eval' if request.eval_mode else 'train'} mode was assumed; nor whether "
+        f"Whether gradients were computed in train mode: {'eval' if options.eval_mode else 'train'} mode was assumed; nor whether "
         "dropout acted, or some layers were frozen: neither was assumed.",
         "Which loss the clients used: cross entropy, without label smoothing or weights, was assumed.",
-        f"Whether {request.model} computes what the clients' model does: names and shapes agree, and no more was compared.",
+        f"Whether {options.model} computes what the clients' model does: names and shapes agree, and no more was compared.",
         "Whether replies hold weights: weights were assumed; a reply that looks like a difference of weights is not attacked.",
     ]
-    found += _ignored(strategy_of(request.update), reply)
-    if not request.local_steps:
+    found += _ignored(strategy_of(options.update), reply)
+    if not options.local_steps:
         found.append("How many local steps there were: counted from the local epochs, the batch size and the examples.")
-    if not request.batch_size and not reply.number(*BATCHES):
+    if not options.batch_size and not reply.number(*BATCHES):
         found.append(
-            f"How many examples a step saw: all of them in each of the {request.local_steps} local steps, for want of --batch-size."
+            f"How many examples a step saw: all of them in each of the {options.local_steps} local steps, for want of --batch-size."
         )
-    if not request.learning_rate:
+    if not options.learning_rate:
         read = ", ".join(f"{rate:g}" for rate in rates) or reply.number(*RATES)
         found.append(f"The learning rate: {read} was read from what the server sent or the app was set to.")
-    if not request.num_examples:
+    if not options.num_examples:
         found.append("How many examples there were: the clients' own counts were believed.")
-    if not request.mean or not request.std:
+    if not options.mean or not options.std:
         found.append("How images are normalised: mean 0 and std 1 were assumed, for want of --mean and --std.")
     if renamed:
         found.append(
-            f"Which array is which: their names are not those of {request.model}, so they were taken in order."
+            f"Which array is which: their names are not those of {options.model}, so they were taken in order."
         )
-    if asked.originals is None and request.auxiliary:
+    if request.originals is None and options.auxiliary:
         found.append(
-            f"Whether {request.auxiliary} holds the clients' own images: attacks that learn from it would know what they guess."
+            f"Whether {options.auxiliary} holds the clients' own images: attacks that learn from it would know what they guess."
         )
-    if asked.originals is None:
+    if request.originals is None:
         found.append(
             "What the images were: without --originals nothing is scored, and no attack is validated or refuted."
         )
@@ -207,7 +207,7 @@ def _ignored(names: Sequence[str], reply: RecordedReply) -> list[str]:
 
 
 def _sorted_out(
-    usable: Sequence[RecordedReply], nodes: Sequence[int], asked: RecordingRequest
+    usable: Sequence[RecordedReply], nodes: Sequence[int], request: RecordingRequest
 ) -> tuple[list[Attackable], list[tuple[int, int, str]]]:
     """The replies that make an observation, and (round, node, why) of those that do not, such as one with NaN.
 
@@ -217,7 +217,7 @@ def _sorted_out(
     found, faulty, errors = list[Attackable](), list[tuple[int, int, str]](), list[Exception]()
     for reply in usable:
         try:
-            one = _attackable(reply, nodes.index(reply.node), asked)
+            one = _attackable(reply, nodes.index(reply.node), request)
             one.observe()
             found.append(one)
         except (ConfigError, RecordingError) as error:
@@ -228,23 +228,23 @@ def _sorted_out(
     return found, faulty
 
 
-def _attackable(reply: RecordedReply, client: int, asked: RecordingRequest) -> Attackable:
+def _attackable(reply: RecordedReply, client: int, request: RecordingRequest) -> Attackable:
     """The reply with its numbers; an error where neither the command line nor the recording has one of them."""
-    request, read = asked.request, orders_in(reply.reported, reply.settings)
-    examples = int(_known("--num-examples", request.num_examples, reply, EXAMPLES))
-    rate = float(_known("--learning-rate", request.learning_rate, reply, RATES))
+    options, read = request.options, orders_in(reply.reported, reply.settings)
+    examples = int(_known("--num-examples", options.num_examples, reply, EXAMPLES))
+    rate = float(_known("--learning-rate", options.learning_rate, reply, RATES))
     orders = Orders(
         rate,
-        "as --learning-rate says, the same in every round" if request.learning_rate else read.rate_source,
-        asked.local_epochs or read.local_epochs,
-        request.batch_size or read.batch_size,
+        "as --learning-rate says, the same in every round" if options.learning_rate else read.rate_source,
+        request.local_epochs or read.local_epochs,
+        options.batch_size or read.batch_size,
     )
-    if not (steps := request.local_steps or orders.steps(examples)):
+    if not (steps := options.local_steps or orders.steps(examples)):
         raise ConfigError(
             f"{reply.path} does not tell how often a client stepped; name --local-steps, or --local-epochs and --batch-size"
         )
     batch = min(orders.batch_size or examples, examples)
-    own = replace(request, num_examples=examples, learning_rate=rate, local_steps=steps, batch_size=batch)
+    own = replace(options, num_examples=examples, learning_rate=rate, local_steps=steps, batch_size=batch)
     return Attackable(reply, client, own, parse_request(own), orders.rate_source)
 
 

@@ -12,7 +12,7 @@ from simulations.report.analysis.readability import Readability, readability
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.plain import OWN_CLIENTS, Plain
-from simulations.report.text import capital, count, decibel, points, short_names
+from simulations.report.text import capital, decibel, points, short_names
 
 LEVEL = 0.05
 """Of Fisher's exact test, two-sided."""
@@ -32,44 +32,36 @@ def judged(line: Line) -> dict[str, Cell | None]:
 
 
 def conclusion(lines: Sequence[Line], plain: Plain = OWN_CLIENTS) -> str:
-    """What the run says, a sentence or two for each kind of message that was attacked; "" before anything was.
+    """What the run says, a sentence for each defence and kind of message that was attacked; "" before anything was.
 
     ``plain``: what the run without a defence is called.
     """
-    if not any(line.attacks for line in lines):
-        return ""
     attacked = [line for line in lines if line.attacks]
     kinds = dict.fromkeys(of for line in attacked for of in judged(line))
     what = "rows" if any(line.reading for line in lines) else "images"
     texts = [_concluded(of, what, plain.without, [line for line in attacked if of in judged(line)]) for of in kinds]
     untaught = next((f"{capital(line.untaught)}." for line in lines if line.defense and line.untaught), "")
-    return " ".join(filter(None, [*texts, untaught]))
+    return " ".join(filter(None, [*texts, untaught if attacked else ""]))
 
 
 def _concluded(of: str, what: str, without: str, lines: Sequence[Line]) -> str:
     """What is said of the attacks on one kind of message."""
     cells = {line.defense: judged(line)[of] for line in lines}
-    found = {defense: readability(cell) for defense, cell in cells.items()}
-    plainly = f"{capital(of)}: {without}" if of else capital(without)
-    texts = [f"{plainly} {_plainly(cells[''], what)}"] if "" in found else []
-    defended = [line for line in lines if line.defense]
-    names = short_names([line.defense for line in defended])
-
-    def listed(some: Sequence[Line]) -> str:
-        return "; ".join(_counted(line, names[line.defense], cells[line.defense]) for line in some)
-
-    if found.get("") is Readability.UNKNOWN:
-        # What was recovered is named; that nothing was says nothing here.
-        some = [line for line in defended if recovers(cells[line.defense])]
-        return "; ".join([*texts, *([f"under a defence: {listed(some)}"] if some else [])]) + "."
-    groups = [(verdict, [line for line in defended if found[line.defense] is verdict]) for verdict in Readability]
-    parts = [f"{len(group)} {_WORDS[verdict]} ({listed(group)})" for verdict, group in groups if group]
-    if parts:
-        joined = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-        texts.append(f"{'of' if texts else 'Of'} {count(len(defended), 'defence')} {joined}")
-    alike = [names[line.defense] for line in defended if differ_by_chance(cells[line.defense], cells.get(""))]
-    said = "; ".join(texts) + "." if texts else ""
-    return said + (f" Not distinguishable from no defence (Fisher's exact test): {', '.join(alike)}." if alike else "")
+    names = short_names([line.defense for line in lines if line.defense]) | {"": capital(without)}
+    texts = [f"{capital(of)}s."] if of else []
+    works = "" in cells and readability(cells[""]) is not Readability.UNKNOWN
+    for line in lines:
+        cell = cells[line.defense]
+        if not line.defense:
+            texts.append(f"{names['']}: {_plainly(cell, what)}.")
+        # Where no attack works without a defence, what was recovered is named; that nothing was says nothing here.
+        elif works or recovers(cell) or "" not in cells:
+            drop = f"{points(-line.drop)} points" if line.drop is not None else ""
+            found = ", ".join(filter(None, [counted(cell), drop]))
+            texts.append(f"{names[line.defense]}: {readability(cell)}{f' ({found})' if found else ''}.")
+    alike = [names[one] for one in cells if one and works and differ_by_chance(cells[one], cells[""])]
+    same = f"Not distinguishable from no defence (Fisher's exact test): {', '.join(alike)}." if alike else ""
+    return " ".join(filter(None, [*texts, same]))
 
 
 def differ_by_chance(cell: Cell | None, plain: Cell | None) -> bool:
@@ -93,23 +85,17 @@ def recovers(cell: Cell | None) -> bool:
 
 
 def _plainly(cell: Cell | None, what: str) -> str:
-    """What is said of the run without a defence, behind "without a defence"; never of a count that contradicts it."""
+    """The verdict on the run without a defence, with its reason where there is none; never against a count."""
     verdict, counts = readability(cell), counted(cell)
-    if verdict is not Readability.UNKNOWN:
-        return _PLAIN[verdict].format(what) + (f" ({counts})" if counts else "")
     few = f"too few {what} were attacked for a verdict, which needs {LEAST_IMAGES} or more"
-    if cell and cell.recovered and recovers(cell):
-        return f"{cell.recovered[0]} of {cell.recovered[1]} {what} were recovered; {few}"
     score = cell.scores.get(IMAGES.decides) if cell else None
-    if cell and score and not score.all_failed and not cell.unjudged and (cell.too_few or score.n < LEAST_IMAGES):
-        return f"{few}, so that nothing here is evidence for a defence" + (f" ({counts})" if counts else "")
-    return f"no attack is shown to recover the {what}, so that nothing here is evidence for a defence"
-
-
-def _counted(line: Line, name: str, cell: Cell | None) -> str:
-    """A defence with its count and what it changes of the accuracy: "VisualMixer 2 of 16 recovered, −2.7 points"."""
-    drop = f"{points(-line.drop)} points" if line.drop is not None else ""
-    return f"{name} {', '.join(filter(None, [counted(cell), drop]))}".rstrip()
+    scored = cell and score and not score.all_failed and not cell.unjudged and (cell.too_few or score.n < LEAST_IMAGES)
+    why = f"no attack is shown to recover the {what}, so nothing here is evidence for a defence"
+    if recovers(cell):
+        why = few
+    elif scored:
+        why = f"{few}, so nothing here is evidence for a defence"
+    return f"{verdict}{f' ({counts})' if counts else ''}" + (f": {why}" if verdict is Readability.UNKNOWN else "")
 
 
 def counted(cell: Cell | None) -> str:
@@ -125,16 +111,3 @@ def counted(cell: Cell | None) -> str:
     return f"{recovered} of {n} recovered" + (
         f", class mean {by_class[0]} of {by_class[1]}" if by_class and by_class[0] else ""
     )
-
-
-_PLAIN = {
-    Readability.READABLE: "the {} are readable",
-    Readability.PARTLY: "the {} are partly readable",
-    Readability.NOT_RECOVERED: "the {} were not recovered",
-}
-_WORDS = {
-    Readability.READABLE: "left them readable",
-    Readability.PARTLY: "left them partly readable",
-    Readability.UNKNOWN: "cannot be judged",
-    Readability.NOT_RECOVERED: "kept these attacks from recovering them",
-}

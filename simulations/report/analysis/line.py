@@ -23,7 +23,7 @@ class Line:
         clean: Test accuracy on clean images.
         protected: Test accuracy on images protected as in deployment, where the defence protects them.
         drop: Accuracy lost against no defence in the same round and seeds, as deployed; in [-1, 1]. None where ``untaught``.
-        strongest: Cell of the attack that the headline is of, by ``readability.RULE``; None when no attack on images has a score.
+        strongest: Cell of the attack that the headline is of, by ``readability.lead``; None when no attack on images has a score.
         labels: Cell that recovered most labels over chance, among attacks that did not know them.
         membership: Cell with the highest membership AUC.
         epsilon: Budget spent by training (in split learning evaluation too) so far, in edge-cloud inference by the queries at one

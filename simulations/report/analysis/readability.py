@@ -9,7 +9,6 @@ from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES
 from clients.scoring.null_baselines import CLASS_MEAN
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import LEAST_IMAGES
-from simulations.report.studies.recovery import DEFINITION
 from simulations.report.studies.score import Score
 
 MOST = 0.5
@@ -25,32 +24,12 @@ class Readability(StrEnum):
     NOT_RECOVERED = "not recovered"
 
 
-RULE = (
-    f"{DEFINITION} The strongest attack on a defence is the attack and round with the largest share of "
-    "recovered images; of equal shares, the one with the higher PSNR over its null baseline. Where no attack recovers an "
-    "image, it is the one with the worst verdict, then with the most identified images, then a validated one, then the one "
-    "with the higher PSNR over its null baseline. Verdict, share, "
-    "interval, PSNR, picture and chart are of that one attack; where the text means another, it names it. "
-    "Readable: at least half of the images are recovered. Partly readable: any image is recovered, or images "
-    "are identified far more often than by chance, or in any seed the whole interval of the mean PSNR lies "
-    "above the mean image and above the mean of its class. Not recovered: none of that, and no mean above "
-    "those baselines, by attacks that recover undefended images of that round. Unknown: fewer than "
-    f"{LEAST_IMAGES} images; or the mean PSNR exceeds the baselines, but its confidence interval does not; or no attack recovers "
-    "undefended images either. The interval is of that one attack, and is not corrected for its choice among several; the "
-    "chance of as many is corrected. A guess can identify an image by its colour alone: "
-    "'above own colour' counts the recovered images that lie above the flat image of their own mean colour. The "
-    "best-recovered image is the one whose smaller distance is the largest, of its distances to the best null baseline and to "
-    "its own mean colour. Class mean: an attacker that knows only the class recovers so many images."
-)
-"""The rule, as pages state it."""
-
-
 def readability(cell: Cell | None) -> Readability:
-    """The verdict on what one attack recovered, of images, of rows of a table or of a sensitive attribute; see ``RULE``.
+    """The verdict on what one attack recovered: of images, of rows of a table or of a sensitive attribute (docs/concepts.md).
 
     Over several seeds it is of the images of all, and partly readable is what is so in any of them: an interval over two seeds is
-    so wide that it would hide what both show. Of rows and attributes the baseline is the best blind guess: readable is what is
-    right in at least half of the cases that it misses.
+    so wide that it would hide what both show. Of rows and attributes the null baseline is the most frequent value: readable is
+    what is right in at least half of the cases that it misses.
     """
     found = _scored(cell)
     if cell is None or found is None:
@@ -72,7 +51,7 @@ def readability(cell: Cell | None) -> Readability:
 
 
 def _scored(cell: Cell | None) -> tuple[tuple[str, str], Score, float, float] | None:
-    """(metric and reference, score, its mean, the best blind guess's) that a verdict is of; None where there can be none."""
+    """(metric and reference, score, its mean, the best null guess's) that a verdict is of; None where there can be none."""
     of = next((one.decides for one in (IMAGES, CELLS, ATTRIBUTES) if cell and one.scored(cell.scores)), None)
     if cell is None or of is None:
         return None
@@ -83,7 +62,7 @@ def _scored(cell: Cell | None) -> tuple[tuple[str, str], Score, float, float] | 
 
 
 def lead(cells: Sequence[Cell]) -> Cell | None:
-    """The attack on images that a headline is of, by ``RULE``; None where none has a score. Upper bounds do not count.
+    """The attack on images that a headline is of (docs/concepts.md); None where none has a score. Upper bounds do not count.
 
     What could not be decided comes before what was not recovered, for it is no evidence for a defence. A leak counts whether
     validated or not: the control guards against attacks that are too weak.

@@ -14,7 +14,7 @@ from simulations.report.studies.score import Score
 from simulations.report.text import brief, capital, count, decibel, numbered, percentage, round_name, within
 
 CHANCE_AMONG_100 = 0.0101
-"""Highest chance of a blind guess among all candidates: 99 others for each true image."""
+"""Highest chance of a null guess among all candidates: 99 others for each true image."""
 
 
 def sentence(line: Line) -> str:
@@ -65,7 +65,7 @@ def _sentence(line: Line) -> str:
         if line.bounds:
             return f"only attacked by what no server can do ({'; '.join(line.bounds)}), which says nothing of one that can."
         if line.apart:
-            return f"attacked only {' and '.join(line.apart)}, of which sections of their own tell."
+            return f"attacked only {' and '.join(line.apart)}, which sections of their own describe."
         return "not attacked yet."
     of_images = f"{_observed(line, best)}."
     if line.attributes is None:
@@ -196,7 +196,7 @@ def among(chance: float) -> str:
     """Among how many candidates images were identified; where others were few, how often luck does it."""
     if chance <= CHANCE_AMONG_100:
         return f" among {1 / chance:.3g} candidates"
-    return f", where a blind guess may be right in {100 * chance:.3g} %"
+    return f", where a null guess may be right in {100 * chance:.3g} %"
 
 
 def picked(cell: Cell) -> str:

@@ -127,7 +127,7 @@ def _untaught(study: Study, at: int | None) -> str:
     if plain is None or chance is None or plain.low is None or plain.low > chance:
         return ""
     shown = f"{percent(plain.mean)}, {within(plain.low, plain.high, percentage)}; chance {percent(chance)}"
-    return f"the model has not learned without a defence (accuracy {shown}): no cost of a defence can be told"
+    return f"the model has not learned without a defence (accuracy {shown}): the cost of a defence cannot be measured"
 
 
 def _by_seed(study: Study, defense: str, at: int | None) -> dict[int, float]:

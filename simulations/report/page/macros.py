@@ -61,7 +61,7 @@ MACROS = """
 {{ number(shown ~ (value.status | dagger if value else ''), within(value.low, value.high, show_ends) if value else '', edge) }}
 {% endmacro %}
 
-{# How many true images were identified, with the exact interval of the share and the chance of a blind guess. #}
+{# How many true images were identified, with the exact interval of the share and the chance of a null guess. #}
 {% macro picked_out(cell, edge=false) %}
 {% set found = cell.scores.get(('retrieval', 'original')) %}
 <td class="num{{ ' edge' if edge }}">{{ cell | picked or nothing }}
@@ -71,7 +71,7 @@ MACROS = """
   {% endif %}</td>
 {% endmacro %}
 
-{# A share of images, its interval and number of images, and what a blind guess would get; with how good the oracle is. #}
+{# A share of images, its interval and number of images, and what a null guess would get; with how good the oracle is. #}
 {% macro share(found, chance, oracle=none, edge=false) %}
 <td class="num{{ ' edge' if edge }}">{{ (found.mean if found else none) | percent }}
   {% if found %}

@@ -22,7 +22,7 @@ from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.conclusion import conclusion, recovers, verdicts
 from simulations.report.analysis.failures import failures
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.readability import RULE
+from simulations.report.analysis.outcome import outcomes
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.sentences import called, picked, sentence
 from simulations.report.drawing import plots
@@ -31,6 +31,7 @@ from simulations.report.drawing.picture_index import Picture, read_index
 from simulations.report.drawing.pictures import LONG, Embedder, Strip, best_recovered, captioned, drawn, grids
 from simulations.report.drawing.placing import placed
 from simulations.report.drawing.roc import roc_charts
+from simulations.report.page.glossary import GLOSSARY, OF_MESSAGES
 from simulations.report.page.script import SCRIPT, SCRIPT_HASH
 from simulations.report.page.style import CSS
 from simulations.report.page.tables import cards, control_table, others, tally
@@ -66,6 +67,7 @@ def build(directory: Path) -> tuple[str, list[Row]]:
     loose = [picture for picture in pictures if id(picture) not in claimed]
     upper_bounds = {attack: why for study in studies for attack, why in study.upper_bounds.items()}
     settings = config.get("config")
+    apart = any(one.message for view in views for one in view["outcomes"])
     changed, unchanged = by_default(settings) if isinstance(settings, Mapping) else ({}, {})
     context = {
         "title": ": ".join(filter(None, (studies[0].name[0] if studies else "", "fedveil report"))),
@@ -77,6 +79,7 @@ def build(directory: Path) -> tuple[str, list[Row]]:
         "upper_bounds": upper_bounds,
         "alone": alone,
         "plain_name": plain.name,
+        "glossary": {term: said for term, said in GLOSSARY.items() if term not in OF_MESSAGES or apart},
         "studies": views,
         "loose": grids(loose, order, embed, upper_bounds),
         "progress": progress(config.get("progress")),
@@ -141,7 +144,7 @@ def _environment() -> jinja2.Environment:
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
     found.filters.update(named | {"swatch": _swatch})
     limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE, "most_strips": plots.MOST_STRIPS}
-    texts = {"rule": RULE, "definition": DEFINITION, "nothing": text.NOTHING}
+    texts = {"definition": DEFINITION, "nothing": text.NOTHING}
     around = {"css": Markup(CSS), "script": Markup(SCRIPT), "script_hash": SCRIPT_HASH}
     found.globals.update(named | limits | texts | around | {"null_heads": _null_heads})
     return found
@@ -190,12 +193,16 @@ def _view(
     leading = {line.defense: line.strongest.round for line in lines if line.strongest}
     shown = {one.name: one.view(study, lines) for one in sections()}
     own = [one for one in sections() if shown[one.name]]
+    best = {line.defense: best_pictures(line, reconstructed, embed) for line in lines}
     return {
         "study": study,
         "lines": lines,
         "plain": plain,
         "conclusion": conclusion(lines, plain),
-        "best": {line.defense: best_pictures(line, reconstructed, embed) for line in lines},
+        "outcomes": list(outcomes(lines)),
+        "updates": any(line.update for line in lines),
+        "best": best,
+        "star": star(lines, best),
         "has": _columns(lines),
         "strips": plots.strips(lines, faces),
         "dp_sgd": any(map(is_dp_sgd, study.pipelines)),
@@ -246,6 +253,21 @@ def best_pictures(line: Line, pictures: Sequence[Picture], embed: Embedder) -> l
         caption = f"best-recovered image of all attacks, by {called(better)}"
         found.append(best_recovered(pictures, better, embed, caption))
     return [one for one in found if one]
+
+
+def star(lines: Sequence[Line], best: Mapping[str, Sequence[Strip]]) -> Strip | None:
+    """The picture of the first screen: of the defence under which most images are recovered, else of no defence."""
+    shown = [line for line in lines if best[line.defense]]
+    if not shown:
+        return None
+    defense = max(shown, key=lambda line: (bool(line.defense), _share(line))).defense
+    strip = best[defense][0]
+    return replace(strip, target=f"{text.short_names([defense])[defense]}, {strip.target}")
+
+
+def _share(line: Line) -> float:
+    """The share of images that the strongest attack recovered."""
+    return (line.strongest.share.mean or 0.0) if line.strongest and line.strongest.share else 0.0
 
 
 def _columns(lines: Sequence[Line]) -> dict[str, bool]:

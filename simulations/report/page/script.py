@@ -66,10 +66,10 @@ function filterable(box) {
   box.before(field);
 }
 
-function enlarge(tile) {
-  const large = document.querySelector(".tile.large");
+function enlarge(tiles) {
+  const large = document.querySelector(".tiles.large");
   if (large) large.classList.remove("large");
-  if (tile && tile !== large) tile.classList.add("large");
+  if (tiles && tiles !== large) tiles.classList.add("large");
 }
 
 document.querySelectorAll(".scroll table").forEach(sortable);
@@ -77,7 +77,7 @@ document.querySelectorAll(".scroll").forEach(filterable);
 document.querySelectorAll(".tile img").forEach((image) => {
   image.tabIndex = 0;
   image.setAttribute("role", "button");
-  const turn = () => enlarge(image.closest(".tile"));
+  const turn = () => enlarge(image.closest(".tiles"));
   image.addEventListener("click", turn);
   image.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;

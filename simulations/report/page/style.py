@@ -60,7 +60,10 @@ section > header details { margin: 2px 0 0; } section > header summary { font-si
 .soft { color: var(--soft); } .small { font-size: .84rem; } .after { margin-top: 10px; }
 .fact { display: inline-block; margin-right: 16px; }
 
-.conclusion { font-size: 1.2rem; line-height: 1.45; max-width: 70ch; margin: 18px 0 0; text-wrap: pretty; }
+.glance { display: grid; grid-template-columns: minmax(0, 1fr) auto; gap: 14px 28px; align-items: start; margin-top: 18px; }
+.glance .tiles { grid-template-columns: repeat(3, 160px); } .glance .target { font-size: .9rem; }
+dl { columns: 2 420px; margin: 0; font-size: .9rem; } dt { font-weight: 650; } dd { margin: 0 0 8px; break-before: avoid; }
+.conclusion { max-width: 90ch; text-wrap: pretty; }
 .skip { position: absolute; left: -999em; } .skip:focus { left: 16px; top: 8px; background: var(--card); padding: 6px 12px;
   z-index: 9; }
 .unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
@@ -140,10 +143,10 @@ tr.doubt td:not(.status) { color: var(--soft); }
   overflow-wrap: anywhere; }
 .tile figcaption b { display: block; font-weight: 650; }
 .tile img { cursor: zoom-in; }
-.tile.large { position: fixed; inset: 0; z-index: 20; max-width: none; background: var(--page); padding: 4vmin; display: flex;
-  flex-direction: column; align-items: center; justify-content: center; }
-.tile.large img { width: min(86vmin, 100%); height: auto; cursor: zoom-out; } .tile.large figcaption { font-size: 1rem;
-  text-align: center; }
+.tiles.large { position: fixed; inset: 0; z-index: 20; background: var(--page); padding: 4vmin; align-content: center;
+  grid-template-columns: repeat(auto-fit, minmax(min(260px, 100%), 1fr)) !important; overflow: auto; }
+.tiles.large .tile { max-width: none !important; } .tiles.large img { cursor: zoom-out; }
+.tiles.large figcaption { font-size: 1rem; }
 .filter { display: block; margin: 0 0 8px; padding: 5px 10px; width: min(280px, 100%); font: inherit; font-size: .86rem;
   color: inherit; background: var(--card); border: 1px solid var(--rule); border-radius: 6px; }
 th button { all: unset; cursor: pointer; font: inherit; color: inherit; }
@@ -156,6 +159,7 @@ th[aria-sort] button::after { content: " ↑"; } th[aria-sort="descending"] butt
 details { margin-top: 4px; } summary { cursor: pointer; color: var(--soft); font-size: .9rem; padding: 4px 0; }
 details[open] > summary { margin-bottom: 10px; }
 
+@media (max-width: 1100px) { .glance { grid-template-columns: minmax(0, 1fr); } }
 @media (max-width: 860px) {
   main { padding: 26px 16px 60px; }
   section > header { grid-template-columns: 1fr; }
@@ -167,6 +171,7 @@ details[open] > summary { margin-bottom: 10px; }
     overflow-wrap: anywhere; }
 }
 @media (max-width: 620px) {
+  .glance .tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); }
   .broad { display: none; } .narrow { display: block; }
   .lines .figure b { font-size: 1.4rem; } .lines .chart text { font-size: 14px !important; }
   .tile figcaption { font-size: .7rem; }

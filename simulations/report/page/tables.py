@@ -23,7 +23,7 @@ from strategies.audit.threat_card import ThreatCard
 CARD_ORDER = (
     *("server", "observation", "clients", "aggregation", "images", "batch", "attacked", "tokens"),
     *("transmissions_used", "transmissions", "client_half", "client_half_update"),
-    *("local_steps", "labels", "labels_told", "labels_held_by", "learning_rate", "mode", "augmentation", "momentum"),
+    *("local_steps", "labels", "labels_known", "labels_held_by", "learning_rate", "mode", "augmentation", "momentum"),
     *("defense_strength", "in_training", "mods", "messages", "budget", "batch_norm_statistics"),
     *("auxiliary_data", "threat_class", "iterations", "restarts", "selection", "training_iterations"),
     *("knows_defenses", "randomness", "upper_bound"),

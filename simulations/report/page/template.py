@@ -40,9 +40,9 @@ defence works.
 Raise <code>probe-targets</code>, <code>probe-images</code> or the number of clients.</p>
 {% endfor %}
 {% for view in studies if view.open %}
-<p class="banner"><b>Could not be judged.</b> Whether the guesses{{ '' if alone else ' of ' ~ view.study.words | join(' · ') }} are
-these very images can be told only where each client has others of their kind that they might have been nearer to, 10 or more and
-100 at best: nothing here says that an attack works, or that a defence does.</p>
+<p class="banner"><b>Could not be judged.</b> A client{{ '' if alone else ' of ' ~ view.study.words | join(' · ') }} has fewer
+than 10 other images to look for the attacked ones among (100 are best). So nothing here says that an attack or a
+defence works.</p>
 {% endfor %}
 {% for view in studies if view.unbroken %}
 <p class="banner alarm"><b>Positive control failed.</b> No attack passed the test on the images of the {{ view.plain.run }}
@@ -51,7 +51,29 @@ these very images can be told only where each client has others of their kind th
 {{ recovered_of(line.strongest) }}{% endfor %}: nothing here is evidence for any defence.</p>
 {% endfor %}
 {% for view in studies %}{% if view.conclusion %}
-<p class="conclusion">{% if not alone %}<b>{{ view.study.words | join(' · ') }}.</b> {% endif %}{{ view.conclusion }}</p>
+{% set apart = view.outcomes | selectattr('message') | list %}
+<section class="glance" id="glance{{ '' if alone else loop.index }}">
+<div>
+{% if not alone %}<h3>{{ view.study.words | join(' · ') }}</h3>{% endif %}
+{{ table('At a glance' ~ ('' if alone else ' ' ~ loop.index), '') }}
+{{ head(['Defence', apart and 'From', 'Verdict', '#Recovered', '#Accuracy', view.has.epsilon and '#ε']) }}
+<tbody>
+{% for one in view.outcomes %}
+<tr><th scope="row">{% if one.first %}{{ who(one.defense) }}{% endif %}</th>
+{% if apart %}<td>{{ one.message }}</td>{% endif %}
+<td>{{ verdict(one.verdict) }}</td>
+{{ number(one.recovered or nothing, one.interval) }}
+{{ number(one.accuracy | percent, one.change ~ ' points' if one.change else '') }}
+{% if view.has.epsilon %}{{ number(one.epsilon | two) }}{% endif %}</tr>
+{% endfor %}
+</tbody></table></div>
+<p class="soft small after">{{ definition }} <a href="#glossary">Glossary</a>.
+{% if apart %}One-step probe: the server asks a client for the gradient of a few images. Real update: what a client sends after a
+round of training{{ '; no attack has a score of its images here' if not view.updates }}.{% endif %}</p>
+<details><summary>The result in words</summary><p class="conclusion">{{ view.conclusion }}</p></details>
+</div>
+{% if view.star %}<figure class="target"><figcaption>{{ view.star.target }}</figcaption>{{ row_of(view.star) }}</figure>{% endif %}
+</section>
 {% if view.tally.failed and not view.unbroken %}
 <p class="facts small after"><a href="#control{{ '' if alone else loop.index }}">Positive control</a>: {{ view.tally.failed }} of
 {{ count(view.tally.tests, 'test') }} on the {{ view.plain.run }} failed, of
@@ -78,7 +100,7 @@ these very images can be told only where each client has others of their kind th
   <a href="#headline{{ loop.index }}">{{ view.study.words | join(' · ') or 'unnamed study' }}</a>
   {% endfor %}
 {% endif %}
-<a href="#configuration">Configuration</a>
+<a href="#glossary">Glossary</a><a href="#configuration">Configuration</a>
 </nav>
 """
 

@@ -8,7 +8,7 @@ CONTROL = """
 <details><summary>When an attack counts</summary><p>It counts in a
 round only if, {{ view.plain.without }}, the whole 95&nbsp;% interval of its score lies above the best null baseline (grey
 and mean image: what anyone can guess) and, for images, true images are identified among others of their kind far more often than
-chance: the whole exact 95&nbsp;% interval of that share lies above {{ far_more }} times the chance of a blind guess.
+chance: the whole exact 95&nbsp;% interval of that share lies above {{ far_more }} times the chance of a null guess.
 Otherwise it is printed as not validated under every defence. With fewer than {{ least_images }} images there is no verdict.
 A chain such as <code>A() | B()</code>, where B undoes a defence, has nothing
 to undo here: without a row of its own it is judged by its first stage, A.</p></details></div></header>
@@ -124,8 +124,8 @@ ATTACKS = """
 </p>
 <details><summary>How to read the columns</summary><p>
 {% if upper_bounds %}Upper bounds were given what no server of this run has; they never make the headline. {% endif %}
-{% if view.scale_names %}The scales are to read PSNR by, and no bars: a blurred copy of the truth, and the mean of the other images
-of the true class, which is what who knows only the class could guess. {% endif %}
+{% if view.scale_names %}The scales help to read PSNR and are no baselines: a blurred copy of the original, and the mean of the
+other images of the true class, which an attacker that knows only the class can guess. {% endif %}
 {% if view.has_recognition %}Recognised is the share of images in which a classifier trained on clean data, the oracle, sees
 the right class. {% endif %}
 Failed trials are counted and scored as a grey image, never dropped. Cost is the attack's own matching loss; the card
@@ -214,6 +214,10 @@ report does, so the scores are those of clients that keep a secret of their own,
 """
 
 CONFIGURATION = """
+<section id="glossary">
+<header><h2>Glossary</h2></header>
+<dl>{% for term, meaning in glossary.items() %}<dt>{{ term }}</dt><dd>{{ meaning }}</dd>{% endfor %}</dl>
+</section>
 <section id="configuration">
 <header><h2>Configuration</h2><p>What was set to something else than its default; the rest is folded, so that the
 run can be repeated from this page.</p></header>

@@ -28,14 +28,14 @@ The true positive rate (TPR) at 1&nbsp;% false positives (FPR), where chance is 
 without error, which an AUC can hide. Small print is a 95&nbsp;% interval; charts show the last attacked round. † and hollow marks:
 the attack did not break the undefended run (not validated), or it was tested on too few records (under-powered): the interval
 holds both chance and the undefended AUC, or fewer than 100 non-members cannot give 1&nbsp;% false positives.
-Members count as told where the interval of the AUC lies above chance, or where chance gives as high a rate in 2.5&nbsp;% of runs at
-most; the other tests are folded.</p></header>
+An attack infers members if the interval of its AUC lies above chance, or if chance gives as high a rate in at most 2.5&nbsp;% of
+runs. The other tests are folded.</p></header>
 {% set found = view.membership | selectattr('tells_members') | list %}
 {% set chance = view.membership | rejectattr('tells_members') | list %}
 {% set doubted = chance | map(attribute='status') | map('dagger') | select | list | length %}
 {% if found %}{{ member_table('Membership', found) }}{% endif %}
-<details><summary>{% if not found %}Not shown to tell members from others: {% endif %}
-{%- if chance %}{{ count(chance | length, 'test') }}{{ ' not shown to tell members from others' if found }}
+<details><summary>{% if not found %}Not shown to infer members: {% endif %}
+{%- if chance %}{{ count(chance | length, 'test') }}{{ ' not shown to infer members' if found }}
 {%- if doubted %} ({{ doubted }} of them not validated or under-powered){% endif %}{{ ', and ' if found else ' and ' }}{% endif %}
 {{- count(view.roc | length, 'chart') }} of {{ 'its' if view.roc | length == 1 else 'their' }} curves</summary>
 {% if chance %}{{ member_table('Membership not shown', chance) }}{% endif %}

@@ -7,29 +7,24 @@ from simulations.report.section import sections
 
 HEADLINE = """
 <section id="headline{{ s }}">
-<header><h2>Headline</h2><div><p>How many images the strongest attack on each defence recovered. {{ definition }}</p>
-<details><summary>How to read the marks and numbers</summary><p>{{ rule }}</p><p>Mark and bar: the share of recovered images
-and its 95&nbsp;% interval; grey band: the chance of a null guess. The chance of as many recovered images is that of the
-best of as many null guesses as attacks and rounds were tried, at most the sum of their binomial chances. PSNR in dB: higher
-means that more was recovered. Null baselines (grey and mean image) need no attack. An attack that fails shows only that this
-attack fails.
-{%- if view.lines | length > most_strips %} Marks and bars are drawn for the first {{ most_strips }} defences.{% endif %}
-{%- if view.lines | selectattr('probe') | list or view.lines | selectattr('update') | list %} A one-step probe is what a curious
-server asks for, the strongest setting; a training update, of all steps of a round, is what clients send anyway.{% endif %}
-{%- if 'blurred' in view.scale_db %} For scale: a blurred copy of the
-original scores {{ view.scale_db['blurred'] | decibel }} dB on these images.{% endif %}
-{%- if 'class-mean' in view.scale_db %} The guess of an attacker that knows only the class, the mean of its other images,
-scores {{ view.scale_db['class-mean'] | decibel }} dB
-{%- if 'class-mean' in view.scale_picked %} and identifies
-{{ view.scale_picked['class-mean'] | percent }} of the true images{% endif %}.{% endif %}</p></details></div></header>
+<header><h2>Headline</h2><p>The strongest attack on each defence. Mark and bar: the share of recovered images and its
+95&nbsp;% interval; grey band: the chance of a null guess.
+{%- if view.lines | length > most_strips %} They are drawn for the first {{ most_strips }} defences.{% endif %}
+{%- if 'blurred' in view.scale_db %} For scale: a blurred copy of the original scores
+{{ view.scale_db['blurred'] | decibel }} dB.{% endif %}
+{%- if 'class-mean' in view.scale_db %} The mean of the other images of the same class scores
+{{ view.scale_db['class-mean'] | decibel }} dB
+{%- if 'class-mean' in view.scale_picked %} and identifies {{ view.scale_picked['class-mean'] | percent }} of the images
+{%- endif %}.{% endif %} <a href="#glossary">Glossary</a>.</p></header>
 <ul class="lines">
 {% for line in view.lines %}{% set best = line.strongest %}
 <li id="defence{{ s }}-{{ loop.index }}">
   <div>
     <p class="verdicts"><a class="who" href="#defence{{ s }}-{{ loop.index }}">{{ who(line.defense) }}</a>
     {% for of, word in verdicts(line) %}<span>{{ of ~ ': ' if of }}{{ verdict(word) }}</span>{% endfor %}</p>
+    <details><summary>In words</summary>
     <p>{{ sentence(line) | capital | replace('n = ', 'n&nbsp;=&nbsp;' | safe)
-      | replace(' %', '&nbsp;%' | safe) }}</p>
+      | replace(' %', '&nbsp;%' | safe) }}</p></details>
     <p class="meta">
     {% for cell in line.leading %}
     <span>{{ cell.attack | breakable }}, {{ round_name(cell.round, cell.final) }}
@@ -188,21 +183,12 @@ image by that is the number after “all cuts”{% endif %}.
 {% if has.seconds %}Time is what a client computes in a round. {% endif %}
 {% if has.bytes %}Bytes are what a client sends in a round. {% endif %}
 {% if has.seconds or has.bytes %}&times; is relative to {{ view.plain.name | lower }}. {% endif %}
-{% if has.recovered %}
-Recovered: {{ definition }} Its chance is that of the best of as many null guesses as attacks and rounds were tried.
-{% endif %}
-{% if has.picked %}
-Identified are true images that are nearest to their guess among others of their client's images; a null guess hits the share
-that is printed as chance.
-{% endif %}
-Best image is the best-recovered image of that attack: how far it lies above the best null baseline for it, and its PSNR.
-
 {% if has.attributes %}
 Attribute read is the share of images whose sensitive attribute the strongest attack guesses, beside that of its most frequent
 value.
 {% endif %}
 {% if has.labels %}
-Labels found is the attack furthest above chance, of those that were not told the labels.
+Labels found is the attack furthest above chance, of those that do not know the labels.
 {% endif %}
 </p>
 """

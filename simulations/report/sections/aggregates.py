@@ -83,7 +83,7 @@ TEMPLATE = """
 </tbody></table></div>
 <p class="soft small after">Each client scores the guesses against its own images, matched by assignment: a guess counts for at most
 one image of each client, and with n clients each image chooses among n times as many guesses. Candidates are 100 for each guess
-where a client has so many images; else the chance of a blind guess, given under “identified”, is higher.</p>
+where a client has so many images; else the chance of a null guess, given under “identified”, is higher.</p>
 {% endif %}
 {% for why in shown.withheld %}<p class="soft small after">{{ why }}</p>{% endfor %}
 {% if shown.reads %}{{ own_cards(shown.cards, 'the sums') }}{% endif %}

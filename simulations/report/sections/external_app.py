@@ -198,7 +198,7 @@ APP = (
 <td class="edge">{{ 'is as assumed' if near else 'is not as assumed: probes and attacks are about another' }}</td></tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft small">Each client compared the reply that it sent, and told this number alone.</p>
+<p class="soft small">Each client compared the reply that it sent, and reported this number alone.</p>
 {% endif %}
 """
     + UNKNOWN

@@ -55,7 +55,7 @@ def unjudged(row: Row | None) -> str:
 
 
 def chance_of_retrieval(row: Row) -> float | None:
-    """How often a blind guess is nearest to its image among the candidates, as the row says; None where it does not."""
+    """How often a null guess is nearest to its image among the candidates, as the row says; None where it does not."""
     chance = row.card.chance
     return float(chance) if chance is not None and 0 < chance <= 1 else None
 

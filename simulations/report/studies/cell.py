@@ -43,7 +43,7 @@ class Cell:
         members: Members among the records of a test of membership, over all seeds; None where the rows do not say.
         scales: Scale -> PSNR against the original, in dB: what a blurred copy of the images scores, and the mean of their class.
         picked_scales: Scale -> share of the true images that it identifies.
-        chance_of_retrieval: How often a blind guess is nearest to its image among the candidates; None where it was not tried.
+        chance_of_retrieval: How often a null guess is nearest to its image among the candidates; None where it was not tried.
         recovered_by_class: (k, n): k of the same n images are recovered by the mean of the image's class, the guess of an attacker
             that knows only the class; None where it was not made.
         best: The best-recovered image (``BestImage.rank``); None where none is recovered.
@@ -148,7 +148,7 @@ class Cell:
 
     @property
     def chance_of_identification(self) -> float | None:
-        """Identification of a blind guess: one in as many true images as the threat card says were attacked together."""
+        """Identification of a null guess: one in as many true images as the threat card says were attacked together."""
         count = self.card.images
         return 1 / count if count and count >= 1 else None
 

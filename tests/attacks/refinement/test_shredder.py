@@ -121,8 +121,8 @@ def test_told_windows_are_an_upper_bound_for_single_images():
     defense, clean = VisualMixer(window_lower=2, window_upper=16), pictures(1, side=32, channels=3)
     shuffled = protect(defense, clean)
     sides = window_sides(defense.partition(clean), 32, 32)
-    attack = fit(WindowMean(partition="told"), defense)
-    assert (attack.upper_bound, WindowMean().upper_bound) == ("told the true windows", "")
+    attack = fit(WindowMean(partition="known"), defense)
+    assert (attack.upper_bound, WindowMean().upper_bound) == ("knows the true windows", "")
     seen = replace(observe(linear_net(), pictures(1), torch.zeros(1, dtype=torch.int64)), window_sides=sides)
     told = attack.refine_many([seen], [guess(shuffled)], generators(1))[0]
     same = attack.refine_many([seen], [guess(clean)], generators(1))[0]
@@ -294,7 +294,7 @@ def test_windows_that_do_not_fit_the_image(attack):
         (Shredder, {"temperature": -1.0}),
         (Jigsaw, {"sweeps": 0}),
         (WindowMean, {"partition": "guessed"}),
-        (WindowMean, {"partition": "told", "window": 4}),
+        (WindowMean, {"partition": "known", "window": 4}),
     ],
 )
 def test_refuses_bad_values(cls, change):

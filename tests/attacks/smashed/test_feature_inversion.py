@@ -60,7 +60,7 @@ def test_only_the_upper_bound_reads_the_order():
         assert torch.equal(without.images, told.images)
     oracle = replace(QUICK, permutation="oracle").fit(knowledge(PatchShuffle()), seeded())
     assert oracle.reveals_order
-    assert "not told" in oracle(observation, seeded()).failure
+    assert "was not given the true order" in oracle(observation, seeded()).failure
 
 
 def test_orders_drawn_afresh_tell_less_than_the_true_one():

@@ -94,7 +94,7 @@ def test_an_exact_attack_finds_the_images_of_all_clients(whole: tuple[Path, Wire
     assert {clients: row["n"] for clients, row in psnr.items()} == {1: 16, 2: 16, 4: 16}
     assert all(row["value"] > 60 for row in psnr.values())
     assert all(row["value"] == 1 for row in picked.values())
-    # Four guesses may each be the one that is nearest: the chance of a blind guess says so where candidates do not suffice.
+    # Four guesses may each be the one that is nearest: the chance of a null guess says so where candidates do not suffice.
     assert picked[4]["card"]["chance"] > picked[1]["card"]["chance"]
     assert psnr[2]["card"]["aggregation"].startswith(
         "sum of 2 clients; single updates are hidden by secure aggregation"
@@ -195,7 +195,7 @@ def test_other_scenarios_know_no_sums() -> None:
 
 
 def test_blind_guesses_are_picked_out_no_more_often_than_the_row_says() -> None:
-    """The nearest of 8 blind guesses is chosen for each image: the chance covers that choice, where 1 in candidates would not."""
+    """The nearest of 8 null guesses is chosen for each image: the chance covers that choice, where 1 in candidates would not."""
     from attacks.guesses import Reconstruction
     from attacks.metrics.images import RETRIEVAL, RETRIEVAL_CHANCE
     from attacks.scoring.metrics import optimal_assignment

@@ -93,7 +93,7 @@ def test_chains_membership_and_attacks_over_rounds_run_on_what_the_server_knows(
 
 def test_windows_are_told_to_upper_bounds_alone_and_as_they_are(tmp_path: Path) -> None:
     """Through the wire: what clients reveal reaches the attack, and makes the difference between an answer and a failure."""
-    told = "InvertingGradients(iterations=5) | WindowMean(partition='told')"
+    told = "InvertingGradients(iterations=5) | WindowMean(partition='known')"
     mixer = "VisualMixer(window_lower=2, window_upper=16, first_regions='nearest')"
     for name, attacks, defense in (("told", told, mixer), ("hidden", told, f"Blur() | {mixer}")):
         settings = experiment(

@@ -17,7 +17,7 @@ PSNR = {("", DECODER): 30.0, ("", TOLD): 60.0, (SHUFFLE, DECODER): 9.0, (SHUFFLE
 def card(attack: str) -> dict[str, Any]:
     known = {"observation": "smashed data", "num_classes": 10, "images": 8, "labels": "known", "auxiliary_data": "none"}
     known |= {"transmissions_used": 30 if attack == JIGSAW else 1}
-    return known | ({"upper_bound": "told the order"} if attack == TOLD else {})
+    return known | ({"upper_bound": "knows the order"} if attack == TOLD else {})
 
 
 def training(defense: str, seed: int = 0) -> list[dict[str, Any]]:

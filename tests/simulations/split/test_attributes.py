@@ -110,7 +110,7 @@ def test_the_report_shows_both_adversaries_beside_the_most_frequent_value(run: R
 @pytest.mark.usefixtures("no_report")
 def test_a_run_killed_behind_an_evaluation_has_the_same_rows(tmp_path: Path, run: Run) -> None:
     settings = attribute_experiment(tmp_path / "run")
-    # Four of the audit messages are about blind guesses; the fifth ends the run, when the attacks are scored.
+    # Four of the audit messages are about null guesses; the fifth ends the run, when the attacks are scored.
     with pytest.raises(Killed):
         run_experiment(LocalGrid(2, killed_at("query.audit", 5)), settings)
     run_experiment(LocalGrid(2), replace(settings, resume=True))

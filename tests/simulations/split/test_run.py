@@ -341,7 +341,7 @@ def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, told_order:
     holding = {kind for _, kind, _, reply in wire.messages if "orders" in reply.content}
     assert holding == {"train.smash"}
     settings_of = {row["attack"]: row["card"] for row in rows if row["metric"] == "label-accuracy"}
-    assert settings_of[told_order]["upper_bound"] == "told the order"
+    assert settings_of[told_order]["upper_bound"] == "knows the order"
     roles = {(row["attack"], row["role"]) for row in rows if row["attack"] in settings_of}
     assert {role for attack, role in roles if attack == told_order} == {"upper bound"}
     assert ("ServerPrediction()", "attack") in roles

@@ -72,7 +72,7 @@ def test_a_card_survives_a_file_and_equal_cards_have_one_hash() -> None:
 
 
 def test_other_values_are_checked_as_those_of_a_file() -> None:
-    card = ThreatCard(images=3, upper_bound="told the order")
+    card = ThreatCard(images=3, upper_bound="knows the order")
     assert card.but(images=None, upper_bound="") == ThreatCard()
     odd = card.but(images="8 of 9")
     assert (odd.images, odd.more) == (None, {"images": "8 of 9"})
@@ -97,7 +97,7 @@ def test_what_numbers_of_one_attack_share_leaves_out_results_however_they_were_w
 
 
 def test_the_card_says_the_role_of_an_attack() -> None:
-    plain, helped = ThreatCard(), ThreatCard(upper_bound="told the labels")
+    plain, helped = ThreatCard(), ThreatCard(upper_bound="knows the labels")
     outcome = Outcome(InvertingGradients(), [], 0.0)
     assert [outcome.role(card) for card in (plain, helped)] == [Role.ATTACK, Role.UPPER_BOUND]
     silent = replace(outcome, of_noise=True)

@@ -100,7 +100,7 @@ def test_without_others_nothing_is_called_failed_or_partly_readable(tmp_path: Pa
 
 
 def test_held_out_images_are_no_training_images(tmp_path: Path) -> None:
-    """A test of membership has others, and blind guesses of classes and means count trained images alone."""
+    """A test of membership has others, and null guesses of classes and means count trained images alone."""
     from clients.external_app.client import OwnExamples, card_of, examples_of
     from clients.secrets.draws import Draws
     from strategies.external_app.settings import AuditSettings

@@ -114,7 +114,7 @@ def test_attacks_that_are_told_labels_are_upper_bounds_and_lead_nothing(tmp_path
     rows, _ = read_rows(tmp_path / "run" / "rows.jsonl")
     scored = [row for row in rows if row.is_attack and row.metric == "psnr"]
     assert scored
-    assert {row.card.upper_bound for row in scored} == {"told the labels" if labels == "known" else ""}
+    assert {row.card.upper_bound for row in scored} == {"knows the labels" if labels == "known" else ""}
     (study,) = split(rows, [""])
     (line,) = summarise(study, {})
     assert (line.strongest is None) == (labels == "known")
@@ -131,10 +131,10 @@ def test_labels_that_only_some_clients_told_make_an_upper_bound_too(tmp_path: Pa
     )  # fmt: skip
     rows, _ = read_rows(tmp_path / "run" / "rows.jsonl")
     (card,) = {
-        (row.card.labels, row.card.more["labels_told"], row.card.upper_bound)
+        (row.card.labels, row.card.more["labels_known"], row.card.upper_bound)
         for row in rows if row.is_attack and row.metric == "psnr"
     }  # fmt: skip
-    assert card == ("known for some updates", "1 of 4 updates", "told the labels")
+    assert card == ("known for some updates", "1 of 4 updates", "knows the labels")
 
 
 @pytest.mark.parametrize(

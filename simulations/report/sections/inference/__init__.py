@@ -29,7 +29,7 @@ class Conclusion:
         satisfied: Cases in which Equation 1 is satisfied with the static adversary.
         survive: Those of them in which it still is with the retrained one.
         fall: Those in which it is not.
-        open: The others, in which it cannot be told.
+        open: The others, which are undecided.
         retrained: Cases in which an adversary was retrained.
         reads: Those of them in which it reads more than the most frequent value, with its whole interval.
     """

@@ -44,12 +44,12 @@ protected feature.
 An adversary that is retrained on protected features reads the attribute better than its most frequent value in {{ all.reads }} of
 {{ count(all.retrained, 'case') }}.
 {% else %}
-Nobody retrained an adversary on protected features, as a server that knows of the defence would: no conclusion here is tested
+No adversary was retrained on protected features, as a server that knows the defence would: no conclusion here is tested
 against that.
 {% endif %}
 {% if all.survive %} Survives: {{ cases(all.survive) }}.{% endif %}
 {% if all.fall %} Falls: {{ cases(all.fall) }}.{% endif %}
-{% if all.open and all.retrained %} Cannot be told: {{ cases(all.open) }}.{% endif %}
+{% if all.open and all.retrained %} Undecided: {{ cases(all.open) }}.{% endif %}
  <span class="soft">A case is a defence.</span></p>
 """
 
@@ -132,9 +132,10 @@ about all of its test images, once. An answer is unchanged where its most likely
 clean image. The static adversary learned from unprotected features, as in the paper; the retrained one from features that the
 clients' own algorithm protected, and is what a defence has to be judged by. Where the retrained one learned
 nothing, or reads no more than the static one, it was trained too little to say that a defence hides anything. Its accuracy stands
-beside that of always answering the most frequent value. The mean image of the true class is what whoever knows the class can show,
-and the server knows it from its own answer. A reconstruction with an MS-SSIM above 0.35 counts as a success in the paper; small
-images have fewer scales than its five, and what a guess reaches that looks at nothing is the null.</p>
+beside that of always answering the most frequent value. The mean image of the true class is what an attacker that knows
+the class can guess, and the server knows the class from its own answer. A reconstruction with an
+MS-SSIM above 0.35 counts as a success in the paper;
+small images have fewer scales than its five, and what a guess reaches that looks at nothing is the null.</p>
 """
 
 CURVES = """

@@ -63,17 +63,16 @@ def test_what_does_not_read_undefended_images_says_nothing_of_a_defence() -> Non
     assert [verdicts(line)[0][1] for line in found[:2]] == [Readability.UNKNOWN] * 2
     text = conclusion(found)
     assert text == (
-        "One-step probe: without a defence no attack is shown to recover the images, so that nothing here is evidence for a "
-        "defence."
+        "One-step probes. Without a defence: unknown (0 of 16 recovered): no attack is shown to recover the images, so nothing "
+        "here is evidence for a defence."
     )
 
 
 def test_the_conclusion_names_every_defence_with_its_verdict() -> None:
     found = lines(told("", 30.0, 1.0), told("D()", 9.0, 0.0), told("E()", 25.0, 1.0))
     assert conclusion(found) == (
-        "One-step probe: without a defence the images are readable (16 of 16 recovered); of 2 defences 1 left them readable "
-        "(E 16 of 16 recovered) and 1 kept these attacks from recovering them (D 0 of 16 recovered). "
-        "Not distinguishable from no defence (Fisher's exact test): E."
+        "One-step probes. Without a defence: readable (16 of 16 recovered). D: not recovered (0 of 16 recovered). "
+        "E: readable (16 of 16 recovered). Not distinguishable from no defence (Fisher's exact test): E."
     )
 
 
@@ -89,11 +88,12 @@ def test_probes_and_real_updates_are_concluded_apart() -> None:
         ("one-step probe", Readability.NOT_RECOVERED),
         ("training update", Readability.UNKNOWN),
     )
-    first, second = conclusion(found).split(". ")
-    assert first.startswith(
-        "One-step probe: without a defence the images are readable (16 of 16 recovered); of 1 defence 1 kept"
+    first, second = conclusion(found).split(" Training updates. ")
+    assert first == (
+        "One-step probes. Without a defence: readable (16 of 16 recovered). D: not recovered (0 of 16 recovered)."
     )
-    assert second.startswith("Training update: without a defence no attack is shown to recover the images")
+    assert second.startswith("Without a defence: unknown (0 of 16 recovered): no attack is shown to recover the images")
+    assert "D:" not in second
 
 
 @pytest.mark.parametrize(("right", "classes", "cost"), [(16 / 137, 8, False), (16 / 137, 100, True), (0.6, 8, True)])
@@ -106,11 +106,9 @@ def test_a_model_that_has_not_learned_costs_nothing_that_could_be_told(right: fl
     ]
     found = lines(told("", 30.0, 1.0, card=card), told("D()", 9.0, 0.0, card=card), accuracies)
     text, caveats = conclusion(found), " ".join(found[0].caveats)
-    assert ("(D 0 of 16 recovered, \N{MINUS SIGN}5.0 points)" in text) == cost
-    said = (
-        "he model has not learned without a defence (accuracy 11.7 %, 7.3 to 18.1; chance 12.5 %): no cost of a defence"
-    )
-    said += " can be told"
+    assert ("(0 of 16 recovered, \N{MINUS SIGN}5.0 points)" in text) == cost
+    said = "he model has not learned without a defence (accuracy 11.7 %, 7.3 to 18.1; chance 12.5 %): the cost of a defence"
+    said += " cannot be measured"
     assert ((f"T{said}." in text) + (f"t{said}" in caveats)) == (0 if cost else 2)
     assert found[1].drop == (pytest.approx(0.05) if cost else None)
 
@@ -175,7 +173,7 @@ def test_every_image_counts(psnrs: list[float], picked: int, expected: Readabili
         if read or expected is not Readability.PARTLY
         else f"0 of 16 recovered, {picked} of 16 identified"
     )
-    assert f"(D {told})" in conclusion(found)
+    assert f"D: {expected} ({told})" in conclusion(found)
 
 
 def test_what_says_no_more_than_the_class_is_no_image() -> None:
@@ -191,7 +189,7 @@ def test_seeds_are_judged_together() -> None:
     every += [singly("D()", [8.9, 9.1] * 8 if seed else [15.5, 16.5] * 8, 0 if seed else 16, seed) for seed in range(5)]
     found = lines(*every)
     assert verdicts(found[1])[0][1] is Readability.PARTLY
-    assert "(D 16 of 80 recovered)" in conclusion(found)
+    assert "D: partly readable (16 of 80 recovered)" in conclusion(found)
     # Above the mean image in one seed alone, and nobody is read: what one seed shows no other takes back.
     every = [singly("", PLAIN, 16, seed) for seed in range(5)]
     every += [singly("D()", [8.9, 9.1] * 8 if seed else [13.0, 14.0] * 8, 0, seed) for seed in range(5)]
@@ -226,7 +224,7 @@ def test_the_verdict_is_of_the_attack_that_reads_most() -> None:
     assert found[1].strongest is not None
     assert found[1].strongest.attack == "B()"
     assert verdicts(found[1])[0][1] is Readability.READABLE
-    assert "1 left them readable (D 9 of 16 recovered)" in conclusion(found)
+    assert "D: readable (9 of 16 recovered)" in conclusion(found)
     assert "the strongest attack recovered 9 of 16 images" in sentence(found[1])
     assert sentence(found[1]).endswith(
         " The best-recovered image of all attacks is by A(), round 1, one-step probe: 40.0 dB, 28.0 dB above the best null "
@@ -245,7 +243,7 @@ def test_no_attack_above_the_mean_image_hides_one_that_reads_people() -> None:
     assert found[1].strongest is not None
     assert found[1].strongest.attack == "B()"
     assert verdicts(found[1])[0][1] is Readability.PARTLY
-    assert "(D 5 of 16 recovered)" in conclusion(found)
+    assert "D: partly readable (5 of 16 recovered)" in conclusion(found)
     assert verdicts(lines(*plain, blurred)[1])[0][1] is Readability.NOT_RECOVERED
 
 
@@ -266,12 +264,14 @@ def test_beside_the_images_that_are_read_stand_those_that_the_class_tells() -> N
     )  # fmt: skip
     one = singly("D()", [15.5] + [8.0, 8.2] * 7 + [8.0], 1, of_class=11.0)
     found = lines(singly("", PLAIN, 16, of_class=11.0), one, [of_class])
-    assert "(D 1 of 16 recovered, class mean 1 of 16)" in conclusion(found)
+    assert "D: partly readable (1 of 16 recovered, class mean 1 of 16)" in conclusion(found)
     # Not above the bar, it reads nobody.
     below = Row(**{**vars(of_class), "extra": {"picked_psnr": [14.9]}})
-    assert "(D 1 of 16 recovered)" in conclusion(lines(singly("", PLAIN, 16, of_class=11.0), one, [below]))
+    assert "D: partly readable (1 of 16 recovered)" in conclusion(
+        lines(singly("", PLAIN, 16, of_class=11.0), one, [below])
+    )
 
 
 def test_where_neither_is_read_nor_picked_out_the_mean_is_told() -> None:
     found = lines(singly("", PLAIN, 16), singly("D()", [18.0, 18.2] * 8, 0, of_class=17.1))
-    assert "(D 0 of 16 recovered, 18.1 dB)" in conclusion(found)
+    assert "D: partly readable (0 of 16 recovered, 18.1 dB)" in conclusion(found)

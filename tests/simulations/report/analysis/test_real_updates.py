@@ -86,7 +86,7 @@ def test_where_only_probes_were_attacked_it_says_so() -> None:
     member = Row(metric="membership-auc", attack="M()", card=UPDATE, round=1, value=0.6, n=100, defense="D()")
     assert sentence(line(only, [member])).endswith(". Real updates: no attack has a score of their images.")
     # Nor does what no server can do.
-    told = psnr(UPDATE.but(upper_bound="told the labels"), 28.0, defense="D()")
+    told = psnr(UPDATE.but(upper_bound="knows the labels"), 28.0, defense="D()")
     found = line(only, told)
     assert found.update is None
     assert sentence(found).endswith(". Real updates: not attacked.")

@@ -231,8 +231,8 @@ def test_of_too_few_images_the_largest_share_leads_too() -> None:
 
 
 def test_where_a_guess_chooses_among_the_true_images_luck_is_told_and_no_number_of_candidates() -> None:
-    """24 images and 24 others make 48 candidates, of which a blind guess may be of any of 24."""
-    assert among(24 / 48) == ", where a blind guess may be right in 50 %"
+    """24 images and 24 others make 48 candidates, of which a null guess may be of any of 24."""
+    assert among(24 / 48) == ", where a null guess may be right in 50 %"
     assert among(1 / 100) == among(24 / 2400) == " among 100 candidates"
 
 
@@ -397,7 +397,7 @@ def test_attacks_that_were_told_the_labels_do_not_leak_them() -> None:
 
 
 def test_labels_are_ranked_by_what_lies_over_chance() -> None:
-    """With many images of few classes even a blind guess names most labels."""
+    """With many images of few classes even a null guess names most labels."""
     share = {"metric": "label-accuracy", "reference": ""}
     probe, update = PROBE, ThreatCard(observation="training update")
     rows = [psnr(1.0, 0.99, card=card, **share) for card in (probe, update)]

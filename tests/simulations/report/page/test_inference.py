@@ -248,7 +248,7 @@ def test_without_intervals_nothing_can_be_told() -> None:
 
 
 def test_the_conclusion_says_what_survives_retraining() -> None:
-    """At the first cut the autoencoder falls, components survive, noise cannot be told; at the second nothing hides anything."""
+    """At the first cut the autoencoder falls, components survive, noise is undecided; at the second nothing hides anything."""
     first, second = (one.conclusion for one in sections(every_row()))
     assert first == Conclusion(cases=3, satisfied=2, survive=(PCA,), fall=(ADP,), open=(), retrained=3, reads=3)
     assert second == Conclusion(cases=3, satisfied=0, survive=(), fall=(), open=(), retrained=3, reads=3)
@@ -375,7 +375,7 @@ def test_the_page_shows_the_numbers_of_the_rows(tmp_path: Path) -> None:
     assert {one["most frequent value"][0] for one in answers} == {"50.0"}
     assert (none["static"], none["retrained"]) == ([DASH], [DASH])
     assert (adp["static"], adp["retrained"]) == (["satisfied"], ["not satisfied"])
-    assert (pca["retrained"], noise["retrained"]) == (["satisfied"], ["cannot be told"])
+    assert (pca["retrained"], noise["retrained"]) == (["satisfied"], ["undecided"])
     assert (adp["bytes of a query"], adp["plain features over it"]) == (["500 B"], ["4"])
     assert [one["bytes of a query"][0] for one in deeper] == ["1 kB", "250 B", "250 B", "1 kB"]
     assert pictures[1]["PSNR, dB"] == ["25.0 → 14.0", "13.0 to 15.0"]

@@ -111,9 +111,19 @@ def test_each_defence_can_be_linked_to(demo: Page) -> None:
 def test_the_top_says_the_conclusion(demo: Page) -> None:
     top = " ".join(demo.text.split("Headline", 1)[0].split())
     minus = "\N{MINUS SIGN}"
-    assert "Without a defence the images are readable (16 of 16 recovered); of 3 defences" in top
-    assert "1 left them readable (DPSGD(8.0) 16 of 16 recovered, " + minus + "7.0 points)" in top
-    assert "2 kept these attacks from recovering them (Mixer 0 of 16 recovered, " + minus + "5.0 points" in top
+    assert "Without a defence: readable (16 of 16 recovered)." in top
+    assert "DPSGD(8.0): readable (16 of 16 recovered, " + minus + "7.0 points)." in top
+    assert "Mixer: not recovered (0 of 16 recovered, " + minus + "5.0 points)." in top
+
+
+def test_the_first_table_has_verdict_count_cost_and_budget_of_each_defence(demo: Page) -> None:
+    (table,) = demo.tables["glance"]
+    minus = "\N{MINUS SIGN}"
+    assert table[0] == [["Defence"], ["Verdict"], ["Recovered"], ["Accuracy"], ["ε"]]
+    found = {line[0][0]: line[1:] for line in table[1:]}
+    assert found["No defence"] == [["readable"], ["16 of 16", "79.4 to 100.0 %"], ["95.0 %"], ["\N{EN DASH}"]]
+    assert found["DPSGD(target_epsilon=8.0)"][2:] == [["88.0 %", minus + "7.0 points"], ["8.00"]]
+    assert len(found) == len(PIPELINES)
 
 
 def test_the_head_says_when_how_long_and_where(tmp_path: Path) -> None:
@@ -205,9 +215,10 @@ def test_the_headline_has_one_careful_sentence_per_defence(demo: Page) -> None:
     text = " ".join(demo.sections["headline"].replace("\xa0", " ").split())
     recovered = "The strongest attack recovered 16 of 16 images (95 % interval 79.4 to 100.0 %; chance of as many by the best of 2"
     assert (
-        f"No defence readable {recovered} null guesses: at most 2e\N{MINUS SIGN}32). Its mean PSNR is 31.2 dB" in text
+        f"No defence readable In words {recovered} null guesses: at most 2e\N{MINUS SIGN}32). Its mean PSNR is 31.2 dB"
+        in text
     )
-    failed = "not recovered The strongest attack recovered 0 of 16 images (95 % interval 0.0 to 20.6 %)"
+    failed = "not recovered In words The strongest attack recovered 0 of 16 images (95 % interval 0.0 to 20.6 %)"
     failed += " and identified 0 of 16 among 100 candidates. Its mean PSNR is"
     assert f"Mixer(window=4) {failed} 9.4 dB" in text
     # As deployed, Mixer sees protected test images: 0.6 + 0.3 against 0.95.
@@ -669,8 +680,10 @@ def test_the_headline_says_what_real_updates_give_beside_the_probe(tmp_path: Pat
     assert "Its mean PSNR is 9.0 dB (95 % interval 8.5 to 9.5)" in text
     assert text.count("Real updates: not attacked") == 2
     assert "SurrogateMatching(), round 1, training update" in text
-    assert "A one-step probe is what a curious server asks for" in text
-    assert "what a curious server asks for" not in build(tmp_path / "none").sections["headline"]
+    other = build(tmp_path / "none")
+    assert "One-step probe: the server asks a client for the gradient" in " ".join(page.sections["glance"].split())
+    assert "One-step probe" in page.sections["glossary"]
+    assert "ne-step probe" not in other.sections["glance"] + other.sections["glossary"]
 
 
 def test_a_budget_with_probes_is_never_below_that_of_training_alone(tmp_path: Path) -> None:
@@ -691,7 +704,7 @@ def test_membership_at_chance_is_folded_and_the_rest_is_not(tmp_path: Path) -> N
     above, _, folded = section.partition("<details>")
     assert ("0.70" in above) & ("Mixer" not in above)
     assert ("Mixer" in folded) & ("0.51" in folded) & ("<svg" in folded)
-    assert "1 test not shown to tell members from others, and 1 chart of its curves" in " ".join(folded.split())
+    assert "1 test not shown to infer members, and 1 chart of its curves" in " ".join(folded.split())
 
 
 def test_few_members_named_almost_without_error_stand_open_whatever_the_auc(tmp_path: Path) -> None:
@@ -709,9 +722,7 @@ def test_few_members_named_almost_without_error_stand_open_whatever_the_auc(tmp_
     )
     above, _, below = section.partition("<details>")
     assert ("30.0 %" in above) & ("1.5 %" not in above)
-    assert "1 test not shown to tell members from others (1 of them not validated or under-powered)" in " ".join(
-        below.split()
-    )
+    assert "1 test not shown to infer members (1 of them not validated or under-powered)" in " ".join(below.split())
 
 
 def test_scroll_areas_have_names_of_their_own_and_headings_are_not_empty(tmp_path: Path) -> None:

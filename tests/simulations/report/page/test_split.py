@@ -149,7 +149,7 @@ def test_an_upper_bound_is_never_the_strongest_attack() -> None:
 
 def test_a_defence_that_only_an_upper_bound_met_says_so() -> None:
     rows = [one for one in split_rows() if one["defense"] == "" or one["attack"] in {"", TOLD}]
-    assert sentence(line(rows)).startswith("only attacked by what no server can do (told the order)")
+    assert sentence(line(rows)).startswith("only attacked by what no server can do (knows the order)")
 
 
 def test_an_upper_bound_is_no_adaptive_attack() -> None:
@@ -164,7 +164,7 @@ def test_an_upper_bound_is_no_adaptive_attack() -> None:
 def test_upper_bounds_are_marked_wherever_they_are_listed(tmp_path: Path) -> None:
     failed = attack(SHUFFLE, TOLD, 8.0, round=1, failures=3)
     found = build(tmp_path, split_rows() + failed)
-    mark = "upper bound: told the order"
+    mark = "upper bound: knows the order"
     tables = {("split", 1): "Attack", ("control", 0): "Attack on the undefended run", ("attacks", 0): "Attack"}
     tables |= {("attacks", 2): "Attack", ("failures", 0): "What failed"}
     for (section, number), column in tables.items():
@@ -173,7 +173,7 @@ def test_upper_bounds_are_marked_wherever_they_are_listed(tmp_path: Path) -> Non
         assert all((mark in cell) == (cell[0] == TOLD) for cell in cells), section
     assert f"{TOLD}, upper bound" in found.sections["curves"]
     assert f"{DECODER}, upper bound" not in found.sections["curves"]
-    assert "told the order" in [one["upper bound"][0] for one in found.table("cards")]
+    assert "knows the order" in [one["upper bound"][0] for one in found.table("cards")]
 
 
 def test_more_transmissions_than_the_run_makes_never_lead(tmp_path: Path) -> None:

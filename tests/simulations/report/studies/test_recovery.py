@@ -128,7 +128,7 @@ def test_share_leads_where_psnr_and_single_images_say_otherwise(order: int) -> N
     assert line.strongest is not None
     assert (line.strongest.attack, line.strongest.recovered) == ("B()", (7, 16))
     assert [word for _, word in verdicts(line)] == [Readability.PARTLY]
-    assert "(D 7 of 16 recovered)" in conclusion([line])
+    assert "D: partly readable (7 of 16 recovered)" in conclusion([line])
     text = sentence(line)
     assert text.startswith("the strongest attack recovered 7 of 16 images (95 % interval ")
     assert "Its best-recovered image: 16.0 dB, 4.0 dB above the best null baseline for it." in text
@@ -164,7 +164,7 @@ def test_no_row_of_a_defence_is_worse_than_its_headline_says(found: list[list[tu
 
 
 def test_an_upper_bound_is_neither_the_headline_nor_its_best_image() -> None:
-    told = [replace(row, card=row.card.but(upper_bound="told the labels")) for row in attacked("B()", SEEN)[:2]]
+    told = [replace(row, card=row.card.but(upper_bound="knows the labels")) for row in attacked("B()", SEEN)[:2]]
     (line,) = lines(attacked("A()", [(16.0, 12.0, True)] * 2 + [MISSED] * 14), told)[1:]
     assert line.strongest is not None
     assert (line.strongest.attack, line.strongest.recovered) == ("A()", (2, 16))
@@ -237,13 +237,16 @@ def test_a_count_stands_beside_no_sentence_that_denies_it() -> None:
     plain = summarise(split(validate(attacked("A()", few, "")), [""])[0], {})
     text = conclusion(plain)
     assert text == (
-        "Without a defence 2 of 8 images were recovered; too few images were attacked for a verdict, which needs 16 or more."
+        "Without a defence: unknown (2 of 8 recovered): too few images were attacked for a verdict, which needs 16 or more."
     )
     assert "recovered 2 of 8 images" in sentence(plain[0])
     both = summarise(split(validate([*attacked("A()", few, ""), *attacked("A()", few[1:])]), ["", "D()"])[0], {})
-    assert conclusion(both).endswith("; under a defence: D 1 of 7 recovered.")
+    assert conclusion(both).endswith(" 16 or more. D: unknown (1 of 7 recovered).")
     none = summarise(split(validate(attacked("A()", [MISSED] * 8, "")), [""])[0], {})
-    assert "so that nothing here is evidence for a defence (0 of 8 recovered)" in conclusion(none)
+    assert (
+        "unknown (0 of 8 recovered): too few images were attacked for a verdict, which needs 16 or more, so nothing here is"
+        in conclusion(none)
+    )
 
 
 def test_an_attack_that_lost_a_seed_says_of_which_its_count_is() -> None:

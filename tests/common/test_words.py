@@ -1,0 +1,39 @@
+"""The pages that a newcomer reads first are short, and their sentences are."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.common.documents import ROOT
+
+MOST_LINES = 100
+"""Of README.md."""
+MOST_WORDS = 40
+"""Of a sentence."""
+PAGES = ("README.md", "docs/read_a_report.md", "docs/findings.md", "docs/tutorial.md")
+
+
+def sentences(page: str) -> list[str]:
+    """The sentences of a page without its code: of each paragraph, list item and cell of a table."""
+    text = re.sub(r"^ *```.*?^ *```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"!?\[((?:[^\]\\]|\\.)*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"`[^`]*`", "code", text)
+    parts = re.split(r"\n\s*\n|\n(?=#|- |\d+\. |\|)|\|", text)
+    return [one for part in parts for one in re.split(r"(?<=[.!?])\**\s+", " ".join(part.split())) if one]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_sentence_is_long(page: str) -> None:
+    found = sentences(page)
+    assert len(found) > 10
+    assert not [one for one in found if len(one.split()) > MOST_WORDS]
+
+
+def test_the_readme_is_one_screen() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+
+
+def test_a_long_sentence_would_be_seen() -> None:
+    assert [len(one.split()) for one in sentences("README.md") if one.startswith("fedveil runs a Flower")] == [27]
