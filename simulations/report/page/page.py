@@ -202,7 +202,7 @@ def _view(
         "outcomes": list(outcomes(lines)),
         "updates": any(line.update for line in lines),
         "best": best,
-        "star": star(lines, best),
+        "star": star(lines, best, plain.name),
         "has": _columns(lines),
         "strips": plots.strips(lines, faces),
         "dp_sgd": any(map(is_dp_sgd, study.pipelines)),
@@ -255,14 +255,15 @@ def best_pictures(line: Line, pictures: Sequence[Picture], embed: Embedder) -> l
     return [one for one in found if one]
 
 
-def star(lines: Sequence[Line], best: Mapping[str, Sequence[Strip]]) -> Strip | None:
+def star(lines: Sequence[Line], best: Mapping[str, Sequence[Strip]], plain: str) -> Strip | None:
     """The picture of the first screen: of the defence under which most images are recovered, else of no defence."""
     shown = [line for line in lines if best[line.defense]]
     if not shown:
         return None
     defense = max(shown, key=lambda line: (bool(line.defense), _share(line))).defense
     strip = best[defense][0]
-    return replace(strip, target=f"{text.short_names([defense])[defense]}, {strip.target}")
+    name = text.short_names([defense])[defense] if defense else plain
+    return replace(strip, target=f"{name}, {strip.target}")
 
 
 def _share(line: Line) -> float:

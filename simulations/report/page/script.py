@@ -87,7 +87,7 @@ document.querySelectorAll(".tile img").forEach((image) => {
 });
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") enlarge(null); });
 
-// A link into a folded part unfolds it; paper has nothing to unfold, where the style sheet's ::details-content is not known, too.
+// A link into a folded part unfolds it. Paper shows what is open.
 function unfold() {
   const target = location.hash && document.getElementById(location.hash.slice(1));
   for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
@@ -95,12 +95,6 @@ function unfold() {
 }
 addEventListener("hashchange", unfold);
 unfold();
-let folded = [];
-addEventListener("beforeprint", () => {
-  folded = [...document.querySelectorAll("details:not([open])")];
-  folded.forEach((one) => { one.open = true; });
-});
-addEventListener("afterprint", () => folded.forEach((one) => { one.open = false; }));
 """
 
 SCRIPT_HASH = "sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()

@@ -75,7 +75,7 @@ dl { columns: 2 420px; margin: 0; font-size: .9rem; } dt { font-weight: 650; } d
 .word.unknown { border-style: dashed; color: var(--soft); }
 
 .lines { list-style: none; margin: 0; padding: 0; }
-.lines > li { display: grid; grid-template-columns: minmax(0, 1fr) 300px 150px; gap: 8px 28px; align-items: start;
+.lines > li { display: grid; grid-template-columns: minmax(0, 1fr) 320px; gap: 8px 28px; align-items: start;
   padding: 11px 0; border-bottom: 1px solid var(--rule); }
 .lines > li:first-child { padding-top: 2px; }
 .lines .verdicts { display: flex; flex-wrap: wrap; gap: 4px 14px; align-items: baseline; margin-bottom: 4px; }
@@ -91,9 +91,6 @@ dl { columns: 2 420px; margin: 0; font-size: .9rem; } dt { font-weight: 650; } d
 .lines .meta span:not(:last-child)::after { content: " ·"; }
 .lines .caveat { color: var(--soft); font-size: .86rem; margin-top: 3px; }
 .lines .caveat.alarm { color: var(--alarm); }
-.lines .figure { text-align: right; font-variant-numeric: tabular-nums; line-height: 1.15; }
-.lines .figure b { font-size: 1.5rem; font-weight: 680; letter-spacing: -.02em; white-space: nowrap; display: block; }
-.lines .figure small { color: var(--soft); display: block; font-size: .78rem; }
 
 .scroll { overflow-x: auto; border: 1px solid var(--rule); border-radius: 8px; background: var(--card); max-width: 100%;
   -webkit-overflow-scrolling: touch; }
@@ -163,8 +160,7 @@ details[open] > summary { margin-bottom: 10px; }
 @media (max-width: 860px) {
   main { padding: 26px 16px 60px; }
   section > header { grid-template-columns: 1fr; }
-  .lines > li { grid-template-columns: minmax(0, 1fr) auto; gap: 8px 16px; }
-  .lines > li > div:first-child { grid-column: 1 / -1; }
+  .lines > li { grid-template-columns: minmax(0, 1fr); gap: 8px 16px; }
   .panel { padding: 14px 12px 10px; }
   .scroll tr > :first-child { position: sticky; left: 0; background: var(--card); box-shadow: inset -1px 0 var(--rule); }
   .scroll tbody th, .scroll td.tight { min-width: 104px; max-width: 132px; } td.tight code { white-space: normal;
@@ -173,7 +169,7 @@ details[open] > summary { margin-bottom: 10px; }
 @media (max-width: 620px) {
   .glance .tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); }
   .broad { display: none; } .narrow { display: block; }
-  .lines .figure b { font-size: 1.4rem; } .lines .chart text { font-size: 14px !important; }
+  .lines .chart text { font-size: 14px !important; }
   .tile figcaption { font-size: .7rem; }
 }
 @media print {
@@ -183,13 +179,12 @@ details[open] > summary { margin-bottom: 10px; }
   table { font-size: 7.4pt; } th, td { padding: 3px 3px; }
   td.tight code, td.num, .num, td.num small, td.status { white-space: normal; }
   tbody th, .wide, .attack, .verdict { min-width: 0; } code { overflow-wrap: anywhere; }
-  .lines > li { grid-template-columns: minmax(0, 1fr) 220px 116px; break-inside: avoid; }
-  .lines > li > div:first-child { grid-column: auto; } .lines .figure b { font-size: 1.2rem; }
+  .lines > li { grid-template-columns: minmax(0, 1fr) 240px; break-inside: avoid; }
   thead { display: table-header-group; } .tall thead { position: static; }
   .target, .panel, tr { break-inside: avoid; } nav, .skip, .filter { display: none; }
   h1, h2, h3, section > header, summary { break-after: avoid; } section > header { break-inside: avoid; }
   [id^="headline"] > header { break-inside: auto; break-after: auto; } .fitted > table { break-inside: avoid; }
   th button { display: contents; }
-  details::details-content { content-visibility: visible; } summary { list-style: none; }
+  details:not([open]) { display: none; } details[open] > summary { list-style: none; }
 }
 """

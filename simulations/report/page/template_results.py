@@ -57,13 +57,6 @@ HEADLINE = """
       {%- if loop.first and best.recovered %} ({{ recovered_of(best) }} recovered){% endif %}</figcaption>
     {{ row_of(strip) }}</figure>
     {% endfor %}</div>
-  <div class="figure">{% if best and best.recovered %}<b>{{ recovered_of(best) }}</b> recovered
-    {% if best.share.low is not none %}<small>{{ within(best.share.low, best.share.high, percentage) }} %</small>{% endif %}
-    {% endif %}
-    {% if line.drop is not none %}<small>accuracy {{ -line.drop | points }} points</small>{% endif %}
-    {% if best %}<small>{{ best.psnr.mean | decibel }} dB
-    {%- if best.gap is not none %}, {{ best.gap | signed }} over {{ best.best_null[0] }}{% endif %}</small>{% endif %}
-  </div>
 </li>
 {% endfor %}
 </ul>
@@ -193,25 +186,6 @@ Labels found is the attack furthest above chance, of those that do not know the 
 </p>
 """
 
-BY_SEED = """
-{% if study.seeds | length > 1 %}
-<details><summary>By seed: images recovered by the strongest attack, test accuracy as deployed, and that attack's PSNR</summary>
-{{ table('By seed', '') }}
-{{ head(['Defence'] + null_heads(study.seeds | map('string'), '#seed ')) }}
-<tbody>
-{% for line in view.lines %}
-<tr><th scope="row">{{ who(line.defense) }}</th>
-{% for seed in study.seeds %}
-{{ number((line.strongest.share.by_seed.get(seed) if line.strongest and line.strongest.share else none) | percent,
-  'accuracy ' ~ ((line.deployed.by_seed.get(seed) if line.deployed else none) | percent) ~ ', ' ~
-  ((line.strongest.psnr.by_seed.get(seed) if line.strongest else none) | decibel) ~ ' dB') }}
-{% endfor %}</tr>
-{% endfor %}
-</tbody></table></div>
-</details>
-{% endif %}
-"""
-
 SUMMARY = (
     SUMMARY_MACROS
     + '<section id="summary{{ s }}">'
@@ -220,7 +194,6 @@ SUMMARY = (
     + SUMMARY_HEAD
     + SUMMARY_ROWS
     + SUMMARY_NOTES
-    + BY_SEED
     + "</section>"
 )
 

@@ -188,7 +188,7 @@ def test_an_app_that_defends_itself_is_not_called_undefended(tmp_path: Path) -> 
     (line,) = (read := read_run(out)).lines(read.studies[0])
     assert any(NOT_IN_PROBE in caveat for caveat in line.caveats)
     page = page_of(out)
-    assert "where no mod is known the images are readable" in page
+    assert "Where no mod is known: readable (" in page
     assert "No mod known" in page
     assert NOT_IN_PROBE.replace("'", "&#39;") in page
     for claim in ("No defence", "ithout a defence", "no defence", "undefended run"):

@@ -275,7 +275,7 @@ def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
     assert psnr["value"] > 60, "exact but for the rounding of float32 weights, whose difference the update is"
     page = page_of(out)
     assert "in round 1 recovered images from these updates." in page
-    assert "where no defence is known the images are readable" in page
+    assert "Where no defence is known: readable (" in page
     result = invoke(folder, out=tmp_path / "told", defense="GaussianNoise(std=0.1)", **options)
     assert result.exit_code == 0, result.output
     page = page_of(tmp_path / "told")
