@@ -56,8 +56,8 @@ RUNS = {
 
 ROLES = {"baseline:painted:": Role.NULL_CONTROL, "baseline:": Role.NULL_BASELINE, "scale:": Role.SCALE}
 """What older trees wrote before the name of an attack -> the role."""
-WORDS = {"told the ": "knows the ", '"labels_told"': '"labels_known"', "partition='told'": "partition='known'"}
-"""What older trees wrote on cards and in names of attacks -> what this one writes."""
+WORDS = {"not told the ": "not given the ", "told the ": "knows the ", '"labels_told"': '"labels_known"'}
+"""What older trees wrote on cards -> what this one writes."""
 OTHER_WORST = [one.name for one in LOSSES]
 """Of these metrics older trees wrote the highest value as the worst, where the lowest tells of the best guess."""
 

@@ -87,7 +87,7 @@ class Unshuffle(Refinement):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window and self.reveals_windows:
-            raise ValueError(f"{self}: window is given and the windows are told; allowed: one of the two")
+            raise ValueError(f"{self}: window is given and the windows are known; allowed: one of the two")
 
     @property
     def needs_auxiliary(self) -> bool:  # type: ignore[override]

@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from simulations.console.terminal import Terminal
 from simulations.settings.errors import ConfigError, naming
+from simulations.settings.presets import presets
 
 LONGEST_ERROR = 2000
 """Characters of a message: some name everything that is known."""
@@ -40,7 +41,8 @@ def read_toml(path: Path, size: str | None = None) -> dict[str, Any]:
     try:
         values = _settings(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte order mark
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        hint = f"; a configuration of fedveil has this name: --preset {path}" if str(path) in presets() else ""
+        raise ConfigError(f"cannot read {path}: {error.strerror}{hint}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not text in UTF-8: {error}") from error
     except RecursionError:

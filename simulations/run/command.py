@@ -80,13 +80,17 @@ class RunRequest:
         if code not in (0, EXIT_ATTACKS_FAILED):
             return code
         out = Path(experiment.output_dir)
-        if self.as_json:
-            found = {"directory": str(out.resolve()), "seed": experiment.seed, "outcomes": as_json(out)}
-            print(json.dumps(found, ensure_ascii=False))
+        if self.as_json and not self.seeds:
+            print_json(out, experiment.seed)
         return send_to_trackers(console, self.trackers, out) or code
 
     def _resources(self, experiment: Experiment, cores: int = 0) -> Resources:
         return Resources(experiment.num_clients, self.cpus_per_client, self.gpus_per_client, cores)
+
+
+def print_json(out: Path, seed: int) -> None:
+    """Print what a run found as a line of JSON."""
+    print(json.dumps({"directory": str(out.resolve()), "seed": seed, "outcomes": as_json(out)}, ensure_ascii=False))
 
 
 def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
@@ -126,7 +130,11 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
     if request.seeds:
         if at_once > 1:
             say(f"seeds: {len(left)} to run, {at_once} at a time")
-        return request.run_seeds(console, experiment, at_once)
+        code = request.run_seeds(console, experiment, at_once)
+        for seed in request.seeds if request.as_json else ():
+            if (folder := Path(experiment.output_dir) / f"seed-{seed}" / "rows.jsonl").is_file():
+                print_json(folder.parent, seed)
+        return code
     return request.run(console, experiment)
 
 

@@ -38,7 +38,7 @@ def require_jobs(jobs: int) -> None:
 def runs_at_once(jobs: int, left: int, experiment: Experiment, needs: Needs, *, busy: int) -> int:
     """How many of the runs that are ``left`` go on at the same time; each keeps ``busy`` cores.
 
-    ``asked`` is ``--jobs``; 0 leaves the choice here: as many as have cores and free memory of their own.
+    ``jobs`` is ``--jobs``; 0 leaves the choice here: as many as have cores and free memory of their own.
 
     Raises:
         ConfigError: When more are asked for than fit.

@@ -87,10 +87,11 @@ def _ended(console: Terminal, out: Path, status: str, error: str, started: float
 
 def conclude(console: Terminal, out: Path, started: float) -> int:
     """Says that a run has finished, how long it took, what it found and where its results are; the exit code."""
-    from simulations.report.analysis.outcome import print_outcomes
-
     console.print(f"finished in {time.monotonic() - started:.0f} s")
-    print_outcomes(console, out)
+    if not console.quiet:
+        from simulations.runtime.findings import print_findings
+
+        print_findings(console, out)
     console.say(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}")
     return list_failures(out)
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from simulations.report.page.glossary import GLOSSARY
 from tests.common.documents import ROOT
 
 MOST_LINES = 100
@@ -37,3 +38,9 @@ def test_the_readme_is_one_screen() -> None:
 
 def test_a_long_sentence_would_be_seen() -> None:
     assert [len(one.split()) for one in sentences("README.md") if one.startswith("fedveil runs a Flower")] == [27]
+
+
+def test_the_page_and_the_documentation_have_one_glossary() -> None:
+    page = (ROOT / "docs/read_a_report.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \*\*(.+?)\*\* \| (.+) \|$", page, re.MULTILINE) == list(GLOSSARY.items())
+    assert len(GLOSSARY) <= 12

@@ -1,4 +1,4 @@
-"""What a run found, in a line for each defence: the first table of the page, the last one on the terminal, and JSON."""
+"""What a run found, in a line for each defence and kind of message: for the page, the terminal and programs."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
 from attacks.metrics.metric import ATTRIBUTES, CELLS
-from simulations.console.terminal import Terminal
 from simulations.report.analysis.conclusion import judged
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import readability
 from simulations.report.analysis.run import read_run
 from simulations.report.studies.cell import Cell
-from simulations.report.text import NOTHING, percent, percentage, points, two, within
+from simulations.report.text import percent, percentage, two, within
 
-OTHER = {CELLS.decides: "of cells", ATTRIBUTES.decides: "of values"}
+OTHER = {CELLS.decides: "cells", ATTRIBUTES.decides: "values"}
 """Score -> what it is a share of, where an attack recovers no images."""
 
 
@@ -33,79 +28,100 @@ class Finding:
         defense: Pipeline text; "" without a defence.
         message: What was attacked, such as "one-step probe"; "" where the scenario sends one kind.
         verdict: As the report says it.
-        recovered: Such as "7 of 16"; "" where nothing was scored. ``interval``: of that share, at 95 %.
-        accuracy: Of the model as deployed, in [0, 1]; None where it was not measured. ``change``: in percentage points, or "".
-        epsilon: Spent by training; None without a bound.
-        warnings: What a reader must know besides.
-        first: It is the first line of its defence. The others have neither accuracy nor epsilon nor warnings.
+        of: What an attack has right: "images", "cells" or "values".
+        recovered: Images that the strongest attack recovered, of ``attacked``; None where it recovers something else.
+        share: Of what it has right, in [0, 1], with its 95 % interval ``low`` to ``high``; ``null``: that of the null baseline.
+        status: Of that attack's score, such as "not-validated".
+        accuracy: Of the model as deployed, in [0, 1]; ``change``: against no defence. None where they were not measured.
+        epsilon: Spent by training or queries; None without a bound. Likewise with the audit's probes, and over all cuts.
+        warnings: What a reader must know besides, of all messages.
+        first: It is the first line of its defence: the others have neither accuracy nor epsilon nor warnings.
     """
 
     defense: str
     message: str
     verdict: str
-    recovered: str
-    interval: str
+    of: str = "images"
+    recovered: int | None = None
+    attacked: int | None = None
+    share: float | None = None
+    low: float | None = None
+    high: float | None = None
+    null: float | None = None
+    status: str = ""
     accuracy: float | None = None
-    change: str = ""
+    change: float | None = None
     epsilon: float | None = None
+    epsilon_with_probes: float | None = None
+    epsilon_all_cuts: float | None = None
     warnings: tuple[str, ...] = ()
     first: bool = False
 
+    @property
+    def shown(self) -> str:
+        """The count, or the share; "" where nothing was scored."""
+        if self.recovered is not None:
+            return f"{self.recovered} of {self.attacked}"
+        return "" if self.share is None else f"{percent(self.share)} of {self.of}"
+
+    @property
+    def interval(self) -> str:
+        """That of the share, and the null baseline where it is one of cells or values."""
+        shown = [f"{found} %"] if (found := within(self.low, self.high, percentage)) else []
+        return ", ".join(shown + ([f"null {percent(self.null)}"] if self.null is not None else []))
+
+    @property
+    def further_epsilon(self) -> str:
+        """What the messages of the audit, or of all cuts, cost in all; "" where that is ``epsilon``."""
+        found = {"all cuts": self.epsilon_all_cuts, "with probes": self.epsilon_with_probes}
+        return next((f"{name}: {two(value)}" for name, value in found.items() if value is not None), "")
+
 
 def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
-    """One for each defence and kind of message."""
+    """One for each defence and kind of message, and for a sensitive attribute."""
     for line in lines:
-        accuracy = line.deployed.mean if line.deployed else None
-        change = points(-line.drop) if line.drop is not None else ""
-        whole = (accuracy, change, line.epsilon, line.caveats, True)
-        for at, (message, cell) in enumerate(judged(line).items()):
-            found = line.defense, message, readability(cell).value, *_recovered(cell)
-            yield Finding(*found, *whole) if at == 0 else Finding(*found)
+        cells = judged(line)
+        if line.attributes is not None and line.attributes not in cells.values():
+            cells["sensitive attribute"] = line.attributes
+        cost: dict[str, Any] = {
+            "accuracy": line.deployed.mean if line.deployed else None,
+            "change": None if line.drop is None else -line.drop,
+            "epsilon": line.epsilon,
+            "epsilon_with_probes": line.epsilon_with_probes,
+            "epsilon_all_cuts": line.epsilon_all_cuts,
+            "warnings": line.caveats,
+            "first": True,
+        }
+        for message, cell in cells.items():
+            yield Finding(line.defense, message, readability(cell).value, **_right(cell), **cost)
+            cost = {}
 
 
-def _recovered(cell: Cell | None) -> tuple[str, str]:
-    """The count, or the share, and its interval."""
+def _right(cell: Cell | None) -> dict[str, Any]:
+    """What an attack has right."""
     if cell is None:
-        return "", ""
-    score = cell.share if cell.recovered else None
-    shown = f"{cell.recovered[0]} of {cell.recovered[1]}" if cell.recovered else ""
-    for metric, what in OTHER.items():
-        if not shown and metric in cell.scores:
-            score = cell.scores[metric]
-            shown = f"{percent(score.mean)} {what}"
-    interval = within(score.low, score.high, percentage) if score else ""
-    return shown, f"{interval} %" if interval else ""
-
-
-def print_outcomes(console: Terminal, directory: Path) -> None:
-    """Print the table of each study of a run, and below it what a reader must know besides."""
-    read = read_run(directory)
-    for study in read.studies:
-        found = list(outcomes(read.lines(study)))
-        console.print(_table(found))
-        for one in found:
-            for warning in one.warnings:
-                console.say(f"  {one.defense or 'no defence'}: {warning}")
+        return {}
+    if cell.recovered:
+        share, (recovered, attacked) = cell.share, cell.recovered
+        ends = {"share": share.mean, "low": share.low, "high": share.high} if share else {}
+        return {"recovered": recovered, "attacked": attacked, "status": cell.status, **ends}
+    for metric, of in OTHER.items():
+        if score := cell.scores.get(metric):
+            null = max(cell.null_scores.get(metric, {}).values(), default=None)
+            ends = {"share": score.mean, "low": score.low, "high": score.high}
+            return {"of": of, "null": null, "status": score.status, **ends}
+    return {"status": cell.status}
 
 
 def as_json(directory: Path) -> list[dict[str, Any]]:
-    """The same for programs; a budget that is infinite is null."""
+    """The findings of a run for programs, each with its study; numbers that are not finite are null."""
     read = read_run(directory)
-    found = [one for study in read.studies for one in outcomes(read.lines(study))]
-    return [{**asdict(one), "epsilon": one.epsilon if math.isfinite(one.epsilon or 0.0) else None} for one in found]
-
-
-def _table(found: list[Finding]) -> Table:
-    messages, budgets = any(one.message for one in found), any(one.epsilon is not None for one in found)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    names = ["defence", *(["message"] if messages else []), "verdict", "recovered", "accuracy", "change"]
-    for name in [*names, *(["epsilon"] if budgets else [])]:
-        table.add_column(
-            name, overflow="fold", justify="right" if name in ("accuracy", "change", "epsilon") else "left"
-        )
-    for one in found:
-        recovered = one.recovered + (f" ({one.interval})" if one.interval else "")
-        cells = [one.defense or "none" if one.first else "", *([one.message] if messages else []), one.verdict]
-        cells += [recovered or NOTHING, percent(one.accuracy) if one.first else "", one.change]
-        table.add_row(*map(Text, [*cells, *([two(one.epsilon)] if budgets and one.first else [])]))
-    return table
+    return [
+        {"study": " · ".join(study.words)}
+        | {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in asdict(one).items()
+        }
+        for study in read.studies
+        for one in outcomes(read.lines(study))
+    ]

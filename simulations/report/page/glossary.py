@@ -8,17 +8,20 @@ from simulations.report.studies.recovery import LEAST_GAIN
 GLOSSARY = {
     "Recovered": "An attack recovered an image if its guess identifies the image, and the guess lies at least "
     f"{LEAST_GAIN:g} dB (PSNR) above the best null baseline for that image.",
-    "Identified": "Of 100 candidates (the image and 99 others of the same client), the attacked image is nearest to the guess.",
-    "Above own colour": "The guess lies above the flat image of the attacked image's mean colour. A recovered image that does not "
-    "shows its colour only.",
+    "Identified": "Of 100 candidates (the image and 99 others of the same client, or fewer), the attacked image is nearest to the "
+    "guess.",
+    "Above own colour": "The guess lies above the flat image of the attacked image's mean colour. If a recovered image "
+    "fails this test, only its colour is shown.",
     "Null baseline": "The score of a guess made without the message: a grey image, or the mean of the client's own images.",
     "Strongest attack": "The attack and round that recovers the largest share of the images. Verdict, share, interval, PSNR and "
     "picture are of this attack. The chance beside the share is that of the best of as many null guesses.",
     "One-step probe": "The server asks a client for the gradient of a few images, the strongest setting for an attack.",
-    "Real update": "What a client sends after a round of training, without being asked for more.",
-    "Verdict": "Readable: at least half of the images were recovered. Partly readable: some were recovered or identified, or "
-    "the mean PSNR exceeds the baselines with its whole interval. Not recovered: none of that, by attacks that work without the "
-    f"defence. Unknown: fewer than {LEAST_IMAGES} images, or no attack that works without the defence.",
+    "Training update": "What a client sends after a round of training anyway: a real update.",
+    "Verdict": "Readable: at least half of the images were recovered. Partly readable: some were recovered; or "
+    "images were identified far more often than by chance; or the whole interval of the mean PSNR lies above the null baselines "
+    "and the mean of the class. Not recovered: none of that, by attacks that work without the "
+    f"defence. Unknown: fewer than {LEAST_IMAGES} images, a mean above the baselines whose interval does not exceed them, or no "
+    "attack that works without the defence.",
     "Positive control": "The same attack on what the first line of the first table names. If it does not recover images there, its "
     "failure elsewhere shows nothing. † marks a score that is not validated in this way, or of too few images.",
     "Adaptive attack": "An attack that knows the defence and its settings, though not its random draws.",
@@ -26,5 +29,5 @@ GLOSSARY = {
     "Threat card": "What an attack saw and knew, recorded with every number.",
 }
 """Term -> meaning."""
-OF_MESSAGES = ("One-step probe", "Real update")
+OF_MESSAGES = ("One-step probe", "Training update")
 """Terms that a page needs only where both were attacked, or could be."""

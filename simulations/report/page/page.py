@@ -193,14 +193,17 @@ def _view(
     leading = {line.defense: line.strongest.round for line in lines if line.strongest}
     shown = {one.name: one.view(study, lines) for one in sections()}
     own = [one for one in sections() if shown[one.name]]
+    found = list(outcomes(lines))
     best = {line.defense: best_pictures(line, reconstructed, embed) for line in lines}
     return {
         "study": study,
         "lines": lines,
         "plain": plain,
         "conclusion": conclusion(lines, plain),
-        "outcomes": list(outcomes(lines)),
+        "outcomes": found,
         "updates": any(line.update for line in lines),
+        "of_images": any(one.of == "images" for one in found),
+        "doubted": any(text.dagger(cell.status) for line in lines for cell in line.leading),
         "best": best,
         "star": star(lines, best, plain.name),
         "has": _columns(lines),

@@ -72,8 +72,8 @@ function enlarge(tiles) {
   if (tiles && tiles !== large) tiles.classList.add("large");
 }
 
-document.querySelectorAll(".scroll table").forEach(sortable);
-document.querySelectorAll(".scroll").forEach(filterable);
+document.querySelectorAll(".scroll:not(.plain) table").forEach(sortable);
+document.querySelectorAll(".scroll:not(.plain)").forEach(filterable);
 document.querySelectorAll(".tile img").forEach((image) => {
   image.tabIndex = 0;
   image.setAttribute("role", "button");

@@ -168,6 +168,9 @@ details[open] > summary { margin-bottom: 10px; }
 }
 @media (max-width: 620px) {
   .glance .tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); }
+  .glance.apart th:nth-child(2), .glance.apart td:nth-child(2) { display: none; }
+  .glance .scroll th, .glance .scroll td { padding: 6px 4px; min-width: 0; } .glance table { font-size: .74rem; }
+  .glance tbody th { max-width: 96px; } .glance .word { white-space: normal; padding: 0 5px; font-size: .74rem; }
   .broad { display: none; } .narrow { display: block; }
   .lines .chart text { font-size: 14px !important; }
   .tile figcaption { font-size: .7rem; }

@@ -52,24 +52,28 @@ defence works.</p>
 {% endfor %}
 {% for view in studies %}{% if view.conclusion %}
 {% set apart = view.outcomes | selectattr('message') | list %}
-<section class="glance" id="glance{{ '' if alone else loop.index }}">
+<section class="glance{{ ' apart' if apart }}" id="glance{{ '' if alone else loop.index }}">
 <div>
 {% if not alone %}<h3>{{ view.study.words | join(' · ') }}</h3>{% endif %}
-{{ table('At a glance' ~ ('' if alone else ' ' ~ loop.index), '') }}
+{{ table('At a glance' ~ ('' if alone else ' ' ~ loop.index), 'plain') }}
 {{ head(['Defence', apart and 'From', 'Verdict', '#Recovered', '#Accuracy', view.has.epsilon and '#ε']) }}
 <tbody>
 {% for one in view.outcomes %}
 <tr><th scope="row">{% if one.first %}{{ who(one.defense) }}{% endif %}</th>
 {% if apart %}<td>{{ one.message }}</td>{% endif %}
-<td>{{ verdict(one.verdict) }}</td>
-{{ number(one.recovered or nothing, one.interval) }}
-{{ number(one.accuracy | percent, one.change ~ ' points' if one.change else '') }}
-{% if view.has.epsilon %}{{ number(one.epsilon | two) }}{% endif %}</tr>
+<td>{{ verdict(one.verdict) }}{% for warning in one.warnings %}<small>{{ warning }}</small>{% endfor %}</td>
+{{ number((one.shown or nothing) ~ (one.status | dagger), one.interval) }}
+{{ number(one.accuracy | percent if one.first else '', (one.change | points) ~ ' points' if one.change is not none else '') }}
+{% if view.has.epsilon %}
+{{ number(one.epsilon | two if one.first else '', one.further_epsilon) }}
+{% endif %}</tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft small after">{{ definition }} <a href="#glossary">Glossary</a>.
-{% if apart %}One-step probe: the server asks a client for the gradient of a few images. Real update: what a client sends after a
-round of training{{ '; no attack has a score of its images here' if not view.updates }}.{% endif %}</p>
+<p class="soft small after">{% if view.of_images %}{{ definition }} {% endif %}Intervals are of 95&nbsp;%, not corrected
+for the choice of the strongest attack. An attack that fails shows only that this attack fails. <a href="#glossary">Glossary</a>.
+{% if apart %}One-step probe: the server asks a client for the gradient of a few images. Training update: what a client sends
+after a round of training
+{{- '; this run has no score of an attack on its images' if not view.updates }}.{% endif %}</p>
 <details><summary>The result in words</summary><p class="conclusion">{{ view.conclusion }}</p></details>
 </div>
 {% if view.star %}<figure class="target"><figcaption>{{ view.star.target }}</figcaption>{{ row_of(view.star) }}</figure>{% endif %}
@@ -78,7 +82,7 @@ round of training{{ '; no attack has a score of its images here' if not view.upd
 <p class="facts small after"><a href="#control{{ '' if alone else loop.index }}">Positive control</a>: {{ view.tally.failed }} of
 {{ count(view.tally.tests, 'test') }} on the {{ view.plain.run }} failed, of
 {% for attack in view.tally.where %}{{ attack_names[attack] | breakable }}{{ ', ' if not loop.last }}{% endfor %}.
-† marks their results.</p>
+† marks their results{{ '; no verdict of the first table is of one of these' if not view.doubted }}.</p>
 {% endif %}
 {% endif %}{% endfor %}
 {% if notes %}

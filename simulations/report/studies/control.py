@@ -104,7 +104,7 @@ def _missed(picked: Row | None) -> str:
     if picked is None or picked.value is None or chance is None or picked_out(picked):
         return ""
     hits = f"{round(picked.value * picked.n)} of {picked.n}"
-    return f"{hits} true images are picked out, not far more than chance (1 in {1 / chance:.3g})"
+    return f"{hits} images are identified, not far more than chance (1 in {1 / chance:.3g})"
 
 
 def _reason(row: Row, null: tuple[str, float] | None) -> str:

@@ -37,6 +37,8 @@ def test_a_wrong_name_and_two_configurations_are_told_before_anything_starts(tmp
     result = fedveil("run", "--preset", "quik", "--out", str(tmp_path / "run"))
     assert result.exit_code == 2
     assert "did you mean 'quick'?" in result.output
+    plain = fedveil("run", "quick", "--out", str(tmp_path / "run"))
+    assert "; a configuration of fedveil has this name: --preset quick" in " ".join(plain.output.split())
     with pytest.raises(ConfigError, match=r"unknown preset 'nothing'; nearest of \d+: (\w+, ){4}\w+$"):
         chosen(None, "nothing")
     both = fedveil("run", str(tmp_path / "own.toml"), "--preset", "quick", "--out", str(tmp_path / "run"))

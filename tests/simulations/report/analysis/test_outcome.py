@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from attacks.metrics.metric import ATTRIBUTES
 from simulations.cli import app
 from simulations.console.terminal import Terminal
-from simulations.report.analysis.outcome import as_json, print_outcomes
+from simulations.report.analysis.outcome import as_json, outcomes
+from simulations.report.analysis.run import read_run
+from simulations.report.studies.score import Score
+from simulations.runtime.findings import print_findings
 from tests.simulations.report.report_run import PIPELINES, write_run
 
 
 def printed(directory: Path, width: int = 140) -> str:
     out = StringIO()
-    print_outcomes(Terminal(file=out, width=width, highlight=False), directory)
+    print_findings(Terminal(file=out, width=width, highlight=False), directory)
     return out.getvalue()
 
 
@@ -47,7 +52,10 @@ def test_json_has_the_same_numbers(tmp_path: Path) -> None:
     assert [one["defense"] for one in found] == PIPELINES
     budgets = {one["defense"]: one["epsilon"] for one in found}
     assert budgets == {"": None, PIPELINES[1]: None, PIPELINES[2]: 8.0, PIPELINES[3]: 2.0}
-    assert found[0]["recovered"] == "16 of 16"
+    assert (found[0]["recovered"], found[0]["attacked"], found[0]["share"]) == (16, 16, 1.0)
+    assert found[0]["low"] == pytest.approx(0.794, abs=1e-3)
+    assert found[1]["change"] == pytest.approx(-0.05)
+    assert {one["study"] for one in found} != {""}
     assert found[1]["accuracy"] == pytest.approx(0.9)
 
 
@@ -63,3 +71,33 @@ def test_a_run_prints_json_alone_and_a_quiet_one_nothing(tmp_path: Path) -> None
     done = CliRunner().invoke(app, [*words, "--quiet", "--out", str(tmp_path / "b")])
     assert (done.exit_code, done.stdout) == (0, "")
     assert (tmp_path / "b" / "report.html").is_file()
+
+
+def test_an_attribute_has_a_line_of_its_own_beside_the_images(tmp_path: Path) -> None:
+    """An inversion that fails hides nothing of an attribute that is inferred."""
+    read = read_run(write_run(tmp_path))
+    line = read.lines(read.studies[0])[1]
+    assert line.strongest is not None
+    found = Score(0.795, 0.75, 0.83, n=400)
+    cell = replace(line.strongest, scores={ATTRIBUTES.decides: found}, null_scores={ATTRIBUTES.decides: {"most": 0.5}})
+    images, attribute = outcomes([replace(line, attributes=replace(cell, leaking=frozenset({ATTRIBUTES.decides})))])
+    assert (images.message, images.shown, images.first) == ("", "0 of 16", True)
+    assert (attribute.message, attribute.first, attribute.accuracy) == ("sensitive attribute", False, None)
+    assert attribute.shown == "79.5 % of values"
+    assert attribute.interval == "75.0 to 83.0 %, null 50.0 %"
+    assert (attribute.recovered, attribute.share, attribute.null) == (None, 0.795, 0.5)
+
+
+def test_a_budget_of_all_cuts_stands_before_that_with_probes(tmp_path: Path) -> None:
+    read = read_run(write_run(tmp_path))
+    line = replace(read.lines(read.studies[0])[2], epsilon=1.0, epsilon_with_probes=2.0)
+    assert [one.further_epsilon for one in outcomes([line])] == ["with probes: 2.00"]
+    assert [one.further_epsilon for one in outcomes([replace(line, epsilon_all_cuts=3.0)])] == ["all cuts: 3.00"]
+
+
+def test_studies_are_named_where_there_are_several(tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in write_run(tmp_path / "one").joinpath("rows.jsonl").read_text().splitlines()]
+    both = write_run(tmp_path / "two", rows=[*rows, *(one | {"experiment": "other"} for one in rows)])
+    assert {"demo", "other"} <= {word for one in as_json(both) for word in one["study"].split(" · ")}
+    assert "other ·" in printed(both)
+    assert "demo ·" not in printed(tmp_path / "one")

@@ -122,7 +122,7 @@ def test_the_first_table_has_verdict_count_cost_and_budget_of_each_defence(demo:
     assert table[0] == [["Defence"], ["Verdict"], ["Recovered"], ["Accuracy"], ["ε"]]
     found = {line[0][0]: line[1:] for line in table[1:]}
     assert found["No defence"] == [["readable"], ["16 of 16", "79.4 to 100.0 %"], ["95.0 %"], ["\N{EN DASH}"]]
-    assert found["DPSGD(target_epsilon=8.0)"][2:] == [["88.0 %", minus + "7.0 points"], ["8.00"]]
+    assert found["DPSGD(target_epsilon=8.0)"][2:] == [["88.0 %", minus + "7.0 points"], ["8.00", "with probes: 12.00"]]
     assert len(found) == len(PIPELINES)
 
 
@@ -677,7 +677,7 @@ def test_the_headline_says_what_real_updates_give_beside_the_probe(tmp_path: Pat
     assert "SurrogateMatching(), round 1, training update" in text
     other = build(tmp_path / "none")
     assert "One-step probe: the server asks a client for the gradient" in " ".join(page.sections["glance"].split())
-    assert "One-step probe" in page.sections["glossary"]
+    assert "Training update" in page.sections["glossary"]
     assert "ne-step probe" not in other.sections["glance"] + other.sections["glossary"]
 
 
