@@ -93,7 +93,7 @@ def test_a_setting_that_cannot_run(tmp_path: Path, setting: str, told: str) -> N
 def test_an_empty_list_of_attacks(tmp_path: Path) -> None:
     empty = ["-s", "probe-attacks=", "-s", "update-attacks=;"]
     told = refused(tmp_path, "--out", str(tmp_path / "out"), *empty)
-    assert "attack-rounds is 'first,final', and no attacks are named (probe-attacks, update-attacks" in told
+    assert "attack-rounds is 'final', and no attacks are named (probe-attacks, update-attacks" in told
     training_only = ["run", "--preset", "quick", *empty, "-s", "attack-rounds=", "--dry-run"]
     assert CliRunner().invoke(app, training_only).exit_code == 0
 
