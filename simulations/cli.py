@@ -66,7 +66,7 @@ def fedveil(
     """What a curious federated-learning server can see: train, attack, report."""
 
 
-@app.command()
+@app.command(epilog="Example: fedveil run --preset quick --out quick")
 def run(
     config: Annotated[Path | None, typer.Argument(help="TOML file of settings; without it, the default audit.")] = None,
     setting: Annotated[
@@ -128,7 +128,7 @@ def run(
         bool, typer.Option("--json", help="Print errors, and at the end a line of JSON: verdict, counts and costs.")
     ] = False,
 ) -> None:
-    """Runs an experiment in a private local Flower runtime, shows its progress, and prints where the report is.
+    """Run an experiment in a private local Flower runtime, and show its progress, what it found and where the report is.
 
     CONFIG is a TOML file of settings; without it, the default audit runs.
 
@@ -168,7 +168,9 @@ def run(
     raise typer.Exit(begin(shown, request, dry_run=dry_run))
 
 
-@app.command()
+@app.command(
+    epilog="Example: fedveil attack recording/ --model cnn --num-classes 10 --input-shape 3,32,32 --learning-rate 0.1 --out leak"
+)
 def attack(
     update: Annotated[
         Path,
@@ -192,7 +194,7 @@ def attack(
     width: Annotated[int, typer.Option(help="Of models that have one; 0 for the default.")] = 0,
     norm: Annotated[str, typer.Option(help="group or batch.")] = "group",
     mean: Annotated[str, typer.Option(help="Normalisation of images in [0, 1], per channel: 0.49,0.48,0.45.")] = "",
-    std: Annotated[str, typer.Option(help="Likewise.")] = "",
+    std: Annotated[str, typer.Option(help="Standard deviation of that normalisation, likewise.")] = "",
     num_examples: Annotated[
         int | None,
         typer.Option(help="Examples that the update was computed on.", show_default="1, or what a recording says"),
@@ -226,7 +228,7 @@ def attack(
         Path | None, typer.Option(help="Folder for the results.", show_default="runs/attack-DATE-TIME")
     ] = None,
 ) -> None:
-    """Attacks one update, or a whole recording, of any Flower app, and writes what it guesses.
+    """Attack one update, or a whole recording, of any Flower app, and write the guesses.
 
     The client must have trained by SGD from the weights given by --weights, or in the recording.
     """
@@ -271,14 +273,14 @@ def attack(
         raise typer.Exit(1)
 
 
-app.command()(search)
-app.command()(protect)
-app.command()(compare)
+app.command(epilog="Example: fedveil search -s dataset=photos --out search")(search)
+app.command(epilog='Example: fedveil protect photos/ copies/ --defense "VisualMixer()" --preview')(protect)
+app.command(epilog="Example: fedveil compare runs/* --out comparison.html")(compare)
 
 
-@app.command()
+@app.command(epilog="Example: fedveil report quick")
 def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], track: Tracking = "") -> None:
-    """Rebuilds report.html and rows.csv from a run's rows and pictures."""
+    """Rebuild report.html and rows.csv from a run's rows and pictures."""
     try:
         require_rows(directory, "DIRECTORY")
         trackers = parse_trackers(track)
@@ -294,13 +296,13 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], 
     raise typer.Exit(send_to_trackers(console, trackers, directory.resolve()))
 
 
-@app.command("list")
+@app.command("list", epilog="Example: fedveil list defenses")
 def list_(
     what: Annotated[
         str, typer.Argument(help="scenarios, defenses, attacks, datasets, models, settings or search; all without.")
     ] = "",
 ) -> None:
-    """Lists scenarios, defences, attacks, data sets, models and settings, with parameters, defaults and sources."""
+    """List scenarios, defences, attacks, data sets, models and settings, with parameters, defaults and sources."""
     from simulations.catalogue.listed import SECTIONS, listed, print_section
 
     if what and what not in SECTIONS:

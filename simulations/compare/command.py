@@ -18,7 +18,7 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs.")],
     out: Annotated[Path, typer.Option(help="The page.")] = Path("comparison.html"),
 ) -> None:
-    """Puts several runs side by side on one page; those that differ in their seed alone are put together."""
+    """Put several runs side by side on one page; those that differ in their seed alone are put together."""
     from simulations.compare.groups import grouped
     from simulations.compare.page import write_comparison
 

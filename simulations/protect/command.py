@@ -27,7 +27,7 @@ def protect(
         ),
     ] = None,
 ) -> None:
-    """Writes a protected copy of pictures; the originals are never touched.
+    """Write a protected copy of pictures; the originals are never touched.
 
     A picture, whatever its name, gets the same copy whenever it is protected with the same defence and the same secret, which
     stays on this machine: with it a shuffle can be undone. Copies are lossless, upright and without metadata. manifest.json

@@ -24,7 +24,7 @@ def search(
         ),
     ] = None,
 ) -> None:
-    """Searches policies for ATS that hide much and cost little accuracy, before any client trains.
+    """Search policies for ATS that hide much and cost little accuracy, before any client trains.
 
     Writes policies.json, which `ATS(policies="DIR/policies.json")` reads, and a page about the search. Every setting is in `fedveil
     list search`.

@@ -50,6 +50,15 @@ def test_its_commands_are_ones_that_there_are(page: str) -> None:
             assert key in known, words
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_ends_with_an_example_that_it_takes(name: str) -> None:
+    example = COMMANDS[name].epilog or ""
+    first, program, command, *arguments = shlex.split(example)
+    assert (first, program, command) == ("Example:", "fedveil", name)
+    COMMANDS[name].make_context(name, arguments)
+    assert not [one.name for one in COMMANDS[name].params if not getattr(one, "help", "")]
+
+
 def test_a_wrong_option_or_setting_would_be_seen() -> None:
     with pytest.raises(click.UsageError):
         COMMANDS["run"].make_context("run", ["--presett", "quick"])
