@@ -176,13 +176,14 @@ details[open] > summary { margin-bottom: 10px; }
   .tile figcaption { font-size: .7rem; }
 }
 @media print {
-  @page { size: A4 landscape; margin: 12mm; }
-  body { background: #fff; font-size: 12px; } main { max-width: none; padding: 0; }
-  .scroll, .scroll.tall { max-height: none; overflow: visible; border: 0; } section { break-inside: auto; margin-top: 28px; }
+  @page { size: A4; margin: 10mm; }
+  body { background: #fff; font-size: 11px; } main { max-width: none; padding: 0; } .tile { max-width: 84px; }
+  .glance { grid-template-columns: minmax(0, 1fr); } .glance .tiles { grid-template-columns: repeat(3, 110px); }
+  .scroll, .scroll.tall { max-height: none; overflow: visible; border: 0; } section { break-inside: auto; margin-top: 14px; }
   table { font-size: 7.4pt; } th, td { padding: 3px 3px; }
   td.tight code, td.num, .num, td.num small, td.status { white-space: normal; }
   tbody th, .wide, .attack, .verdict { min-width: 0; } code { overflow-wrap: anywhere; }
-  .lines > li { grid-template-columns: minmax(0, 1fr) 240px; break-inside: avoid; }
+  .lines > li { grid-template-columns: minmax(0, 1fr) 240px; break-inside: avoid; } .lines .tile { max-width: 60px; }
   thead { display: table-header-group; } .tall thead { position: static; }
   .target, .panel, tr { break-inside: avoid; } nav, .skip, .filter { display: none; }
   h1, h2, h3, section > header, summary { break-after: avoid; } section > header { break-inside: avoid; }

@@ -82,7 +82,7 @@ after a round of training
 <p class="facts small after"><a href="#control{{ '' if alone else loop.index }}">Positive control</a>: {{ view.tally.failed }} of
 {{ count(view.tally.tests, 'test') }} on the {{ view.plain.run }} failed, of
 {% for attack in view.tally.where %}{{ attack_names[attack] | breakable }}{{ ', ' if not loop.last }}{% endfor %}.
-† marks their results{{ '; no verdict of the first table is of one of these' if not view.doubted }}.</p>
+† marks their results{{ '; no score of the first table is among them' if not view.doubted }}.</p>
 {% endif %}
 {% endif %}{% endfor %}
 {% if notes %}

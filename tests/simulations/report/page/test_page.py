@@ -272,8 +272,8 @@ def test_what_failed_its_control_is_told_on_the_fold_and_at_the_top(tmp_path: Pa
     )
     text = " ".join((tmp_path / "two" / "report.html").read_text(encoding="utf-8").replace("<wbr>", "").split())
     assert (
-        "2 of 5 tests on the undefended run failed, of InvertingGradients, LossThreshold. † marks their results."
-        in text
+        "2 of 5 tests on the undefended run failed, of InvertingGradients, LossThreshold. † marks their results; no score of the first "
+        "table is among them." in text
     )
     # Too few images are no failure, and no verdict either.
     few = [one | {"n": 2} if one["metric"] in ("psnr", "retrieval") else one for one in demo_rows()]
@@ -740,6 +740,8 @@ def test_matplotlib_is_imported_when_something_is_drawn_and_not_before() -> None
 # On paper -------------------------------------------------------------------------------------------------------------
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+MOST_SHEETS = 8
+"""Of the page of a run of a few defences."""
 
 
 def pages_of(path: Path, folder: Path) -> list[str]:
@@ -762,6 +764,12 @@ def test_printed_tables_say_their_columns_on_every_sheet_and_folds_stay_folded(t
     assert len(long) > 2
     assert all(re.search(r"What failed\s+Rounds", sheet) for sheet in long)
     assert not [sheet for sheet in sheets if "odd-001" in sheet]
+
+
+@pytest.mark.skipif(not (CHROMIUM and shutil.which("pdftotext")), reason="needs Chromium and pdftotext")
+def test_a_page_prints_on_few_sheets(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "run", pictures=PICTURES)
+    assert len(pages_of(write_report(directory), tmp_path)) <= MOST_SHEETS
 
 
 def test_paper_has_no_buttons_and_nothing_folded_and_headings_stay_with_what_follows() -> None:
