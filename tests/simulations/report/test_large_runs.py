@@ -53,7 +53,8 @@ def test_many_seeds_have_their_page_soon(tmp_path: Path) -> None:
     begin = time.process_time()
     found = Page(write_report(directory).read_text(encoding="utf-8"))
     assert time.process_time() - begin < SECONDS
-    assert len(found.table("summary", 1)) == len(report_run.PIPELINES)
+    assert len(found.table("summary")) == len(report_run.PIPELINES)
+    assert "over 60 seeds" in found.sections["headline"]
 
 
 def test_few_defences_are_drawn_in_full(tmp_path: Path) -> None:

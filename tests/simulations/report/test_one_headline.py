@@ -76,7 +76,12 @@ def test_sentence_verdict_table_chart_and_picture_hold_one_count_of_one_attack(r
             == short_names(list(dict.fromkeys(cell.attack for cell in line.tried)))[best.attack]
         )
         name = names[line.defense]
-        assert re.search(rf"(without a defence .*?|{re.escape(name)} ?)\(?{count} recovered", top), (name, count, top)
+        said = "Without a defence" if not line.defense else name
+        assert re.search(rf"{re.escape(said)}: [a-z ]+ \({count} recovered", top), (name, count, top)
+        (first,) = [
+            one for one in page.tables["glance"][0] if one[0][0].strip() in (name, line.defense) and one[0][0].strip()
+        ]
+        assert count in [cell[0].removesuffix(" †") for cell in first]
         assert f"the strongest attack recovered {count} images" in sentence(line)
         assert words(sentence(line))[1:] in headline
         charts = re.findall(rf"{re.escape(name)}[^<]*? recovered by [^<\"]*", source)

@@ -269,7 +269,7 @@ def test_adaptive_attacks_are_named_with_the_defence_that_they_were_made_against
 def test_the_headline_is_the_strongest_attack_and_says_which(tmp_path: Path) -> None:
     rows = demo_rows() + chain_rows(MIXER, 20.0) + chain_rows(MIXER, 18.0, at=3) + drawing_rows(MIXER, 0.9)
     text = " ".join(build(tmp_path, rows).sections["headline"].split())
-    assert "Mixer(window=4) readable The strongest attack recovered 16 of 16 images" in text
+    assert "Mixer(window=4) readable In words The strongest attack recovered 16 of 16 images" in text
     assert f"{CHAINED}, round 1, probe" in text
 
 
