@@ -86,6 +86,7 @@ def build(directory: Path) -> tuple[str, list[Row]]:
         "config": config,
         "unknown": {key: value for key, value in config.items() if key not in CONFIG_KEYS},
         "command": f"fedveil report {shlex.quote(directory.resolve().name)}",
+        "directory": shlex.quote(directory.resolve().name),
         # Last: embedding pictures adds notes.
         "notes": [*run.notes, *picture_notes, *embed.notes()],
     }

@@ -254,6 +254,19 @@ run can be repeated from this page.</p></header>
 <p class="soft small">The page is made from <code>rows.jsonl</code>, <code>config.json</code> and <code>pictures/</code>
 only; the same numbers, one a line, are in <code>rows.csv</code>.</p>
 </details>
+{% if config.get('config') is mapping and 'output-dir' in config['config'] %}
+<h3>What to do next</h3>
+<ul>
+<li>Repeat with other seeds and the settings above: <code>fedveil run --seeds 0..4 --out five</code>. One seed shows what happened
+once.</li>
+<li>Attack more images: <code>-s probe-targets=16</code>. After 0 of 16, up to 21&nbsp;% of images could still be
+recovered.</li>
+{% if config['config'].get('scenario', 'federated') == 'federated' %}
+<li>Try a defence with a proof at several budgets: <code>fedveil run --preset dp_curve --out dp</code>.</li>
+{% endif %}
+<li>Put runs side by side: <code>fedveil compare {{ directory }} five</code>.</li>
+</ul>
+{% endif %}
 </section>
 """
 

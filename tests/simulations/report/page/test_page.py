@@ -126,6 +126,18 @@ def test_the_first_table_has_verdict_count_cost_and_budget_of_each_defence(demo:
     assert len(found) == len(PIPELINES)
 
 
+def test_a_page_of_a_run_ends_with_what_to_do_next(tmp_path: Path) -> None:
+    """With commands that there are; of an app that was audited they would not be."""
+    settings = {"output-dir": "/nowhere", "scenario": "federated"}
+    page = build(tmp_path / "my run", config={**CONFIG, "config": settings})
+    end = page.sections["configuration"].split("What to do next")[1]
+    assert "fedveil compare 'my run' five" in end
+    assert "--preset dp_curve" in end
+    split = build(tmp_path / "split", config={**CONFIG, "config": settings | {"scenario": "split"}})
+    assert "dp_curve" not in split.sections["configuration"]
+    assert "What to do next" not in build(tmp_path / "app").text
+
+
 def test_the_head_says_when_how_long_and_where(tmp_path: Path) -> None:
     run = {"started": "2026-01-02 03:04 UTC", "seconds": 250.0, "machine": "2 cores, 8 GiB"}
     found = build(tmp_path, config=CONFIG | {"run": run})
