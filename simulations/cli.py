@@ -150,20 +150,8 @@ def run(
     from simulations.run.command import RunRequest, begin
 
     request = RunRequest(
-        file,
-        values,
-        out,
-        resume,
-        clients,
-        wanted,
-        cpus_per_client,
-        gpus_per_client,
-        in_process,
-        trackers,
-        jobs,
-        size,
-        as_json,
-    )
+        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, trackers, jobs, size, as_json
+    )  # fmt: skip
     shown = Terminal(quiet=True) if quiet or as_json else console
     raise typer.Exit(begin(shown, request, dry_run=dry_run))
 

@@ -107,10 +107,7 @@ def _add_up(sums: dict[int, tuple[Tensor, int]], images: Tensor, labels: Tensor,
 
 
 def mean_image(data: LocalData, known: Sequence[Probed]) -> Tensor:
-    """The mean (C, H, W) of a client's training images.
-
-    Where the defence has replaced the ``known`` images by augmented ones, the mean is augmented in the same way.
-    """
+    """The mean (C, H, W) of a client's training images; of their crops and mirror images where the ``known`` images are such."""
     return _shown(data, known, _mean_kept(data))
 
 

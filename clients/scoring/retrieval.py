@@ -75,10 +75,9 @@ def retrieval(
     """Whether each guess identifies its own image among candidates.
 
     Where the wire says which guess is of which image (``paired``), the candidates of each are its own image and 99 others. Where it
-    does not, the assignment lets a guess choose among the B images behind the observation: all B are candidates beside all 99 B
-    others, which leaves a null guess at most the same chance of 1 in 100. Where guesses are more than images (of a sum over
-    clients), each image is nearest to a given blind one with probability 1 in all candidates at most, and has as many chances as
-    there are guesses.
+    does not, the assignment lets a guess choose among the B images behind the observation. Then all B are candidates beside all
+    99 B others, so a null guess has at most the same chance of 1 in 100. A sum over clients has more guesses than images. There
+    each image has as many chances as there are guesses, each of at most 1 in all candidates.
 
     ``pairs`` are indices into guesses and truth (B, C, H, W), as the other scores use them, ``others`` (M, C, H, W) what
     ``other_images`` finds. Returns ``RETRIEVAL``, 1 or 0 for each pair, and ``RETRIEVAL_CHANCE``, for each the highest chance of a
@@ -104,8 +103,8 @@ def retrieval_from_round(guess: Reconstruction, pairs: tuple[Tensor, Tensor], tr
 
     No client has 99 others for each image that it trains on, so the choice among the B images cannot be made up for by more
     candidates. Instead the guess must be nearer to its image than ``MARGIN`` times the distance of the nearest other. The
-    chance of a null guess is measured: every other image in turn is a guess by an attacker that knows what such images look like,
-    may choose the nearest of the B, and is compared with the rest. With h of M such guesses found, the chance is
+    chance of a null guess is measured: every other image in turn is a guess. It may choose the nearest of the B and is compared
+    with the rest, as that of an attacker that knows what such images look like. With h of M such guesses found, the chance is
     (h + 1) / (M + 1), which is never below 1 in 100.
 
     None of the ``others`` is of the round. Arguments and result are as of ``retrieval``; nothing where there are fewer than two

@@ -27,8 +27,8 @@ class Readability(StrEnum):
 def readability(cell: Cell | None) -> Readability:
     """The verdict on what one attack recovered: of images, of rows of a table or of a sensitive attribute (docs/concepts.md).
 
-    Over several seeds it is of the images of all, and partly readable is what is so in any of them: an interval over two seeds is
-    so wide that it would hide what both show. Of rows and attributes the null baseline is the most frequent value: readable is
+    Over several seeds it is of the images of all. Partly readable is what is so in any of them, because an interval over two seeds
+    is so wide that it would hide what both show. Of rows and attributes the null baseline is the most frequent value: readable is
     what is right in at least half of the cases that it misses.
     """
     found = _scored(cell)

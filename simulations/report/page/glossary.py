@@ -17,11 +17,11 @@ GLOSSARY = {
     "picture are of this attack. The chance beside the share is that of the best of as many null guesses.",
     "One-step probe": "The server asks a client for the gradient of a few images, the strongest setting for an attack.",
     "Training update": "What a client sends after a round of training anyway: a real update.",
-    "Verdict": "Readable: at least half of the images were recovered. Partly readable: some were recovered; or "
-    "images were identified far more often than by chance; or the whole interval of the mean PSNR lies above the null baselines "
-    "and the mean of the class. Not recovered: none of that, by attacks that work without the "
-    f"defence. Unknown: fewer than {LEAST_IMAGES} images, a mean above the baselines whose interval does not exceed them, or no "
-    "attack that works without the defence.",
+    "Verdict": "Readable: at least half of the images were recovered. Partly readable: some were recovered, or images were "
+    "identified far more often than by chance. It is also the verdict if the whole interval of the mean PSNR lies above the null "
+    "baselines and the mean of the class. Not recovered: none of that, by attacks that work without the defence. Unknown: fewer "
+    f"than {LEAST_IMAGES} images, a mean above the baselines whose interval does not exceed them, or no attack that works without "
+    "the defence.",
     "Positive control": "The same attack on what the first line of the first table names. If it does not recover images there, its "
     "failure elsewhere shows nothing. † marks a score that is not validated in this way, or of too few images.",
     "Adaptive attack": "An attack that knows the defence and its settings, though not its random draws.",

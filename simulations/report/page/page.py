@@ -67,7 +67,6 @@ def build(directory: Path) -> tuple[str, list[Row]]:
     loose = [picture for picture in pictures if id(picture) not in claimed]
     upper_bounds = {attack: why for study in studies for attack, why in study.upper_bounds.items()}
     settings = config.get("config")
-    apart = any(one.message for view in views for one in view["outcomes"])
     changed, unchanged = by_default(settings) if isinstance(settings, Mapping) else ({}, {})
     context = {
         "title": ": ".join(filter(None, (studies[0].name[0] if studies else "", "fedveil report"))),
@@ -79,7 +78,11 @@ def build(directory: Path) -> tuple[str, list[Row]]:
         "upper_bounds": upper_bounds,
         "alone": alone,
         "plain_name": plain.name,
-        "glossary": {term: said for term, said in GLOSSARY.items() if term not in OF_MESSAGES or apart},
+        "glossary": {
+            term: said
+            for term, said in GLOSSARY.items()
+            if term not in OF_MESSAGES or any(view["probed"] for view in views)
+        },
         "studies": views,
         "loose": grids(loose, order, embed, upper_bounds),
         "progress": progress(config.get("progress")),
@@ -202,6 +205,7 @@ def _view(
         "plain": plain,
         "conclusion": conclusion(lines, plain),
         "outcomes": found,
+        "probed": any(line.probe or line.update for line in lines),
         "updates": any(line.update for line in lines),
         "of_images": any(one.of == "images" for one in found),
         "doubted": any(text.dagger(cell.status) for line in lines for cell in line.leading),

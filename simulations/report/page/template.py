@@ -71,7 +71,7 @@ defence works.</p>
 </tbody></table></div>
 <p class="soft small after">{% if view.of_images %}{{ definition }} {% endif %}Intervals are of 95&nbsp;%, not corrected
 for the choice of the strongest attack. An attack that fails shows only that this attack fails. <a href="#glossary">Glossary</a>.
-{% if apart %}One-step probe: the server asks a client for the gradient of a few images. Training update: what a client sends
+{% if view.probed %}One-step probe: the server asks a client for the gradient of a few images. Training update: what a client sends
 after a round of training
 {{- '; this run has no score of an attack on its images' if not view.updates }}.{% endif %}</p>
 <details><summary>The result in words</summary><p class="conclusion">{{ view.conclusion }}</p></details>

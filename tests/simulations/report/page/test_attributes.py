@@ -11,6 +11,7 @@ from simulations.report import Row, validate, write_report
 from simulations.report.sections.attributes import SensitiveAttribute, inferred_attributes
 from simulations.report.studies.score import wilson
 from simulations.report.studies.study import split
+from tests.simulations.report import report_run
 from tests.simulations.report.report_run import CONFIG, Page, row, write_run
 
 STATIC, RETRAINED = "PropertyInference(training='static')", "PropertyInference()"
@@ -85,3 +86,15 @@ def test_the_page_shows_it(tmp_path: Path) -> None:
     Page(text)
     assert 'id="attributes' in text
     assert "in\n1 of 2 cases" in text
+
+
+def test_beside_images_an_attribute_has_a_line_of_its_own_and_nothing_is_said_of_probes(tmp_path: Path) -> None:
+    rows = [inferred(defense, RETRAINED, 0.8) for defense in report_run.PIPELINES]
+    rows += [inferred(defense, "majority", 0.5) | {"role": "null baseline"} for defense in report_run.PIPELINES]
+    page = Page(write_report(write_run(tmp_path, rows=[*report_run.demo_rows(), *rows])).read_text(encoding="utf-8"))
+    (table,) = page.tables["glance"]
+    assert table[0][1] == ["From"]
+    found = [line for line in table if line[1][0].strip() == "sensitive attribute"]
+    assert len(found) == len(report_run.PIPELINES)
+    assert found[0][3] == ["80.0 % of values", "73.8 to 85.3 %, null 50.0 %"]
+    assert "ne-step probe" not in page.sections["glance"] + page.sections["glossary"]
