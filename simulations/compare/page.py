@@ -7,13 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from markupsafe import Markup
+
 from simulations.compare.groups import Group
 from simulations.report import write_page
 from simulations.report.analysis.conclusion import conclusion
 from simulations.report.analysis.line import Line
+from simulations.report.drawing.dots import Dot, DotRow, rows_of_dots
+from simulations.report.drawing.looks import looks
+from simulations.report.drawing.plots import BROAD, NARROW
 from simulations.report.page.page import render
 from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
-from simulations.report.text import numbered
+from simulations.report.text import numbered, percent, whole_percent
 
 BODY = """
 <a class="skip" href="#sides">Skip to the results</a>
@@ -56,6 +61,12 @@ Seeds are those of the strongest attack's score.</p></header>
 {{ number(of | length, of | join(', ')) }}</tr>
 {% endfor %}
 </tbody></table></div>
+{% if seeds %}
+<h3>Each seed</h3>
+<p class="soft small">One mark per seed: the share of images that the strongest attack recovered. The bar is the interval of all
+seeds together.</p>
+<figure class="panel">{{ chart(seeds) }}</figure>
+{% endif %}
 </section>
 {% for group in groups %}
 <section id="group{{ loop.index }}">
@@ -146,6 +157,7 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         "plain_name": OWN_CLIENTS.name,
         "folders": sum(len(group.folders) for group in groups),
         "rows": rows,
+        "seeds": _each_seed(rows),
         "conclusions": [_concluded([one for one in rows if one.group is group]) for group in groups],
         "links": {one: _link(one / "report.html", page) for group in groups for one in group.folders},
         "notes": [
@@ -154,6 +166,32 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         ],
     }
     write_page(page, render(BODY, context))
+
+
+def _each_seed(sides: Sequence[Side]) -> list[tuple[str, Markup]]:
+    """The share of recovered images of each seed, for large and small screens; nothing unless a row has several seeds."""
+    faces = looks(list(dict.fromkeys(one.line.defense for one in sides)))
+    rows = []
+    for one in sides:
+        share, look = one.line.strongest.share if one.line.strongest else None, faces[one.line.defense]
+        if share is None:
+            continue
+        name = ", ".join(
+            filter(None, (one.plain.name if not one.line.defense else look.name, one.group.name, one.study))
+        )
+        dots = [Dot(value, True, f"{name}: {percent(value)}, seed {seed}") for seed, value in share.by_seed.items()]
+        ends = None if share.low is None or share.high is None else (share.low, share.high)
+        rows.append(DotRow(name, look, dots, ends))
+    if all(len(row.dots) < 2 for row in rows):
+        return []
+    titles, spoken = (
+        ("Images recovered", "One mark per seed"),
+        "Share of recovered images of each seed, one row per defence",
+    )
+    return [
+        (screen, rows_of_dots(rows, (0.0, 1.0), titles, whole_percent, spoken, width))
+        for screen, width in (("broad", BROAD), ("narrow", NARROW))
+    ]
 
 
 def _concluded(rows: Sequence[Side]) -> list[str]:

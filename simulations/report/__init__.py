@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page and a CSV, made from ``rows.jsonl``, pictures and the configuration only."""
+"""The report: self-contained HTML pages and a CSV, made from ``rows.jsonl``, pictures and the configuration only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Row", "read_rows", "validate", "write_report"]
 
 
 def write_report(directory: Path) -> Path:
-    """Writes ``report.html`` and ``rows.csv`` into a run directory, whatever part of the run exists.
+    """Write ``report.html``, ``attacks.html`` and ``rows.csv`` into a run directory, whatever part of the run exists.
 
     Reads ``rows.jsonl``, ``config.json`` and ``pictures/`` only, so that a report can be rebuilt, and made of merged
-    rows. Both files appear whole or not at all. The same directory gives the same bytes.
+    rows. Each file appears whole or not at all. The same directory gives the same bytes.
 
     Args:
         directory: The run directory; it must exist.
@@ -26,9 +26,10 @@ def write_report(directory: Path) -> Path:
     """
     from simulations.report.page.page import build
 
-    page, rows = build(directory)
-    write_page(directory / "rows.csv", to_csv(rows))
-    write_page(directory / "report.html", page)
+    built = build(directory)
+    write_page(directory / "rows.csv", to_csv(built.rows))
+    write_page(directory / "attacks.html", built.attacks)
+    write_page(directory / "report.html", built.report)
     return directory / "report.html"
 
 

@@ -23,6 +23,10 @@ PICKED_GAIN = "picked_gain"
 """Key under which it holds, in the same order, how far each lies above the best null baseline for that very image, in dB."""
 PICKED_DETAIL = "picked_detail"
 """Key under which it holds, in the same order, how far each lies above its own mean colour, in dB: flat images have no detail."""
+MISSED_GAIN = "missed_gain"
+"""Key under which it holds the gains of the images that were not identified, in dB."""
+FEW_FALSE = 0.02
+"""False positive rate up to which a curve keeps as many points of its own: there the attacks that matter differ."""
 PICTURED = {
     "psnr": PSNR.of("original"),
     "null_psnr": NULL_PSNR.of(),
@@ -68,7 +72,7 @@ def _mean(metric: Metric, values: Sequence[float], columns: int) -> dict[str, An
 
 
 def _picked(hits: Sequence[float], scores: Scores, reference: str) -> dict[str, list[float] | None]:
-    """PSNR, gain and detail of every identified image, by PSNR; None where the clients did not report it of all images."""
+    """PSNR, gain and detail of identified images, by PSNR, and gains of the others; None where clients did not report all."""
     psnr = scores.get(PSNR.of(reference), [])
     if len(psnr) != len(hits):
         return {PICKED_PSNR: None} if psnr else {}
@@ -78,6 +82,9 @@ def _picked(hits: Sequence[float], scores: Scores, reference: str) -> dict[str, 
         below = scores.get(name.of(), [])
         if len(below) == len(hits):
             found[key] = [rounded_gain(psnr[at] - below[at]) for at in picked]
+    nulls = scores.get(NULL_PSNR.of(), [])
+    if len(nulls) == len(hits):
+        found[MISSED_GAIN] = sorted(rounded_gain(psnr[at] - nulls[at]) for at, hit in enumerate(hits) if not hit)
     return found
 
 
@@ -97,7 +104,8 @@ def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[dict[str, Any]
     common = {"card": card.but(members=len(members), others=len(others)), "n": len(members) + len(others)}
     fpr, tpr = roc_curve(members, others)
     points = [[round(float(x), 4), round(float(y), 4)] for x, y in zip(fpr, tpr, strict=True)]
-    thinned = points[:: max(1, len(points) // 100)]
+    few = sum(rate <= FEW_FALSE for rate, _ in points)
+    thinned = points[: few : max(1, few // 100)] + points[few :: max(1, len(points) // 100)]
     low, high = auc_interval(members, others)
     area = {"metric": MEMBERSHIP_AUC.name, "value": auc(members, others), "ci_low": low, "ci_high": high}
     yield {**area, "roc": [*thinned, points[-1]], **common}

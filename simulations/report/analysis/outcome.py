@@ -31,6 +31,7 @@ class Finding:
         of: What an attack has right: "images", "cells" or "values".
         recovered: Images that the strongest attack recovered, of ``attacked``; None where it recovers something else.
         share: Of what it has right, in [0, 1], with its 95 % interval ``low`` to ``high``; ``null``: that of the null baseline.
+        attack: Text of the strongest attack; "" where none was scored.
         status: Of that attack's score, such as "not-validated".
         accuracy: Of the model as deployed, in [0, 1]; ``change``: against no defence. None where they were not measured.
         epsilon: Spent by training or queries; None without a bound. Likewise with the audit's probes, and over all cuts.
@@ -48,6 +49,7 @@ class Finding:
     low: float | None = None
     high: float | None = None
     null: float | None = None
+    attack: str = ""
     status: str = ""
     accuracy: float | None = None
     change: float | None = None
@@ -101,16 +103,17 @@ def _right(cell: Cell | None) -> dict[str, Any]:
     """What an attack has right."""
     if cell is None:
         return {}
+    about: dict[str, Any] = {"attack": cell.attack, "status": cell.status}
     if cell.recovered:
         share, (recovered, attacked) = cell.share, cell.recovered
         ends = {"share": share.mean, "low": share.low, "high": share.high} if share else {}
-        return {"recovered": recovered, "attacked": attacked, "status": cell.status, **ends}
+        return {"recovered": recovered, "attacked": attacked, **about, **ends}
     for metric, of in OTHER.items():
         if score := cell.scores.get(metric):
             null = max(cell.null_scores.get(metric, {}).values(), default=None)
             ends = {"share": score.mean, "low": score.low, "high": score.high}
-            return {"of": of, "null": null, "status": score.status, **ends}
-    return {"status": cell.status}
+            return {"of": of, "null": null, **about, "status": score.status, **ends}
+    return about
 
 
 def as_json(directory: Path) -> list[dict[str, Any]]:

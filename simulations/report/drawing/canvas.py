@@ -104,14 +104,13 @@ class Canvas:
         self.axes.set_xlabel(across)
         self.figure.suptitle(up, x=0.0, ha="left")
 
-    def ticks(self, across: int | Sequence[float], up: int, show_x: Any, show_y: Any) -> None:
+    def ticks(self, across: int | Sequence[float], up: int | Sequence[float], show_x: Any, show_y: Any) -> None:
         """About so many round values, or those that are given, shown by functions of a value."""
         from matplotlib.ticker import FixedLocator, FuncFormatter
 
         x, y = self.axes.xaxis, self.axes.yaxis
-        x.set_major_locator(round_values(across) if isinstance(across, int) else FixedLocator(list(across)))
-        y.set_major_locator(round_values(up))
-        for axis, show in ((x, show_x), (y, show_y)):
+        for axis, wanted, show in ((x, across, show_x), (y, up, show_y)):
+            axis.set_major_locator(round_values(wanted) if isinstance(wanted, int) else FixedLocator(list(wanted)))
             axis.set_major_formatter(FuncFormatter(lambda value, _, show=show: show(round(value, 12) + 0.0)))
 
     def marks(self, marks: Sequence[Mark]) -> None:

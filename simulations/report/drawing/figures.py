@@ -10,6 +10,7 @@ from markupsafe import Markup
 from simulations.report.drawing.canvas import Canvas, Mark, ink, paint, round_values, style
 from simulations.report.drawing.domains import inside, share_bounds, spread
 from simulations.report.drawing.looks import Look
+from simulations.report.studies.stages import strengths
 from simulations.report.text import count, percentage, plain, two, whole_percent, within
 
 WIDE = 500.0
@@ -69,7 +70,7 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Mappin
 
     Args:
         points: Defence -> (accuracy in [0, 1], share of recovered images in [0, 1]).
-        spent: DP-SGD defence -> epsilon; these points are joined in order of epsilon.
+        spent: DP-SGD defence -> epsilon; these points are joined in order of epsilon. So are others that differ in one number.
         faces: Defence -> look.
         width: Width of the drawing.
     """
@@ -83,10 +84,13 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Mappin
             "Images recovered by the strongest attack (lower is better ↓)",
         )
         canvas.ticks(8 if width > WIDE else 4, 6, lambda value: f"{plain(100 * value)} %", whole_percent)
-        if len(spent) > 1:
-            along = [points[one] for one in sorted(spent, key=lambda one: spent[one])]
-            heights = [inside(p.y, up) for p in along]
-            (curve,) = canvas.axes.plot([p.x for p in along], heights, "--", color=paint("var(--dp1)"), linewidth=1.5)
+        by_budget = tuple(sorted(spent, key=lambda one: spent[one]))
+        for along in [by_budget] * (len(spent) > 1) + [
+            of for of in strengths(list(points)) if not spent.keys() & set(of)
+        ]:
+            places = [(points[one].x, inside(points[one].y, up)) for one in along]
+            color = "var(--dp1)" if along is by_budget else faces[along[0]].color
+            (curve,) = canvas.axes.plot(*zip(*places, strict=True), "--", color=paint(color), linewidth=1.5)
             curve.set_gid("class:curve")
         for one, point in points.items():
             _whiskers(canvas, [point], faces[one].color, up)

@@ -14,8 +14,8 @@ from simulations.report.drawing.picture_index import Picture
 from simulations.report.studies.cell import Cell
 from simulations.report.text import round_name, short_names, signed
 
-TARGETS_FIRST, TARGETS_LATER = 24, 6
-"""Targets kept per defence in the first attacked round and in each later one; the rest stays in ``pictures/``."""
+EVERY, BEST = (24, 6), (2, 0)
+"""Targets kept per defence in the first attacked round and in each later one, on the page of every attack and in the report."""
 SHOWN_DRAWINGS = 10
 """Class representatives shown of each attack on each client; classes come in order, so these differ."""
 LONG = 60
@@ -107,11 +107,13 @@ def grids(
     embed: Embedder,
     upper_bounds: Collection[str] = (),
     leading: Mapping[str, int] | None = None,
+    kept: tuple[int, int] = BEST,
 ) -> dict[str, list[Grid]]:
     """Defence -> its grids, first attacked round first; defences in the order of ``pipelines``, unknown ones last.
 
     ``upper_bounds`` are texts of attacks that know more than any server: shown as such, and never first. Nor are guesses from
-    noise. ``leading``: defence -> the round that comes before the others, if there are pictures of it.
+    noise. ``leading``: defence -> the round that comes before the others, if there are pictures of it. ``kept``: targets of the
+    first round and of each other round; of 0 targets there is no grid.
     """
     groups: dict[tuple[str, int], list[Picture]] = defaultdict(list)
     for picture in pictures:
@@ -125,10 +127,10 @@ def grids(
     for defense in order:
         first = (leading or {}).get(defense)
         for at in sorted((at for name, at in groups if name == defense), key=lambda at: (at != first, at)):
-            most = TARGETS_LATER if defense in found else TARGETS_FIRST
-            found.setdefault(defense, []).append(
-                _grid(defense, at, groups[defense, at], most, names, embed, [*upper_bounds, *of_noise])
-            )
+            if most := kept[1] if defense in found else kept[0]:
+                found.setdefault(defense, []).append(
+                    _grid(defense, at, groups[defense, at], most, names, embed, [*upper_bounds, *of_noise])
+                )
     return found
 
 

@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from markupsafe import Markup
 
 from attacks.metrics.metric import IMAGES, LABELS
-from attacks.metrics.training import TEST_ACCURACY
+from attacks.metrics.training import EPSILON, TEST_ACCURACY
 from simulations.report import text
 from simulations.report.analysis.line import Line
 from simulations.report.drawing.domains import bounds, share_bounds
+from simulations.report.drawing.dots import Dot, DotRow, rows_of_dots
 from simulations.report.drawing.figures import Point, curves, plane, strip
 from simulations.report.drawing.looks import Look, is_dp_sgd
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.recovery import LEAST_GAIN
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
 
@@ -24,6 +26,9 @@ BROAD, NARROW = 1120.0, 350.0
 
 MOST_STRIPS = 24
 """Defences whose headline has a strip: of more each would cost a tenth of a second, and they cannot be compared by eye."""
+
+LEAST_ROUNDS = 3
+"""Rounds from which on a number is drawn over them: two points are no curve."""
 
 Series = dict[str, list[Point]]
 """Defence -> points in order of rounds."""
@@ -85,14 +90,67 @@ def accuracy(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]
     ]
 
 
+def spent(study: Study) -> dict[str, dict[int, Score]]:
+    """Defence -> round -> epsilon, where it has a finite bound in ``LEAST_ROUNDS`` rounds or more."""
+    found: dict[str, dict[int, Score]] = {}
+    for defense in study.pipelines:
+        series = study.series(defense, EPSILON.name)
+        known = {at: one for at, one in series.items() if one.mean is not None and math.isfinite(one.mean)}
+        if len(known) >= LEAST_ROUNDS:
+            found[defense] = known
+    return found
+
+
+def epsilon(of: Mapping[str, Mapping[int, Score]], faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
+    """Epsilon over rounds, for large and small screens."""
+    series = {
+        defense: [
+            _point(at, score, f"{faces[defense].name}, round {at}: ε = {text.two(score.mean)}")
+            for at, score in scores.items()
+        ]
+        for defense, scores in of.items()
+    }
+    low, high = bounds([0.0, *(point.y for points in series.values() for point in points)])
+    return [
+        (name, curves(series, faces, width, "ε spent by training", text.plain, (), (max(low, 0.0), high)))
+        for name, width in (("broad", BROAD), ("narrow", NARROW))
+        if series
+    ]
+
+
+def gains(lines: Sequence[Line], faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
+    """The gain of each image under the strongest attacks, full where it was recovered; for large and small screens."""
+    rows = []
+    for line in lines:
+        look, (recovered, others) = faces[line.defense], (line.strongest and line.strongest.gains) or ((), ())
+        dots = [_gain_dot(gain, True, look) for gain in recovered] + [_gain_dot(gain, False, look) for gain in others]
+        if dots:
+            rows.append(DotRow(look.name, look, sorted(dots, key=lambda dot: dot.x)))
+    domain = bounds([0.0, LEAST_GAIN, *(dot.x for row in rows for dot in row.dots)], least=6.0)
+    titles = "Gain over the image's own null baseline, dB", "One mark per image, full where it was recovered"
+    spoken = "Gain of each image under the strongest attack on each defence, one row per defence"
+    lines_at = {0.0: ":", LEAST_GAIN: "--"}
+    return [
+        (name, rows_of_dots(rows, domain, titles, text.plain, spoken, width, lines_at))
+        for name, width in (("broad", BROAD), ("narrow", NARROW))
+        if rows
+    ]
+
+
+def _gain_dot(gain: float, recovered: bool, look: Look) -> Dot:
+    return Dot(gain, recovered, f"{look.name}: {text.signed(gain)} dB, {'' if recovered else 'not '}recovered")
+
+
 def panels(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
-    """One chart per attack and observation: PSNR over attacked rounds, or label accuracy where there is no PSNR."""
+    """One chart per attack and observation of ``LEAST_ROUNDS`` or more: PSNR over rounds, or label accuracy without one."""
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in study.cells:
         groups[cell.attack, cell.observation].append(cell)
     observations = Counter(attack for attack, _ in groups)
     images, labels = dict[str, tuple[Series, list[Point]]](), dict[str, tuple[Series, list[Point]]]()
     for (attack, observation), cells in groups.items():
+        if len({cell.round for cell in cells}) < LEAST_ROUNDS:
+            continue
         caption = f"{attack}, {observation}" if observations[attack] > 1 else attack
         caption += ", upper bound" if attack in study.upper_bounds else ""
         of_images = _rounds(cells, IMAGES.decides, faces, lambda value: f"{text.decibel(value)} dB")

@@ -14,7 +14,9 @@ from simulations.report.drawing.looks import Look
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
-from simulations.report.text import dagger, plain, two, within
+from simulations.report.text import dagger, percent, plain, two, within
+from simulations.run_folder.rows import Row
+from strategies.audit.threat_card import ThreatCard
 
 Curve = list[tuple[float, float]]
 """(false positive rate, true positive rate), both rising from 0 to 1."""
@@ -22,6 +24,11 @@ Curve = list[tuple[float, float]]
 AUC = MEMBERSHIP.decides
 WIDTH, HEIGHT, ENTRY = 350.0, 320.0, 17.0
 """Of a drawing in user units without its legend, and of one entry of the legend."""
+LEAST_RATE = 0.001
+"""Where both axes begin: lower rates are drawn at the edge."""
+DECADES = (0.001, 0.01, 0.1, 1.0)
+RATES = (0.01, LEAST_RATE)
+"""False positive rates at which curves carry a mark."""
 
 
 def read_curve(value: object) -> Curve:
@@ -37,9 +44,24 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
     """One curve as it is; of several seeds the mean true positive rate at every false positive rate (vertical averaging)."""
     if len(curves) == 1:
         return curves[0]
-    grid = [i / 100 for i in range(101)]
+    grid = sorted({*(i / 100 for i in range(101)), *(i / 5000 for i in range(100))})
     rates = [np.interp(grid, [x for x, _ in curve], [y for _, y in curve], left=0.0) for curve in curves]
     return list(zip(grid, np.mean(rates, axis=0).tolist(), strict=True))
+
+
+def rate_at(curve: Curve, false: float) -> float:
+    """The highest true positive rate at no more than this rate of false positives."""
+    return max((true for rate, true in curve if rate <= false), default=0.0)
+
+
+def rates_at_least(study: Study) -> dict[tuple[str, str, int, ThreatCard], float]:
+    """(defence, attack, round, card) -> true positive rate at ``LEAST_RATE``, of tests with records enough for such a rate."""
+    found = {}
+    for cell in study.cells:
+        others = [row.card.others or 0 for row in _rows(study, cell)]
+        if others and min(others) >= 1 / LEAST_RATE and (curve := _curve(study, cell)):
+            found[cell.defense, cell.attack, cell.round, cell.card] = rate_at(curve, LEAST_RATE)
+    return found
 
 
 def roc_charts(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
@@ -58,27 +80,45 @@ def roc_charts(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Marku
 
 
 def _curve(study: Study, cell: Cell) -> Curve:
+    curves = [curve for row in _rows(study, cell) if (curve := read_curve(row.extra.get("roc")))]
+    return mean_curve(curves) if curves else []
+
+
+def _rows(study: Study, cell: Cell) -> list[Row]:
+    """The rows with the cell's curves."""
     place = (cell.defense, cell.attack, cell.round, AUC[0])
-    rows = [
+    return [
         r for r in study.rows if (r.defense, r.attack, r.round, r.metric) == place and r.card.lasting() == cell.card
     ]
-    curves = [curve for row in rows if (curve := read_curve(row.extra.get("roc")))]
-    return mean_curve(curves) if curves else []
 
 
 def _chart(curves: Mapping[str, Curve], cells: Mapping[str, Cell], faces: Mapping[str, Look]) -> Markup:
     with style():
         canvas = Canvas(WIDTH, HEIGHT + ENTRY * len(curves))
-        canvas.axes.set(xlim=(0, 1), ylim=(0, 1))
-        canvas.titles("False positive rate", "True positive rate")
-        canvas.ticks(6, 6, plain, plain)
-        (chance,) = canvas.axes.plot([0, 1], [0, 1], ":", color=paint("var(--soft)"), linewidth=1.5)
+        canvas.axes.set(xscale="log", yscale="log", xlim=(LEAST_RATE, 1), ylim=(LEAST_RATE, 1))
+        canvas.axes.minorticks_off()
+        canvas.titles("False positive rate (log)", "True positive rate (log)")
+        canvas.ticks(DECADES, DECADES, _rate, _rate)
+        (chance,) = canvas.axes.plot([LEAST_RATE, 1], [LEAST_RATE, 1], ":", color=paint("var(--soft)"), linewidth=1.5)
         chance.set_gid("class:nullline")
         for defense, curve in curves.items():
-            (drawn,) = canvas.axes.plot(*zip(*curve, strict=True), color=paint(faces[defense].color))
+            look = faces[defense]
+            shown = [(max(x, LEAST_RATE), max(y, LEAST_RATE)) for x, y in curve]
+            (drawn,) = canvas.axes.plot(*zip(*shown, strict=True), color=paint(look.color))
             drawn.set_gid("class:series")
+            canvas.marks([_at(curve, rate, look, cells[defense].scores[AUC]) for rate in RATES])
         canvas.legend([_entry(faces[defense], cells[defense].scores[AUC]) for defense in curves])
         return canvas.svg("True positive rate against false positive rate of a membership attack, one line per defence")
+
+
+def _at(curve: Curve, rate: float, look: Look, score: Score) -> Mark:
+    found = rate_at(curve, rate)
+    tip = f"{look.name}: {percent(found)} of members at {percent(rate)} false positives"
+    return Mark(rate, max(found, LEAST_RATE), look.shape, look.color, tip, score.status != "ok")
+
+
+def _rate(value: float) -> str:
+    return f"{plain(100 * value)} %"
 
 
 def _entry(look: Look, score: Score) -> tuple[str, Mark]:

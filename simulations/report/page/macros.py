@@ -229,28 +229,24 @@ MACROS = """
 {% macro grid(one) %}
 <h3>{{ who(one.defense) }}
 <span class="soft">{{ round_name(one.round, one.final) }}{{ ', ' ~ one.source if one.source }}</span></h3>
-{{ tiles(one.strips[:2]) }}
+{{ tiles(one.strips) }}
 {% endmacro %}
 
-{% macro rest(one) %}
-{% if one.strips | length > 2 %}{{ tiles(one.strips[2:]) }}{% endif %}
+{# The best-recovered images of each defence; ``every``: all that are kept, of all rounds, folded. #}
+{% macro gallery(found, every=false) %}
+{% for of in found.values() %}
+{% for one in of %}
+{% if not every %}{{ grid(one) }}
+{% else %}
+<details><summary>{{ who(one.defense) }},
+{{ round_name(one.round, one.final) }}: {{ count(one.strips | length, 'target') }}</summary>
+{{ grid(one) }}
 {% if one.hidden %}
 <p class="soft small after">{{ count(one.hidden, 'target') }} of which less was recovered only in the pictures folder.</p>
 {% endif %}
-{% endmacro %}
-
-{% macro gallery(found) %}
-{% for of in found.values() %}
-{{ grid(of[0]) }}
-{% set more = of[0].strips[2:] | length %}
-{% if more or of[0].hidden or of | length > 1 %}
-<details><summary>{{ 'Other rounds: ' if of | length > 1 }}
-{%- for one in of[1:] %}{{ round_mark(one.round, one.final) }}{{ ', ' if not loop.last }}{% endfor %}
-{{- '; ' if of | length > 1 and more }}{{ count(more, 'more target') if more or of | length == 1 }}</summary>
-{{ rest(of[0]) }}
-{% for one in of[1:] %}{{ grid(one) }}{{ rest(one) }}{% endfor %}
 </details>
 {% endif %}
+{% endfor %}
 {% endfor %}
 {% endmacro %}
 """

@@ -10,7 +10,7 @@ CSS = """
 :root {
   color-scheme: light dark;
   --page: #fbfaf8; --card: #ffffff; --ink: #1c1e22; --soft: #5c6069; --rule: #dedbd4; --faint: #efede8;
-  --null: #b9b4a855; --alarm: #a3341f; --alarm-bg: #fbeeea; --calm: #0b6b4e;
+  --null: #b9b4a855; --alarm: #a3341f; --alarm-bg: #fbeeea; --calm: #0b6b4e; --heat-on: #e8907a;
   --none: #1c1e22;
   --d0: #bf5e40; --d1: #145f58; --d2: #d92c84; --d3: #948a00; --d4: #4c3119;
   --dp0: #123f8c; --dp1: #4a80cf;
@@ -21,7 +21,7 @@ CSS = """
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #131518; --card: #1a1d21; --ink: #e9e6df; --soft: #a2a5ab; --rule: #33373d; --faint: #22262b;
-    --null: #6b6f7866; --alarm: #ff9c85; --alarm-bg: #33201c; --calm: #5ccfa6;
+    --null: #6b6f7866; --alarm: #ff9c85; --alarm-bg: #33201c; --calm: #5ccfa6; --heat-on: #8a3522;
     --none: #e9e6df;
     --d0: #e8701a; --d1: #2ac87c; --d2: #d06aa2; --d3: #f9e31f; --d4: #8c7b6b;
     --dp0: #4a86de; --dp1: #a9c9ff;
@@ -41,7 +41,7 @@ code { overflow-wrap: break-word; }
 pre { background: var(--faint); padding: 12px 14px; border-radius: 6px; overflow-x: auto; }
 a { color: inherit; text-decoration-color: var(--soft); text-underline-offset: 3px; }
 .kicker { color: var(--soft); font-size: .8rem; letter-spacing: .08em; text-transform: uppercase; font-weight: 600; margin: 0; }
-.facts { color: var(--soft); margin: 0; max-width: 75ch; }
+.facts { color: var(--soft); margin: 0; max-width: 120ch; }
 nav { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-top: 18px; padding-top: 12px; border-top: 1px solid var(--rule);
   font-size: .88rem; }
 nav a { color: var(--soft); text-decoration: none; } nav a:hover { color: var(--ink); text-decoration: underline; }
@@ -150,6 +150,8 @@ th button { all: unset; cursor: pointer; font: inherit; color: inherit; }
   th button:focus-visible, .scroll:focus-visible, .tile img:focus-visible {
   outline: 2px solid var(--soft); outline-offset: 2px; }
 th[aria-sort] button::after { content: " ↑"; } th[aria-sort="descending"] button::after { content: " ↓"; }
+.heat { background: color-mix(in oklab, var(--heat-on) var(--heat), var(--card)); }
+.heat small { color: inherit; }
 .dense table { font-size: .7rem; } .dense thead th { font-size: .68rem; } .dense th, .dense td { padding: 6px 2px; }
 .dense td.tight { min-width: 116px; } .dense .attack { min-width: 116px; } .dense td.tight code { white-space: normal; }
 .dense td.tight code, .dense .attack code { font-size: .9em; overflow-wrap: anywhere; }

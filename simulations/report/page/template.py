@@ -51,17 +51,22 @@ defence works.</p>
 {{ recovered_of(line.strongest) }}{% endfor %}: nothing here is evidence for any defence.</p>
 {% endfor %}
 {% for view in studies %}{% if view.conclusion %}
-{% set apart = view.outcomes | selectattr('message') | list %}
+{% set messages = view.outcomes | map(attribute='message') | unique | list %}
+{% set apart = messages | length > 1 %}
 <section class="glance{{ ' apart' if apart }}" id="glance{{ '' if alone else loop.index }}">
 <div>
 {% if not alone %}<h3>{{ view.study.words | join(' · ') }}</h3>{% endif %}
+{% if view.probed %}<p>What the strongest attack recovered{{ ' from ' ~ messages[0] ~ 's' if not apart and messages[0] }}.
+<b>One-step probe</b>: the server asks a client for the gradient of a few images. <b>Training update</b>: what a client sends
+after a round of training{{ '; this run has no score of an attack on its images' if not view.updates }}.</p>{% endif %}
 {{ table('At a glance' ~ ('' if alone else ' ' ~ loop.index), 'plain') }}
 {{ head(['Defence', apart and 'From', 'Verdict', '#Recovered', '#Accuracy', view.has.epsilon and '#ε']) }}
 <tbody>
 {% for one in view.outcomes %}
 <tr><th scope="row">{% if one.first %}{{ who(one.defense) }}{% endif %}</th>
 {% if apart %}<td>{{ one.message }}</td>{% endif %}
-<td>{{ verdict(one.verdict) }}{% for warning in one.warnings %}<small>{{ warning }}</small>{% endfor %}</td>
+<td>{{ verdict(one.verdict) }}{% if one.attack %}<small>by {{ attack_names[one.attack] | breakable }}</small>{% endif %}
+{%- for warning in one.warnings %}<small>{{ warning }}</small>{% endfor %}</td>
 {{ number((one.shown or nothing) ~ (one.status | dagger), one.interval) }}
 {{ number(one.accuracy | percent if one.first else '', (one.change | points) ~ ' points' if one.change is not none else '') }}
 {% if view.has.epsilon %}
@@ -70,10 +75,8 @@ defence works.</p>
 {% endfor %}
 </tbody></table></div>
 <p class="soft small after">{% if view.of_images %}{{ definition }} {% endif %}Intervals are of 95&nbsp;%, not corrected
-for the choice of the strongest attack. An attack that fails shows only that this attack fails. <a href="#glossary">Glossary</a>.
-{% if view.probed %}One-step probe: the server asks a client for the gradient of a few images. Training update: what a client sends
-after a round of training
-{{- '; this run has no score of an attack on its images' if not view.updates }}.{% endif %}</p>
+for the choice of the strongest attack. An attack that fails shows only that this attack fails.
+<a href="#glossary">Glossary</a>.</p>
 <details><summary>The result in words</summary><p class="conclusion">{{ view.conclusion }}</p></details>
 </div>
 {% if view.star %}<figure class="target"><figcaption>{{ view.star.target }}</figcaption>{{ row_of(view.star) }}</figure>{% endif %}
@@ -93,6 +96,7 @@ after a round of training
 {% if alone %}
   <a href="#headline">Headline</a><a href="#summary">Summary</a>
   {% if studies[0].planes %}<a href="#plane">Privacy against accuracy</a>{% endif %}
+  {% if studies[0].gains %}<a href="#images">Each image</a>{% endif %}
   {% if studies[0].grids %}<a href="#pictures">Pictures</a>{% endif %}
   {% if studies[0].membership %}<a href="#membership">Membership</a>{% endif %}
   {% for name, title in studies[0].titles %}<a href="#{{ name }}">{{ title }}</a>{% endfor %}

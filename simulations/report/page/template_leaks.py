@@ -5,7 +5,8 @@ from __future__ import annotations
 MEMBERSHIP = """
 {% macro member_table(caption, cells) %}
 {{ table(caption, 'tall') }}
-{{ head(['Defence', 'Attack', '#Round', 'Status', '#AUC', '#TPR at 1 % FPR', '#Records', '#Failures', '#Time', '#Card']) }}
+{{ head(['Defence', 'Attack', '#Round', 'Status', '#AUC', '#TPR at 1 % FPR',
+  view.low_rates and '#TPR at 0.1 % FPR', '#Records', '#Failures', '#Time', '#Card']) }}
 <tbody>
 {% for cell in cells %}{% set auc = cell.scores[('membership-auc', '')] %}
 {{ attacked(cell, view.adaptive) }}
@@ -13,6 +14,7 @@ MEMBERSHIP = """
 {{ status(cell.status) }}
 {{ marked(auc, two, two) }}
 {{ marked(cell.scores.get(('membership-tpr', '')), percent, percentage) }}
+{% if view.low_rates %}{{ number(view.low_rates.get((cell.defense, cell.attack, cell.round, cell.card)) | percent) }}{% endif %}
 {{ number(auc.n, count(cell.members, 'member') if cell.members is not none else '') }}
 {{ number(auc.failures) }}
 {{ number(cell.mean('attack-seconds') | seconds, value=cell.mean('attack-seconds')) }}
@@ -23,13 +25,13 @@ MEMBERSHIP = """
 {% endmacro %}
 {% if view.membership %}
 <section id="membership{{ s }}">
-<header><h2>Membership</h2><p>Was a record part of a client's training data? An AUC of 0.5, the dotted diagonal, is chance.
-The true positive rate (TPR) at 1&nbsp;% false positives (FPR), where chance is 1&nbsp;%, says how many members are named almost
-without error, which an AUC can hide. Small print is a 95&nbsp;% interval; charts show the last attacked round. † and hollow marks:
-the attack did not break the undefended run (not validated), or it was tested on too few records (under-powered): the interval
-holds both chance and the undefended AUC, or fewer than 100 non-members cannot give 1&nbsp;% false positives.
-An attack infers members if the interval of its AUC lies above chance, or if chance gives as high a rate in at most 2.5&nbsp;% of
-runs. The other tests are folded.</p></header>
+<header><h2>Membership</h2><p>{{ view.members_finding }} Was a record part of a client's training data? An AUC of 0.5, the dotted
+diagonal, is chance. The true positive rate (TPR) at 1&nbsp;% false positives (FPR), where chance is 1&nbsp;%, shows how many
+members can be named almost without error. Charts have logarithmic axes and show the last attacked round; marks stand at
+1&nbsp;% and 0.1&nbsp;% false positives. † and hollow marks: the attack did not break the undefended run (not validated), or it was
+tested on too few records (under-powered). Few means that the interval holds both chance and the undefended AUC, or that fewer than
+100 non-members cannot give 1&nbsp;% false positives. An attack infers members if the interval of its AUC lies above chance, or if
+chance gives as high a rate in at most 2.5&nbsp;% of runs. The other tests are folded.</p></header>
 {% set found = view.membership | selectattr('tells_members') | list %}
 {% set chance = view.membership | rejectattr('tells_members') | list %}
 {% set doubted = chance | map(attribute='status') | map('dagger') | select | list | length %}

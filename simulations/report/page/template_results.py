@@ -200,12 +200,24 @@ SUMMARY = (
 PLANE = """
 {% if view.planes %}
 <section id="plane{{ s }}">
-<header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more accurate) and lower (fewer images
-recovered by its strongest attack).
+<header><h2>Privacy against accuracy</h2><p>{{ view.plane_finding }} A better defence lies further right (more
+accurate) and lower (fewer images recovered by its strongest attack).
 {% if view.dp_sgd %}DP-SGD, the baseline with a proof, is joined by a dashed line in order of
-ε. {% endif %}Bars are 95&nbsp;% intervals;
+ε. {% endif %}
+{%- if view.strengths %} Defences that differ only in their strength are joined by a dashed line in its order.
+{% endif %}Bars are 95&nbsp;% intervals;
 hollow points are not validated, or of too few images.</p></header>
 <figure class="panel">{{ chart(view.planes) }}</figure>
+</section>
+{% endif %}
+"""
+
+EACH_IMAGE = """
+{% if view.gains %}
+<section id="images{{ s }}">
+<header><h2>Each image</h2><p>{{ view.gains_finding }} Each mark is one image under the strongest attack on its defence. The dashed
+line is the gain from which an identified image counts as recovered; the dotted line is the null baseline.</p></header>
+<figure class="panel">{{ chart(view.gains) }}</figure>
 </section>
 {% endif %}
 """
@@ -213,10 +225,10 @@ hollow points are not validated, or of too few images.</p></header>
 PICTURES = """
 {% if view.grids %}
 <section id="pictures{{ s }}">
-<header><h2>Pictures</h2><p>What the attacker reconstructed beside the truth, the best-recovered image first: of the
-recovered images, the one that lies furthest above both the best null baseline for it and its own mean colour. <i>Protected</i> is
-{{ view.pictures_show or 'what the model was trained on' }}. Judge with your eyes: PSNR agrees only roughly
-with what people recognise.</p></header>
+<header><h2>Pictures</h2><p>What the attacks reconstructed beside the original, the two best-recovered images of each defence.
+<a href="attacks.html#pictures{{ s }}">All pictures</a>. The best-recovered image lies furthest above both its null baseline and
+its own mean colour. <i>Protected</i> is {{ view.pictures_show or 'what the model was trained on' }}. Judge with your eyes: PSNR
+agrees only roughly with what people recognise.</p></header>
 {{ gallery(view.grids) }}
 </section>
 {% endif %}
@@ -224,10 +236,12 @@ with what people recognise.</p></header>
 
 CURVES = """
 <section id="curves{{ s }}">
-<header><h2>Over the rounds</h2><p>First what each defence costs, then what each attack recovers when it is run early
-and late. The dotted line is the best null baseline; charts in dB share one axis. Bars are 95&nbsp;% intervals, hollow
-points are not validated, or of too few images.</p></header>
+<header><h2>Over the rounds</h2><p>{{ view.accuracy_finding }} {{ view.epsilon_finding }}
+{% if view.panels %}Each attack has a chart of what it recovers early and late; the dotted line is the best null baseline, and
+charts in dB share one axis. {% endif %}Bars are 95&nbsp;% intervals; hollow points are not
+validated, or of too few images.</p></header>
 {% if view.accuracy %}<figure class="panel">{{ chart(view.accuracy) }}</figure>{% endif %}
+{% if view.epsilon %}<figure class="panel after">{{ chart(view.epsilon) }}</figure>{% endif %}
 {% if view.panels %}
 <details{{ ' open' if view.panels | length <= 3 }}>
 <summary>{{ count(view.panels | length, 'chart') }}, one for each attack</summary>
@@ -237,4 +251,6 @@ points are not validated, or of too few images.</p></header>
 </section>
 """
 
-RESULTS = HEADLINE + SUMMARY + PLANE + PICTURES + LEAKS + "".join(one.framed for one in sections()) + CURVES
+RESULTS = (
+    HEADLINE + SUMMARY + PLANE + EACH_IMAGE + PICTURES + LEAKS + "".join(one.framed for one in sections()) + CURVES
+)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import functools
+import re
+from collections import defaultdict
+from collections.abc import Sequence
 
 from defenses.spec import SpecError, stages
+
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 
 
 @functools.cache
@@ -24,3 +29,16 @@ def names_of(text: str) -> tuple[str, ...]:
 def first_stage(text: str) -> str:
     """Text of the first stage: of a chain the attack whose guess the others refine."""
     return stages_of(text)[0][1] if text else ""
+
+
+def strengths(pipelines: Sequence[str]) -> list[tuple[str, ...]]:
+    """Pipelines that differ in one number alone, which is how strong the defence is: groups of two or more, in order of it."""
+    alike: dict[str, list[tuple[tuple[float, ...], str]]] = defaultdict(list)
+    for text in dict.fromkeys(pipelines):
+        alike[_NUMBER.sub("#", text)].append((tuple(map(float, _NUMBER.findall(text))), text))
+    return [
+        tuple(text for _, text in sorted(of))
+        for of in alike.values()
+        if len(of) > 1
+        and sum(len(set(values)) > 1 for values in zip(*(numbers for numbers, _ in of), strict=True)) == 1
+    ]

@@ -26,7 +26,7 @@ from simulations.report.studies.baselines import (
 from simulations.report.studies.cell import PICKED, Cell
 from simulations.report.studies.control import Control, controls, too_few
 from simulations.report.studies.families import class_attacks, decides, family
-from simulations.report.studies.recovery import RECOVERED, best_image, detailed, with_recovered
+from simulations.report.studies.recovery import RECOVERED, best_image, detailed, image_gains, with_recovered
 from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
@@ -214,6 +214,7 @@ def _cell(
         recovered_by_class=_recovered_by_class(groups.get(RECOVERED, ()), scales),
         best=best_image(groups.get(RECOVERED, ())),
         detailed=detailed(groups.get(RECOVERED, ())),
+        gains=image_gains(groups.get(RECOVERED, ())),
         clear=any(_leaks(row, nulls, noise) and _above_class(row, scales) for row in images),
         too_few=bool(images) and (all(map(too_few, images)) or all(wanting)),
         unjudged=wanting[0] if all(wanting) and not all(map(too_few, images)) else "",

@@ -205,6 +205,11 @@ def write_run(
     return directory
 
 
+def every_attack(directory: Path) -> Page:
+    """The page of every attack of a run whose report was written."""
+    return Page((directory / "attacks.html").read_text(encoding="utf-8"))
+
+
 VOID = {"meta", "img", "br", "wbr", "hr", "link", "input"}
 
 

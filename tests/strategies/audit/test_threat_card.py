@@ -13,7 +13,7 @@ from attacks.refinement.base import Chain
 from simulations.report.studies.rows import read_rows
 from strategies.audit.jobs import Outcome
 from strategies.audit.threat_card import KnownLabels, Strength, ThreatCard
-from tests.simulations.report.report_run import Page
+from tests.simulations.report.report_run import every_attack
 from tests.strategies.federated.test_curious import Wire, run
 
 EFFORT = ("iterations", "restarts", "selection", "training_iterations", "batch", "images", "local_steps")
@@ -41,7 +41,7 @@ def test_rows_and_report_say_what_an_attack_spent_and_how_large_a_batch_was(tmp_
     all_rows = [row for row in rows if row.attack == INVERSION]
     assert {row.metric for row in all_rows} >= {"psnr", "attack-seconds", "label-accuracy"}
     assert all(row.card.more["restarts"] == 3 for row in all_rows), "one card for all numbers of an attack"
-    table = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).table("cards")
+    table = every_attack(tmp_path / "run").table("cards")
     shown = {one["Attacks"][0]: (one["iterations"][0], one["restarts"][0], one["batch"][0]) for one in table}
     assert shown[INVERSION] == ("2", "3", "3")
     assert shown[STEPS] == ("2 steps of up to 20 evaluations", "1", "3")

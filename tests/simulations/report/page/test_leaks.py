@@ -12,7 +12,7 @@ import pytest
 
 from simulations.report import Row, validate, write_report
 from simulations.report.drawing.looks import looks
-from simulations.report.drawing.roc import mean_curve, read_curve, roc_charts
+from simulations.report.drawing.roc import LEAST_RATE, mean_curve, read_curve, roc_charts
 from simulations.report.studies.study import split
 from tests.simulations.report.report_run import (
     CHAINED,
@@ -25,6 +25,7 @@ from tests.simulations.report.report_run import (
     chain_rows,
     demo_rows,
     drawing_rows,
+    every_attack,
     member_rows,
     row,
     setting,
@@ -61,10 +62,10 @@ def corners(line: ElementTree.Element) -> np.ndarray:
 
 
 def drawn_points(drawing: ElementTree.Element) -> list[np.ndarray]:
-    """(fpr, tpr) of every line, read off the drawing: the dotted diagonal runs from (0, 0) to (1, 1)."""
+    """(fpr, tpr) of every line, read off the drawing: the dotted diagonal runs from ``LEAST_RATE`` to 1, on logarithmic axes."""
     (diagonal,) = shapes(drawing, "nullline")
     start, end = corners(diagonal)
-    return [(corners(line) - start) / (end - start) for line in shapes(drawing, "series")]
+    return [LEAST_RATE ** (1 - (corners(line) - start) / (end - start)) for line in shapes(drawing, "series")]
 
 
 # ROC curves -----------------------------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ def test_the_curve_its_area_and_its_rate_are_those_of_the_rows(tmp_path: Path) -
     ((attack, drawing),) = charts(rows)
     assert attack == MEMBERS
     for points, (_, truth) in zip(drawn_points(drawing), (plain, mixed), strict=True):
-        assert points == pytest.approx(np.array(sorted(map(tuple, truth["curve"]))), abs=0.001)
+        assert points == pytest.approx(np.maximum(sorted(map(tuple, truth["curve"])), LEAST_RATE), abs=0.001)
         assert np.trapezoid(points[:, 1], points[:, 0]) == pytest.approx(truth["auc"], abs=0.002)
     shown = membership_rows(build(tmp_path, demo_rows() + rows))
     names = [str(one.text) for one in shapes(drawing, "name", "text")]
@@ -157,7 +158,8 @@ def test_an_auc_that_says_nothing_carries_its_mark_wherever_it_stands(
     drawing = charts(rows)[0][1]
     assert str(shapes(drawing, "name", "text")[1].text).endswith(f"({mixed[0]:.2f} to {mixed[1]:.2f}){mark}")
     hollow = [one in shapes(drawing, "hollow") for one in shapes(drawing, "mark")]
-    assert hollow == ["validated" in status, bool(mark)]
+    # Two on each curve, at 1 % and 0.1 % false positives, and one in the legend.
+    assert hollow == 2 * ["validated" in status] + 2 * [bool(mark)] + ["validated" in status, bool(mark)]
     assert "a test of membership on too few records" in found.sections["summary"]
 
 
@@ -217,12 +219,13 @@ def statuses(found: Page, attack: str) -> dict[str, str]:
 
 def test_a_chain_is_validated_by_the_control_of_its_first_stage(tmp_path: Path) -> None:
     rows = demo_rows() + chain_rows(MIXER, 20.0, at=1) + chain_rows(MIXER, 20.0, at=3)
-    assert statuses(build(tmp_path / "passed", rows), CHAINED) == {"1": "✓ ok", "3": "✓ ok"}
+    build(tmp_path / "passed", rows)
+    assert statuses(every_attack(tmp_path / "passed"), CHAINED) == {"1": "✓ ok", "3": "✓ ok"}
     for one in rows:
         if (one["defense"], one["attack"], one["metric"], one["round"]) == ("", INVERSION, "psnr", 3):
             one |= {"value": 9.0, "ci_low": 8.5}
     failed = build(tmp_path / "failed", rows)
-    assert statuses(failed, CHAINED) == {"1": "✓ ok", "3": "† not validated"}
+    assert statuses(every_attack(tmp_path / "failed"), CHAINED) == {"1": "✓ ok", "3": "† not validated"}
     assert "judged by its first stage" in " ".join(failed.sections["control"].split())
     assert [one["Attack on the undefended run"][0] for one in failed.table("control") if "|" in str(one)] == []
 
@@ -236,11 +239,13 @@ def test_names_of_chains_are_told_apart_in_the_summary(tmp_path: Path) -> None:
 def test_recognition_shows_its_own_number_of_images(tmp_path: Path) -> None:
     card = setting(1, iterations=600)
     known = {"attack": INVERSION, "card": card, "metric": "recognition", "value": 0.75, "n": 4}
-    plain = build(tmp_path, [*demo_rows(), row(**known)]).table("attacks")[0]
+    build(tmp_path, [*demo_rows(), row(**known)])
+    plain = every_attack(tmp_path).table("attacks")[0]
     # Wilson's interval of 3 of 4, from scipy.stats.binomtest(3, 4).proportion_ci(method="wilson").
     assert plain["recognised"] == ["75.0 %", "30.1 to 95.4", "n = 4"]
     assert plain["n"] == ["16"]
-    assert "recognised" not in build(tmp_path / "without", demo_rows()).table("attacks")[0]
+    build(tmp_path / "without", demo_rows())
+    assert "recognised" not in every_attack(tmp_path / "without").table("attacks")[0]
 
 
 def test_adaptive_attacks_are_named_with_the_defence_that_they_were_made_against(tmp_path: Path) -> None:
@@ -252,8 +257,7 @@ def test_adaptive_attacks_are_named_with_the_defence_that_they_were_made_against
     found = build(tmp_path, rows, config=config)
     adaptive = {
         (re.sub(r"\s", "", one["Defence"][0]), one["Attack"][0])
-        for section in ("attacks", "membership")
-        for one in found.table(section)
+        for one in [*every_attack(tmp_path).table("attacks"), *found.table("membership")]
         if "adaptive to this defence" in one["Attack"]
     }
     # The restorer was made against the mixer; on DP-SGD it is an attack like any other, and so is all on no defence.

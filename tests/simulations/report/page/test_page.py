@@ -30,6 +30,7 @@ from tests.simulations.report.report_run import (
     ROUNDS,
     Page,
     demo_rows,
+    every_attack,
     member_rows,
     png,
     row,
@@ -40,13 +41,21 @@ from tests.simulations.report.report_run import (
 RUNS = ["#headline", "#summary", "#curves", "#control", "#attacks", "#failures", "#cards", "#configuration"]
 
 
+SIBLINGS = {"rows.csv", "attacks.html"}
+
+
 def build(directory: Path, **parts: Any) -> Page:
     return Page(write_report(write_run(directory, **parts)).read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    return build(tmp_path_factory.mktemp("demo"))
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def demo(run: Path) -> Page:
+    return build(run)
 
 
 def number(text: str) -> float:
@@ -69,7 +78,37 @@ def test_elements_are_nested_and_ids_are_unique(demo: Page) -> None:
     assert len(ids) == len(set(ids))
     targets = [str(known["href"]) for tag, known in demo.tags if tag == "a"]
     assert set(RUNS) <= set(targets)
-    assert {target.removeprefix("#") for target in targets} - {"rows.csv"} <= set(ids)
+    assert {target.removeprefix("#") for target in targets if target.startswith("#")} <= set(ids)
+    assert {target.partition("#")[0] for target in targets} == {"", "rows.csv", "attacks.html"}
+
+
+def test_the_two_pages_link_places_that_there_are(tmp_path: Path) -> None:
+    report = build(tmp_path, pictures=PICTURES)
+    pages = {"report.html": report, "attacks.html": every_attack(tmp_path)}
+    ids = {name: {known["id"] for _, known in page.tags if "id" in known} for name, page in pages.items()}
+    links = [str(known["href"]).partition("#") for page in pages.values() for tag, known in page.tags if tag == "a"]
+    across = {(name, place) for name, _, place in links if name in pages and place}
+    assert {
+        ("attacks.html", "attacks"),
+        ("attacks.html", "cards"),
+        ("attacks.html", "pictures"),
+        ("report.html", "cards"),
+    } == across
+    assert all(place in ids[name] for name, place in across)
+    assert pages["attacks.html"].open == []
+
+
+def test_the_table_of_attacks_shows_the_round_in_which_each_did_best(demo: Page) -> None:
+    table = demo.table("attacks")
+    assert [one["Attack"] for one in table] == [["InvertingGradients"], ["LabelInference", "share of labels"]]
+    assert table[0]["No defence"] == ["16 of 16", "round 1"]
+    assert table[1]["DPSGD(target_epsilon=8.0)"] == ["25.0 %", "round 1, null 10 %"]
+    tints = [
+        str(known["style"]) for tag, known in demo.tags if tag == "td" and "heat" in str(known.get("class", "")).split()
+    ]
+    assert tints[0] == "--heat: 100%"
+    assert len(tints) == 2 * len(PIPELINES)
+    assert "InvertingGradients recovered most images: 16 of 16 under No defence (round 1)." in demo.sections["attacks"]
 
 
 def test_nothing_is_loaded_from_anywhere(tmp_path: Path) -> None:
@@ -78,7 +117,10 @@ def test_nothing_is_loaded_from_anywhere(tmp_path: Path) -> None:
     assert not re.search(r"https?:|//[a-z]|@import|url\(|<link|<iframe", source)
     links = [known[key] for _, known in Page(source).tags for key in ("src", "href", "xlink:href") if key in known]
     assert links
-    assert all(str(link).startswith(("#", "data:image/png;base64,")) or link == "rows.csv" for link in links)
+    assert all(
+        str(link).startswith(("#", "data:image/png;base64,")) or str(link).partition("#")[0] in SIBLINGS
+        for link in links
+    )
     assert (tmp_path / "rows.csv").is_file()
 
 
@@ -121,7 +163,8 @@ def test_the_first_table_has_verdict_count_cost_and_budget_of_each_defence(demo:
     minus = "\N{MINUS SIGN}"
     assert table[0] == [["Defence"], ["Verdict"], ["Recovered"], ["Accuracy"], ["ε"]]
     found = {line[0][0]: line[1:] for line in table[1:]}
-    assert found["No defence"] == [["readable"], ["16 of 16", "79.4 to 100.0 %"], ["95.0 %"], ["\N{EN DASH}"]]
+    verdict = ["readable", "by InvertingGradients"]
+    assert found["No defence"] == [verdict, ["16 of 16", "79.4 to 100.0 %"], ["95.0 %"], ["\N{EN DASH}"]]
     assert found["DPSGD(target_epsilon=8.0)"][2:] == [["88.0 %", minus + "7.0 points"], ["8.00", "with probes: 12.00"]]
     assert len(found) == len(PIPELINES)
 
@@ -243,8 +286,8 @@ def test_the_headline_has_one_careful_sentence_per_defence(demo: Page) -> None:
     assert "private" not in text.lower()
 
 
-def test_the_long_table_shows_every_attack_with_its_baselines_and_status(demo: Page) -> None:
-    table = demo.table("attacks")
+def test_the_long_table_shows_every_attack_with_its_baselines_and_status(demo: Page, run: Path) -> None:
+    table = every_attack(run).table("attacks")
     assert len(table) == len(PIPELINES) * len(ATTACKED) * 2
     for line in table:
         if line["Attack"][0] == INVERSION:
@@ -260,7 +303,7 @@ def test_an_attack_that_fails_its_control_is_printed_as_not_validated(tmp_path: 
         if one["defense"] == "" and one["attack"] == INVERSION and one["round"] == 3 and one["metric"] == "psnr":
             one |= {"value": 9.0, "ci_low": 8.5, "ci_high": 9.5}
     found = build(tmp_path, rows=rows)
-    marked = [one for one in found.table("attacks") if "not validated" in one["Status"][0]]
+    marked = [one for one in every_attack(tmp_path).table("attacks") if "not validated" in one["Status"][0]]
     assert len(marked) == len(PIPELINES)
     assert {(one["Attack"][0], one["Round"][0]) for one in marked} == {(INVERSION, "3")}
     verdicts = found.table("control")[0]
@@ -326,7 +369,7 @@ def test_what_is_unknown_is_shown_and_not_lost(tmp_path: Path) -> None:
         row(defense="Later()", attack="Mystery(x=1)", card=setting(1), metric="psnr", reference="original", value=9.0),
     ]
     found = build(tmp_path, rows=demo_rows() + more)
-    others = found.table("attacks", 2)
+    others = every_attack(tmp_path).table("attacks", 2)
     assert [(one["Metric"][0], one["Value"][0]) for one in others] == [("gpu-watts", "312.5"), ("aura (halo)", "0.625")]
     assert others[1]["Attack"] == ["Mystery(x=1)"]
     assert "Later()" in found.sections["headline"]
@@ -351,15 +394,17 @@ def test_failures_are_listed_with_their_reasons(tmp_path: Path) -> None:
     ]
     assert [one["Rounds"][0] for one in found.table("failures")] == ["2", "1", "1, 3"]
     assert "1 client failure" in " ".join(found.table("summary")[0]["Defence"])
-    broken = next(one for one in found.table("attacks") if one["Attack"][0] == "Broken()")
+    heat = {one["Attack"][0]: one["No defence"] for one in found.table("attacks")}
+    assert heat["Broken"] == ["failed", "round 1"]
+    broken = next(one for one in every_attack(tmp_path).table("attacks") if one["Attack"][0] == "Broken()")
     assert broken["Status"] == ["✗ failed"]
 
 
-def test_threat_cards_separate_what_differs(demo: Page) -> None:
-    text = " ".join(demo.sections["cards"].split())
-    assert "observation probe" in text
-    assert [one["iterations"][0] for one in demo.table("cards")] == ["600", "\N{EN DASH}"]
-    assert INVERSION in demo.table("cards")[0]["Attacks"][0]
+def test_threat_cards_separate_what_differs(demo: Page, run: Path) -> None:
+    assert "observation probe" in " ".join(demo.sections["cards"].split())
+    table = every_attack(run).table("cards")
+    assert [one["iterations"][0] for one in table] == ["600", "\N{EN DASH}"]
+    assert INVERSION in table[0]["Attacks"][0]
 
 
 # Pictures -------------------------------------------------------------------------------------------------------------
@@ -384,14 +429,21 @@ PICTURES = [
 
 
 def test_pictures_come_best_recovered_first_in_the_first_attacked_round(tmp_path: Path) -> None:
-    found = build(tmp_path, pictures=PICTURES)
+    best = build(tmp_path, pictures=PICTURES).images["pictures"]
+    found = every_attack(tmp_path)
     images = found.images["pictures"]
     assert len(images) == len(PICTURES)
     alts = [str(known["alt"]) for known in images[:9]]
     assert alts == [f"{name}, client {c}, target 0, image 0" for c in (1, 0, 2) for name in ALT_NAMES]
+    # The report has the first two targets of one round of each defence.
+    assert [str(known["alt"]) for known in best[:6]] == alts[:6]
+    assert len(best) == 2 * 2 * len(ALT_NAMES)
     text = " ".join(found.sections["pictures"].split())
     assert (
-        text.index("No defence round 1") < text.index("30.5 dB") < text.index("10.0 dB") < text.index("Other rounds: 3")
+        text.index("No defence, round 1: 3 targets")
+        < text.index("30.5 dB")
+        < text.index("10.0 dB")
+        < text.index("No defence, round 3")
     )
 
 
@@ -411,8 +463,8 @@ ALT_NAMES = ("original", "protected", "InvertingGradients")
 
 
 def test_pictures_are_the_files_byte_for_byte(tmp_path: Path) -> None:
-    found = build(tmp_path, pictures=PICTURES)
-    embedded = {str(known["src"]).partition(",")[2] for tag, known in found.tags if tag == "img"}
+    build(tmp_path, pictures=PICTURES)
+    embedded = {str(known["src"]).partition(",")[2] for tag, known in every_attack(tmp_path).tags if tag == "img"}
     files = {base64.b64encode(path.read_bytes()).decode() for path in (tmp_path / "pictures").glob("*.png")}
     assert embedded == files
 
@@ -626,7 +678,7 @@ def test_it_returns_the_page_and_leaves_nothing_else_behind(tmp_path: Path) -> N
     directory = write_run(tmp_path)
     before = names(directory)
     assert write_report(directory) == directory / "report.html"
-    assert names(directory) == before | {"report.html", "rows.csv"}
+    assert names(directory) == before | {"report.html", "attacks.html", "rows.csv"}
 
 
 def test_a_report_that_cannot_be_written_leaves_the_old_one_whole(
@@ -801,7 +853,7 @@ def test_columns_of_several_units_say_by_what_they_are_sorted(tmp_path: Path) ->
         for one in demo_rows()
     ]
     build(tmp_path, rows=longer)
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "attacks.html").read_text(encoding="utf-8")
     cells = re.findall(r'data-value="([^"]+)">([^<]+)', page)
     assert ("348.0", "5.8 min") in cells
     assert len({float(value) for value, shown in cells if shown.endswith((" s", " min", " ms"))}) > 1

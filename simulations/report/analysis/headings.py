@@ -1,0 +1,62 @@
+"""The finding of each chart as a sentence, which stands over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attacks.metrics.metric import MEMBERSHIP
+from simulations.report.analysis.line import Line
+from simulations.report.drawing.looks import Look
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.score import Score
+from simulations.report.text import count, percent, points, round_name, signed, two
+
+
+def plane_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
+    """Which defence lets fewest images be recovered, and what it costs; "" without a defence that has both numbers."""
+    known = [line for line in lines if line.defense and line.strongest and line.strongest.recovered and line.deployed]
+    if not known:
+        return ""
+    best = min(known, key=lambda line: (_share(line), line.drop if line.drop is not None else 0.0))
+    recovered, n = best.strongest.recovered if best.strongest and best.strongest.recovered else (0, 0)
+    cost = f"changes accuracy by {points(-best.drop)} points" if best.drop is not None else "has no measured cost"
+    return f"Fewest images recovered: {recovered} of {n}, under {faces[best.defense].name}, which {cost}."
+
+
+def accuracy_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
+    """Between which defences the accuracy as deployed lies."""
+    known = [(line.deployed.mean, line.defense) for line in lines if line.deployed and line.deployed.mean is not None]
+    if len(known) < 2:
+        return ""
+    (low, worst), (high, best) = min(known), max(known)
+    return f"Test accuracy ends between {percent(low)} ({faces[worst].name}) and {percent(high)} ({faces[best].name})."
+
+
+def epsilon_finding(spent: Mapping[str, Mapping[int, Score]], faces: Mapping[str, Look]) -> str:
+    """What the defences with a bound have spent at the end."""
+    ends = [f"{faces[one].name} {two(of[max(of)].mean)} after round {max(of)}" for one, of in spent.items() if of]
+    return f"Budget spent, ε: {', '.join(ends)}." if ends else ""
+
+
+def gains_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
+    """The largest gain of a recovered image, and how many are recovered under that defence."""
+    cells = [(line.strongest.best.gain, line) for line in lines if line.strongest and line.strongest.best]
+    if not cells:
+        return "No image was recovered."
+    gain, line = max(cells, key=lambda found: found[0])
+    return f"The clearest recovered image lies {signed(gain)} dB above its null baseline, under {faces[line.defense].name}."
+
+
+def members_finding(cells: Sequence[Cell], faces: Mapping[str, Look]) -> str:
+    """How many tests show that members can be inferred, and the highest AUC."""
+    known = [(auc, cell) for cell in cells if (auc := cell.mean(*MEMBERSHIP.decides)) is not None]
+    if not known:
+        return ""
+    auc, cell = max(known, key=lambda found: found[0])
+    shown = sum(cell.tells_members for _, cell in known)
+    where = f"{faces[cell.defense].name}, {round_name(cell.round, cell.final)}"
+    return f"{shown} of {count(len(known), 'test')} {'shows' if shown == 1 else 'show'} members; highest AUC {two(auc)} ({where})."
+
+
+def _share(line: Line) -> float:
+    return (line.strongest.share.mean or 0.0) if line.strongest and line.strongest.share else 0.0

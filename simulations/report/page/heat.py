@@ -1,0 +1,116 @@
+"""What the table of attacks against defences holds: in each place the round in which the attack did best."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, LABELS
+from simulations.report.drawing.looks import Look
+from simulations.report.studies.cell import Cell
+from simulations.report.text import dagger, percent, round_name, signed
+
+SHARES = {LABELS.decides: "labels", CELLS.decides: "cells", ATTRIBUTES.decides: "values"}
+"""Score -> what it is a share of, where an attack recovers no images."""
+
+
+@dataclass(frozen=True)
+class Heat:
+    """One attack against one defence.
+
+    Attributes:
+        text: What was recovered, such as "7 of 16".
+        share: That, in [0, 1]; 0.0 where it is no share.
+        null: The share of the best null baseline; None where the share is one of recovered images, which no baseline has.
+        at: In which round.
+        doubt: The dagger of an attack that is not validated; "" of others.
+    """
+
+    text: str
+    share: float
+    null: float | None
+    at: str
+    doubt: str
+
+
+@dataclass(frozen=True)
+class HeatRow:
+    """One attack on one kind of message: defence -> its best result; defences that it did not attack are missing."""
+
+    attack: str
+    observation: str
+    of: str
+    cells: Mapping[str, Heat]
+
+    @property
+    def most(self) -> float:
+        """The largest share over defences."""
+        return max(one.share for one in self.cells.values())
+
+
+def heat_rows(cells: Sequence[Cell]) -> list[HeatRow]:
+    """Attacks on images before those on other things, and among them the most successful first."""
+    found: dict[tuple[str, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+    for cell in cells:
+        found[cell.attack, cell.observation][cell.defense].append(cell)
+    several = len({observation for _, observation in found}) > 1
+    rows = [
+        HeatRow(
+            attack,
+            observation if several else "",
+            _of([cell for of in by_defense.values() for cell in of]),
+            {defense: _heat(max(of, key=_rank)) for defense, of in by_defense.items()},
+        )
+        for (attack, observation), by_defense in found.items()
+    ]
+    kinds = list(dict.fromkeys(["images", *(row.of for row in rows)]))
+    return sorted(rows, key=lambda row: (kinds.index(row.of), -row.most))
+
+
+def lead(rows: Sequence[HeatRow], names: Mapping[str, str], faces: Mapping[str, Look], bounds: Collection[str]) -> str:
+    """The finding, as a sentence: which attack recovered most images, and under which defence; "" where none recovered any."""
+    of_images = [(row, defense, one) for row in rows for defense, one in row.cells.items() if row.of == "images"]
+    able = [found for found in of_images if found[0].attack not in bounds and found[2].share]
+    if not able:
+        return ""
+    row, defense, one = max(able, key=lambda found: found[2].share)
+    return f"{names[row.attack]} recovered most images: {one.text} under {faces[defense].name} ({one.at})."
+
+
+def _of(cells: Sequence[Cell]) -> str:
+    """What an attack recovers."""
+    if any(cell.psnr is not None for cell in cells):
+        return "images"
+    return next((of for key, of in SHARES.items() if any(key in cell.scores for cell in cells)), "others")
+
+
+def _score(cell: Cell) -> tuple[float | None, float | None]:
+    """The share that an attack has right, where that is no share of images, and that of the best null baseline."""
+    for key in SHARES:
+        if key in cell.scores:
+            return cell.scores[key].mean, max(cell.null_scores.get(key, {}).values(), default=None)
+    return None, None
+
+
+def _rank(cell: Cell) -> tuple[float, float]:
+    """The larger, the more an attack recovered; one without a score comes last."""
+    if not cell.has_result:
+        return -1.0, 0.0
+    share = (cell.share.mean if cell.share else None) if cell.psnr else _score(cell)[0]
+    gap = cell.gap if cell.gap is not None else cell.leading.mean
+    return share or 0.0, gap or 0.0
+
+
+def _heat(cell: Cell) -> Heat:
+    at = round_name(cell.round, cell.final)
+    if not cell.has_result:
+        return Heat("failed", 0.0, None, at, "")
+    if cell.psnr is None:
+        share, null = _score(cell)
+        text = percent(cell.leading.mean if share is None else share)
+        return Heat(text, share or 0.0, null, at, dagger(cell.status))
+    if cell.recovered and cell.share:
+        return Heat("{} of {}".format(*cell.recovered), cell.share.mean or 0.0, None, at, dagger(cell.status))
+    text = f"{signed(cell.gap)} dB" if cell.scores[IMAGES.decides].mean is not None else percent(None)
+    return Heat(text, 0.0, None, at, dagger(cell.status))

@@ -1,0 +1,187 @@
+"""What the sections of one study show, as the page's templates read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from attacks.metrics.images import PSNR
+from attacks.metrics.metric import MEMBERSHIP
+from simulations.report import text
+from simulations.report.analysis.adaptive import is_adaptive
+from simulations.report.analysis.conclusion import conclusion
+from simulations.report.analysis.failures import failures
+from simulations.report.analysis.headings import (
+    accuracy_finding,
+    epsilon_finding,
+    gains_finding,
+    members_finding,
+    plane_finding,
+)
+from simulations.report.analysis.line import Line
+from simulations.report.analysis.outcome import outcomes
+from simulations.report.analysis.run import ReadRun
+from simulations.report.analysis.sentences import called
+from simulations.report.drawing import plots
+from simulations.report.drawing.looks import Look, is_dp_sgd
+from simulations.report.drawing.picture_index import Picture
+from simulations.report.drawing.pictures import EVERY, Embedder, Strip, best_recovered, captioned, drawn, grids
+from simulations.report.drawing.roc import rates_at_least, roc_charts
+from simulations.report.page.heat import heat_rows
+from simulations.report.page.tables import cards, control_table, others, tally
+from simulations.report.section import sections
+from simulations.report.studies.plain import plain_words_of
+from simulations.report.studies.stages import strengths
+from simulations.report.studies.study import Study, mean_each
+
+
+def own_pictures(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture]:
+    """Pictures of one study: all when there is only one, else those that name its experiment, or are of its cut's phase."""
+    if alone:
+        return list(pictures)
+    if study.cut:
+        mine = [one for one in pictures if one.target[0] in ("", study.name[0])]
+        return [one for one in mine if one.round in study.final_rounds]
+    return [one for one in pictures if one.target[0] and one.target[0] == study.name[0]]
+
+
+def view(
+    study: Study, run: ReadRun, pictures: Sequence[Picture], faces: Mapping[str, Look], embed: Embedder, every: Embedder
+) -> dict[str, Any]:
+    """Everything that the sections of one study show; ``every`` embeds the pictures of the page of every attack."""
+    defenses, lines, plain = run.defenses, run.lines(study), plain_words_of(study.rows)
+    columns, control = control_table(study)
+    controlled = [row for row in control if row.metric == PSNR.name]
+    # Where every attack is given something, as the labels, the run is still worth nothing if none of them works.
+    able = [row for row in controlled if row.attack not in study.upper_bounds] or controlled
+    images = [verdict for row in able for verdict in row.verdicts if verdict]
+    enough = [verdict for verdict in images if not verdict.too_few]
+    judged = [verdict for verdict in enough if not verdict.open]
+    of_sections = {
+        one.name: [picture for picture in pictures if one.own_pictures.get(picture.observation) == ()]
+        for one in sections()
+        if () in one.own_pictures.values()
+    }
+    apart = {observation for one in sections() for observation in one.own_pictures}
+    reconstructed = [one for one in pictures if one.attack not in study.class_attacks and one.observation not in apart]
+    nulls = mean_each(cell.nulls for cell in study.cells)
+    # GAN attacks and scored attacks on membership have tables of their own.
+    attacked = [c for c in study.cells if not c.draws_classes and c.mean(*MEMBERSHIP.decides) is None]
+    members = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
+    # Where the headline is of one round, its pictures come first.
+    leading = {line.defense: line.strongest.round for line in lines if line.strongest}
+    shown = {one.name: one.view(study, lines) for one in sections()}
+    own = [one for one in sections() if shown[one.name]]
+    found, spent = list(outcomes(lines)), plots.spent(study)
+    best = {line.defense: best_pictures(line, reconstructed, embed) for line in lines}
+    return {
+        "study": study,
+        "lines": lines,
+        "plain": plain,
+        "conclusion": conclusion(lines, plain),
+        "outcomes": found,
+        "probed": any(line.probe or line.update for line in lines),
+        "updates": any(line.update for line in lines),
+        "of_images": any(one.of == "images" for one in found),
+        "doubted": any(text.dagger(cell.status) for line in lines for cell in line.leading),
+        "best": best,
+        "star": star(lines, best, plain.name),
+        "has": _columns(lines),
+        "strips": plots.strips(lines, faces),
+        "strengths": strengths([one for one in study.pipelines if not is_dp_sgd(one)]),
+        "dp_sgd": any(map(is_dp_sgd, study.pipelines)),
+        "planes": plots.planes(lines, faces),
+        "plane_finding": plane_finding(lines, faces),
+        "gains": plots.gains(lines, faces),
+        "gains_finding": gains_finding(lines, faces),
+        "accuracy": plots.accuracy(study, faces),
+        "accuracy_finding": accuracy_finding(lines, faces),
+        "epsilon": plots.epsilon(spent, faces),
+        "epsilon_finding": epsilon_finding(spent, faces),
+        "panels": plots.panels(study, faces),
+        "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds, leading),
+        "every_grid": [
+            (anchor, title, grids(of, study.pipelines, every, study.upper_bounds, leading, EVERY))
+            for anchor, title, of in (
+                ("pictures", "Pictures", reconstructed),
+                *((one.name, one.title, of_sections[one.name]) for one in sections() if one.name in of_sections),
+            )
+            if of
+        ],
+        "sections": shown,
+        "own_grids": {name: grids(of, study.pipelines, embed) for name, of in of_sections.items()},
+        "own_pictures": {one.name: captioned(pictures, one.own_pictures, embed) for one in sections()},
+        "first": list(filter(None, (one.first(shown[one.name]) for one in own))),
+        "titles": [(one.name, one.title) for one in own],
+        "deployed_on": "".join(one.deployed_on for one in own),
+        "pictures_show": "; ".join(one.pictures_show for one in own if one.pictures_show),
+        "drawn": drawn([one for one in pictures if one.attack in study.class_attacks], embed),
+        "membership": members,
+        "members_finding": members_finding(members, faces),
+        "roc": roc_charts(study, faces),
+        "low_rates": rates_at_least(study),
+        "representatives": [cell for cell in study.cells if cell.draws_classes],
+        "attacked": attacked,
+        "heat": heat_rows(attacked),
+        "adaptive": {(c.defense, c.attack) for c in study.cells if is_adaptive(c, defenses.get(c.defense))},
+        "has_recognition": any(cell.mean("recognition") is not None for cell in attacked),
+        "control_columns": columns,
+        "control": control,
+        "tally": tally(columns, control),
+        "unbroken": bool(judged) and not any(verdict.passed for verdict in judged),
+        "too_few": max(verdict.n for verdict in images) if images and not enough else 0,
+        "open": bool(enough) and not judged,
+        "null_names": sorted(nulls, key=lambda name: nulls[name]),
+        "scale_db": mean_each(line.strongest.scales for line in lines if line.strongest),
+        "scale_picked": mean_each(line.strongest.picked_scales for line in lines if line.strongest),
+        "scale_names": sorted({name for cell in study.cells for name in cell.scales}),
+        "cards": cards(study.cells),
+        "failures": failures(study.all_rows),
+        "others": others(study),
+        "rounds": sorted({row.round for row in study.rows if not row.final}),
+    }
+
+
+def best_pictures(line: Line, pictures: Sequence[Picture], embed: Embedder) -> list[Strip]:
+    """The best-recovered image of the headline's attack, and that of all attacks where it is another's."""
+    if line.strongest is None:
+        return []
+    found = [best_recovered(pictures, line.strongest, embed, "best-recovered image")]
+    if better := line.better_image([line.strongest]):
+        caption = f"best-recovered image of all attacks, by {called(better)}"
+        found.append(best_recovered(pictures, better, embed, caption))
+    return [one for one in found if one]
+
+
+def star(lines: Sequence[Line], best: Mapping[str, Sequence[Strip]], plain: str) -> Strip | None:
+    """The picture of the first screen: of the defence under which most images are recovered, else of no defence."""
+    shown = [line for line in lines if best[line.defense]]
+    if not shown:
+        return None
+    defense = max(shown, key=lambda line: (bool(line.defense), _share(line))).defense
+    strip = best[defense][0]
+    name = text.short_names([defense])[defense] if defense else plain
+    return replace(strip, target=f"{name}, {strip.target}")
+
+
+def _share(line: Line) -> float:
+    """The share of images that the strongest attack recovered."""
+    return (line.strongest.share.mean or 0.0) if line.strongest and line.strongest.share else 0.0
+
+
+def _columns(lines: Sequence[Line]) -> dict[str, bool]:
+    """Which optional columns of the summary have anything to show."""
+    return {
+        "protected": any(line.protected for line in lines),
+        "recovered": any(line.strongest and line.strongest.recovered for line in lines),
+        "picked": any(line.strongest and line.strongest.picked for line in lines),
+        "labels": any(line.labels for line in lines),
+        "attributes": any(line.attributes for line in lines),
+        "membership": any(line.membership for line in lines),
+        "epsilon": any(line.epsilon is not None for line in lines),
+        "probes": any(line.epsilon_with_probes is not None for line in lines),
+        "cuts": any(line.epsilon_all_cuts is not None for line in lines),
+        "seconds": any(line.seconds is not None for line in lines),
+        "bytes": any(line.bytes is not None for line in lines),
+    }
