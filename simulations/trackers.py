@@ -61,7 +61,7 @@ class Tracked:
 
     def files(self) -> list[str]:
         """Paths of the files that a tracker gets."""
-        names = ("report.html", "rows.csv", "rows.jsonl", "config.json")
+        names = ("report.html", "attacks.html", "rows.csv", "rows.jsonl", "config.json")
         return [str(path) for name in names if (path := self.directory / name).is_file()]
 
 

@@ -83,8 +83,9 @@ def _picked(hits: Sequence[float], scores: Scores, reference: str) -> dict[str, 
         if len(below) == len(hits):
             found[key] = [rounded_gain(psnr[at] - below[at]) for at in picked]
     nulls = scores.get(NULL_PSNR.of(), [])
-    if len(nulls) == len(hits):
-        found[MISSED_GAIN] = sorted(rounded_gain(psnr[at] - nulls[at]) for at, hit in enumerate(hits) if not hit)
+    missed = [psnr[at] - null for at, (null, hit) in enumerate(zip(nulls, hits, strict=False)) if not hit]
+    if len(nulls) == len(hits) and all(map(math.isfinite, missed)):
+        found[MISSED_GAIN] = sorted(map(rounded_gain, missed))
     return found
 
 

@@ -9,7 +9,7 @@ from simulations.report.analysis.line import Line
 from simulations.report.drawing.looks import Look
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score
-from simulations.report.text import count, percent, points, round_name, signed, two
+from simulations.report.text import count, decibel, percent, points, round_name, two
 
 
 def plane_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
@@ -44,7 +44,7 @@ def gains_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
     if not cells:
         return "No image was recovered."
     gain, line = max(cells, key=lambda found: found[0])
-    return f"The clearest recovered image lies {signed(gain)} dB above its null baseline, under {faces[line.defense].name}."
+    return f"The clearest recovered image lies {decibel(gain)} dB above its null baseline, under {faces[line.defense].name}."
 
 
 def members_finding(cells: Sequence[Cell], faces: Mapping[str, Look]) -> str:

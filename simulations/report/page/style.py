@@ -124,6 +124,7 @@ tr.doubt td:not(.status) { color: var(--soft); }
 .chart .name text, .chart .note text { paint-order: stroke; stroke: var(--card); stroke-width: 3px; stroke-linejoin: round; }
 .panel { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 18px 18px 12px; margin: 0; }
 .panel figcaption { font-size: .88rem; font-weight: 600; margin-bottom: 8px; overflow-wrap: anywhere; }
+.panel + .panel { margin-top: 16px; }
 .panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(340px, 100%), 1fr)); gap: 16px;
   margin-top: 16px; }
 .narrow { display: none; }

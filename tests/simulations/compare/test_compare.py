@@ -47,6 +47,20 @@ def test_runs_that_differ_in_their_seed_alone_are_put_together(tmp_path: Path) -
     assert [cell[0].strip() for cell in rows[1 + len(PIPELINES)]][7] == "31.2"
 
 
+def test_each_seed_has_a_mark_where_there_are_several(tmp_path: Path) -> None:
+    folders = [a_run(tmp_path / "a", 0), a_run(tmp_path / "b", 1, lift=2.0)]
+    for number, some in enumerate((folders, folders[:1]), 1):
+        write_comparison(grouped(some), tmp_path / f"{number}.html")
+    both, one = ((tmp_path / f"{number}.html").read_text(encoding="utf-8") for number in (1, 2))
+    assert "Each seed" not in one
+    tips = re.findall(r"<title>([^<]*, seed \d)</title>", both.partition('class="narrow"')[0])
+    assert len(tips) == 2 * len(PIPELINES)
+    assert [tip for tip in tips if tip.startswith("No defence")] == [
+        "No defence, a: 100.0 %, seed 0",
+        "No defence, a: 100.0 %, seed 1",
+    ]
+
+
 def test_a_row_says_what_its_report_warns_of_and_whose_seeds_it_is_of(tmp_path: Path) -> None:
     """Seed 2 has no score of the strongest attack without a defence, and its run ended before the mixed pipeline."""
     folders = [a_run(tmp_path / name, seed) for seed, name in enumerate("abc")]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from scipy import stats
 
-from attacks.metrics.guesses import LABEL_ACCURACY
+from attacks.metrics.guesses import LABEL_ACCURACY, MEMBER_SCORE, OTHER_SCORE
 from attacks.metrics.images import FLAT_PSNR, NULL_PSNR, PSNR, RETRIEVAL, RETRIEVAL_CHANCE
 from attacks.metrics.names import ScoreName, Scores
 from simulations.report.studies.score import merge
 from simulations.run_folder.rows import Row
-from strategies.audit.score_rows import mean_and_interval, score_rows
+from strategies.audit.score_rows import FEW_FALSE, mean_and_interval, membership_rows, score_rows
 from strategies.audit.threat_card import ThreatCard
 
 
@@ -67,8 +68,28 @@ def test_who_was_picked_out_is_told_one_by_one() -> None:
     (row,) = (row for row in found if row["metric"] == "retrieval")
     assert row["picked_detail"] == [4.0, 1.237]
     assert (row["picked_psnr"], row["picked_gain"]) == ([12.5, 31.237], [0.5, 21.237])
+    assert "missed_gain" not in row, "one of the others has no score"
+    scores[PSNR.of("original")][3] = 8.5
+    (row,) = (row for row in score_rows(scores, ThreatCard()) if row["metric"] == "retrieval")
+    assert row["missed_gain"] == [-0.5, 1.0]
     assert {row["metric"] for row in found} == {"psnr", "retrieval"}, "the baseline itself is no score of the attack"
     # Scores of other images than those of the line-up say nothing of single ones.
     scores[PSNR.of("original")] = [31.0]
     (row,) = (row for row in score_rows(scores, ThreatCard()) if row["metric"] == "retrieval")
     assert row["picked_psnr"] is None
+
+
+def test_a_curve_keeps_its_points_where_false_positives_are_few() -> None:
+    """A thousand thresholds at up to 2 % false positives decide what the logarithmic chart shows there."""
+    draw = np.random.default_rng(0)
+    scores: Scores = {
+        MEMBER_SCORE.of(): draw.normal(1, 1, 3000).tolist(),
+        OTHER_SCORE.of(): draw.normal(0, 1, 3000).tolist(),
+    }
+    curve = next(row["roc"] for row in membership_rows(scores, ThreatCard()) if "roc" in row)
+    few = [rate for rate, _ in curve if rate <= FEW_FALSE]
+    assert 90 <= len(few) <= 210
+    assert len(curve) - len(few) <= 210
+    assert curve[0] == [0.0, 0.0]
+    assert curve[-1] == [1.0, 1.0]
+    assert min(rate for rate in few if rate) < 0.001

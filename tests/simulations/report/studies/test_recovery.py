@@ -22,7 +22,7 @@ from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.summary import summarise
 from simulations.report.studies.recovery import LEAST_GAIN, chance_of_as_many, is_recovered, with_recovered
 from simulations.report.studies.study import split
-from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR, rounded_gain
+from strategies.audit.score_rows import MISSED_GAIN, PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR, rounded_gain
 from strategies.audit.threat_card import ThreatCard
 
 CARD = ThreatCard(observation="probe")
@@ -169,6 +169,19 @@ def test_an_upper_bound_is_neither_the_headline_nor_its_best_image() -> None:
     assert line.strongest is not None
     assert (line.strongest.attack, line.strongest.recovered) == ("A()", (2, 16))
     assert line.best_image is line.strongest
+
+
+def test_gains_of_all_images_are_those_of_the_rows() -> None:
+    """Two recovered images, one that is identified and lies too low, and one that is not identified though it lies high."""
+    found = attacked("A()", [(16.0, NULL, True), (20.0, NULL, True), (13.0, NULL, True), (19.0, NULL, False)])
+    rows = [replace(row, extra=row.extra | {MISSED_GAIN: [7.0]}) if PICKED_GAIN in row.extra else row for row in found]
+    cell = next(one for one in split(rows, ["D()"])[0].cells if one.attack == "A()")
+    assert cell.gains == ((4.0, 8.0), (1.0, 7.0))
+    assert cell.recovered == (2, 4)
+    # Rows that do not report the others, or not all of them, have no gains of all images.
+    few = [replace(row, extra=row.extra | {MISSED_GAIN: []}) if PICKED_GAIN in row.extra else row for row in found]
+    for some in (found, few):
+        assert next(one for one in split(some, ["D()"])[0].cells if one.attack == "A()").gains is None
 
 
 def test_what_an_attack_paints_from_noise_is_not_recovered() -> None:

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from simulations.report.drawing.dots import MOST_DOTS, MOST_ROWS, Dot, DotRow, rows_of_dots
+from simulations.report.drawing.looks import looks
+from simulations.report.text import plain
+
+FACES = looks(["", "A()"])
+
+
+def chart(rows: list[DotRow], lines: dict[float, str] | None = None) -> ElementTree.Element:
+    drawn = rows_of_dots(rows, (-5.0, 15.0), ("Gain, dB", "One mark per image"), plain, "gains", 600.0, lines)
+    return ElementTree.fromstring(str(drawn))
+
+
+def marks(drawing: ElementTree.Element, class_: str = "mark") -> list[tuple[float, float]]:
+    """Centres of marks of a class, in order of drawing."""
+    of = [one for one in drawing.iter() if class_ in (one.get("class") or "").split()]
+    places = [str(child.get("transform")) for one in of for child in one.iter("path")]
+    found = [re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", one) for one in places]
+    return [(float(one[1]), float(one[2])) for one in found if one]
+
+
+def test_marks_stand_in_the_row_of_their_defence_at_their_value() -> None:
+    rows = [
+        DotRow("No defence", FACES[""], [Dot(0.0, True, "none: 0"), Dot(10.0, True, "none: 10")]),
+        DotRow("A", FACES["A()"], [Dot(5.0, False, "A: 5")]),
+    ]
+    drawing = chart(rows, {3.0: "--"})
+    full, hollow = marks(drawing, "mark")[:2], marks(drawing, "hollow")
+    assert len(hollow) == 1
+    # The axis is linear: 5 lies in the middle of 0 and 10; the second row lies below the first.
+    assert hollow[0][0] == pytest.approx((full[0][0] + full[1][0]) / 2, abs=0.1)
+    assert hollow[0][1] > max(y for _, y in full) + 20
+    tips = [one.text for one in drawing.iter("title")]
+    assert tips == ["none: 0", "none: 10", "A: 5"]
+    assert {"No defence", "A"} <= {one.text for one in drawing.iter("text")}
+
+
+def test_equal_values_do_not_hide_each_other() -> None:
+    drawing = chart([DotRow("A", FACES["A()"], [Dot(5.0, True, "") for _ in range(5)])])
+    assert len({y for _, y in marks(drawing)}) == 5
+
+
+def test_an_interval_lies_on_the_marks_of_its_row() -> None:
+    drawing = chart([DotRow("A", FACES["A()"], [Dot(2.0, True, ""), Dot(8.0, True, "")], (1.0, 9.0))])
+    (low, y), (high, same) = ((min(place), max(place)) and place for place in marks(drawing))
+    (bar,) = [child for one in drawing.iter() if one.get("class") == "whisker" for child in one.iter("path")]
+    ends = [tuple(map(float, found)) for found in re.findall(r"(-?[\d.]+) (-?[\d.]+)", str(bar.get("d")))]
+    assert y == same == pytest.approx(ends[0][1], abs=0.1)
+    assert ends[0][0] < low < high < ends[1][0]
+
+
+def test_many_marks_and_rows_are_thinned() -> None:
+    dots = [Dot(at / 100, True, "") for at in range(3 * MOST_DOTS)]
+    assert len(marks(chart([DotRow("A", FACES["A()"], dots)]))) <= MOST_DOTS
+    drawing = chart([DotRow(f"A{at}", FACES["A()"], dots[:1]) for at in range(MOST_ROWS + 3)])
+    assert len(marks(drawing)) == MOST_ROWS
+    assert "3 more rows not drawn" in [one.text for one in drawing.iter("text")]
