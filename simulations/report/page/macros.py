@@ -11,6 +11,11 @@ MACROS = """
   {{ faces[defense] | swatch }}{{ label(defense) }}
 {%- endmacro %}
 
+{# A word of the report's glossary: a link to it, and what it means as a tooltip. #}
+{% macro term(name, shown='') -%}
+  <a class="term" href="#glossary" title="{{ glossary[name] }}">{{ shown or name }}</a>
+{%- endmacro %}
+
 {# Stands beside every attack that was given what no server of the run has. #}
 {% macro bound(attack) -%}
   {% if attack in upper_bounds %}<small>upper bound: {{ upper_bounds[attack] }}</small>{% endif %}

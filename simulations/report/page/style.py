@@ -40,6 +40,7 @@ code, pre, .code { font-family: var(--mono); font-size: .86em; }
 code { overflow-wrap: break-word; }
 pre { background: var(--faint); padding: 12px 14px; border-radius: 6px; overflow-x: auto; }
 a { color: inherit; text-decoration-color: var(--soft); text-underline-offset: 3px; }
+.term { text-decoration: underline dotted; }
 .kicker { color: var(--soft); font-size: .8rem; letter-spacing: .08em; text-transform: uppercase; font-weight: 600; margin: 0; }
 .facts { color: var(--soft); margin: 0; max-width: 120ch; }
 nav { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-top: 18px; padding-top: 12px; border-top: 1px solid var(--rule);

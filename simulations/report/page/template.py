@@ -32,6 +32,10 @@ FRONT = """
 {% for view in studies %}{% for warning in view.first %}
 <p class="banner"><b>{{ warning }}</b></p>
 {% endfor %}{% endfor %}
+{% for view in studies if not view.scored %}
+<p class="banner"><b>No attack has a score.</b> Nothing on this page shows how well a defence protects
+{%- if not alone %} {{ view.study.words | join(' · ') }}{% endif %}.</p>
+{% endfor %}
 {% for view in studies if view.too_few %}
 <p class="banner"><b>Too few images for a verdict.</b> At most {{ count(view.too_few, 'image') }} of the {{ view.plain.run }}
 {%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %} {{ 'was' if view.too_few == 1 else 'were' }} attacked
@@ -56,11 +60,12 @@ defence works.</p>
 <section class="glance{{ ' apart' if apart }}" id="glance{{ '' if alone else loop.index }}">
 <div>
 {% if not alone %}<h3>{{ view.study.words | join(' · ') }}</h3>{% endif %}
-{% if view.probed %}<p>What the strongest attack recovered{{ ' from ' ~ messages[0] ~ 's' if not apart and messages[0] }}.
-<b>One-step probe</b>: the server asks a client for the gradient of a few images. <b>Training update</b>: what a client sends
-after a round of training{{ '; this run has no score of an attack on its images' if not view.updates }}.</p>{% endif %}
+{% if view.probed %}<p>What the {{ term('Strongest attack', 'strongest attack') }} recovered
+{{- ' from ' ~ messages[0] ~ 's' if not apart and messages[0] }}. {{ term('One-step probe') }}: the server asks a client for the
+gradient of a few images. {{ term('Training update') }}: what a client sends after a round of training
+{{- '; this run has no score of an attack on its images' if not view.updates }}.</p>{% endif %}
 {{ table('At a glance' ~ ('' if alone else ' ' ~ loop.index), 'plain') }}
-{{ head(['Defence', apart and 'From', 'Verdict', '#Recovered', '#Accuracy', view.has.epsilon and '#ε']) }}
+{{ head(['Defence', apart and 'From', term('Verdict'), '#' ~ term('Recovered'), '#Accuracy', view.has.epsilon and '#ε']) }}
 <tbody>
 {% for one in view.outcomes %}
 <tr><th scope="row">{% if one.first %}{{ who(one.defense) }}{% endif %}</th>
@@ -82,7 +87,8 @@ for the choice of the strongest attack. An attack that fails shows only that thi
 {% if view.star %}<figure class="target"><figcaption>{{ view.star.target }}</figcaption>{{ row_of(view.star) }}</figure>{% endif %}
 </section>
 {% if view.tally.failed and not view.unbroken %}
-<p class="facts small after"><a href="#control{{ '' if alone else loop.index }}">Positive control</a>: {{ view.tally.failed }} of
+<p class="facts small after"><a href="#control{{ '' if alone else loop.index }}"
+title="{{ glossary['Positive control'] }}">Positive control</a>: {{ view.tally.failed }} of
 {{ count(view.tally.tests, 'test') }} on the {{ view.plain.run }} failed, of
 {% for attack in view.tally.where %}{{ attack_names[attack] | breakable }}{{ ', ' if not loop.last }}{% endfor %}.
 † marks their results{{ '; no score of the first table is among them' if not view.doubted }}.</p>

@@ -63,10 +63,13 @@ CONTROL_MACROS = """
 ATTACKS = """
 <section id="attacks{{ s }}">
 <header><h2>All attacks</h2><p>{{ lead(view.heat, attack_names, faces, upper_bounds) }} A cell shows the round in which the attack
-did best; a dash means that it was not run. {% if upper_bounds %}Upper bounds were given what no server of this run has, and never
-make the headline. {% endif %}{% if view.membership or view.representatives %}Attacks on membership and GAN attacks have
-tables of their own. {% endif %}<a href="attacks.html#attacks{{ s }}">Every attack in every round</a> is on a page of its own, with
-null baselines, costs and further scores.</p></header>
+did best; a dash means that it was not run.
+{% if upper_bounds %}{{ term('Upper bound', 'Upper bounds') }} were given what no server of this run has, and never lead.
+{% endif %}
+{% if view.membership or view.representatives %}Attacks on membership and GAN attacks have tables of their own.
+{% endif %}
+<a href="attacks.html#attacks{{ s }}">Every attack in every round</a> is on a page of its own, with null baselines, costs and
+further scores.</p></header>
 {% if view.heat %}
 {{ table('Attacks against defences', 'heats fitted') }}
 <thead><tr><th scope="col">Attack</th>{% for defense in study.pipelines %}<th scope="col" class="num">{{ who(defense) }}</th>

@@ -8,7 +8,7 @@ from simulations.report.section import sections
 HEADLINE = """
 <section id="headline{{ s }}">
 <header><h2>Headline</h2><p>The strongest attack on each defence. Mark and bar: the share of recovered images and its
-95&nbsp;% interval; grey band: the chance of a null guess.
+95&nbsp;% interval; grey band: the chance of a {{ term('Null baseline', 'null guess') }}.
 {%- if view.lines | length > most_strips %} They are drawn for the first {{ most_strips }} defences.{% endif %}
 {%- if 'blurred' in view.scale_db %} For scale: a blurred copy of the original scores
 {{ view.scale_db['blurred'] | decibel }} dB.{% endif %}

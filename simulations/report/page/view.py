@@ -124,6 +124,7 @@ def view(
         "representatives": [cell for cell in study.cells if cell.draws_classes],
         "attacked": attacked,
         "heat": heat_rows(attacked),
+        "scored": any(c.has_result for c in (*study.cells, *study.active_cells, *study.aggregate_cells)),
         "adaptive": {(c.defense, c.attack) for c in study.cells if is_adaptive(c, defenses.get(c.defense))},
         "has_recognition": any(cell.mean("recognition") is not None for cell in attacked),
         "control_columns": columns,

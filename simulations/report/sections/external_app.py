@@ -139,8 +139,8 @@ def _verdict(study: Study, *, scored: bool) -> str:
         return "Under-powered: too few images for a verdict."
     if recovered:
         return (
-            f"{_named(recovered)} recovered images from these updates. There is no undefended recording beside them, so nothing "
-            "says how much the defence took away."
+            f"{_named(recovered)} recovered images from these updates. Without an undefended recording the report cannot show how "
+            "much the defence took away."
         )
     reasons = "; ".join(
         dict.fromkeys(one.reason for one in study.controls if one.row.metric == PSNR.name and one.reason)
@@ -208,7 +208,7 @@ SECTION = (
     Section(
         name="audited",
         title="The app",
-        about="Somebody's own Flower app, whose clients answer probes and score guesses; it trains by code of its own.",
+        about="A Flower app with training code of its own, whose clients answer probes and score guesses.",
         view=audited_app,
         template=APP,
         metrics=(ASSUMED, DIFFERENCE),
@@ -216,8 +216,8 @@ SECTION = (
     Section(
         name="recorded",
         title="The recording",
-        about="Replies of clients of somebody's own Flower app, as they reached the server. Nobody asked the clients for "
-        "anything, and none of them scored a guess.",
+        about="Replies of the clients of a Flower app, as they reached the server. The clients answered no probe and scored "
+        "no guess.",
         view=recording,
         template=RECORDING,
         metrics=(RECORDED,),

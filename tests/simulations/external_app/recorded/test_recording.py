@@ -279,7 +279,7 @@ def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
     result = invoke(folder, out=tmp_path / "told", defense="GaussianNoise(std=0.1)", **options)
     assert result.exit_code == 0, result.output
     page = page_of(tmp_path / "told")
-    assert "There is no undefended recording beside them" in page
+    assert "Without an undefended recording the report cannot show" in page
     assert "there is no run without the defence beside this one" in page
 
 

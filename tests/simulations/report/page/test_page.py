@@ -857,3 +857,18 @@ def test_columns_of_several_units_say_by_what_they_are_sorted(tmp_path: Path) ->
     cells = re.findall(r'data-value="([^"]+)">([^<]+)', page)
     assert ("348.0", "5.8 min") in cells
     assert len({float(value) for value, shown in cells if shown.endswith((" s", " min", " ms"))}) > 1
+
+
+def test_words_of_the_glossary_are_explained_where_they_stand_first(demo: Page) -> None:
+    terms = [known for tag, known in demo.tags if tag == "a" and known.get("class") == "term"]
+    assert {str(known["href"]) for known in terms} == {"#glossary"}
+    meanings = " ".join(demo.sections["glossary"].split())
+    assert len(terms) >= 3
+    assert all(known["title"] and str(known["title"]) in meanings for known in terms)
+
+
+def test_a_page_without_any_score_begins_with_that(tmp_path: Path) -> None:
+    only_training = [one for one in demo_rows() if not one["attack"]]
+    claim = "No attack has a score. Nothing on this page shows how well a defence protects."
+    assert claim in " ".join(build(tmp_path / "none", rows=only_training).text.split("Headline")[0].split())
+    assert claim not in build(tmp_path / "some").text
