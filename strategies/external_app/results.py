@@ -31,6 +31,9 @@ class Results(Recorder, Protocol):
     def flush(self) -> None:
         """Writes what there is."""
 
+    def attacked(self) -> bool:
+        """Whether an attack has a score."""
+
     def finish(self) -> None:
         """Judges the rows and writes the report."""
 

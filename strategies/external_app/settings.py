@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,10 +14,14 @@ from clients.wire.limits import LIMITS, Limit
 from strategies.federated.observations import PROBE, UPDATE
 from strategies.recording.wrapper import whole_rounds
 
+OR_UNKNOWN = ("probe_targets", "learning_rate", "local_epochs", "batch_size")
 RANGES = {
-    **{name: LIMITS[name] for name in ("probe_images", "probe_targets", "momentum", "weight_decay", "seed")},
+    **{name: LIMITS[name] for name in ("probe_images", "momentum", "weight_decay", "seed")},
+    **{name: replace(LIMITS[name], zero=True) for name in OR_UNKNOWN},
     "workers": Limit(0, 1024), "timeout": Limit(0.001, 1e9),
 }  # fmt: skip
+ENOUGH = 16
+"""Images from which on a report gives a verdict."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,10 @@ class AuditSettings:
         update_attacks: On the app's own updates.
         rounds: Server rounds that are attacked.
         probe_images: Images of a probe.
-        probe_targets: Probes of each client in an attacked round.
+        probe_targets: Probes of each client in an attacked round; 0: as many as make ``ENOUGH`` images of all nodes together.
+        learning_rate: Of the app's SGD; 0: as the round's message or ``settings`` name it.
+        local_epochs: Of the clients in a round; 0 likewise.
+        batch_size: Of the clients; 0 likewise.
         momentum: Of the app's SGD.
         nesterov: The app's SGD looks ahead by its momentum, as probes then do.
         weight_decay: Of the app's SGD; probes decay likewise.
@@ -40,6 +47,7 @@ class AuditSettings:
         timeout: Seconds that a node may take for an answer.
         settings: Where learning rate, local epochs and batch size are looked for where a round's own message does not tell them:
             ``context.run_config``.
+        go_on: The run goes on where the audit cannot begin or attacks nothing; else it ends with ``AuditError``.
 
     Raises:
         ValueError: Naming the setting, what came, and what is allowed.
@@ -51,7 +59,10 @@ class AuditSettings:
     update_attacks: str = "LabelInference()"
     rounds: Collection[int] = (1,)
     probe_images: int = 1
-    probe_targets: int = 4
+    probe_targets: int = 0
+    learning_rate: float = 0.0
+    local_epochs: int = 0
+    batch_size: int = 0
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
@@ -60,6 +71,7 @@ class AuditSettings:
     workers: int = 1
     timeout: float = 600.0
     settings: Mapping[str, Any] = field(default_factory=dict)
+    go_on: bool = False
 
     def __post_init__(self) -> None:
         name_of(self.model)
@@ -83,12 +95,19 @@ class AuditSettings:
         """As objects."""
         return tuple(UPDATE.parse(self.update_attacks, (PROBE, UPDATE)))
 
+    def targets(self, examples: Collection[int]) -> int:
+        """Probes of each client, where the nodes have so many examples: no image is probed twice."""
+        if self.probe_targets or not examples:
+            return self.probe_targets or 1
+        wanted = -(-ENOUGH // (len(examples) * self.probe_images))
+        return max(1, min(wanted, min(examples) // self.probe_images))
+
     def plan(self, num_rounds: int = 1) -> AppPlan:
         """What is known before a node has answered; its card of the data is not."""
         return AppPlan.known(
             scenario=SCENARIO, dataset=OWN_DATA, model=name_of(self.model), seed=self.seed, rounds=num_rounds,
             momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
-            probe_targets=self.probe_targets, probe_images=self.probe_images, card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)),
+            probe_targets=self.probe_targets or 1, probe_images=self.probe_images, card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)),
         )  # fmt: skip
 
 

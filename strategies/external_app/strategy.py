@@ -9,9 +9,10 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
 from strategies.external_app.observer import AppAudit
+from strategies.external_app.preflight import AuditError
 from strategies.external_app.results import OpenResults
 from strategies.external_app.settings import AuditSettings
 from strategies.recording.wrapper import WrappingStrategy
@@ -21,7 +22,9 @@ class AuditingStrategy(WrappingStrategy):
     """Does what the wrapped strategy does, and attacks what clients send beside the rounds; the clients score the guesses.
 
     Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place. The clients' app must have
-    called ``clients.answer_audits``. What goes wrong in an audit is logged, and never ends a run.
+    called ``clients.answer_audits``. What goes wrong in an audit is logged, and in a row. Only two things end a run, both with an
+    ``AuditError`` after a page was written, unless ``settings.go_on``: an audit that cannot begin, before the first round, and one
+    that attacked nothing, after the last.
 
     Args:
         strategy: Any strategy of Flower's message API; attributes that this class lacks are its, to read and to set.
@@ -33,12 +36,25 @@ class AuditingStrategy(WrappingStrategy):
         super().__init__(strategy, settings.rounds)
         self._audit = AppAudit(open_results, settings)
 
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        """``start`` of the wrapped strategy, audited."""
+        result = super().start(*args, **kwargs)
+        try:
+            self._audit.require_attacked()
+        except AuditError as error:
+            error.result = result
+            raise
+        return result
+
+    def finish(self) -> None:
+        """As ``WrappingStrategy``; ``AuditError`` where nothing was attacked."""
+        super().finish()
+        self._audit.require_attacked()
+
     def _end(self) -> None:
         """Waits for the attacks and writes the report."""
         self._safely("report", max(self._audit.settings.rounds), self._audit.finish)
         super()._end()
-        if not self._audit.begun:
-            log(WARNING, "Audit: nothing was attacked, so there is no report")
 
     def _said(self) -> str:
         """Which rounds."""
@@ -64,6 +80,12 @@ class AuditingStrategy(WrappingStrategy):
         """A failed audit costs its rows, not the run: the reason is in the log and, where it can be written, in a row."""
         try:
             step(*args)
+        except AuditError as error:
+            for reason in error.reasons:
+                self._audit.note(server_round, reason)
+            if not self._audit.settings.go_on:
+                raise
+            log(WARNING, "Audit: %s", error)
         except Exception as error:
             log(WARNING, "Audit: %s: %s: %s", where, type(error).__name__, error)
             try:
