@@ -68,20 +68,19 @@ def transform_images(
 
 @dataclass(frozen=True, repr=False)
 class ATS(InputDefense):
-    """Transforms every training image by one of a few searched policies, drawn per image and anew in every epoch.
+    """Transform each training image by an augmentation policy, drawn at random for each image and epoch.
 
     A policy is up to three of the 50 transforms of ``defenses.images.transforms``; "i-j-k" applies i first. Shear, shift,
-    colour, contrast, brightness and sharpness go either way with equal chance. Test images stay clean. The default is
+    colour, contrast, brightness and sharpness have a random sign with equal chance. Test images stay clean. The default is
     the paper's hybrid for ResNet20 on CIFAR-100. Published analyses find that such policies slow an attack down late
-    in training but not in the first steps (Balunovic et al., ICLR 2022), so attack early as well.
+    in training but not in the first steps (Balunovic et al., ICLR 2022), so attack early rounds as well.
 
     Args:
-        policies: Policies joined by "+"; they must not share transforms, the paper's condition for a hybrid (4.4). Never a
-            file's name, which ``read`` takes: this text comes with messages, too, and would open files of the machine that gets
-            them.
+        policies: Policies joined by "+"; they must not share transforms, the paper's condition for a hybrid (4.4). For a file
+            use ``read``: this text also comes from messages, which must not open files of the receiving machine.
         use_prob: Apply a transform with the probability of the AutoAugment policy that it comes from. The authors' code
             keeps these numbers and applies everything with certainty, the default here.
-        channels: Channels of the images that the policies are meant for, those that they were searched on as a rule; 0: any.
+        channels: Channels of the images that the policies suit, normally of the images of the search; 0: any.
     """
 
     policies: str = "3-1-7+43-18-18"
@@ -110,12 +109,12 @@ class ATS(InputDefense):
 
     @classmethod
     def read(cls, policies: str | Path, use_prob: bool = False, channels: int | None = None) -> Self:
-        """ATS with the policies of a file, which are kept in place of its name: other machines do not have it.
+        """Read the policies of a file; the result holds them and not the file's name, as other machines lack the file.
 
-        The file is a ``policies.json`` that ``fedveil search`` wrote. Without ``channels`` they are what it says.
+        The file is a ``policies.json`` of ``fedveil search``. Without ``channels`` the file's number of channels is used.
 
         Raises:
-            DefenseError: When the file cannot be read, is something else, or holds no policies.
+            DefenseError: When the file cannot be read, is no such file, or holds no policies.
             ValueError: When ``channels`` is not allowed.
         """
         try:
@@ -130,11 +129,11 @@ class ATS(InputDefense):
 
     @classmethod
     def configured(cls, **given: Any) -> Self:
-        """As ``read`` where the policies are the name of a file."""
+        """Make the defence; ``policies`` may be the name of a file for ``read``."""
         return cls.read(**given) if str(given.get("policies", "")).endswith(FILE) else cls(**given)
 
     def unfit(self, channels: int, height: int, width: int) -> str:
-        """Policies that are meant for images of other colours."""
+        """Reason, if the policies suit another number of channels; see the base class."""
         if self.channels in (0, channels):
             return ""
         return (

@@ -21,18 +21,18 @@ from defenses.smashed.grad_cam import grad_cam, last_map_layer
 DELTAS = ("min", "max")
 FILLS = ("blur", "black")
 MODES: Mapping[str, float] = {"scalar": 0.3775, "percentile": 0.99, "blue_literal": 0.99}
-"""Ways to tell hot from cold -> what the paper's "delta threshold intensity 99 %" is in each; see ``is_hot``."""
+"""Rule for hot pixels -> its threshold for the paper's "delta threshold intensity 99 %"; see ``is_hot``."""
 
 
 @dataclass(frozen=True)
 class DeltaMasks:
-    """How images are masked before an autoencoder learns to imitate them.
+    """Settings of the masks under which an autoencoder learns.
 
     Attributes:
-        delta: "min": what is hot for the adversary and cold for the server half, so that what both need stays. "max": all that is
-            cold for the server half, which needs no adversary.
-        fill: What takes the place of a masked pixel: "blur", the mean of the box around it, or "black".
-        iterations: How often; maps are worked out anew on the masked images.
+        delta: "min" masks pixels that are hot for the adversary and cold for the server half. "max" masks all pixels that are
+            cold for the server half, and needs no adversary.
+        fill: Replacement of a masked pixel: "blur", the mean of the box around it, or "black".
+        iterations: Number of masking passes; each computes maps of the images that the pass before has masked.
         mode: See ``is_hot``.
         threshold: See ``is_hot``.
     """
@@ -71,7 +71,7 @@ class DeltaMasks:
 
 
 class _Looking:
-    """A network with the layer whose maps are looked at."""
+    """A network, and the layer of its class activation maps."""
 
     def __init__(self, client: nn.Module, half: nn.Module, images: Tensor) -> None:
         self.model = nn.Sequential(client, half)

@@ -237,7 +237,7 @@ def test_a_defence_that_names_an_attack_which_is_not_there_is_refused_before_the
 @pytest.mark.parametrize("text", ["Clip(max_norm=1.0) | Blur(std=1.0)", "PatchShuffle() | VisualMixer()"])
 def test_stages_in_an_order_that_no_client_runs_are_refused(text: str) -> None:
     scenario = "split" if "Patch" in text else "federated"
-    with pytest.raises(ConfigError, match=r"defenses: .* protects images, and .* what is made of them"):
+    with pytest.raises(ConfigError, match=r"defenses: .* protects images and runs before .*: write .* first"):
         Experiment.of(scenario=scenario, defenses=text)
 
 
