@@ -46,7 +46,7 @@ def test_a_scenario_of_another_package_is_one_like_the_others(tmp_path: Path, mo
     offer(monkeypatch, tmp_path, GROUP, MINE)
     settings = {"scenario": "mine", "model": "lenet", "defenses": ""}
     with pytest.raises(
-        ConfigError, match=r"scenario is 'mine', of which clients know nothing: its package must offer their side"
+        ConfigError, match=r"scenario is 'mine', and no package offers its client side"
     ):
         Experiment.from_mapping(settings)
     sides = {**client_sides(), "mine": client_sides()["federated"]}
