@@ -1,4 +1,4 @@
-"""The linear layers of a network as its gradient gives them away, found by what they do and not by how they are written."""
+"""Linear layers of a network and their gradients; layers are found by running the network, not by its code."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LinearLayer:
 
 @dataclass(frozen=True)
 class LayerGradient:
-    """What an update tells of a linear layer; double precision, on the CPU.
+    """The gradient of a linear layer in an update; double precision, on the CPU.
 
     Attributes:
         weight: (M, N), the sum over examples of dL/dz_i x_i^T.
