@@ -198,7 +198,7 @@ class DPSGD(TrainingDefense):
         return _Sampling(steps, self.sample_rate, float(loader.batch_size), SENSITIVITY[ADD_OR_REMOVE])
 
     def reported_examples(self, batch_size: int) -> int | None:
-        """b / q under "add-or-remove", independent of the client's number of examples."""
+        """Number of examples to report: b / q under "add-or-remove", independent of the client's number of examples."""
         return None if self.sample_rate is None else max(1, round(batch_size / self.sample_rate))
 
     def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:

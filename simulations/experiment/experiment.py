@@ -65,9 +65,7 @@ class Experiment(CommonSettings):
         if self.auxiliary_data not in OWN_AUXILIARY:
             require_dataset("auxiliary-data", self.auxiliary_data, also=OWN_AUXILIARY)
         if self.nesterov and not self.momentum:
-            raise ConfigError(
-                "nesterov is True, and momentum is 0; allowed: a momentum above 0, or nesterov = false"
-            )
+            raise ConfigError("nesterov is True, and momentum is 0; allowed: a momentum above 0, or nesterov = false")
         if self.output_dir and not Path(self.output_dir).is_absolute():
             raise ConfigError(
                 f"output-dir is {self.output_dir!r}; allowed: an absolute path, because the server runs in another folder"

@@ -86,7 +86,9 @@ class CommonSettings:
         "division of the training examples among clients: iid, dirichlet(alpha=0.5), shards(num_shards_per_partition=2), or "
         "node: each node's own data",
     )
-    num_clients: int = setting(0, "number of clients to wait for; 0: all connected clients, at least two", **at_least(0))
+    num_clients: int = setting(
+        0, "number of clients to wait for; 0: all connected clients, at least two", **at_least(0)
+    )
 
     model: str = setting("cnn", "model; `fedveil list models` describes them")
     width: int = setting(0, "width of the model; 0: the model's default width", **limited("width"))
@@ -116,7 +118,9 @@ class CommonSettings:
     )
     horizontal_flip: bool = setting(False, "mirror each training image with probability 1/2, drawn anew like crops")
     min_usable: float = setting(0.5, "least share of clients with a usable reply; the run stops below it", **SHARE)
-    client_timeout: float = setting(300.0, "seconds that the server waits for a client's reply to a message", **between(0.001, 1e6))
+    client_timeout: float = setting(
+        300.0, "seconds that the server waits for a client's reply to a message", **between(0.001, 1e6)
+    )
 
     attack_rounds: str = setting(
         "first,final",
@@ -134,9 +138,7 @@ class CommonSettings:
         "source of the server's examples: held-out (auxiliary-fraction of the training examples), private (the clients' own "
         "examples, the worst case; split only, where test images are attacked), or the name of another data set (split only)",
     )
-    auxiliary_limit: int = setting(
-        0, "largest number of the server's examples; 0: all", **limited("auxiliary_limit")
-    )
+    auxiliary_limit: int = setting(0, "largest number of the server's examples; 0: all", **limited("auxiliary_limit"))
     probe_targets: int = setting(
         4,
         "number of observations per client that the audit attacks: one-step updates, or batches of sent data",

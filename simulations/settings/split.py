@@ -49,7 +49,9 @@ class SplitSettings(CommonSettings):
     )
     optimizer: str = setting("sgd", "optimizer of both halves", **one_of("sgd", "adamw"))
     batches_per_message: int = setting(
-        4, "batches per message (K); with 1, a trained client half is updated after each batch", **between(1, MOST_IMAGES)
+        4,
+        "batches per message (K); with 1, a trained client half is updated after each batch",
+        **between(1, MOST_IMAGES),
     )
     smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
     attribute_attacks: str = attribute_attacks()

@@ -229,7 +229,9 @@ def test_a_defence_that_names_an_attack_which_is_not_there_is_refused_before_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Blur, "adaptive_attacks", ("LearnedRestorer", "Nowhere"))
-    with pytest.raises(ConfigError, match=r"defenses: Blur\(std=1.0\) names the adaptive attack Nowhere, which is unknown"):
+    with pytest.raises(
+        ConfigError, match=r"defenses: Blur\(std=1.0\) names the adaptive attack Nowhere, which is unknown"
+    ):
         Experiment.of(defenses="Blur()")
     assert Experiment.of(defenses="Clip()").pipelines
 
