@@ -97,7 +97,7 @@ class MultitaskGAN(RepresentativeAttack):
             try:
                 oldest[at] = usable_rounds(history)[0][0]
             except AttackError:
-                continue  # its guess says why
+                continue  # the guess holds the reason
         inversion = InvertingGradients(iterations=self.representative_iterations)
         guesses = inversion.attack_many(list(oldest.values()), [generators[at] for at in oldest])
         found = dict(zip(oldest, guesses, strict=True))

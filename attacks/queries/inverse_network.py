@@ -25,7 +25,7 @@ from defenses.checks import choice_field, examples_field, scale_field, steps_fie
 class MapDecoder(nn.Module):
     """Features (B, Z, H', W') -> images (B, C, H, W) in [0, 1]: channels are standardised, then convolutions and doublings.
 
-    ``sample`` says how each channel is distributed. Initial weights are those of He et al. 2015, biases 0.
+    ``sample`` gives the distribution of each channel. Initial weights are those of He et al. 2015, biases 0.
     """
 
     def __init__(self, sample: Tensor, image_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:

@@ -235,7 +235,7 @@ def _at_least_half(low: Tensor) -> Tensor:
 def _or_one_size(
     levels: list[Level], share: Tensor, low: list[Tensor], sizes: tuple[int, ...], height: int, width: int
 ) -> tuple[list[Level], Tensor]:
-    """Takes one size everywhere in images where that is expected to be right more often: when little can be told."""
+    """Choose a single size for images in which it has the higher expected share of right pixels."""
     formed, shares = torch.ones_like(low[0]), []
     for at, chance in enumerate(low):
         area = window_sum(torch.ones(1, height, width), sizes[at])

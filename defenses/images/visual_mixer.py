@@ -113,7 +113,7 @@ class VisualMixer(InputDefense):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "resamples", self.reshuffle)  # of the class it says what the default does
+        object.__setattr__(self, "resamples", self.reshuffle)  # the class attribute describes the default
         lower, upper = power_of_two(self.window_lower, up=self.strict_lower), self.upper
         least = max(self.window_lower, lower)
         given = "" if upper == self.window_upper else f" (it is {upper} here)"

@@ -107,7 +107,7 @@ def box_blur(images: Tensor) -> Tensor:
     """Mean over a box, reflected at the border without repeating it: (B, C, H, W) -> (B, C, H, W).
 
     The box has a side of 40 pixels where the image's shorter side is 224, and as much of other sizes, at least 2. An even box has
-    one pixel more above and to the left, as in OpenCV. "Blur intensity 40" is all that the paper says.
+    one pixel more above and to the left, as in OpenCV. The paper only states "Blur intensity 40".
     """
     side = box_side(*images.shape[-2:])
     before, after = side // 2, (side - 1) // 2
