@@ -53,7 +53,7 @@ class Knowledge:
     def require_sender(self) -> Sender:
         """Return ``sender``; raise ``AttackError`` if clients hold no half of the model."""
         if self.sender is None:
-            raise AttackError("there is no client half to attack: this is for edge-cloud inference and split learning")
+            raise AttackError("clients hold no half of the model; allowed: edge-cloud inference and split learning")
         return self.sender
 
 

@@ -68,8 +68,8 @@ class ClientUpdate:
         """
         if self.local_steps != 1:
             raise AttackError(
-                f"does not apply: the update is of {self.local_steps} local steps, and the gradient of one is solved for; "
-                "SurrogateMatching and InvertingGradients attack whole rounds"
+                f"does not apply: the update has {self.local_steps} local steps; allowed: 1 (SurrogateMatching and "
+                "InvertingGradients attack whole rounds)"
             )
 
     def gradient(self, learning_rate: float | None = None) -> Update:

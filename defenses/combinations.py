@@ -59,7 +59,7 @@ def _updates(defenses: Sequence[Defense]) -> str:
     if steps and private:
         return (
             f"{steps[0]} would act on the gradient of a batch, which {defenses[private[0]]} replaces by its own clipped and "
-            "noised one; say per='update'"
+            "noised one; set per='update'"
         )
     for before, after in itertools.pairwise(updates):
         if before.per == "update" and after.per == "step":

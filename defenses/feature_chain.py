@@ -209,7 +209,7 @@ class FeatureChain:
         for defense in self._fitted_stages:
             if len(shape) != 3:
                 raise DefenseError(
-                    f"{self}: {defense} works on (C, H, W), and what reaches it is {shape}; write it first"
+                    f"{self}: {defense} needs features (C, H, W), and gets {shape} from the stage before; write it first"
                 )
             shape = defense.latent_shape(*shape)
         return shape

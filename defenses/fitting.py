@@ -197,7 +197,7 @@ class FittedDefense(SmashedDefense):
             )
         expected: dict[str, tuple[int, ...]] = {SHAPE: (3,), **self.shapes(*shape.tolist())}
         if missing := sorted(set(expected) ^ set(learned)):
-            raise DefenseError(f"{self}: tensors {missing} are missing or too many; allowed: {sorted(expected)}")
+            raise DefenseError(f"{self}: tensors {missing} are missing or unknown; allowed: {sorted(expected)}")
         for name, tensor in learned.items():
             if tensor.shape != expected[name]:
                 raise DefenseError(f"{self}: tensor {name!r} is {tuple(tensor.shape)}; allowed: {expected[name]}")

@@ -125,7 +125,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
                 raise RegistryError(f"{where} is no dataclass that derives from {self.base.__name__}")
             if loaded.__name__ != name:
                 raise RegistryError(
-                    f"{where} must be named as its class, {loaded.__name__}: texts are read and written"
+                    f"{where} must have the name of its class, {loaded.__name__}, which configuration text uses"
                 )
             found[name] = loaded
         return found

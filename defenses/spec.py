@@ -85,14 +85,14 @@ def _chains(text: str, what: str) -> tuple[str, list[list[ast.expr]]]:
             f"{what} text {_cut(repr(text))} cannot be read: {reason}; write Name(argument=value) | Name()"
         ) from None
     if len(tree.body) > MOST_STATEMENTS:
-        raise SpecError(f"the {what} text names {len(tree.body)}, separated by ;; allowed: at most {MOST_STATEMENTS}")
+        raise SpecError(f"the {what} text holds {len(tree.body)} statements; allowed: at most {MOST_STATEMENTS}")
     chains = []
     for statement in tree.body:
         if not isinstance(statement, ast.Expr):
             raise SpecError(f"{what} text {_shown(statement)}: expected Name(argument=value), not a statement")
         chains.append(_flatten(statement.value))
     if (longest := max(map(len, chains), default=0)) > MOST_STAGES:
-        raise SpecError(f"the {what} text joins {longest} by |; allowed: at most {MOST_STAGES}")
+        raise SpecError(f"the {what} text joins {longest} stages by |; allowed: at most {MOST_STAGES}")
     return clean, chains
 
 

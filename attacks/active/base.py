@@ -47,7 +47,7 @@ class AgreedModel:
         name = type(self.model).__name__
         if not found:
             raise AttackError(
-                f"does not apply: no linear layer of the agreed {name} sees the pixels, and another architecture would be refused"
+                f"does not apply: no linear layer of the agreed {name} sees the pixels, and clients may refuse another architecture"
             )
         if found[0].module.bias is None or not found[0].rectified:
             raise AttackError(f"does not apply: layer {found[0].name!r} of {name} lacks a bias, or a ReLU behind it")

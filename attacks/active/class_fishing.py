@@ -75,7 +75,7 @@ class ClassFishing(ActiveAttack):
         assert isinstance(head, nn.Linear)
         if self.target >= head.out_features:
             raise AttackError(
-                f"does not apply: target is {self.target}, and the model knows classes 0 to {head.out_features - 1}"
+                f"does not apply: target is {self.target}; allowed: a class of the model, 0 to {head.out_features - 1}"
             )
         weight, bias = torch.zeros_like(head.weight), torch.full_like(head.bias, self.bias)
         weight[self.target], bias[self.target] = head.weight.detach()[self.target], 0.0
@@ -97,7 +97,7 @@ class ClassFishing(ActiveAttack):
         """The update of the examples of class c alone."""
         if observation.local_steps != 1:
             raise AttackError(
-                f"does not apply: the update is of {observation.local_steps} local steps, and behind the first the head is another"
+                f"does not apply: the update has {observation.local_steps} local steps; allowed: 1, as later steps change the head"
             )
         name, gradient = head_of(observation.model, observation.input_shape), observation.gradient()
         weight, bias = f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")

@@ -63,7 +63,7 @@ class AttributeInference(LearnedQueryAttack[Attributes]):
         def build(_: Tensor) -> nn.Module:
             seed = int(torch.randint(1 << 31, (), generator=generator))
             if knowledge.adversary is None:
-                raise AttackError("there is nothing that builds an adversary for these features")
+                raise AttackError("no adversary can be built, because clients send no features in this run")
             return knowledge.adversary(self.architecture, int(hidden.max()) + 1, seed)
 
         return self.taught(

@@ -120,7 +120,7 @@ class CocktailParty(SolvingAttack):
         white = Whitened.of(mixtures - mixtures.mean(1, keepdim=True) if values else differences, noise)
         if white is None:
             raise AttackError(
-                "does not apply: an example is flat, or follows from others, so that nothing tells it apart"
+                "does not apply: an example is constant, or a combination of others, and cannot be separated"
             )
         penalised, found = white.matrix @ differences, []
         for _ in range(self.restarts):
@@ -128,7 +128,7 @@ class CocktailParty(SolvingAttack):
             if torch.linalg.matrix_rank(rows, rtol=1e-4) == len(rows):
                 found.append((objective, rows))
         if not found:
-            raise AttackError("two components became one from every start; raise decorrelation or relaxation")
+            raise AttackError("two components became equal from every start; raise decorrelation or relaxation")
         numbers["objective"], rows = min(found, key=lambda one: one[0])
         return rows @ white.matrix
 
@@ -187,7 +187,7 @@ def _lengths(mixed: Tensor, by_bias: Tensor | None, layer: LinearLayer, observat
     """Divisor (R,) of each component (R, N), from the bias if possible, otherwise from the range of pixels."""
     if by_bias is None and not layer.sees_pixels:
         raise AttackError(
-            f"does not apply: layer {layer.name!r} has no bias, whose gradient tells the lengths of features"
+            f"does not apply: layer {layer.name!r} has no bias, whose gradient gives the lengths of features"
         )
     if by_bias is None:
         return _by_contrast(mixed, observation)

@@ -171,8 +171,8 @@ class Read:
         found = [layer for layer in self.layers if layer.sees_pixels]
         if not found:
             raise AttackError(
-                f"does not apply: no linear layer of {type(self.model).__name__} sees the pixels; what a convolution's "
-                "features give away, HeadInversion reads"
+                f"does not apply: no linear layer of {type(self.model).__name__} sees the pixels; HeadInversion attacks features "
+                "after convolutions"
             )
         return found[0]
 
@@ -197,9 +197,9 @@ def low_rank(gradient: LayerGradient, num_examples: int, least_gap: float = GAP)
     rank = int((values[:num_examples] > least_gap * floor).sum())
     if not rank:
         raise AttackError(
-            f"does not apply: the layer's gradient has singular values {float(values[num_examples - 1]):.2g} and "
-            f"{float(values[num_examples]):.2g} where {num_examples} examples end; its rank is that of noise, pruning or "
-            "several local steps"
+            f"does not apply: singular values {num_examples} and {num_examples + 1} of the layer's gradient are "
+            f"{float(values[num_examples - 1]):.2g} and {float(values[num_examples]):.2g}; without a gap there, noise, pruning or "
+            "several local steps hide the examples"
         )
     gap = float(values[rank] / values[rank - 1])
     return LowRank(left[:, :rank], values[:rank, None] * right[:rank], gap)

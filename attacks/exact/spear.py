@@ -106,7 +106,7 @@ class Spear(SolvingAttack):
         components are starts.
         """
         if gradient.bias is None:
-            raise AttackError(f"does not apply: layer {layer.name!r} has no bias, whose gradient tells the lengths")
+            raise AttackError(f"does not apply: layer {layer.name!r} has no bias, whose gradient gives the lengths")
         parts = low_rank(gradient, num_examples)
         numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
         if parts.rank == 1:
@@ -165,8 +165,8 @@ def _searchable(parts: LowRank, layer: LinearLayer, num_examples: int) -> Sparse
     directions = SparseDirections(parts.left, parts.gap)
     if not directions.feasible:
         raise AttackError(
-            f"does not apply: {len(directions.rows)} active neurons are too few for {parts.rank} examples, each of which is "
-            f"told by more than {directions.fewest} neurons that it does not activate"
+            f"does not apply: {len(directions.rows)} active neurons are too few for {parts.rank} examples; an example must leave "
+            f"more than {directions.fewest} of them inactive"
         )
     return directions
 

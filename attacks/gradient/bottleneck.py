@@ -45,7 +45,7 @@ class BottleneckInversion(GradientInversion):
         """As ``GradientInversion``."""
         if find_bottleneck(observation.model) and observation.num_examples > 1:
             raise AttackError(
-                f"the update covers {observation.num_examples} examples; what arrives at the bottleneck can be told for one"
+                f"the update covers {observation.num_examples} examples; allowed: 1, whose gradient at the bottleneck is known"
             )
         return super().observed_gradient(observation)
 

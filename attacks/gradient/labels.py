@@ -96,7 +96,7 @@ def infer_labels(
         impact = -signal.clamp(max=0).sum() * (1 + 1 / len(signal)) / batch
     if not signal.any():
         raise AttackError(
-            f"the gradient of the last fully connected layer {name!r} is zero; it says nothing about labels"
+            f"the gradient of the last fully connected layer {name!r} is zero, so that labels cannot be inferred"
         )
     taken = [int(i) for i in signal.argsort() if signal[i] < 0][:batch]
     signal[taken] += impact
@@ -132,5 +132,5 @@ def last_linear(model: nn.Module, num_classes: int | None = None) -> tuple[str, 
     ]
     if not found:
         width = "" if num_classes is None else f" with {num_classes} outputs"
-        raise AttackError(f"labels are read from the last nn.Linear{width}, and {type(model).__name__} has none")
+        raise AttackError(f"labels are inferred from the last nn.Linear{width}, and {type(model).__name__} has none")
     return found[-1]

@@ -119,9 +119,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         observation.require_one_step()
         shape = (observation.num_examples, *observation.input_shape)
         if shape != self.learned.shape:
-            raise AttackError(
-                f"the update is of images {shape}, it was fitted to updates of images {self.learned.shape}"
-            )
+            raise AttackError(f"the update's images have shape {shape}; allowed: {self.learned.shape}, as in training")
         images = self.learned(observation.update)[0]
         return Reconstruction(images, torch.full((len(images),), -1), dict(self.learned.diagnostics))
 

@@ -131,7 +131,7 @@ class TunedInversion(InvertingGradients):
         """The inversion to attack with, and the scores of the choice."""
         count = len(trials.images[0])
         if like.num_examples != count:
-            raise AttackError(f"the update covers {like.num_examples} examples, it was fitted to updates of {count}")
+            raise AttackError(f"the update covers {like.num_examples} examples; allowed: {count}, as in tuning")
         quarter = max(1, self.iterations // SHORT)
         short = [self._tried(trials, like, settings, quarter) for settings in trials.settings]
         order = sorted(range(len(short)), key=lambda at: -short[at])

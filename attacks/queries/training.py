@@ -44,7 +44,7 @@ class LearnedNetwork:
     def __call__(self, features: Tensor) -> Tensor:
         """Predictions for the features of a query: (B, ...), on the CPU."""
         if tuple(features.shape[1:]) != self.shape:
-            raise AttackError(f"features have shape {tuple(features.shape[1:])}, it was fitted to {self.shape}")
+            raise AttackError(f"features have shape {tuple(features.shape[1:])}; allowed: {self.shape}, as in training")
         known = features.detach().cpu()
         with torch.no_grad():
             return in_batches(lambda rows: self.network(known[rows]), torch.arange(len(known)))

@@ -85,7 +85,7 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
         if not self.stages or isinstance(self.stages[0], Refinement):
             raise AttackError(f"{self}: the first attack must not be a refinement; begin with InvertingGradients()")
         if wrong := [stage for stage in self.stages[1:] if not isinstance(stage, Refinement)]:
-            raise AttackError(f"{self}: {wrong[0]} refines nothing; separate independent attacks by ;")
+            raise AttackError(f"{self}: {wrong[0]} is no refinement; separate independent attacks by ;")
 
     def __repr__(self) -> str:
         return " | ".join(map(repr, self.stages))

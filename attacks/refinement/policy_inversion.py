@@ -116,7 +116,7 @@ class PolicyInversion(Refinement):
             return replace(self, learned=())
         count = len(knowledge.auxiliary)
         if count < 2:
-            raise AttackError(f"PolicyInversion learns from auxiliary images, got {count}; set auxiliary data aside")
+            raise AttackError(f"PolicyInversion needs at least 2 auxiliary images, got {count}")
         chosen = torch.randperm(count, generator=generator)[: self.max_auxiliary]
         images = knowledge.auxiliary.images[chosen].float()
         classes = knowledge.auxiliary.targets[chosen].argmax(1)

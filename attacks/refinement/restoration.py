@@ -158,7 +158,7 @@ class LearnedRestorer(NetworkRefinement):
 def kept_and_held(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Rows of auxiliary examples to learn from, and one in ``HOLDOUT`` to judge by."""
     if count < 2 * HOLDOUT:
-        raise AttackError(f"learning takes {2 * HOLDOUT} auxiliary examples or more, there are {count}")
+        raise AttackError(f"training needs at least {2 * HOLDOUT} auxiliary examples, got {count}")
     order = torch.randperm(count, generator=generator)
     return order[: count - count // HOLDOUT], order[count - count // HOLDOUT :]
 

@@ -184,7 +184,7 @@ class Unshuffle(Refinement):
         assert inference is not None
         if inference.shape != images.shape[-2:]:
             raise AttackError(
-                f"images have sides {tuple(images.shape[-2:])}, those that windows were learned from {inference.shape}"
+                f"images have sides {tuple(images.shape[-2:])}; allowed: {inference.shape}, as in training"
             )
         return inference(images)
 

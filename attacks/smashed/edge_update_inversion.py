@@ -122,7 +122,7 @@ class GradientProblem:
     def of(cls, observation: SmashedData, step: EdgeStep, pipeline: Pipeline) -> GradientProblem:
         """Raises: AttackError when the client half has no weights, or the update does not fit them."""
         if not isinstance(observation.edge, nn.Module) or not any(True for _ in observation.edge.parameters()):
-            raise AttackError("the client half has no weights that an update could tell about")
+            raise AttackError("the client half has no weights, so that there is no update to attack")
         edge = copy.deepcopy(observation.edge).requires_grad_()
         update = ClientUpdate(
             edge,

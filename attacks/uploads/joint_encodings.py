@@ -100,7 +100,9 @@ class JointEncodingInversion(CollectionAttack):
             return plain
         known = self.learned[0]
         if seen.passes < 2:
-            raise AttackError("each image was uploaded in one encoding; their signs need several to be found")
+            raise AttackError(
+                "each image has a single encoding; allowed: two or more (upload-passes), to find the signs"
+            )
         if seen.images[0].numel() != known.values.shape[1]:
             raise AttackError(
                 f"images have shape {tuple(seen.images.shape[1:])}, auxiliary ones {known.values.shape[1]} values"

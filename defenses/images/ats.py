@@ -37,7 +37,7 @@ def parse_policies(text: str) -> tuple[Policy, ...]:
     if unknown := sorted({index for policy in policies for index in policy if index >= len(LIBRARY)}):
         raise ValueError(f"index {unknown[0]} is not in 0 .. {len(LIBRARY) - 1}")
     if (longest := max(map(len, policies))) > MOST_TRANSFORMS:
-        raise ValueError(f"a policy of {longest} transforms; it may have {MOST_TRANSFORMS}")
+        raise ValueError(f"a policy of {longest} transforms; allowed: at most {MOST_TRANSFORMS}")
     distinct = [set(policy) for policy in policies]
     if len(set().union(*distinct)) < sum(map(len, distinct)):
         raise ValueError("two policies share a transform")
@@ -99,8 +99,8 @@ class ATS(InputDefense):
         require(known, self, "channels", "0 (any), 1 (grey) or 3 (colours)")
         if self.policies.endswith(FILE):
             raise DefenseError(
-                f"policies is {self.policies!r}, and files are read only where a person names them: by `fedveil run`, "
-                "`protect` and `attack`, in Python by ATS.read; elsewhere write what the file holds under policies and channels"
+                f"policies is {self.policies!r}; allowed: the name of a file only in the configuration of `fedveil run`, `protect` "
+                "and `attack`, or in ATS.read; elsewhere write the file's policies and channels"
             )
         try:
             parse_policies(self.policies)
@@ -124,7 +124,7 @@ class ATS(InputDefense):
             reason = error.strerror if isinstance(error, OSError) else f"it is no result of fedveil search ({error!r})"
             raise DefenseError(f"policies is {str(policies)!r}: {reason}") from error
         if not text:
-            raise DefenseError(f"policies is {str(policies)!r}: it is of a search that found none")
+            raise DefenseError(f"policies is {str(policies)!r}: the search found no policies")
         return cls(text, use_prob, searched if channels is None else channels)
 
     @classmethod

@@ -53,7 +53,7 @@ class DeltaMasks:
         if self.delta == "min":
             if context.adversary is None:
                 raise DefenseError(
-                    "delta='min' masks what an adversary looks at, and the context has none: give one, or say delta='max'"
+                    "delta='min' needs an adversary, and the context has none; allowed: a context with one, or delta='max'"
                 )
             adversary = _Looking(context.client, context.adversary, images)
         total = torch.zeros(len(images), *images.shape[2:], dtype=torch.bool, device=images.device)

@@ -124,8 +124,8 @@ def principal_components(rows: Tensor, components: int) -> tuple[Tensor, Tensor]
     rank = int((values > 10 * len(rows) * torch.finfo(torch.float64).eps * values[0].clamp(min=0)).sum())
     if components > rank:
         raise DefenseError(
-            f"{components} components were asked for; the centred features of {len(rows)} images have rank {rank}: "
-            "give more images or ask for fewer components"
+            f"components is {components}; allowed: at most {rank}, the rank of the centred features of {len(rows)} images: use "
+            "more images or fewer components"
         )
     scaled = (vectors[:, :components] / values[:components].sqrt()).T
     basis = torch.cat([scaled @ block for block in _centred_blocks(rows)], 1)

@@ -193,7 +193,7 @@ class DPSGD(TrainingDefense):
             steps = max(1, len(loader))
             return _Sampling(steps, 1 / steps, len(loader.dataset) / steps, SENSITIVITY[REPLACE_ONE])  # type: ignore[arg-type]
         if not loader.batch_size:
-            raise DefenseError(f"{self}: the loader has no batch size, which is what the sum is divided by")
+            raise DefenseError(f"{self}: the loader has no batch size, by which the sum is divided")
         steps = max(1, round(1 / self.sample_rate))
         return _Sampling(steps, self.sample_rate, float(loader.batch_size), SENSITIVITY[ADD_OR_REMOVE])
 

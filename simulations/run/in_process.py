@@ -127,7 +127,7 @@ def run_in_process(console: Terminal, experiment: Experiment, cpus_per_client: i
     out, started = Path(experiment.output_dir), time.monotonic()
     end_politely()
     if experiment.attack_workers:
-        with undisturbed():  # the tracker inherits this, so that a closing terminal does not end it before its work is done
+        with undisturbed():  # the tracker inherits this, and so survives a closing terminal until its work is done
             resource_tracker.ensure_running()
     try:
         with scratch_folder():

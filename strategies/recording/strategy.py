@@ -151,7 +151,7 @@ class RecordingStrategy(WrappingStrategy):
     def _keep_arrays(self, name: str, arrays: ArrayRecord) -> str:
         try:
             return self._writer.keep_arrays(name, {key: view_of(key, array) for key, array in arrays.items()})
-        except Exception as error:  # what a client made unreadable, or a full disk: the reply's JSON says so
+        except Exception as error:  # an unreadable record or a full disk, which the reply's JSON reports
             return f"{type(error).__name__}: {error}"
 
 

@@ -102,7 +102,7 @@ class WrappingStrategy(Strategy):
         return self._inner.get(hook) or getattr(self.strategy, hook)
 
     def _looks_at(self, server_round: int) -> bool:
-        """Whether a round is one of those that were asked for."""
+        """Whether a round is one of the observed rounds."""
         return self._rounds is None or server_round in self._rounds
 
     def _said(self) -> str:
