@@ -55,7 +55,7 @@ def run_experiment(grid: Grid, experiment: Experiment) -> Path:
     try:
         return _run(grid, run)
     except Exception as error:
-        # Flower reports a failed ServerApp late and briefly; the folder of the run says why.
+        # Flower reports a failed ServerApp late and briefly; the run's folder keeps the reason.
         try:
             run.write_failure(f"{type(error).__name__}: {error}")
         except OSError as unwritten:  # where the disk is full, the folder keeps what it had

@@ -17,11 +17,11 @@ from simulations.runtime.launch import Resources
 from simulations.runtime.local_run import run_locally
 
 SECONDS_TO_END = 50
-"""Until a run that was told to stop is over in any case."""
+"""Seconds from the signal to stop until the process ends in any case."""
 
 
 def main() -> int:
-    """Runs what the first line says; the exit code."""
+    """Carry out the order in the first line of the input; return the exit code."""
     order = json.loads(sys.stdin.readline())
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_stop_with_input, daemon=True).start()
@@ -41,7 +41,7 @@ def _stop_with_input() -> None:
 
 
 def _only_our_lines() -> None:
-    """Of what Flower's log would print here: warnings, and what fedveil says of its rounds; several runs share one screen."""
+    """Print only warnings and fedveil's own lines of Flower's log, because several runs share one screen."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.getMessage().startswith("fedveil:"))

@@ -1,7 +1,7 @@
 """What a run leaves on disk, written so that a killed run keeps what it had and can go on.
 
     rows.jsonl          one number a line
-    pictures/           PNG files and index.jsonl, which says what each shows
+    pictures/           PNG files and index.jsonl, which describes each
     config.json         the resolved experiment, versions and progress
     checkpoints/        the global model and the clients' ledgers of each pipeline, after its last complete round; what
                         clients uploaded is in files of its own, written once
@@ -52,7 +52,7 @@ _ROLES = list(Role)
 OF_STUDY = ("experiment", "scenario", "dataset", "model", "seed")
 """Fields of a row that are those of its study."""
 LINES_LOST = "lines-lost"
-"""Metric of a row that says that a line of the run's files could not be read when the run went on."""
+"""Metric of a row about a line of the run's files that could not be read on resume."""
 
 
 @dataclass
@@ -165,7 +165,7 @@ class RunDirectory(Generic[S]):
     def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
         """Adds one number. ``fields`` are those of a row, or columns of a scenario's own."""
         if value is not None and not math.isfinite(value):
-            # JSON has no infinity, and a client may report anything: the row says so, and the run goes on.
+            # JSON has no infinity, and a client may report anything: the row records it, and the run goes on.
             fields["message"] = f"{metric} is {value}"
             value = None
         fields = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields.items()}
@@ -266,7 +266,7 @@ class RunDirectory(Generic[S]):
         self._rows = judged(self._rows)
 
     def write_failure(self, reason: str) -> None:
-        """Keeps what was recorded, and says in config.json why the run ended."""
+        """Keep what was recorded, and write the reason of the run's end into config.json."""
         self.flush()
         self.write_progress({**self._progress, "finished": False, "failed": reason})
 

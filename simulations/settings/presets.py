@@ -1,4 +1,4 @@
-"""The configurations that fedveil brings along, by name: ``fedveil run --preset quick``."""
+"""Configurations that come with fedveil, by name: ``fedveil run --preset quick``."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from simulations.settings.errors import ConfigError, require_known
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 OF_OTHER_COMMANDS = ("search",)
-"""Files there that ``fedveil run`` cannot read."""
+"""Files in ``CONFIGS`` for other commands than ``fedveil run``."""
 
 
 def presets() -> dict[str, Path]:
-    """Name -> TOML file, for ``fedveil run``."""
+    """Name -> TOML file, of the configurations for ``fedveil run``."""
     files = {path.stem: path for path in sorted(CONFIGS.glob("*.toml"))}
     return {name: path for name, path in files.items() if name not in OF_OTHER_COMMANDS}
 
 
 def chosen(config: Path | None, preset: str, size: str = "") -> Path | None:
-    """The file that is meant: a person's own, or the one of a name; None for neither.
+    """The configuration file: the user's own file or a preset's; None without either.
 
     Raises:
-        ConfigError: For both at once, a name that nothing has, with the names there are, or a size of neither.
+        ConfigError: For both at once, an unknown preset (with the known ones), or a size without either.
     """
     if size and not preset and config is None:
         raise ConfigError(

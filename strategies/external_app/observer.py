@@ -1,4 +1,4 @@
-"""A curious server beside any Flower strategy: it asks for probes, observes replies, and has guesses scored."""
+"""A curious server next to any Flower strategy, which requests probes, observes replies, and has clients score guesses."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ class AppAudit:
         weights, count = self._weights(sent), self._plan.probe_targets
         found: dict[int, list[SeenUpdate]] = {}
         for target in range(count):
-            # A node that did not answer one probe is asked for no more: its others could not be attacked without a gap.
+            # A node that did not answer one probe gets no further ones, as its others could not be attacked without a gap.
             messages = self._nodes.numbered(sent.requests.values(), sent=True)
             questions = {
                 partition: probe_question(message, task, target, self.settings.timeout)

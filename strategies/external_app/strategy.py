@@ -1,4 +1,4 @@
-"""AuditingStrategy: any strategy of Flower, run by a curious server that attacks what the clients send."""
+"""AuditingStrategy: a wrapper of any Flower strategy that attacks the clients' updates."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from strategies.recording.wrapper import WrappingStrategy
 
 
 class AuditingStrategy(WrappingStrategy):
-    """Does what the wrapped strategy does, and attacks what clients send beside the rounds; the clients score the guesses.
+    """Runs a wrapped strategy and attacks the clients' updates in parallel; the clients score the guesses.
 
     Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place. The clients' app must have
-    called ``clients.answer_audits``. What goes wrong in an audit is logged, and in a row. Only two things end a run, both with an
-    ``AuditError`` after a page was written, unless ``settings.go_on``: an audit that cannot begin, before the first round, and one
-    that attacked nothing, after the last.
+    called ``clients.answer_audits``. An error of the audit is logged, and gets a row. Two errors end the run with ``AuditError``, after
+    the page was written, unless ``settings.go_on``: the audit cannot begin (before the first round), or it attacked nothing (after
+    the last).
 
     Args:
-        strategy: Any strategy of Flower's message API; attributes that this class lacks are its, to read and to set.
-        open_results: Opens what keeps rows and pictures.
-        settings: What is attacked, and how.
+        strategy: Any strategy of Flower's message API; unknown attributes of this class are those of ``strategy``.
+        open_results: Opens the storage of rows and pictures.
+        settings: Settings of the audit.
     """
 
     def __init__(self, strategy: Strategy, open_results: OpenResults, settings: AuditSettings) -> None:
@@ -63,7 +63,7 @@ class AuditingStrategy(WrappingStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages of the wrapped strategy; in an attacked round their nodes are asked for probes first."""
+        """Make the wrapped strategy's messages; in an attacked round, request probes from their nodes first."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._safely(f"round {server_round}", server_round, self._audit.before, server_round, messages, grid)
         return messages
@@ -71,7 +71,7 @@ class AuditingStrategy(WrappingStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Looks at the replies, then lets the wrapped strategy aggregate them."""
+        """Pass the replies to the audit, then let the wrapped strategy aggregate them."""
         received = list(replies)
         self._safely(f"round {server_round}", server_round, self._audit.after, server_round, received)
         return super().aggregate_train(server_round, received)
