@@ -14,6 +14,7 @@ import typer
 
 from simulations.compare.command import compare
 from simulations.console.command_line import errors, fail, read_toml, self_contained, setting_of, sizes_of
+from simulations.console.results import AsJson, Quiet, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.protect.command import protect
 from simulations.run_folder.places import require_rows
@@ -123,14 +124,14 @@ def run(
         ),
     ] = False,
     track: Tracking = "",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print errors, and at the end a line of JSON: verdict, counts and costs.")
-    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run an experiment in a private local Flower runtime, and show its progress, what it found and where the report is.
 
-    CONFIG is a TOML file of settings; without it, the default audit runs.
+    CONFIG is a TOML file of settings; without it, the default audit runs. --json prints "directory", "seed" and "outcomes" of each
+    run; an outcome has "study", "defense", "message", "verdict", "recovered" of "attacked" images, "share" with "low" and "high",
+    "accuracy", "change", "epsilon" and "warnings".
 
     Exit codes: 0 when all went well, 1 when the run failed, 2 for settings that cannot be run, 3 when the run ended but attacks
     gave no score (they are listed), 4 when a tracker did not take it, 130 when it was stopped.
@@ -152,7 +153,7 @@ def run(
     request = RunRequest(
         file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, trackers, jobs, size, as_json
     )  # fmt: skip
-    shown = Terminal(quiet=True) if quiet or as_json else console
+    shown = terminal_for(console, quiet=quiet or as_json)
     raise typer.Exit(begin(shown, request, dry_run=dry_run))
 
 
@@ -213,17 +214,24 @@ def attack(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the attacks and of the initial weights.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the results.", show_default="runs/attack-DATE-TIME")
+        Path | None, typer.Option(metavar="DIR", help="Folder for the results.", show_default="runs/attack-DATE-TIME")
     ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Attack one update, or a whole recording, of any Flower app, and write the guesses.
 
-    The client must have trained by SGD from the weights given by --weights, or in the recording.
+    The client must have trained by SGD from the weights given by --weights, or in the recording. --json prints "directory", "page",
+    "scored" (whether originals were given) and "attacks"; each has "attack", "round", "recovered" of "attacked" images, "share" in
+    [0, 1] with its interval "low" to "high", "psnr", "best_psnr", "labels", "status" and "failure".
+
+    Exit codes: 0 when an attack gave a guess, 1 when all failed, 2 for what cannot be attacked, 130 when it was stopped.
     """
     from simulations.external_app.recorded.command import attack_recording, attack_update
     from simulations.external_app.recorded.replies import RecordingRequest
     from simulations.external_app.recorded.request import Request
 
+    shown = terminal_for(console, quiet=quiet or as_json)
     folder = (out or Path("runs") / datetime.now().strftime("attack-%Y%m%d-%H%M%S")).resolve()
     given = {"--local-epochs": local_epochs, "--rounds": rounds, "--originals": originals}
     try:
@@ -239,7 +247,8 @@ def attack(
             auxiliary=auxiliary, data_dir=data_dir, defense=self_contained(defense, "--defense"), truth=truth, seed=seed,
         )  # fmt: skip
         if update.is_dir():
-            failed = attack_recording(console, RecordingRequest(request, local_epochs, rounds, originals), folder)
+            wanted = RecordingRequest(request, local_epochs, rounds, originals)
+            failed = attack_recording(shown, wanted, folder, as_json=as_json)
         else:
             if odd := next((option for option, value in given.items() if value), None):
                 raise ConfigError(f"{odd} is for recordings, and {update} is no folder")
@@ -250,7 +259,7 @@ def attack(
                 num_examples=1 if num_examples is None else num_examples,
                 local_steps=1 if local_steps is None else local_steps,
             )
-            failed = attack_update(console, single, folder)
+            failed = attack_update(shown, single, folder, as_json=as_json)
     except (ConfigError, OSError) as error:
         fail(str(error))
     except KeyboardInterrupt:

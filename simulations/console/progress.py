@@ -88,7 +88,7 @@ class Display:
         self._bar.update(self._row, description=what, total=total or None, completed=done, note=note)
 
     def say(self, line: str, *, due: bool) -> bool:
-        """Print a line where the output is no terminal, if it is due or the last one is some seconds old; whether it was printed."""
+        """Print a line where the output is no terminal, if it is due or the last one is some seconds old; returns whether."""
         now = time.monotonic()
         wanted = not self._console.is_terminal and (due or now - self._printed > SECONDS_BETWEEN_LINES)
         if wanted:

@@ -71,6 +71,7 @@ class RunDirectory(Generic[S]):
     _attacks: dict[tuple[str, str], int] = field(default_factory=dict)
     _lock: IO[str] | None = None
     _progress: dict[str, Any] = field(default_factory=dict)
+    _open: dict[str, int] = field(default_factory=dict)
     _begun: int = 0
     _done: int = 0
     _round_started: float = field(default_factory=time.perf_counter)
@@ -210,13 +211,14 @@ class RunDirectory(Generic[S]):
     def open_job(self, job: AttackJob) -> None:
         """Keeps a job until its rows are written."""
         job.save(self.path / "jobs")
+        self._open[job.name] = len(job.attacks)
         self._begun += len(job.attacks)
 
     def close_job(self, job: AttackJob) -> None:
         """Writes the rows, then forgets the job: killed in between, a resumed run does it again."""
         self.flush()
         (self.path / "jobs" / f"{job.name}.safetensors").unlink(missing_ok=True)
-        self._done += len(job.attacks)
+        self._done += self._open.pop(job.name, 0)
         if self._progress:  # before the first round, a run that goes on still shows what it had reached
             self.write_progress(self._progress)
 

@@ -179,10 +179,15 @@ def test_flowers_log_is_as_it_was_after_a_run_that_failed(tmp_path: Path, flwr: 
     path = tmp_path / "run" / "flower.log"
     path.parent.mkdir()
     path.write_text("earlier\n", encoding="utf-8")
-    with pytest.raises(RuntimeError, match="failed"), flower_log(path) as begin:
-        flwr.info("of a client: %s", "ü\ud800")
-        raise RuntimeError("failed")
-    assert begin == len("earlier\n")
+
+    def fail() -> None:
+        with flower_log(path) as begin:
+            assert begin == len("earlier\n")
+            flwr.info("of a client: %s", "ü\ud800")
+            raise RuntimeError("failed")
+
+    with pytest.raises(RuntimeError, match="failed"):
+        fail()
     text = path.read_text(encoding="utf-8")
     assert text.startswith("earlier\n")
     assert "INFO: of a client: ü\\ud800" in text
