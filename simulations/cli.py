@@ -80,7 +80,11 @@ def run(
         ),
     ] = None,
     preset: Annotated[
-        str, typer.Option(metavar="NAME", help="A configuration that comes with fedveil, such as quick.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="A configuration that comes with fedveil, such as quick; `fedveil list presets` describes all.",
+        ),
     ] = "",
     size: Annotated[
         str,
@@ -296,10 +300,17 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], 
 @app.command("list", epilog="Example: fedveil list defenses")
 def list_(
     what: Annotated[
-        str, typer.Argument(help="scenarios, defenses, attacks, datasets, models, settings or search; all without.")
+        str,
+        typer.Argument(
+            help="scenarios, defenses, attacks, datasets, models, settings, presets or search; without it, all."
+        ),
     ] = "",
 ) -> None:
-    """List scenarios, defences, attacks, data sets, models and settings, with parameters, defaults and sources."""
+    """List scenarios, defences, attacks, data sets, models, settings and presets, with parameters, defaults and sources.
+
+    Presets are the configurations that come with fedveil: `fedveil run --preset NAME`. The settings of `fedveil search` are under
+    "search".
+    """
     from simulations.catalogue.listed import SECTIONS, listed, print_section
 
     if what and what not in SECTIONS:

@@ -45,7 +45,7 @@ LOOKING = "looking at the copy"
 
 
 @dataclass(frozen=True)
-class Attacked:
+class TriedAttacks:
     """What attacks got back from a few copies.
 
     Attributes:
@@ -91,7 +91,7 @@ class Attacked:
 
 
 @dataclass(frozen=True)
-class Preview(Attacked):
+class Preview(TriedAttacks):
     """What was written.
 
     Attributes:
@@ -124,7 +124,7 @@ def write_preview(manifest: Manifest) -> Preview:
     return made
 
 
-def attack(pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[Tensor], secret: str) -> Attacked:
+def attack(pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[Tensor], secret: str) -> TriedAttacks:
     """The loss of each picture (name and image (C, H, W), all of one shape) to the strongest attack that knows the defences.
 
     Attacks may learn from ``others``; none sees the ``secret``, where the draws of the copies start.
@@ -159,7 +159,7 @@ def attack(pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[
         tiles = [Tile("as it is", name, uri(image)), Tile("copy", name, uri(protected[at]), float(looking[at]))]
         guess = [Tile(by[at], name, uri(best[at]), float(scores[at]))] if len(recovered) > 1 else []
         shown.append(Strip(name, (*tiles, *guess)))
-    return Attacked(tuple(shown), recovered, tuple(missing))
+    return TriedAttacks(tuple(shown), recovered, tuple(missing))
 
 
 def _refinements(pipeline: Pipeline) -> Iterator[Refinement]:

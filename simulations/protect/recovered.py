@@ -1,4 +1,4 @@
-"""Counts the pictures that an attack recovered from their copies: the rule of the report, with a folder's pictures as candidates."""
+"""Counts the pictures that an attack recovered from their copies, by the report's rule, with a folder's pictures as candidates."""
 
 from __future__ import annotations
 

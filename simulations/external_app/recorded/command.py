@@ -13,7 +13,7 @@ from simulations.console.results import print_json
 from simulations.console.terminal import Terminal
 from simulations.external_app.recorded import attack_file
 from simulations.external_app.recorded.attack_recording import prepare_recording, run_recording
-from simulations.external_app.recorded.findings import Found, of_entries, of_recording, print_found
+from simulations.external_app.recorded.findings import AttackFinding, of_entries, of_recording, print_found
 from simulations.external_app.recorded.known import doubts_of
 from simulations.external_app.recorded.replies import RecordingRequest
 from simulations.external_app.recorded.request import Request
@@ -92,7 +92,7 @@ def _shown(console: Terminal) -> Iterator[Callable[[str], object]]:
         yield begin
 
 
-def _print_json(found: Sequence[Found], out: Path, page: Path) -> None:
+def _print_json(found: Sequence[AttackFinding], out: Path, page: Path) -> None:
     """What attacks found, as `fedveil attack --help` describes it."""
     scored = any(one.scored for one in found)
     print_json({"directory": str(out), "page": str(page), "scored": scored, "attacks": list(map(asdict, found))})

@@ -21,7 +21,7 @@ from simulations.runtime.findings import recovered_text
 
 
 @dataclass(frozen=True)
-class Found:
+class AttackFinding:
     """The result of one attack on an update, or on the replies of a recorded round.
 
     Attributes:
@@ -63,17 +63,17 @@ class Found:
         return [self.attack, recovered, decibel(self.psnr), decibel(self.best_psnr), percent(self.labels)]
 
 
-def of_entries(entries: Iterable[Mapping[str, Any]]) -> list[Found]:
+def of_entries(entries: Iterable[Mapping[str, Any]]) -> list[AttackFinding]:
     """Of attacks on a single update, whose entries are those of ``result.json``."""
     found = []
     for entry in entries:
         psnr, labels = entry["scores"].get("psnr"), entry["scores"].get("label-accuracy")
         images = {"psnr": sum(psnr) / len(psnr), "best_psnr": max(psnr)} if psnr else {}
-        found.append(Found(entry["attack"], labels=labels, failure=entry["failure"], **images))
+        found.append(AttackFinding(entry["attack"], labels=labels, failure=entry["failure"], **images))
     return found
 
 
-def of_recording(read: ReadRun, rows: Iterable[Row]) -> list[Found]:
+def of_recording(read: ReadRun, rows: Iterable[Row]) -> list[AttackFinding]:
     """Of attacks on a recording, in order of rounds."""
     failures = {(row.round, row.attack): row.message for row in rows if row.is_attack and row.metric == ATTACK.name}
     cells = [cell for study in read.studies for cell in study.cells if cell.role is Role.ATTACK]
@@ -81,10 +81,10 @@ def of_recording(read: ReadRun, rows: Iterable[Row]) -> list[Found]:
     return sorted(found, key=lambda one: one.round or 0)
 
 
-def _of_cell(cell: Cell, failure: str) -> Found:
+def _of_cell(cell: Cell, failure: str) -> AttackFinding:
     images, share = cell.psnr, cell.share
     recovered, attacked = cell.recovered or (None, None)
-    return Found(
+    return AttackFinding(
         cell.attack,
         cell.round,
         recovered,
@@ -97,7 +97,7 @@ def _of_cell(cell: Cell, failure: str) -> Found:
     )
 
 
-def print_found(console: Terminal, found: Sequence[Found], guesses: Path) -> None:
+def print_found(console: Terminal, found: Sequence[AttackFinding], guesses: Path) -> None:
     """Print a table of the attacks, or, where no guess was scored, where the guesses are; and, as errors, which attacks failed."""
     made = [one for one in found if not one.failure]
     if any(one.scored for one in found):

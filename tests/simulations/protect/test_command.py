@@ -21,7 +21,7 @@ from defenses.spec import parse
 from simulations.cli import app
 from simulations.protect.copies import protect_image
 from simulations.protect.pictures import read
-from simulations.protect.preview import LOOKING, Attacked, Preview
+from simulations.protect.preview import LOOKING, TriedAttacks, Preview
 from simulations.report.drawing.pictures import Strip
 from tests.other_package import offer
 from tests.simulations.protect.commands import MIXER, NOISE, files, protect, refused
@@ -199,7 +199,7 @@ def test_a_preview_names_the_attacks_that_ran_beside_those_that_did_not(tmp_path
     ],
 )
 def test_the_first_sentence_of_a_preview_is_the_most_important_fact(recovered: dict[str, int], first: str) -> None:
-    assert Attacked(tuple(Strip(name, ()) for name in "abc"), recovered).first == first
+    assert TriedAttacks(tuple(Strip(name, ()) for name in "abc"), recovered).first == first
 
 
 @pytest.mark.parametrize(
