@@ -23,7 +23,9 @@ def compare(
 ) -> None:
     """Put several runs side by side on one page; those that differ in their seed alone are put together.
 
-    The table has one line for each group of runs and defence. --json prints "page" and "groups"; each group has its "name",
+    The table has one line for each group of runs and defence.
+
+    --json prints "page" and "groups"; each group has its "name",
     "folders", "seeds", "unfinished" folders and "outcomes", which have the keys of `fedveil run --json`.
 
     Exit codes: 0 when the page was written, 2 when a folder holds no run, two runs are the same, or the page cannot be written.

@@ -32,7 +32,9 @@ def search(
     """Search policies for ATS that hide much and cost little accuracy, before any client trains.
 
     Writes policies.json, which `ATS(policies="DIR/policies.json")` reads, and a page about the search. Every setting is in `fedveil
-    list search`. --json prints "directory", "page", "file" (policies.json), "policies", "wanted", how many candidates were "scored"
+    list search`.
+
+    --json prints "directory", "page", "file" (policies.json), "policies", "wanted", how many candidates were "scored"
     and "passed", "privacy_score", "accuracy_threshold" and "scores" of each chosen policy.
 
     Exit codes: 0 when all went well, 2 for settings that cannot be run, 3 when fewer policies passed than were asked for, 130 when

@@ -21,7 +21,7 @@ from defenses.spec import parse
 from simulations.cli import app
 from simulations.protect.copies import protect_image
 from simulations.protect.pictures import read
-from simulations.protect.preview import LOOKING, TriedAttacks, Preview
+from simulations.protect.preview import LOOKING, Preview, TriedAttacks
 from simulations.report.drawing.pictures import Strip
 from tests.other_package import offer
 from tests.simulations.protect.commands import MIXER, NOISE, files, protect, refused
