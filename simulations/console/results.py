@@ -48,7 +48,7 @@ def table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[
 
     Args:
         texts: Headings of the columns that are read from the left.
-        numbers: Headings of those that are aligned at the right.
+        numbers: Headings of those that are aligned at the right, and whose cells are never broken.
         rows: As many cells as headings, or fewer.
         title: Above it.
     """
@@ -56,7 +56,7 @@ def table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[
     for name in texts:
         found.add_column(name, overflow="fold")
     for name in numbers:
-        found.add_column(name, overflow="fold", justify="right")
+        found.add_column(name, overflow="fold", justify="right", no_wrap=True)
     for row in rows:
         found.add_row(*map(Text, row))
     return found

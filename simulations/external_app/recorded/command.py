@@ -37,10 +37,11 @@ def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bo
     with _shown(console) as begin:
         entries = attack_file.run(prepared, out, begin)
     found = of_entries(entries)
-    print_found(console, found, out)
+    scored = bool(prepared.truth)
+    print_found(console, found, out, scored=scored)
     console.say(f"results: {out / 'result.json'}")
     if as_json:
-        _print_json(found, out, out / "result.json")
+        _print_json(found, out, out / "result.json", scored=scored)
     return all(entry["failure"] for entry in entries)
 
 
@@ -60,10 +61,11 @@ def attack_recording(console: Terminal, request: RecordingRequest, out: Path, *,
     with _shown(console) as begin:
         rows = run_recording(prepared, out, begin)
     found = of_recording(read_run(out), rows)
-    print_found(console, found, out / "guesses")
+    scored = bool(prepared.truth)
+    print_found(console, found, out / "guesses", scored=scored)
     console.say(f"report: {out / 'report.html'}")
     if as_json:
-        _print_json(found, out, out / "report.html")
+        _print_json(found, out, out / "report.html", scored=scored)
     failed = {(row.round, row.attack) for row in rows if row.is_attack and row.metric == "attack"}
     return failed == {(row.round, row.attack) for row in rows if row.is_attack and row.metric != RECORDED}
 
@@ -92,7 +94,6 @@ def _shown(console: Terminal) -> Iterator[Callable[[str], object]]:
         yield begin
 
 
-def _print_json(found: Sequence[AttackFinding], out: Path, page: Path) -> None:
+def _print_json(found: Sequence[AttackFinding], out: Path, page: Path, *, scored: bool) -> None:
     """What attacks found, as `fedveil attack --help` describes it."""
-    scored = any(one.scored for one in found)
     print_json({"directory": str(out), "page": str(page), "scored": scored, "attacks": list(map(asdict, found))})

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+
 from attacks.metrics.costs import ATTACK
 from attacks.metrics.metric import IMAGES, LABELS
 from attacks.metrics.names import Role
@@ -49,25 +51,21 @@ class AttackFinding:
     failure: str = ""
 
     @property
-    def scored(self) -> bool:
-        """Whether its guess was compared with anything."""
-        return self.psnr is not None or self.labels is not None
-
-    @property
-    def cells(self) -> list[str]:
-        """Its line of the table, behind the round."""
+    def result(self) -> str:
+        """What it recovered, or that it failed."""
+        if self.failure:
+            return "failed"
         shown = "" if self.recovered is None else f"{self.recovered} of {self.attacked}"
         interval = within(self.low, self.high, percentage)
-        recovered = recovered_text(shown, self.status, f"{interval} %" if interval else "")
-        recovered = "failed" if self.failure else recovered
-        return [self.attack, recovered, decibel(self.psnr), decibel(self.best_psnr), percent(self.labels)]
+        return recovered_text(shown, self.status, f"{interval} %" if interval else "")
 
 
 def of_entries(entries: Iterable[Mapping[str, Any]]) -> list[AttackFinding]:
     """Of attacks on a single update, whose entries are those of ``result.json``."""
     found = []
     for entry in entries:
-        psnr, labels = entry["scores"].get("psnr"), entry["scores"].get("label-accuracy")
+        scores = {} if entry["failure"] else entry["scores"]  # those of a failed attack are of a grey image
+        psnr, labels = scores.get("psnr"), scores.get("label-accuracy")
         images = {"psnr": sum(psnr) / len(psnr), "best_psnr": max(psnr)} if psnr else {}
         found.append(AttackFinding(entry["attack"], labels=labels, failure=entry["failure"], **images))
     return found
@@ -82,6 +80,8 @@ def of_recording(read: ReadRun, rows: Iterable[Row]) -> list[AttackFinding]:
 
 
 def _of_cell(cell: Cell, failure: str) -> AttackFinding:
+    if failure:
+        return AttackFinding(cell.attack, cell.round, failure=failure)
     images, share = cell.psnr, cell.share
     recovered, attacked = cell.recovered or (None, None)
     return AttackFinding(
@@ -93,18 +93,14 @@ def _of_cell(cell: Cell, failure: str) -> AttackFinding:
         *((images.mean, images.worst) if images else (None, None)),
         cell.mean(*LABELS.decides),
         cell.status if cell.mean(*IMAGES.decides) is not None else "",
-        failure,
     )
 
 
-def print_found(console: Terminal, found: Sequence[AttackFinding], guesses: Path) -> None:
-    """Print a table of the attacks, or, where no guess was scored, where the guesses are; and, as errors, which attacks failed."""
+def print_found(console: Terminal, found: Sequence[AttackFinding], guesses: Path, *, scored: bool) -> None:
+    """Print a table of the attacks, or where the guesses are if none was ``scored``; and, as errors, which attacks failed."""
     made = [one for one in found if not one.failure]
-    if any(one.scored for one in found):
-        rounds = any(one.round is not None for one in found)
-        rows = ([*([str(one.round)] if rounds else []), *one.cells] for one in found)
-        texts = (*(["round"] if rounds else []), "attack", "recovered")
-        console.print(table(texts, ("mean PSNR, dB", "best PSNR, dB", "labels right"), rows))
+    if scored:
+        console.print(_table(found))
     elif made:
         names = "; ".join(dict.fromkeys(one.attack for one in made))
         console.say(f"No guess was scored, as no originals were given. The guesses of {names} are in {guesses}")
@@ -112,3 +108,20 @@ def print_found(console: Terminal, found: Sequence[AttackFinding], guesses: Path
         if one.failure:
             where = "" if one.round is None else f"round {one.round}, "
             errors.say(f"{where}{one.attack} failed: {one.failure}")
+
+
+def _table(found: Sequence[AttackFinding]) -> Table:
+    """A line for each attack, and of a recording for each round."""
+    rounds = [] if all(one.round is None for one in found) else ["round"]
+    rows = (
+        [
+            *(str(one.round) for _ in rounds),
+            one.attack,
+            one.result,
+            decibel(one.psnr),
+            decibel(one.best_psnr),
+            percent(one.labels),
+        ]
+        for one in found
+    )
+    return table([*rounds, "attack", "recovered"], ("mean PSNR", "best PSNR", "labels"), rows)
