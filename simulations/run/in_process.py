@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing import resource_tracker
@@ -26,11 +28,13 @@ from simulations.report.analysis.summary import summarise
 from simulations.report.studies.rows import read_rows
 from simulations.run.requested import requested
 from simulations.run_folder.rows import Row
+from simulations.runtime.flower_log import flower_log
 from simulations.runtime.guardian import scratch_folder
 from simulations.runtime.launch import end_politely, undisturbed
 from simulations.runtime.local_grid import LocalGrid
 from simulations.runtime.local_run import conclude, what_next
 from simulations.runtime.main_guard import require_guard
+from simulations.runtime.progress import STEPS_IN_PROCESS, follow
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from simulations.settings.presets import chosen, presets
@@ -130,7 +134,7 @@ def run_in_process(console: Terminal, experiment: Experiment, cpus_per_client: i
         with undisturbed():  # the tracker inherits this, and so survives a closing terminal until its work is done
             resource_tracker.ensure_running()
     try:
-        with scratch_folder():
+        with flower_log(out / "flower.log") as begin, _followed(console, experiment, begin), scratch_folder():
             run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
     except KeyboardInterrupt:
         errors.say(f"\nstopped; {what_next(out)}")
@@ -140,9 +144,24 @@ def run_in_process(console: Terminal, experiment: Experiment, cpus_per_client: i
         return 2
     except (RuntimeError, OSError) as error:
         errors.print(f"[red]the run failed[/red]: {escape(f'{type(error).__name__}: {error}')}", soft_wrap=True)
-        errors.say(what_next(out))
+        errors.say(f"log: {out / 'flower.log'}\n{what_next(out)}")
         return 1
     return conclude(console, out, started)
+
+
+@contextmanager
+def _followed(console: Terminal, experiment: Experiment, begin: int) -> Iterator[None]:
+    """Shows how far a run is that goes on within; a thread reads what the run writes, as that of a run elsewhere is read."""
+    ended = threading.Event()
+    shown = threading.Thread(
+        target=follow, args=(console, ended.wait, experiment, begin, STEPS_IN_PROCESS), name="progress", daemon=True
+    )
+    shown.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        shown.join()
 
 
 def place_of(key: str, code: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import sys
@@ -27,7 +26,6 @@ def main() -> int:
     threading.Thread(target=_stop_with_input, daemon=True).start()
     experiment, resources = Experiment.from_mapping(order["settings"]), Resources(**order["resources"])
     console = Terminal(highlight=False)
-    _only_our_lines()
     if order["in_process"]:
         return run_in_process(console, experiment, resources.cpus_per_client)
     return run_locally(console, experiment, resources)
@@ -38,14 +36,6 @@ def _stop_with_input() -> None:
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(SECONDS_TO_END)
     os._exit(130)
-
-
-def _only_our_lines() -> None:
-    """Print only warnings and fedveil's own lines of Flower's log, because several runs share one screen."""
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.getMessage().startswith("fedveil:"))
-    logging.getLogger("flwr").handlers = [handler]
 
 
 if __name__ == "__main__":

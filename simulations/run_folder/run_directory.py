@@ -71,6 +71,9 @@ class RunDirectory(Generic[S]):
     _attacks: dict[tuple[str, str], int] = field(default_factory=dict)
     _lock: IO[str] | None = None
     _progress: dict[str, Any] = field(default_factory=dict)
+    _open: dict[str, int] = field(default_factory=dict)
+    _begun: int = 0
+    _done: int = 0
     _round_started: float = field(default_factory=time.perf_counter)
     _times: RunTimes = field(default_factory=RunTimes)
 
@@ -208,11 +211,16 @@ class RunDirectory(Generic[S]):
     def open_job(self, job: AttackJob) -> None:
         """Keeps a job until its rows are written."""
         job.save(self.path / "jobs")
+        self._open[job.name] = len(job.attacks)
+        self._begun += len(job.attacks)
 
     def close_job(self, job: AttackJob) -> None:
         """Writes the rows, then forgets the job: killed in between, a resumed run does it again."""
         self.flush()
         (self.path / "jobs" / f"{job.name}.safetensors").unlink(missing_ok=True)
+        self._done += self._open.pop(job.name, 0)
+        if self._progress:  # before the first round, a run that goes on still shows what it had reached
+            self.write_progress(self._progress)
 
     def keep_history(self, job: AttackJob) -> None:
         """Keeps what was observed in a round until the pipeline's attacks on all rounds begin."""
@@ -271,9 +279,10 @@ class RunDirectory(Generic[S]):
         self.write_progress({**self._progress, "finished": False, "failed": reason})
 
     def write_progress(self, progress: Mapping[str, Any], on_change: Callable[[Path], Any] | None = None) -> None:
-        """Writes config.json; ``on_change`` then rebuilds what depends on it (the report)."""
+        """Writes config.json with the attacks that this process began and finished; ``on_change`` then rebuilds the report."""
         self._progress = dict(progress)
-        about = about_run(self.experiment, self.path, progress) | {"run": self._times.about()}
+        counted = {**progress, "attacks": self._begun, "attacks_done": self._done}
+        about = about_run(self.experiment, self.path, counted) | {"run": self._times.about()}
         write_atomically(self.path / "config.json", json.dumps(about, indent=1))
         if on_change:
             on_change(self.path)

@@ -22,9 +22,9 @@ class AuditingStrategy(WrappingStrategy):
     """Runs a wrapped strategy and attacks the clients' updates in parallel; the clients score the guesses.
 
     Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place. The clients' app must have
-    called ``clients.answer_audits``. An error of the audit is logged, and gets a row. Two errors end the run with ``AuditError``, after
-    the page was written, unless ``settings.go_on``: the audit cannot begin (before the first round), or it attacked nothing (after
-    the last).
+    called ``clients.answer_audits``. An error of the audit is logged, and gets a row. Two errors end the run with ``AuditError``,
+    after the page was written, unless ``settings.go_on``: the audit cannot begin (before the first round), or it attacked nothing
+    (after the last).
 
     Args:
         strategy: Any strategy of Flower's message API; unknown attributes of this class are those of ``strategy``.
