@@ -7,7 +7,7 @@ from simulations.report.page.template_details import CONFIGURATION, DETAILS
 from simulations.report.page.template_results import RESULTS
 
 FRONT = """
-<a class="skip" href="#{{ 'headline' if alone else 'headline1' }}">Skip to the results</a>
+<a class="skip" href="#{{ 'headline' if alone else 'headline1' if studies else 'configuration' }}">Skip to the results</a>
 <p class="kicker">fedveil privacy audit</p>
 <h1>What the server could see</h1>
 {% for view in studies %}{% set study = view.study %}
