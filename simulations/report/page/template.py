@@ -54,7 +54,7 @@ defence works.</p>
 {% set apart = view.outcomes | selectattr('message') | list %}
 <section class="glance{{ ' apart' if apart }}" id="glance{{ '' if alone else loop.index }}">
 <div>
-{% if not alone %}<h3>{{ view.study.words | join(' · ') }}</h3>{% endif %}
+{% if not alone %}<h2>{{ view.study.words | join(' · ') }}</h2>{% endif %}
 {{ table('At a glance' ~ ('' if alone else ' ' ~ loop.index), 'plain') }}
 {{ head(['Defence', apart and 'From', 'Verdict', '#Recovered', '#Accuracy', view.has.epsilon and '#ε']) }}
 <tbody>
