@@ -59,7 +59,8 @@ defence works.</p>
 {{ head(['Defence', apart and 'From', 'Verdict', '#Recovered', '#Accuracy', view.has.epsilon and '#ε']) }}
 <tbody>
 {% for one in view.outcomes %}
-<tr><th scope="row">{% if one.first %}{{ who(one.defense) }}{% endif %}</th>
+<tr><th scope="row">
+  {%- if one.first %}{{ who(one.defense) }}{% else %}<span class="unseen">{{ label(one.defense) }}</span>{% endif %}</th>
 {% if apart %}<td>{{ one.message }}</td>{% endif %}
 <td>{{ verdict(one.verdict) }}{% for warning in one.warnings %}<small>{{ warning }}</small>{% endfor %}</td>
 {{ number((one.shown or nothing) ~ (one.status | dagger), one.interval) }}
