@@ -146,8 +146,9 @@ tr.doubt td:not(.status) { color: var(--soft); }
 .tiles.large figcaption { font-size: 1rem; }
 .filter { display: block; margin: 0 0 8px; padding: 5px 10px; width: min(280px, 100%); font: inherit; font-size: .86rem;
   color: inherit; background: var(--card); border: 1px solid var(--rule); border-radius: 6px; }
-th button { all: unset; cursor: pointer; font: inherit; color: inherit; }
-  th button:focus-visible, .scroll:focus-visible, .tile img:focus-visible {
+th button { all: unset; display: inline-block; min-width: 24px; cursor: pointer; font: inherit; color: inherit;
+  text-align: inherit; }
+th button:focus-visible, .scroll:focus-visible, .tile img:focus-visible {
   outline: 2px solid var(--soft); outline-offset: 2px; }
 th[aria-sort] button::after { content: " ↑"; } th[aria-sort="descending"] button::after { content: " ↓"; }
 .dense table { font-size: .7rem; } .dense thead th { font-size: .68rem; } .dense th, .dense td { padding: 6px 2px; }
