@@ -17,6 +17,9 @@ import pytest
 from simulations.experiment.experiment import all_settings
 from simulations.search.settings import keys as search_settings
 
+for needed in ("mkdocs", "material", "mkdocstrings"):
+    pytest.importorskip(needed, reason=f"{needed} is not installed: uv sync --group dev")
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("defenses", "attacks", "clients", "strategies", "simulations")
 FETCHING = {"img": "src", "script": "src", "iframe": "src", "link": "href", "source": "src", "object": "data"}
