@@ -12,13 +12,6 @@ from simulations.report import text
 from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.conclusion import conclusion
 from simulations.report.analysis.failures import failures
-from simulations.report.analysis.headings import (
-    accuracy_finding,
-    epsilon_finding,
-    gains_finding,
-    members_finding,
-    plane_finding,
-)
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.outcome import outcomes
 from simulations.report.analysis.run import ReadRun
@@ -28,6 +21,13 @@ from simulations.report.drawing.looks import Look, is_dp_sgd
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import EVERY, Embedder, Strip, best_recovered, captioned, drawn, grids
 from simulations.report.drawing.roc import rates_at_least, roc_charts
+from simulations.report.page.headings import (
+    accuracy_finding,
+    epsilon_finding,
+    gains_finding,
+    members_finding,
+    plane_finding,
+)
 from simulations.report.page.heat import heat_rows
 from simulations.report.page.tables import cards, control_table, others, tally
 from simulations.report.section import sections

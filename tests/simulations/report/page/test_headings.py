@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from simulations.report import Row, validate
-from simulations.report.analysis.headings import (
+from simulations.report.analysis.line import Line
+from simulations.report.analysis.summary import summarise
+from simulations.report.drawing.looks import looks
+from simulations.report.drawing.plots import epsilon, spent
+from simulations.report.page.headings import (
     accuracy_finding,
     epsilon_finding,
     gains_finding,
     members_finding,
     plane_finding,
 )
-from simulations.report.analysis.line import Line
-from simulations.report.analysis.summary import summarise
-from simulations.report.drawing.looks import looks
-from simulations.report.drawing.plots import epsilon, spent
 from simulations.report.studies.study import Study, split
 from tests.simulations.report.report_run import CONFIG, PIPELINES, demo_rows, member_rows
 
