@@ -60,7 +60,7 @@ def test_examples_that_are_all_of_one_class_are_refused(tmp_path: Path) -> None:
     settings = ["-s", f"dataset={tmp_path}/given.py:data"]
     result = CliRunner().invoke(app, ["run", "--dry-run", *settings, "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
-    assert "all 90 training examples are of the class 99; allowed: two or more classes" in " ".join(
+    assert "all 90 training examples are of the class 99; allowed: data with two or more classes" in " ".join(
         result.output.split()
     )
 

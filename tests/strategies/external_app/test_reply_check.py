@@ -178,14 +178,14 @@ def test_a_client_answers_for_its_last_reply_alone_and_once() -> None:
     came = trained()
     other = ArrayRecord({name: value + 1e-3 for name, value in came.to_torch_state_dict().items()})
     assert "not the last reply of this node" in check(start(), other).error.reason
-    assert "asked about it before" in check(start(), came).error.reason, "a wrong question is a question"
+    assert "the reply was checked before" in check(start(), came).error.reason, "a wrong question is a question"
     came = trained()
     good = check(start(), came)
     assert not good.has_error(), good.error.reason
     assert [list(record) for record in good.content.metric_records.values()] == [["difference"]]
     assert not good.content.array_records
     assert not good.content.config_records
-    assert "asked about it before" in check(start(), came).error.reason
+    assert "the reply was checked before" in check(start(), came).error.reason
     trained()
     assert "not the last reply" in check(other, came).error.reason
 
