@@ -9,11 +9,14 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from simulations.console.terminal import Terminal
 
+SHORT_WORD = 10
+"""Characters of a word that a narrow table does not break."""
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 AsJson = Annotated[
     bool,
@@ -48,15 +51,15 @@ def table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[
 
     Args:
         texts: Headings of the columns that are read from the left.
-        numbers: Headings of those that are aligned at the right, and whose cells are never broken.
+        numbers: Headings of those that are aligned at the right.
         rows: As many cells as headings, or fewer.
         title: Above it.
     """
-    found = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title) if title else None)
-    for name in texts:
-        found.add_column(name, overflow="fold")
-    for name in numbers:
-        found.add_column(name, overflow="fold", justify="right", no_wrap=True)
-    for row in rows:
+    found, lines = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title) if title else None), list(rows)
+    for at, name in enumerate([*texts, *numbers]):
+        words = [len(word) for cell in (name, *(line[at] for line in lines if at < len(line))) for word in cell.split()]
+        justify: JustifyMethod = "left" if at < len(texts) else "right"
+        found.add_column(name, overflow="fold", justify=justify, min_width=min(max(words, default=0), SHORT_WORD))
+    for row in lines:
         found.add_row(*map(Text, row))
     return found

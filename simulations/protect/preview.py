@@ -71,7 +71,7 @@ class TriedAttacks:
         strongest, most = max(self.recovered.items(), key=lambda one: one[1])
         of = f"{most} of {len(self.shown)} copies"
         if strongest == LOOKING and most:
-            return f"Looking at the copies recovers {of}; no attack recovered more."
+            return f"A server that only looks at the copies recovers {of}; no attack recovered more."
         return (
             f"The strongest attack recovered {of} ({strongest})."
             if most

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from simulations.cli import app
 from simulations.compare.groups import grouped
 from simulations.compare.page import write_comparison
+from simulations.console.terminal import Terminal
 from simulations.settings.errors import ConfigError
 from tests.simulations.report.report_run import CONFIG, INVERSION, PIPELINES, Page, demo_rows, write_run
 
@@ -151,10 +152,13 @@ def test_a_run_that_was_not_finished_is_said_to_be(tmp_path: Path) -> None:
     assert f"{folder} is not finished" in (tmp_path / "x.html").read_text(encoding="utf-8")
 
 
-def test_the_table_and_json_have_a_line_for_each_group_and_defence(tmp_path: Path) -> None:
+def test_the_table_and_json_have_a_line_for_each_group_and_defence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulations.compare.command.console", Terminal(highlight=False, width=160))
     folders = [a_run(tmp_path / "a", 0), a_run(tmp_path / "b", 1), a_run(tmp_path / "c", 0, model="cnn")]
     words = ["compare", *map(str, folders), "--out", str(tmp_path / "page.html")]
-    done = CliRunner(env={"COLUMNS": "160"}).invoke(app, words)
+    done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     lines = [line.strip() for line in done.output.splitlines()]
     assert lines.count("model= (2 seeds: 0, 1)") == lines.count("model=cnn (1 seed: 0)") == 1

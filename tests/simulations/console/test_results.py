@@ -28,6 +28,16 @@ def test_a_table_prints_its_cells_as_they_are() -> None:
     assert "[bold]" in printed
 
 
+def test_a_narrow_table_breaks_long_texts_and_no_short_word() -> None:
+    console = Terminal(file=io.StringIO(), width=60)
+    row = ["Mixer(window=4,rate=0.5,other=3)", "readable", "16 of 16 (79.4 to 100.0 %)", "90.0 %", "12.25"]
+    console.print(table(["defence", "verdict", "recovered"], ["accuracy", "epsilon"], [row]))
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    for word in ("readable", "90.0 %", "12.25", "accuracy", "epsilon"):
+        assert word in printed
+    assert max(map(len, printed.splitlines())) <= 60
+
+
 def test_a_quiet_terminal_prints_nothing() -> None:
     console = Terminal(file=io.StringIO())
     assert terminal_for(console, quiet=False) is console

@@ -144,10 +144,11 @@ def test_the_preview_shows_what_an_attack_gets_back(source: Path, tmp_path: Path
     assert len(images) == 3 * 6
     told = " ".join(page.text.split())
     assert "Attacks that ran: LearnedRestorer(), WindowMean(), Shredder(), Jigsaw()." in told
-    (first,) = re.findall(
-        r"The strongest attack recovered \d of 6 copies \(\w+\(\)\)\.|No attack recovered .*? copies\)\.", told
-    )
-    assert first in " ".join(printed.split())
+    *_, first, manifest, _ = printed.splitlines()
+    assert manifest.startswith("manifest: ")
+    counts = [int(one) for one in re.findall(r"^ (?:looking at the copy|\w+\(\)) +(\d) of 6 *$", printed, re.MULTILINE)]
+    assert len(counts) == 5, "looking, and four attacks"
+    assert f"{max(counts)} of 6 copies" in first
     assert told.index(first) < told.index("Attacks that ran")
     assert printed.splitlines()[-1] == f"preview: {tmp_path / 'out' / 'preview.html'}"
     assert "did not run" not in told
@@ -194,7 +195,10 @@ def test_a_preview_names_the_attacks_that_ran_beside_those_that_did_not(tmp_path
         ({}, "No attack ran: these copies were not tested."),
         ({LOOKING: 2}, "No attack ran: these copies were not tested."),
         ({LOOKING: 1, "A()": 0, "B()": 2}, "The strongest attack recovered 2 of 3 copies (B())."),
-        ({LOOKING: 2, "A()": 2}, "Looking at the copies recovers 2 of 3 copies; no attack recovered more."),
+        (
+            {LOOKING: 2, "A()": 2},
+            "A server that only looks at the copies recovers 2 of 3 copies; no attack recovered more.",
+        ),
         ({LOOKING: 0, "A()": 0}, "No attack recovered a picture from its copy (0 of 3 copies)."),
     ],
 )
