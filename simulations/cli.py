@@ -15,6 +15,7 @@ import typer
 from simulations.compare.command import compare
 from simulations.console.command_line import errors, fail, read_toml, self_contained, setting_of, sizes_of
 from simulations.console.terminal import Terminal
+from simulations.external_app.check.command import check_app
 from simulations.protect.command import protect
 from simulations.run_folder.places import require_rows
 from simulations.runtime.bytecode import keep_bytecode
@@ -263,6 +264,7 @@ def attack(
 
 app.command(epilog="Example: fedveil search -s dataset=photos --out search")(search)
 app.command(epilog='Example: fedveil protect photos/ copies/ --defense "VisualMixer()" --preview')(protect)
+app.command(epilog="Example: fedveil check-app my_app/ --nodes 10")(check_app)
 app.command(epilog="Example: fedveil compare runs/* --out comparison.html")(compare)
 
 

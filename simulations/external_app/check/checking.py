@@ -1,0 +1,141 @@
+"""``check_app``: an app's source read, its server started up to the first round, and both put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from clients.process.own_code import OwnCodeError
+from simulations.external_app.check.decide import abilities, limits, questions
+from simulations.external_app.check.lines import lines_to_add
+from simulations.external_app.check.refusals import in_the_source, in_the_trial
+from simulations.external_app.check.report import (
+    AppReport,
+    ClientFacts,
+    ModelFacts,
+    SentArray,
+    ServerFacts,
+    SourceFacts,
+)
+from simulations.external_app.check.settings import settings_of
+from simulations.external_app.check.source.entries import (
+    Replies,
+    calls_of,
+    read_builders,
+    read_replies,
+    read_start,
+)
+from simulations.external_app.check.source.images import Images, read_images
+from simulations.external_app.check.source.loading import Loading, read_loading
+from simulations.external_app.check.source.origins import Origins
+from simulations.external_app.check.source.project import Project, read_project
+from simulations.external_app.check.source.training import Optimizer, Training, read_training
+from simulations.external_app.check.trial.work import try_app
+from simulations.settings.errors import ConfigError
+
+DEFAULT_NODES = 2
+"""Of a simulation of Flower."""
+DEFAULT_SECONDS = 60.0
+
+
+def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_SECONDS) -> AppReport:
+    """Look at a Flower app without training it, and without its data.
+
+    The source is parsed. A child process without network imports both apps, and runs the ServerApp's main up to the first message of
+    training; no client trains.
+
+    Args:
+        path: Folder of the app, with its pyproject.toml.
+        nodes: Of the federation, from 1.
+        seconds: That importing the app, starting its server, and building its models may take, each.
+
+    Raises:
+        ConfigError: When the folder holds no app, or an argument is out of its range.
+    """
+    if nodes < 1:
+        raise ConfigError(f"nodes is {nodes}; allowed: a whole number from 1")
+    if not seconds > 0:
+        raise ConfigError(f"seconds is {seconds}; allowed: a number above 0")
+    project = read_project(path.resolve())
+    origins = Origins(project)
+    training = read_training(project, origins)
+    images, loading = read_images(project, origins, training), read_loading(project, origins)
+    builders = read_builders(project, origins)
+    missing = project.missing()
+    refused = list(in_the_source(project))
+    found: dict[str, Any] = {}
+    if not refused and not missing:
+        packages = sorted({full.partition(".")[0] for one in project.modules.values() for full in one.imported.values()})
+        try:
+            found = try_app(
+                project.folder, project.server_app, project.client_app, project.run_config, packages,
+                [asdict(one) for one in builders], nodes, seconds,
+            )  # fmt: skip
+        except OwnCodeError as error:
+            found = {"errors": {"app": f"the process that tried it {error}"}}
+    refused += in_the_trial(project, [] if refused else missing, found)
+    server, client = _server(project, found), _client(project, found)
+    settings = settings_of(training, server.message or {}, project.run_config)
+    call = found.get("model", {}).get("call", -1)
+    model = _model(found, builders[call].text if call >= 0 else "")
+    replies, start = read_replies(project), read_start(project)
+    report = AppReport(
+        str(project.folder), project.server_app, project.client_app, tuple(dict.fromkeys(refused)), tuple(missing), nodes,
+        dict(project.run_config), server, client, model, _source(training, images, loading, replies), settings,
+        wrote=tuple(found.get("wrote", [])),
+    )  # fmt: skip
+    if report.refused and not missing:
+        return report
+    return replace(
+        report,
+        can=tuple(abilities(report, training)),
+        cannot=tuple(limits(report, training, images)),
+        additions=lines_to_add(project, server, client, model, settings, images, loading, start),
+        to_decide=tuple(questions(report, training, images, loading, replies, start, found)),
+    )
+
+
+def _server(project: Project, found: Mapping[str, Any]) -> ServerFacts:
+    seen = found.get("server", {})
+    rounds = seen.get("rounds")
+    return ServerFacts(
+        tuple(seen.get("strategy", [])), rounds if isinstance(rounds, int) else 0, seen.get("asked", 0), seen.get("waits_for", 0),
+        seen.get("config"), tuple(SentArray(name, tuple(shape), dtype) for name, shape, dtype in seen.get("arrays", [])),
+        seen.get("evaluates", False), seen.get("failed", ""), bool(calls_of(project.server, "audited")),
+    )  # fmt: skip
+
+
+def _client(project: Project, found: Mapping[str, Any]) -> ClientFacts:
+    seen = found.get("client", {})
+    if not seen:
+        return ClientFacts(answers=bool(calls_of(project.client, "answer_audits")))
+    return ClientFacts(
+        tuple(seen["functions"]), tuple(seen["app_mods"]), tuple(seen["train_mods"]),
+        tuple(tuple(one) for one in seen["budgets"]), seen["answers"],
+    )  # fmt: skip
+
+
+def _model(found: Mapping[str, Any], call: str) -> ModelFacts:
+    seen = found.get("model", {})
+    factory = seen.get("model", "")
+    return ModelFacts(factory, "" if factory else call, seen.get("by", ""), seen.get("facts") or None)
+
+
+def _source(training: Training, images: Images, loading: Loading | None, replies: Replies) -> SourceFacts:
+    return SourceFacts(
+        tuple(map(_optimizer, training.optimizers)),
+        tuple(f"{one.text} ({one.where})" for one in training.losses),
+        tuple(f"mean {list(one.mean)}, std {list(one.std)} ({one.where})" for one in images.normalisations),
+        images.augmentations,
+        training.beyond,
+        training.privacy,
+        f"{replies.arrays} ({replies.where})" if replies.where and replies.arrays != "unseen" else "",
+        "" if loading is None else f"{loading.function} returns {', '.join(loading.names)}",
+    )
+
+
+def _optimizer(one: Optimizer) -> str:
+    given = ", ".join(f"{name} {origin.described()}" for name, origin in one.arguments.items())
+    return f"{one.name} ({one.where}){f': {given}' if given else ''}"

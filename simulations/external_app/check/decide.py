@@ -1,0 +1,177 @@
+"""What an audit can and cannot do with an app, and what a person must decide first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from simulations.external_app.check.report import LEAST_IMAGES, AppReport
+from simulations.external_app.check.settings import optimizer_of
+from simulations.external_app.check.source.entries import Replies, Start
+from simulations.external_app.check.source.images import Images
+from simulations.external_app.check.source.loading import Loading
+from simulations.external_app.check.source.training import Training
+
+IMAGE_SHAPES = 4
+"""Dimensions of a convolution's weights."""
+
+
+def abilities(report: AppReport, training: Training) -> Iterator[str]:
+    """What an audit does."""
+    each, asked = report.images_of_node, report.nodes_asked
+    yield (
+        f"Attack probes: one step of SGD on one image each, at least {LEAST_IMAGES} images in an attacked round: "
+        f"{each} from each of {asked} node{'s' if asked > 1 else ''}."
+    )
+    known = {one.name: one.value is not None for one in report.settings}
+    if all(known.get(name) for name in ("learning_rate", "local_epochs", "batch_size")) and _is_sgd(training):
+        yield "Attack the clients' own updates: learning rate, local epochs and batch size are known."
+    elif known.get("learning_rate") and _is_sgd(training):
+        yield "Attack the clients' own updates of a single step: the number of local steps is not known."
+    yield "Have the clients score every guess, and compare it with what each could know without an update."
+
+
+def limits(report: AppReport, training: Training, images: Images) -> Iterator[str]:
+    """What an audit does not show."""
+    optimizer = optimizer_of(training)
+    if optimizer is not None and not _is_sgd(training):
+        yield (
+            f"The clients train with {optimizer.name} ({optimizer.where}): probes and attacks assume SGD, so attacks on the clients' "
+            "own updates reckon with another optimizer."
+        )
+    for text in report.source.privacy:
+        yield f"{text}: a probe has neither its clipping nor its noise, so scores of probes are those of an app without it."
+    for text in report.source.beyond:
+        yield f"{text[:1].upper()}{text[1:]}: a probe does not."
+    if images.augmentations:
+        yield f"The clients augment their images ({', '.join(images.augmentations)}): a probe does not."
+    if report.server.statistics or (report.model.facts or {}).get("batch_norm"):
+        yield "The model has BatchNorm: a probe is a step in train mode, and attacks reckon with the statistics of its batch."
+    if any(one.startswith("DifferentialPrivacy") for one in report.server.strategy):
+        yield "The server's differential privacy acts after the replies have arrived: a curious server sees them without it."
+    yield "Membership tests, and attacks over the rounds of one client, need a federation of fedveil (`fedveil run`)."
+
+
+def _is_sgd(training: Training) -> bool:
+    optimizer = optimizer_of(training)
+    return optimizer is None or optimizer.name == "SGD"
+
+
+def questions(
+    report: AppReport, training: Training, images: Images, loading: Loading | None, replies: Replies, start: Start | None,
+    found: Mapping[str, Any],
+) -> Iterator[str]:  # fmt: skip
+    """What is missing or unclear, each as a sentence that says what to do."""
+    yield from _of_server(report, start, found)
+    yield from _of_model(report, found)
+    yield from _of_settings(report, training)
+    yield from _of_data(report, images, loading)
+    yield from _of_replies(replies)
+    yield from _of_client(report, found)
+
+
+def _of_server(report: AppReport, start: Start | None, found: Mapping[str, Any]) -> Iterator[str]:
+    server = report.server
+    if server.failed:
+        yield (
+            f"The first round was not seen: {server.failed}. The check has no network and loads no data; what depends on the message of "
+            "training is read from the source alone."
+        )
+    if text := found.get("server", {}).get("unasked"):
+        yield f"The messages of round 1 were not seen: {text}."
+    if server.waits_for > report.nodes:
+        yield (
+            f"The strategy waits for {server.waits_for} nodes, and the federation has {report.nodes} (--nodes): with fewer it never "
+            "begins."
+        )
+    if not server.audited and start is None and not report.refused:
+        yield "No `strategy.start(` was found in the ServerApp's file: wrap the outermost strategy where it starts."
+    elif not server.audited and start is not None and not start.strategy:
+        yield f"The strategy has no name where it starts ({start.where}): assign it to `strategy` first, then wrap it."
+    if report.wrote:
+        yield f"Starting the app left {', '.join(report.wrote[:5])} in its folder; delete what you do not want."
+
+
+def _of_model(report: AppReport, found: Mapping[str, Any]) -> Iterator[str]:
+    model, arrays = report.model, report.server.arrays
+    if not model.factory and not model.call:
+        reasons = "; ".join(f"{name}: {text}" for name, text in found.get("model", {}).get("failed", {}).items() if name)
+        seen = "that builds without arguments has the arrays that the server sends" if arrays else "was found"
+        yield f"No model {seen}: name a class or function without arguments in place of YourModel.{f' ({reasons})' if reasons else ''}"
+    elif model.by == "order":
+        yield f"The arrays carry no names of {model.factory or model.call}: they are matched in the order of its state_dict()."
+    elif model.by == "source":
+        yield f"That {model.factory or model.call} is the model is read from the source: no arrays were seen to compare it with."
+    facts = model.facts or {}
+    if facts.get("frozen"):
+        yield f"{facts['frozen']} parameters of the model do not learn: attacks assume that all layers learn."
+    if facts.get("embeds"):
+        yield "The model begins with an embedding of tokens: an audit probes images, (C, H, W) in [0, 1], and cannot probe text."
+    elif arrays and not any(len(one.shape) >= IMAGE_SHAPES for one in arrays):
+        yield "The model has no convolution: an audit probes images, (C, H, W) in [0, 1]; make sure that it takes these."
+
+
+def _of_settings(report: AppReport, training: Training) -> Iterator[str]:
+    for one in report.settings:
+        if one.conflict:
+            yield (
+                f"{one.name}: an audit takes {one.value!r} ({one.source}), and the source trains with {one.conflict}. Make them agree."
+            )
+        elif one.value is None:
+            yield f"{one.name} is not known ({one.source}): give it to audited as {one.name}=..., if the attacks shall reckon with it."
+    names = {one.name for one in training.optimizers}
+    if not names:
+        yield "No optimizer of torch.optim was seen: probes and attacks assume SGD; give audited momentum= and weight_decay=."
+    elif "SGD" not in names:
+        yield f"The optimizer is {', '.join(sorted(names))}: decide whether probes by SGD at the same learning rate tell you enough."
+    elif len(training.optimizers) > 1:
+        yield f"There are several optimizers ({', '.join(f'{one.name} {one.where}' for one in training.optimizers)}): name that of train."
+    if len(training.batch_sizes) > 1:
+        yield f"Loaders have different batch sizes: {', '.join(one.described() for one in training.batch_sizes)}."
+    others = [one for one in training.losses if not one.plain]
+    if not training.losses:
+        yield "No loss was seen: answer_audits assumes cross entropy; give it loss=, a function of logits and classes, for another."
+    for one in others:
+        yield f"The loss is {one.text} ({one.where}): give answer_audits loss=, a function of logits and classes; it assumes cross entropy."
+
+
+def _of_data(report: AppReport, images: Images, loading: Loading | None) -> Iterator[str]:
+    if report.client.answers:
+        return
+    if len(images.normalisations) > 1:
+        all_of = ", ".join(f"{list(one.mean)} and {list(one.std)} ({one.where})" for one in images.normalisations)
+        yield f"There are several normalisations: {all_of}. Give answer_audits that of the training images as mean and std."
+    elif images.unreadable and not images.normalisations:
+        yield f"The numbers of Normalize could not be seen ({', '.join(images.unreadable)}): give answer_audits mean and std."
+    elif not images.normalisations:
+        yield "No normalisation was seen: mean 0 and std 1 are assumed, so that the model takes images in [0, 1]."
+    if loading is None:
+        yield "No function that loads the data was found: write pixels(context)."
+    elif not loading.call:
+        yield f"{loading.function} loads the data, and its arguments do not follow from the context alone: complete pixels(context)."
+    else:
+        yield f"Read pixels(context) once: it takes what {loading.function} returns, which the check did not run."
+
+
+def _of_replies(replies: Replies) -> Iterator[str]:
+    if replies.arrays == "differences":
+        yield f"Replies seem to hold differences of weights ({replies.where}): an audit needs the weights themselves."
+    elif replies.arrays == "unseen":
+        yield "Whether replies hold weights or differences could not be seen: an audit needs weights."
+    if replies.counts_batches:
+        yield f"num-examples counts batches, {replies.counts_batches}: an audit needs the number of images, len(loader.dataset)."
+    elif replies.counts_examples is False:
+        yield "Replies do not count their examples: add num-examples to their metrics; without it updates cannot be attacked."
+
+
+def _of_client(report: AppReport, found: Mapping[str, Any]) -> Iterator[str]:
+    if differ := found.get("client", {}).get("differ"):
+        yield f"{differ}."
+    if report.client.app_mods and any("LocalDpMod" in one or "clipping" in one for one in report.client.app_mods):
+        yield "A privacy mod is given to ClientApp(mods=...): give it to @app.train(mods=...), as it answers an audit with an error."
+    for epsilon, _, sensitivity, norm, enough in report.client.budgets:
+        if not enough:
+            yield (
+                f"LocalDpMod has sensitivity {sensitivity:g} with clipping_norm {norm:g}: two clipped updates lie up to {2 * norm:g} "
+                f"apart, so its noise is too small for epsilon {epsilon:g}."
+            )
