@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from simulations.external_app.check.report import (
 )
 from simulations.external_app.check.settings import settings_of
 from simulations.external_app.check.source.entries import (
+    Builder,
     Replies,
     calls_of,
     read_builders,
@@ -43,8 +44,8 @@ DEFAULT_SECONDS = 60.0
 def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_SECONDS) -> AppReport:
     """Look at a Flower app without training it, and without its data.
 
-    The source is parsed. A child process without network imports both apps, and runs the ServerApp's main up to the first message of
-    training; no client trains.
+    The source is parsed. A child process without network imports both apps, and runs the ServerApp's main up to the first
+    message of training; no client trains.
 
     Args:
         path: Folder of the app, with its pyproject.toml.
@@ -64,10 +65,12 @@ def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_S
     images, loading = read_images(project, origins, training), read_loading(project, origins)
     builders = read_builders(project, origins)
     missing = project.missing()
-    refused = list(in_the_source(project))
+    hopeless = tuple(dict.fromkeys(in_the_source(project)))
     found: dict[str, Any] = {}
-    if not refused and not missing:
-        packages = sorted({full.partition(".")[0] for one in project.modules.values() for full in one.imported.values()})
+    if not hopeless and not missing:
+        packages = sorted(
+            {full.partition(".")[0] for one in project.modules.values() for full in one.imported.values()}
+        )
         try:
             found = try_app(
                 project.folder, project.server_app, project.client_app, project.run_config, packages,
@@ -75,18 +78,17 @@ def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_S
             )  # fmt: skip
         except OwnCodeError as error:
             found = {"errors": {"app": f"the process that tried it {error}"}}
-    refused += in_the_trial(project, [] if refused else missing, found)
+    refused = hopeless or tuple(dict.fromkeys(in_the_trial(project, missing, found)))
     server, client = _server(project, found), _client(project, found)
     settings = settings_of(training, server.message or {}, project.run_config)
-    call = found.get("model", {}).get("call", -1)
-    model = _model(found, builders[call].text if call >= 0 else "")
+    model = _model(found, builders)
     replies, start = read_replies(project), read_start(project)
     report = AppReport(
-        str(project.folder), project.server_app, project.client_app, tuple(dict.fromkeys(refused)), tuple(missing), nodes,
+        str(project.folder), project.server_app, project.client_app, refused, tuple(missing), nodes,
         dict(project.run_config), server, client, model, _source(training, images, loading, replies), settings,
         wrote=tuple(found.get("wrote", [])),
     )  # fmt: skip
-    if report.refused and not missing:
+    if hopeless:
         return report
     return replace(
         report,
@@ -102,8 +104,9 @@ def _server(project: Project, found: Mapping[str, Any]) -> ServerFacts:
     rounds = seen.get("rounds")
     return ServerFacts(
         tuple(seen.get("strategy", [])), rounds if isinstance(rounds, int) else 0, seen.get("asked", 0), seen.get("waits_for", 0),
-        seen.get("config"), tuple(SentArray(name, tuple(shape), dtype) for name, shape, dtype in seen.get("arrays", [])),
-        seen.get("evaluates", False), seen.get("failed", ""), bool(calls_of(project.server, "audited")),
+        seen.get("config"),
+        tuple(SentArray(name, tuple(shape), dtype) for name, shape, dtype in seen.get("arrays", [])),
+        seen.get("failed", ""), bool(calls_of(project.server, "audited")),
     )  # fmt: skip
 
 
@@ -117,10 +120,21 @@ def _client(project: Project, found: Mapping[str, Any]) -> ClientFacts:
     )  # fmt: skip
 
 
-def _model(found: Mapping[str, Any], call: str) -> ModelFacts:
+def _model(found: Mapping[str, Any], builders: Sequence[Builder]) -> ModelFacts:
+    """As the trial found it; where the app could not be tried, as the source builds it."""
     seen = found.get("model", {})
+    call = seen.get("call", -1)
+    if not found.get("server") and not seen.get("by") and builders and builders[0].known:
+        one = builders[0]
+        return (
+            ModelFacts("", one.text, "source")
+            if one.arguments or one.keywords
+            else ModelFacts(one.target, "", "source")
+        )
     factory = seen.get("model", "")
-    return ModelFacts(factory, "" if factory else call, seen.get("by", ""), seen.get("facts") or None)
+    return ModelFacts(
+        factory, "" if factory or call < 0 else builders[call].text, seen.get("by", ""), seen.get("facts") or None
+    )
 
 
 def _source(training: Training, images: Images, loading: Loading | None, replies: Replies) -> SourceFacts:

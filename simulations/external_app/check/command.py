@@ -19,7 +19,10 @@ def check_app(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder of the app, with its pyproject.toml.")],
     nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Nodes of the federation.")] = 2,
     seconds: Annotated[
-        float, typer.Option(metavar="S", help="Time limit for importing the app, for starting it, and for building its models.")
+        float,
+        typer.Option(
+            metavar="S", help="Time limit for importing the app, for starting it, and for building its models."
+        ),
     ] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")] = False,
 ) -> None:

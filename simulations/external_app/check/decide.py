@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from simulations.external_app.check.lines import UNKNOWN_MODEL
 from simulations.external_app.check.report import LEAST_IMAGES, AppReport
 from simulations.external_app.check.settings import optimizer_of
 from simulations.external_app.check.source.entries import Replies, Start
@@ -36,8 +37,8 @@ def limits(report: AppReport, training: Training, images: Images) -> Iterator[st
     optimizer = optimizer_of(training)
     if optimizer is not None and not _is_sgd(training):
         yield (
-            f"The clients train with {optimizer.name} ({optimizer.where}): probes and attacks assume SGD, so attacks on the clients' "
-            "own updates reckon with another optimizer."
+            f"The clients train with {optimizer.name} ({optimizer.where}): probes and attacks assume SGD, so attacks on the "
+            "clients' own updates reckon with another optimizer."
         )
     for text in report.source.privacy:
         yield f"{text}: a probe has neither its clipping nor its noise, so scores of probes are those of an app without it."
@@ -74,15 +75,15 @@ def _of_server(report: AppReport, start: Start | None, found: Mapping[str, Any])
     server = report.server
     if server.failed:
         yield (
-            f"The first round was not seen: {server.failed}. The check has no network and loads no data; what depends on the message of "
-            "training is read from the source alone."
+            f"The first round was not seen: {server.failed}. The check has no network and loads no data; what depends on the "
+            "message of training is read from the source alone."
         )
     if text := found.get("server", {}).get("unasked"):
         yield f"The messages of round 1 were not seen: {text}."
     if server.waits_for > report.nodes:
         yield (
-            f"The strategy waits for {server.waits_for} nodes, and the federation has {report.nodes} (--nodes): with fewer it never "
-            "begins."
+            f"The strategy waits for {server.waits_for} nodes, and the federation has {report.nodes} (--nodes): with fewer it "
+            "never begins."
         )
     if not server.audited and start is None and not report.refused:
         yield "No `strategy.start(` was found in the ServerApp's file: wrap the outermost strategy where it starts."
@@ -94,61 +95,67 @@ def _of_server(report: AppReport, start: Start | None, found: Mapping[str, Any])
 
 def _of_model(report: AppReport, found: Mapping[str, Any]) -> Iterator[str]:
     model, arrays = report.model, report.server.arrays
-    if not model.factory and not model.call:
-        reasons = "; ".join(f"{name}: {text}" for name, text in found.get("model", {}).get("failed", {}).items() if name)
+    name = model.factory or model.call
+    if not name:
+        failed = found.get("model", {}).get("failed", {})
+        reasons = "; ".join(f"{one}: {text}" if one else text for one, text in failed.items())
         seen = "that builds without arguments has the arrays that the server sends" if arrays else "was found"
-        yield f"No model {seen}: name a class or function without arguments in place of YourModel.{f' ({reasons})' if reasons else ''}"
+        why = f" ({reasons})" if reasons else ""
+        yield f"No model {seen}: name a class or function without arguments in place of {UNKNOWN_MODEL}.{why}"
     elif model.by == "order":
-        yield f"The arrays carry no names of {model.factory or model.call}: they are matched in the order of its state_dict()."
+        yield f"The arrays carry no names of {name}: they are matched in the order of its state_dict()."
     elif model.by == "source":
-        yield f"That {model.factory or model.call} is the model is read from the source: no arrays were seen to compare it with."
+        yield f"That {name} is the model is read from the source: no arrays were seen to compare it with."
     facts = model.facts or {}
     if facts.get("frozen"):
         yield f"{facts['frozen']} parameters of the model do not learn: attacks assume that all layers learn."
-    if facts.get("embeds"):
-        yield "The model begins with an embedding of tokens: an audit probes images, (C, H, W) in [0, 1], and cannot probe text."
-    elif arrays and not any(len(one.shape) >= IMAGE_SHAPES for one in arrays):
+    if arrays and not any(len(one.shape) >= IMAGE_SHAPES for one in arrays):
         yield "The model has no convolution: an audit probes images, (C, H, W) in [0, 1]; make sure that it takes these."
 
 
 def _of_settings(report: AppReport, training: Training) -> Iterator[str]:
     for one in report.settings:
         if one.conflict:
-            yield (
-                f"{one.name}: an audit takes {one.value!r} ({one.source}), and the source trains with {one.conflict}. Make them agree."
-            )
+            yield f"{one.name}: an audit takes {one.value!r} ({one.source}); the source has {one.conflict}. Make them agree."
         elif one.value is None:
-            yield f"{one.name} is not known ({one.source}): give it to audited as {one.name}=..., if the attacks shall reckon with it."
+            yield f"{one.name} is not known ({one.source}): give audited {one.name}=..., if attacks shall reckon with it."
     names = {one.name for one in training.optimizers}
     if not names:
         yield "No optimizer of torch.optim was seen: probes and attacks assume SGD; give audited momentum= and weight_decay=."
     elif "SGD" not in names:
-        yield f"The optimizer is {', '.join(sorted(names))}: decide whether probes by SGD at the same learning rate tell you enough."
+        yield f"The optimizer is {', '.join(sorted(names))}: decide whether probes by SGD at its learning rate tell you enough."
     elif len(training.optimizers) > 1:
-        yield f"There are several optimizers ({', '.join(f'{one.name} {one.where}' for one in training.optimizers)}): name that of train."
+        several = ", ".join(f"{one.name} {one.where}" for one in training.optimizers)
+        yield f"There are several optimizers ({several}): give audited the numbers of the one that trains."
     if len(training.batch_sizes) > 1:
         yield f"Loaders have different batch sizes: {', '.join(one.described() for one in training.batch_sizes)}."
-    others = [one for one in training.losses if not one.plain]
     if not training.losses:
-        yield "No loss was seen: answer_audits assumes cross entropy; give it loss=, a function of logits and classes, for another."
-    for one in others:
-        yield f"The loss is {one.text} ({one.where}): give answer_audits loss=, a function of logits and classes; it assumes cross entropy."
+        yield "No loss was seen: answer_audits assumes cross entropy; for another give it loss=, a function of logits and classes."
+    for loss in training.losses:
+        if not loss.plain:
+            yield (
+                f"The loss is {loss.text} ({loss.where}): an audit needs a classifier, and assumes cross entropy. Give answer_audits "
+                "loss=, a function of logits and classes."
+            )
 
 
 def _of_data(report: AppReport, images: Images, loading: Loading | None) -> Iterator[str]:
     if report.client.answers:
         return
     if len(images.normalisations) > 1:
-        all_of = ", ".join(f"{list(one.mean)} and {list(one.std)} ({one.where})" for one in images.normalisations)
-        yield f"There are several normalisations: {all_of}. Give answer_audits that of the training images as mean and std."
+        several = ", ".join(f"{list(one.mean)} and {list(one.std)} ({one.where})" for one in images.normalisations)
+        yield f"There are several normalisations: {several}. Give answer_audits that of the training images."
     elif images.unreadable and not images.normalisations:
         yield f"The numbers of Normalize could not be seen ({', '.join(images.unreadable)}): give answer_audits mean and std."
     elif not images.normalisations:
         yield "No normalisation was seen: mean 0 and std 1 are assumed, so that the model takes images in [0, 1]."
+    if loading is not None and loading.call and not images.pairs and not (images.image_key and images.label_key):
+        which = "class" if images.image_key else "image" if images.label_key else "image and which the class"
+        yield f"Which field of a batch holds the {which} could not be seen: correct it in pixels(context)."
     if loading is None:
         yield "No function that loads the data was found: write pixels(context)."
     elif not loading.call:
-        yield f"{loading.function} loads the data, and its arguments do not follow from the context alone: complete pixels(context)."
+        yield f"{loading.function} loads the data, and needs more than the context of a node: complete pixels(context)."
     else:
         yield f"Read pixels(context) once: it takes what {loading.function} returns, which the check did not run."
 
@@ -167,11 +174,11 @@ def _of_replies(replies: Replies) -> Iterator[str]:
 def _of_client(report: AppReport, found: Mapping[str, Any]) -> Iterator[str]:
     if differ := found.get("client", {}).get("differ"):
         yield f"{differ}."
-    if report.client.app_mods and any("LocalDpMod" in one or "clipping" in one for one in report.client.app_mods):
-        yield "A privacy mod is given to ClientApp(mods=...): give it to @app.train(mods=...), as it answers an audit with an error."
+    if any("LocalDpMod" in one or "clipping" in one for one in report.client.app_mods):
+        yield "ClientApp(mods=...) holds a privacy mod, which answers an audit with an error: give it to @app.train(mods=...)."
     for epsilon, _, sensitivity, norm, enough in report.client.budgets:
         if not enough:
             yield (
-                f"LocalDpMod has sensitivity {sensitivity:g} with clipping_norm {norm:g}: two clipped updates lie up to {2 * norm:g} "
-                f"apart, so its noise is too small for epsilon {epsilon:g}."
+                f"LocalDpMod has sensitivity {sensitivity:g} with clipping_norm {norm:g}: two clipped updates lie up to "
+                f"{2 * norm:g} apart, so its noise is too small for epsilon {epsilon:g}."
             )

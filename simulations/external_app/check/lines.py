@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 
 from simulations.external_app.check.report import Addition, ClientFacts, ModelFacts, ServerFacts, Setting
 from simulations.external_app.check.source.entries import Start
@@ -15,6 +17,8 @@ UNKNOWN_MODEL = "YourModel"
 BUILDS = "audited_model"
 """The function that is added where the model takes arguments."""
 WIDEST = 110
+OPEN = (UNKNOWN_MODEL, "NotImplementedError", "=...")
+"""What stands in lines that a person must complete."""
 
 
 def lines_to_add(
@@ -27,14 +31,18 @@ def lines_to_add(
         found.append(Addition("pyproject.toml", "in the dependencies of [project]", '"fedveil",'))
     home = _home(project, model)
     if model.call and not (client.answers and server.audited):
-        text = f"def {BUILDS}():\n    return {model.call}"
+        text = f"def {BUILDS}():\n    return {_quoted(model.call)}"
         found.append(Addition(_file(project, home), "at the end", text))
     if not client.answers and project.client is not None:
-        found.append(Addition(_file(project, project.client), "at the end", _client_lines(project, project.client, model, images, loading)))
+        text = _client_lines(project, project.client, model, images, loading)
+        found.append(Addition(_file(project, project.client), "at the end", text))
     if not server.audited and project.server is not None:
-        where = f"before `{start.strategy or 'strategy'}.start(` ({start.where})" if start else "before the strategy starts"
-        text = _server_lines(project, project.server, model, settings, start)
-        found.append(Addition(_file(project, project.server), where, text))
+        where = (
+            f"before `{start.strategy or 'strategy'}.start(` ({start.where})" if start else "before the strategy starts"
+        )
+        imports, call = _server_lines(project, project.server, model, settings, start)
+        found.append(Addition(_file(project, project.server), "at the top", imports))
+        found.append(Addition(_file(project, project.server), where, call))
     return tuple(found)
 
 
@@ -46,8 +54,7 @@ def _home(project: Project, model: ModelFacts) -> Module:
     """The file that gets a function for the model: that of what the function calls."""
     name = model.call.partition("(")[0]
     own = next((one for one in project.modules.values() if project.definition(f"{one.name}.{name}")), None)
-    home = own or project.client or next(iter(project.modules.values()))
-    return home
+    return own or project.client or next(iter(project.modules.values()))
 
 
 def _named(project: Project, module: Module, model: ModelFacts) -> tuple[list[str], str]:
@@ -64,7 +71,9 @@ def _imported(module: Module, target: str) -> tuple[list[str], str]:
     place, _, name = target.partition(":")
     if place == module.name:
         return [], name
-    bound = next((own for own, full in module.imported.items() if full.rpartition(".")[2] == name and _same(full, place)), "")
+    bound = next(
+        (own for own, full in module.imported.items() if full.rpartition(".")[2] == name and _same(full, place)), ""
+    )
     return ([], bound) if bound else ([f"from {place} import {name}"], name)
 
 
@@ -113,14 +122,15 @@ def _pixels(module: Module, images: Images, loading: Loading | None, imports: li
     if images.augmentations:
         yield f"    # Leave out the random transforms: {', '.join(one.partition(' ')[0] for one in images.augmentations)}."
     left = ", ".join(name if name in kept else "_" for name in parts)
-    yield f"    {left} = {_quoted(call)}"
+    yield indent(broken(f"{left} = ", _quoted(call)), "    ")
     one = images.normalisations[0] if len(images.normalisations) == 1 else None
     if one is not None and max(len(one.mean), len(one.std)) > 1:
         imports += [] if "torch" in module.imported else ["import torch"]
         yield f"    mean, std = (torch.tensor(one).view(-1, 1, 1) for one in ({list(one.mean)}, {list(one.std)}))"
     pair, target = _item(images, one)
     if len(kept) == 2:
-        yield f"    return tuple([{pair} for {target} in loader{of}] for loader in ({', '.join(kept)}))"
+        yield from ("", "    def pairs(loader):", f"        return [{pair} for {target} in loader{of}]", "")
+        yield f"    return pairs({kept[0]}), pairs({kept[1]})"
     else:
         yield f"    return [{pair} for {target} in {kept[0]}{of}]"
 
@@ -132,8 +142,13 @@ def _variables(loading: Loading) -> list[str]:
 
 def _item(images: Images, one: Normalisation | None) -> tuple[str, str]:
     """The pair that is wanted of an item of the app's data set, and what the item is called."""
-    image = f'item["{images.image_key}"]' if images.image_key else "x"
-    label, target = (f'item["{images.label_key}"]', "item") if images.image_key else ("y", "x, y")
+    image, label, target = "x", "y", "x, y"
+    if not images.pairs:
+        image, label, target = (
+            f'item["{images.image_key or "image"}"]',
+            f'item["{images.label_key or "label"}"]',
+            "item",
+        )
     if one is not None:
         many = max(len(one.mean), len(one.std)) > 1
         mean, std = ("mean", "std") if many else (repr(one.mean[0]), repr(one.std[0]))
@@ -142,23 +157,35 @@ def _item(images: Images, one: Normalisation | None) -> tuple[str, str]:
     return f"({image}, {label})", target
 
 
+def broken(before: str, call: str) -> str:
+    """``before`` and a call, with each argument on a line of its own where one line would be too wide."""
+    if len(before + call) <= WIDEST:
+        return before + call
+    parsed = ast.parse(call, mode="eval").body
+    assert isinstance(parsed, ast.Call)
+    given = [ast.get_source_segment(call, one) for one in parsed.args]
+    given += [f"{one.arg}={ast.get_source_segment(call, one.value)}" for one in parsed.keywords]
+    return f"{before}{ast.unparse(parsed.func)}(\n    " + ",\n    ".join(map(str, given)) + ",\n)"
+
+
 def _quoted(call: str) -> str:
     return call if '"' in call else call.replace("'", '"')
 
 
 def _server_lines(
     project: Project, module: Module, model: ModelFacts, settings: tuple[Setting, ...], start: Start | None
-) -> str:
+) -> tuple[str, str]:
+    """The imports that the server's file lacks, and the call, as far to the right as what follows it."""
     imports, name = _named(project, module, model)
     strategy, context = (start.strategy or "strategy", start.context) if start else ("strategy", "context")
     folder = results_folder(project.folder)
     given = [strategy, f'"{folder}"', name, *(f"{one.name}={one.value!r}" for one in settings if one.argument)]
     if any(one.from_settings for one in settings):
         given.append(f"settings={context}.run_config")
-    call = f"{strategy} = audited({', '.join(given)})"
-    if len(call) > WIDEST:
-        call = f"{strategy} = audited(\n    " + ",\n    ".join(given) + ",\n)"
-    return "\n".join(["from simulations.audited import audited", *imports, "", call])
+    call = broken(f"{strategy} = ", f"audited({', '.join(given)})")
+    return "\n".join(["from simulations.audited import audited", *imports]), indent(
+        call, " " * (start.indent if start else 0)
+    )
 
 
 def results_folder(folder: Path) -> Path:

@@ -6,25 +6,32 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any
 
+from simulations.external_app.check.lines import OPEN
 from simulations.external_app.check.report import AppReport, ServerFacts, Setting
 
 SHOWN = 3
 """Arrays that are shown by name."""
 UNSEEN = "could not be seen"
+AGREES = {"names": "all names and shapes agree", "order": "shapes agree in order", "source": "from the source"}
 WIDTH = 13
+RULE = "-----"
+"""Around lines to add, which stand at the left as they are pasted."""
 
 
 def printed(report: AppReport) -> str:
     """The whole text, without the line break at its end."""
     parts = [_apps(report)]
+    shown = not report.refused or bool(report.to_decide)
     if report.server.strategy or report.server.arrays:
         parts.append(_block("Server", _server_lines(report)))
-    if not report.refused or report.missing:
+    if shown:
         parts.append(_block("Training, as the source shows it", _training_lines(report)))
-    if not report.refused:
+    if shown:
         parts += [_listed("An audit can", report.can), _listed("An audit cannot, or does not", report.cannot)]
     for one in report.additions:
-        parts.append(f"Add to {one.file}, {one.where}:\n\n" + "\n".join(f"    {line}".rstrip() for line in one.text.splitlines()))
+        parts.append(f"{RULE} Add to {one.file}, {one.where}:\n\n{one.text}")
+    if report.additions:
+        parts.append(RULE)
     if report.to_decide:
         parts.append(_listed("To decide", report.to_decide, numbered=True))
     return "\n\n".join([*parts, _end(report)])
@@ -35,7 +42,10 @@ def _apps(report: AppReport) -> str:
     functions = ", ".join(one.removesuffix(".default") for one in client.functions) or UNSEEN
     lines = [("ServerApp", report.server_app), ("ClientApp", report.client_app)]
     if client.functions:
-        mods = [*(f"{one} (of the app)" for one in client.app_mods), *(f"{one} (of train)" for one in client.train_mods)]
+        mods = [
+            *(f"{one} (of the app)" for one in client.app_mods),
+            *(f"{one} (of train)" for one in client.train_mods),
+        ]
         lines += [("functions", functions), ("mods", "; ".join(mods) or "none")]
     return _block(f"App {report.folder}", lines)
 
@@ -50,8 +60,8 @@ def _server_lines(report: AppReport) -> Iterator[tuple[str, str]]:
     yield "run config", _values(report.run_config)
     yield "arrays", _arrays(server)
     name = report.model.factory or report.model.call or UNSEEN
-    how = {"names": "all names and shapes agree", "order": "shapes agree in order", "source": "from the source"}.get(report.model.by)
-    yield "model", f"{name}{f' ({how})' if how else ''}"
+    how = AGREES.get(report.model.by)
+    yield "model", f"{name} ({how})" if how else name
 
 
 def _values(values: Mapping[str, Any]) -> str:
@@ -59,7 +69,11 @@ def _values(values: Mapping[str, Any]) -> str:
 
 
 def _arrays(server: ServerFacts) -> str:
-    kinds = {"list": "a list of arrays", "state_dict": "a PyTorch state_dict", "named": "arrays with names of their own"}
+    kinds = {
+        "list": "a list of arrays",
+        "state_dict": "a PyTorch state_dict",
+        "named": "arrays with names of their own",
+    }
     if not server.arrays:
         return UNSEEN
     first = ", ".join(f"{one.name} {one.shape}" for one in server.arrays[:SHOWN])
@@ -103,4 +117,6 @@ def _end(report: AppReport) -> str:
         return _listed("This app cannot be audited as it is", report.refused)
     if not report.additions:
         return "Ready: the app answers audits, and its server is audited."
+    if any(word in one.text for one in report.additions for word in OPEN):
+        return "Ready once these lines are added and filled in, as listed under To decide."
     return "Ready once these lines are added: run the app as before, and open report.html in the results folder."

@@ -61,7 +61,6 @@ class ServerFacts:
         waits_for: Nodes without which the strategy does not begin.
         message: Plain values in the configuration of the message of training.
         arrays: Initial weights.
-        evaluates: Whether the server evaluates on data of its own.
         failed: Why no message of training was seen; "".
         audited: Whether ``audited`` is already called.
     """
@@ -72,7 +71,6 @@ class ServerFacts:
     waits_for: int = 0
     message: Mapping[str, Any] | None = None
     arrays: tuple[SentArray, ...] = ()
-    evaluates: bool = False
     failed: str = ""
     audited: bool = False
 
@@ -83,7 +81,9 @@ class ServerFacts:
             return ""
         if [one.name for one in self.arrays] == list(map(str, range(len(self.arrays)))):
             return "list"
-        return "state_dict" if any("." in one.name or one.name in ("weight", "bias") for one in self.arrays) else "named"
+        return (
+            "state_dict" if any("." in one.name or one.name in ("weight", "bias") for one in self.arrays) else "named"
+        )
 
     @property
     def statistics(self) -> tuple[str, ...]:

@@ -62,11 +62,13 @@ class Start:
         strategy: The variable before ``.start(``; "" where a strategy is built in the same expression.
         where: File and line.
         context: What ``main`` calls its context.
+        indent: Columns before the statement.
     """
 
     strategy: str
     where: str
     context: str
+    indent: int
 
 
 def read_replies(project: Project) -> Replies:
@@ -76,7 +78,10 @@ def read_replies(project: Project) -> Replies:
         assert client is not None
         held, where = _held(project, client, function)
         keys = {node.value for node in ast.walk(function) if isinstance(node, ast.Constant)} & set(EXAMPLES)
-        plain = any(isinstance(node, ast.Call) and client.full(node.func).endswith("MetricRecord") for node in ast.walk(function))
+        plain = any(
+            isinstance(node, ast.Call) and client.full(node.func).endswith("MetricRecord")
+            for node in ast.walk(function)
+        )
         return Replies(held, where, True if keys else False if plain else None, _counts_batches(client, function))
     return Replies()
 
@@ -101,19 +106,25 @@ def _held(project: Project, module: Module, function: Function) -> tuple[Held, s
 
 
 def _kind(project: Project, module: Module, expression: ast.expr) -> Held:
-    if any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) for node in ast.walk(expression)):
+    if _subtracts(expression):
         return "differences"
     text = ast.unparse(expression)
     if text.endswith(".state_dict()") or ".state_dict().items()" in text or ".state_dict().values()" in text:
         return "weights"
     called = project.definition(module.full(expression.func)) if isinstance(expression, ast.Call) else None
     if called is not None:
-        returned = [node.value for node in ast.walk(called[1]) if isinstance(node, ast.Return) and node.value is not None]
-        if any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) for one in returned for node in ast.walk(one)):
+        returned = [
+            node.value for node in ast.walk(called[1]) if isinstance(node, ast.Return) and node.value is not None
+        ]
+        if any(map(_subtracts, returned)):
             return "differences"
         if returned and all(".state_dict()" in ast.unparse(one) for one in returned):
             return "weights"
     return "unseen"
+
+
+def _subtracts(expression: ast.expr) -> bool:
+    return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) for node in ast.walk(expression))
 
 
 def _counts_batches(module: Module, function: Function) -> str:
@@ -132,17 +143,23 @@ def read_builders(project: Project, origins: Origins) -> list[Builder]:
     found: dict[str, Builder] = {}
     for module in (project.server, project.client):
         for node in ast.walk(module.tree) if module else ():
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("state_dict", "load_state_dict"):
-                assert module is not None
-                built = _unwrapped(origins.expanded(node.func.value, module))
+            called = node.func if isinstance(node, ast.Call) else None
+            if module and isinstance(called, ast.Attribute) and called.attr in ("state_dict", "load_state_dict"):
+                built = _unwrapped(origins.expanded(called.value, module))
                 if isinstance(built, ast.Call) and (full := module.full(built.func)):
-                    place, _, name = full.rpartition(".")
-                    arguments = [_value(one, module, project, origins) for one in built.args]
-                    keywords = [(one.arg or "**", _value(one.value, module, project, origins)) for one in built.keywords]
-                    values = [*arguments, *(value for _, value in keywords)]
-                    known = None not in values and all(name != "**" for name, _ in keywords)
-                    found.setdefault(full, Builder(f"{place}:{name}", tuple(arguments), tuple(keywords), known))
+                    found.setdefault(full, _builder(full, built, module, project, origins))
     return list(found.values())
+
+
+def _builder(full: str, call: ast.Call, module: Module, project: Project, origins: Origins) -> Builder:
+    given = [_value(one, module, project, origins) for one in call.args]
+    named = [(one.arg or "**", _value(one.value, module, project, origins)) for one in call.keywords]
+    known = None not in given and all(name != "**" and value is not None for name, value in named)
+    place, _, name = full.rpartition(".")
+    return Builder(
+        f"{place}:{name}", tuple(one[0] if one else None for one in given),
+        tuple((key, one[0] if one else None) for key, one in named), known,
+    )  # fmt: skip
 
 
 def _unwrapped(expression: ast.expr) -> ast.expr:
@@ -156,14 +173,14 @@ def _unwrapped(expression: ast.expr) -> ast.expr:
     return expression
 
 
-def _value(expression: ast.expr, module: Module, project: Project, origins: Origins) -> Any:
-    """Of an expanded argument; None where it is not to be seen. Names of an expansion are no nodes of the file any more."""
+def _value(expression: ast.expr, module: Module, project: Project, origins: Origins) -> tuple[Any] | None:
+    """The value of an expanded argument; None where it is not to be seen. An expansion's nodes are none of the file's."""
     text = ast.unparse(expression)
     for key, value in project.run_config.items():
-        if f"run_config['{key}']" in text and text.removesuffix(")").endswith(f"run_config['{key}']"):
-            return value
+        if text.removesuffix(")").endswith(f"run_config['{key}']"):
+            return (value,)
     origin = origins.of(expression, module)
-    return origin.value if origin.kind == "constant" else None
+    return (origin.value,) if origin.kind == "constant" else None
 
 
 def read_start(project: Project) -> Start | None:
@@ -178,9 +195,12 @@ def read_start(project: Project) -> Start | None:
             around = server.within.get(node)
             given = [one.arg for one in around.args.args] if around else []
             receiver = node.func.value
+            lines = server.path.read_text(encoding="utf-8-sig").splitlines()
+            line = lines[node.lineno - 1]
             return Start(
-                receiver.id if isinstance(receiver, ast.Name) else "", server.at(node), given[1] if len(given) > 1 else "context"
-            )
+                receiver.id if isinstance(receiver, ast.Name) else "", server.at(node), given[1] if len(given) > 1 else "context",
+                len(line) - len(line.lstrip()),
+            )  # fmt: skip
     return None
 
 

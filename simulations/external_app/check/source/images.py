@@ -13,6 +13,7 @@ from simulations.external_app.check.source.project import Function, Module, Proj
 from simulations.external_app.check.source.training import Training
 
 Numbers = tuple[float, ...]
+RANDOM, OTHER_RANDOM = re.compile("Random[A-Z]"), ("ColorJitter", "AutoAugment", "TrivialAugmentWide")
 LABEL = re.compile(r"label|target|class|^y$", re.IGNORECASE)
 
 
@@ -33,8 +34,9 @@ class Images:
         normalisations: Different ones, each once.
         unreadable: Places that normalise by numbers which the source does not show.
         augmentations: Random transforms, with file and line.
-        image_key: Of a batch that is a mapping; "" for a batch that is a tuple, or where nothing could be seen.
+        image_key: Of a batch that is a mapping; "" where it could not be seen.
         label_key: Likewise.
+        pairs: Whether batches are pairs of images and classes; else they are mappings, or could not be seen.
     """
 
     normalisations: tuple[Normalisation, ...] = ()
@@ -42,6 +44,7 @@ class Images:
     augmentations: tuple[str, ...] = ()
     image_key: str = ""
     label_key: str = ""
+    pairs: bool = False
 
 
 def read_images(project: Project, origins: Origins, training: Training) -> Images:
@@ -56,19 +59,17 @@ def read_images(project: Project, origins: Origins, training: Training) -> Image
                 unreadable.append(module.at(call))
             else:
                 found.setdefault(values, Normalisation(*values, module.at(call)))
-        elif name.startswith("Random") and name[6:7].isupper() or name in ("ColorJitter", "AutoAugment", "TrivialAugmentWide"):
-            if "transforms" in module.full(call.func):
-                random.append(f"{name} ({module.at(call)})")
+        elif "transforms" in module.full(call.func) and (RANDOM.match(name) or name in OTHER_RANDOM):
+            random.append(f"{name} ({module.at(call)})")
     if not found:
         for module, values, node in _arithmetic(project):
             found.setdefault(values, Normalisation(*values, module.at(node)))
     keys = _keys(training)
     labels = [key for key in keys if LABEL.search(key)]
     others = [key for key in keys if key not in labels]
-    named = len(labels) == 1 and len(others) == 1
     return Images(
         tuple(found.values()), tuple(unreadable), tuple(dict.fromkeys(random)),
-        others[0] if named else "", labels[0] if named else "",
+        others[0] if len(others) == 1 else "", labels[0] if len(labels) == 1 else "", not keys and _are_pairs(training),
     )  # fmt: skip
 
 
@@ -100,11 +101,21 @@ def _arithmetic(project: Project) -> Iterator[tuple[Module, tuple[Numbers, Numbe
     """``(x - 0.5) / 0.5`` with numbers from 0 to 1."""
     for module in project.of_client():
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.left, ast.BinOp):
-                mean, std = node.left.right, node.right
-                if isinstance(node.left.op, ast.Sub) and isinstance(mean, ast.Constant) and isinstance(std, ast.Constant):
-                    if all(isinstance(one.value, float) and 0 < one.value < 1 for one in (mean, std)):
-                        yield module, ((mean.value,), (std.value,)), node  # type: ignore[arg-type]
+            if (
+                not isinstance(node, ast.BinOp)
+                or not isinstance(node.op, ast.Div)
+                or not isinstance(node.left, ast.BinOp)
+            ):
+                continue
+            numbers = [_share(one) for one in (node.left.right, node.right)]
+            if isinstance(node.left.op, ast.Sub) and all(numbers):
+                yield module, ((numbers[0],), (numbers[1],)), node
+
+
+def _share(expression: ast.expr) -> float:
+    """A number between 0 and 1 that stands in the source; 0 for anything else."""
+    value = expression.value if isinstance(expression, ast.Constant) else 0.0
+    return value if isinstance(value, float) and 0 < value < 1 else 0.0
 
 
 def _keys(training: Training) -> list[str]:
@@ -113,10 +124,31 @@ def _keys(training: Training) -> list[str]:
     for function in training.loops:
         names = set(_batch_names(function))
         for node in ast.walk(function):
-            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in names:
-                if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-                    found[node.slice.value] = None
+            if (
+                not isinstance(node, ast.Subscript)
+                or not isinstance(node.value, ast.Name)
+                or node.value.id not in names
+            ):
+                continue
+            if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+                found[node.slice.value] = None
     return list(found)
+
+
+def _are_pairs(training: Training) -> bool:
+    """Whether a training loop takes its batches apart: ``for images, labels in loader`` or ``images, labels = batch``."""
+    return any(_takes_apart(node, set(_batch_names(one))) for one in training.loops for node in ast.walk(one))
+
+
+def _takes_apart(node: ast.AST, batches: set[str]) -> bool:
+    if isinstance(node, ast.For):
+        counted = isinstance(node.iter, ast.Call) and ast.unparse(node.iter.func) == "enumerate"
+        target = node.target.elts[1] if counted and isinstance(node.target, ast.Tuple) else node.target
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in batches:
+        target = node.targets[0]
+    else:
+        return False
+    return isinstance(target, ast.Tuple) and len(target.elts) == 2
 
 
 def _batch_names(function: Function) -> Iterator[str]:

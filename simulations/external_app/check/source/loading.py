@@ -44,10 +44,17 @@ def read_loading(project: Project, origins: Origins) -> Loading | None:
             continue
         train = next((at for at, name in enumerate(names) if TRAIN.search(name)), 0)
         held_out = [at for at, name in enumerate(names) if at != train and HELD_OUT.search(name)]
-        calls = (_in_terms_of_context(caller, call, project, origins) for caller, call in origins.callers(module, function))
+        calls = (
+            _in_terms_of_context(caller, call, project, origins) for caller, call in origins.callers(module, function)
+        )
         call = next((one for one in calls if one), "")
         loading = Loading(
-            f"{module.name}:{function.name}", call, names, train, held_out[0] if held_out else -1, _builds_loaders(module, function)
+            f"{module.name}:{function.name}",
+            call,
+            names,
+            train,
+            held_out[0] if held_out else -1,
+            _builds_loaders(module, function),
         )
         if call:
             return loading
@@ -64,13 +71,19 @@ def _candidates(project: Project) -> Iterator[tuple[Module, Function]]:
 
 def _builds_loaders(module: Module, function: Function) -> bool:
     return any(
-        isinstance(node, ast.Call) and module.full(node.func).rpartition(".")[2] == "DataLoader" for node in ast.walk(function)
+        isinstance(node, ast.Call) and module.full(node.func).rpartition(".")[2] == "DataLoader"
+        for node in ast.walk(function)
     )
 
 
 def _returned(function: Function) -> tuple[str, ...]:
     """Names of what a function returns; () when its returns differ in number."""
-    inner = {id(node) for one in ast.walk(function) if isinstance(one, Function) and one is not function for node in ast.walk(one)}
+    inner = {
+        id(node)
+        for one in ast.walk(function)
+        if isinstance(one, Function) and one is not function
+        for node in ast.walk(one)
+    }
     found = [
         tuple(map(ast.unparse, node.value.elts)) if isinstance(node.value, ast.Tuple) else (ast.unparse(node.value),)
         for node in ast.walk(function)

@@ -131,11 +131,13 @@ class Origins:
         function = module.within.get(expression)
         if depth > DEEPEST or function is None:
             return expression
-        known = {name: values[0] for name, values in assigned(function).items() if len(values) == 1 and values[0] is not None}
+        known = {
+            name: values[0] for name, values in assigned(function).items() if len(values) == 1 and values[0] is not None
+        }
         outer = self
 
         class Replace(ast.NodeTransformer):
-            def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 (a name of ast)
+            def visit_Name(self, node: ast.Name) -> ast.expr:
                 value = known.get(node.id)
                 return node if value is None else copy.deepcopy(outer.expanded(value, module, depth + 1))
 

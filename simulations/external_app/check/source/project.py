@@ -15,7 +15,13 @@ from simulations.console.command_line import read_toml
 from simulations.settings.errors import ConfigError
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "cv2": "opencv-python", "yaml": "pyyaml", "skimage": "scikit-image"}
+DISTRIBUTIONS = {
+    "sklearn": "scikit-learn",
+    "PIL": "pillow",
+    "cv2": "opencv-python",
+    "yaml": "pyyaml",
+    "skimage": "scikit-image",
+}
 """Import name -> the name to install, where the two differ."""
 
 
@@ -34,7 +40,9 @@ class Module:
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 for one in node.names:
-                    found[one.asname or one.name.partition(".")[0]] = one.name if one.asname else one.name.partition(".")[0]
+                    found[one.asname or one.name.partition(".")[0]] = (
+                        one.name if one.asname else one.name.partition(".")[0]
+                    )
             elif isinstance(node, ast.ImportFrom):
                 found |= {one.asname or one.name: f"{self.absolute(node)}.{one.name}" for one in node.names}
         return found

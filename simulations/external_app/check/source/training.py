@@ -20,9 +20,9 @@ FLAGS = {
 }  # fmt: skip
 """Name of a call -> what it says of training that a probe does not do."""
 PRIVACY = {
-    "PrivacyEngine": "Opacus' PrivacyEngine trains with DP-SGD inside train",
-    "make_private": "Opacus' PrivacyEngine trains with DP-SGD inside train",
-    "make_private_with_epsilon": "Opacus' PrivacyEngine trains with DP-SGD inside train",
+    "PrivacyEngine": "Opacus' PrivacyEngine runs DP-SGD inside train",
+    "make_private": "Opacus' PrivacyEngine runs DP-SGD inside train",
+    "make_private_with_epsilon": "Opacus' PrivacyEngine runs DP-SGD inside train",
 }
 
 
@@ -81,7 +81,7 @@ def read_training(project: Project, origins: Origins) -> Training:
         _epochs(project, origins, loops),
         tuple(_batch_sizes(project, origins)),
         tuple(dict.fromkeys(_flags(project, FLAGS, with_assignments=True))),
-        tuple(dict.fromkeys(_flags(project, PRIVACY))),
+        tuple({text.rpartition(" at ")[0]: text for text in reversed(list(_flags(project, PRIVACY)))}.values()),
         tuple(function for _, function in loops),
     )
 
@@ -111,7 +111,8 @@ def _loops(project: Project) -> Iterator[tuple[Module, Function]]:
 
 def _calls(node: ast.AST, name: str) -> bool:
     return any(
-        isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr == name for one in ast.walk(node)
+        isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr == name
+        for one in ast.walk(node)
     )
 
 
@@ -119,7 +120,7 @@ def _losses(project: Project, loops: list[Function]) -> Iterator[Loss]:
     for module, call in project.calls():
         full, function = module.full(call.func), module.within.get(call)
         name = full.rpartition(".")[2]
-        if not full.startswith(LOSSES) or not (name.endswith("Loss") or name in ("cross_entropy", "nll_loss") or name.endswith("_loss")):
+        if not full.startswith(LOSSES) or not (name.endswith(("Loss", "_loss")) or name.endswith("cross_entropy")):
             continue
         # A criterion that belongs to a class or to the file may be that of any loop in it.
         if function is None or function in loops or function.name in ("__init__", "fit") or not loops:
@@ -175,11 +176,16 @@ def _batch_sizes(project: Project, origins: Origins) -> Iterator[Origin]:
     """Of the loaders for training; of all loaders where none can be told to be for training."""
     found: list[tuple[bool, Origin]] = []
     for module, call in project.calls():
-        if module.full(call.func).rpartition(".")[2] == "DataLoader" and (size := argument(call, "batch_size", 1)) is not None:
+        if (
+            module.full(call.func).rpartition(".")[2] == "DataLoader"
+            and (size := argument(call, "batch_size", 1)) is not None
+        ):
             shuffled = argument(call, "shuffle", 2)
             words = ast.unparse(call.args[0]) if call.args else ""
-            training = "train" in words.replace("train_test", "").lower() and "test\"" not in words
-            found.append((isinstance(shuffled, ast.Constant) and shuffled.value is True or training, origins.of(size, module)))
+            training = "train" in words.replace("train_test", "").lower() and 'test"' not in words
+            found.append(
+                ((isinstance(shuffled, ast.Constant) and shuffled.value is True) or training, origins.of(size, module))
+            )
     chosen = [origin for training, origin in found if training] or [origin for _, origin in found]
     different = {(one.kind, repr(one.value)): one for one in chosen}
     yield from different.values()
@@ -198,5 +204,7 @@ def _flags(project: Project, known: Mapping[str, str], *, with_assignments: bool
                 if name in known:
                     yield f"{known[name]} at {module.at(node)}"
             elif with_assignments and isinstance(node, ast.Assign) and ast.unparse(node.value) == "False":
-                if any(isinstance(one, ast.Attribute) and one.attr == "requires_grad" for one in node.targets):
+                for one in node.targets:
+                    if not isinstance(one, ast.Attribute) or one.attr != "requires_grad":
+                        continue
                     yield f"some layers may be frozen (requires_grad = False) at {module.at(node)}"

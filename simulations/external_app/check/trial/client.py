@@ -13,7 +13,8 @@ def look_at_client(app: ClientApp) -> dict[str, Any]:
     """Functions by Flower's names, and the mods with their settings, the outermost first."""
     registered: dict[str, Any] = getattr(app, "_registered_funcs", {})
     found: dict[str, Any] = {
-        "functions": sorted(registered), "answers": "query.setup" in registered, "client_fn": getattr(app, "_call", None) is not None,
+        "functions": sorted(registered), "answers": "query.setup" in registered,
+        "client_fn": getattr(app, "_call", None) is not None,
         "app_mods": [described(one) for one in app_mods(app)], "train_mods": [], "differ": "", "budgets": [],
     }  # fmt: skip
     own = [name for name in registered if name.startswith("train.") and name != "train.probe"]
@@ -39,5 +40,5 @@ def watch_answers() -> list[dict[str, Any]]:
         seen.append(look_at_client(app))
         original(app, **given)
 
-    setattr(answers, "answer_audits", answer_audits)
+    answers.answer_audits = answer_audits
     return seen

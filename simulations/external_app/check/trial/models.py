@@ -6,6 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ def find_models(folder: Path, arrays: Arrays | None, builders: Sequence[dict[str
         builders: Calls of the source that build a model: ``target``, ``arguments``, ``keywords``.
 
     Returns:
-        ``model``: ``module:name`` of what fits and builds without arguments, or "". ``call``: index of the builder that fits with its
-        arguments, or -1. ``by``: "names" or "order". ``part_of``: a model of which the arrays are a part. ``failed``: target -> error.
-        ``facts``: about the model that was built.
+        ``model``: ``module:name`` of what fits and builds without arguments, or "". ``call``: index of the builder that fits with
+        its arguments, or -1. ``by``: "names", "order", or "source" without arrays. ``part_of``: a model that the arrays are a part
+        of. ``failed``: target -> error. ``facts``: about the model that was built.
     """
     found: dict[str, Any] = {"model": "", "call": -1, "by": "", "part_of": "", "failed": {}, "facts": {}}
     tried = [(at, one) for at, one in enumerate(builders)]
@@ -85,7 +86,7 @@ def _calls(builders: Sequence[tuple[int, dict[str, Any]]]) -> Iterator[tuple[str
             continue
         if one["known"] and callable(function):
             home = f"{function.__module__}:{name}" if hasattr(function, "__module__") else str(one["target"])
-            yield home, at, lambda function=function, one=one: function(*one["arguments"], **dict(one["keywords"]))
+            yield home, at, partial(function, *one["arguments"], **dict(one["keywords"]))
 
 
 def _classes(folder: Path) -> Iterator[tuple[str, Callable[[], nn.Module]]]:
@@ -95,7 +96,12 @@ def _classes(folder: Path) -> Iterator[tuple[str, Callable[[], nn.Module]]]:
         if not file or not Path(file).is_relative_to(folder):
             continue
         for value in list(vars(module).values()):
-            if isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == module.__name__ and _free(value):
+            if (
+                isinstance(value, type)
+                and issubclass(value, nn.Module)
+                and value.__module__ == module.__name__
+                and _free(value)
+            ):
                 yield f"{module.__name__}:{value.__qualname__}", value
 
 

@@ -134,15 +134,15 @@ def _watched_starts(found: dict[str, Any]) -> Iterator[None]:
     kinds = [one for one in _below(Strategy) if "start" in vars(one)]
     before = {one: vars(one)["start"] for one in kinds}
     for one, original in before.items():
-        setattr(one, "start", _watched(original, found))
+        one.start = _watched(original, found)
     try:
         yield
     finally:
         for one, original in before.items():
-            setattr(one, "start", original)
+            one.start = original
 
 
-def _below(kind: type) -> Iterator[type]:
+def _below(kind: Any) -> Iterator[Any]:
     yield kind
     for one in kind.__subclasses__():
         yield from _below(one)
@@ -157,7 +157,6 @@ def _watched(original: Callable[..., Any], found: dict[str, Any]) -> Callable[..
         chain = list(_chain(strategy))
         found.update({
             "by_strategy": True, "strategy": [type(one).__name__ for one in chain], "rounds": given.get("num_rounds"),
-            "evaluates": given.get("evaluate_fn") is not None,
             "waits_for": max((int(getattr(one, "min_available_nodes", 0) or 0) for one in chain), default=0),
             "wrapped": [type(one).__name__ for one in chain if isinstance(one, WrappingStrategy)],
         })  # fmt: skip

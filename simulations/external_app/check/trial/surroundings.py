@@ -9,8 +9,8 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 OFFLINE = {
@@ -19,6 +19,7 @@ OFFLINE = {
 }  # fmt: skip
 MOST_FILES = 20_000
 """Entries of the app's folder that are compared before and after."""
+OFFLINE_ERROR = "fedveil check-app runs the app without network"
 LENGTH = 64
 """Of a data set that stands in for one that is not loaded."""
 
@@ -35,7 +36,8 @@ class StandInData:
             raise AttributeError(name)
         return self
 
-    def __call__(self, *args: Any, **kwargs: Any) -> StandInData:
+    def __call__(self, *_: Any, **__: Any) -> StandInData:
+        """Another such data set, whatever a method was called for."""
         return self
 
     def __getitem__(self, item: Any) -> StandInData:
@@ -53,41 +55,55 @@ def work_offline() -> None:
     os.environ.update(OFFLINE)
     sys.dont_write_bytecode = True
 
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        raise OSError(errno.ENETUNREACH, "fedveil check-app runs the app without network")
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise OSError(errno.ENETUNREACH, OFFLINE_ERROR)
 
-    def unknown(*args: Any, **kwargs: Any) -> NoReturn:
-        raise socket.gaierror(socket.EAI_AGAIN, "fedveil check-app runs the app without network")
+    def unknown(*_: Any, **__: Any) -> NoReturn:
+        raise socket.gaierror(socket.EAI_AGAIN, OFFLINE_ERROR)
 
     socket.socket.connect = refuse  # type: ignore[method-assign]
     socket.socket.connect_ex = refuse  # type: ignore[method-assign]
     socket.getaddrinfo = unknown
 
 
-def without_data_sets(packages: list[str]) -> list[str]:
-    """Put stand-ins in the place of what loads data sets of Hugging Face and Flower; the names of what was replaced."""
-    replaced = []
+def without_data_sets(packages: list[str]) -> None:
+    """Put stand-ins in the place of what loads data sets of Hugging Face, Flower and torchvision, if the app imports these."""
     if "datasets" in packages or "flwr_datasets" in packages:
         with suppress(ImportError):
-            import datasets
-
-            datasets.load_dataset = lambda *args, **kwargs: StandInData()
-            replaced.append("datasets.load_dataset")
+            hugging_face: Any = import_module("datasets")
+            hugging_face.load_dataset = _stand_in
     if "flwr_datasets" in packages:
         with suppress(ImportError):
-            from flwr_datasets import FederatedDataset
+            federated = import_module("flwr_datasets").FederatedDataset
+            federated.load_partition = federated.load_split = _stand_in
+    if "torchvision" in packages:
+        with suppress(ImportError):
+            sets = import_module("torchvision.datasets")
+            for kind in vars(sets).values():
+                if isinstance(kind, type) and issubclass(kind, sets.VisionDataset):
+                    _leave_empty(kind)
 
-            for name in ("load_partition", "load_split"):
-                setattr(FederatedDataset, name, lambda *args, **kwargs: StandInData())
-            replaced.append("flwr_datasets.FederatedDataset")
-    return replaced
+
+def _stand_in(*_: Any, **__: Any) -> StandInData:
+    return StandInData()
+
+
+def _leave_empty(kind: Any) -> None:
+    """Has a class of data sets load nothing when it is built."""
+
+    def build(data_set: Any, *_: Any, **__: Any) -> None:
+        for name in ("data", "targets", "classes", "transform", "target_transform"):
+            with suppress(AttributeError):
+                setattr(data_set, name, StandInData())
+
+    kind.__init__, kind.__len__, kind.__getitem__ = build, lambda _: LENGTH, _stand_in
 
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
     """Raise ``OutOfTimeError`` in this thread after some seconds."""
 
-    def end(signum: int, frame: FrameType | None) -> NoReturn:
+    def end(*_: Any) -> NoReturn:
         raise OutOfTimeError
 
     before = signal.signal(signal.SIGALRM, end)

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from clients.process.trial_process import tried
-from simulations.external_app.check.trial.surroundings import OutOfTimeError, at_most, files_of, without_data_sets, work_offline
+from simulations.external_app.check.trial.surroundings import (
+    OutOfTimeError,
+    at_most,
+    files_of,
+    without_data_sets,
+    work_offline,
+)
 
 SPARE = 30.0
 """Seconds beyond the app's own limits after which the child process is killed."""
@@ -54,7 +60,7 @@ def look(
     logging.getLogger("flwr").setLevel(logging.ERROR)
     before, answering = files_of(place), watch_answers()
     found: dict[str, Any] = {"errors": {}, "client": {}, "server": {}, "model": {}, "wrote": []}
-    found["replaced"] = without_data_sets(packages)
+    without_data_sets(packages)
     server = _loaded(server_app, ServerApp, "ServerApp", place, seconds, found["errors"])
     client = _loaded(client_app, ClientApp, "ClientApp", place, seconds, found["errors"])
     if client is not None:
