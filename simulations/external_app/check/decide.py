@@ -134,8 +134,8 @@ def _of_settings(report: AppReport, training: Training) -> Iterator[str]:
     for loss in training.losses:
         if not loss.plain:
             yield (
-                f"The loss is {loss.text} ({loss.where}): an audit needs a classifier, and assumes cross entropy. Give answer_audits "
-                "loss=, a function of logits and classes."
+                f"The loss is {loss.text} ({loss.where}): an audit needs a classifier, and assumes cross entropy. Give "
+                "answer_audits loss=, a function of logits and classes."
             )
 
 
