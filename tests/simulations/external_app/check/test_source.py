@@ -34,7 +34,9 @@ def test_numbers_are_followed_through_calls_aliases_casts_and_pairs(tmp_path: Pa
     assert optimizer.number("momentum") == 0.9
     assert optimizer.number("weight_decay") == 0.0
     assert kind(training.epochs) == ("run_config", "local-epochs")
-    assert [kind(one) for one in training.batch_sizes] == [("run_config", "batch-size")], "that of testing does not count"
+    assert [kind(one) for one in training.batch_sizes] == [("run_config", "batch-size")], (
+        "that of testing does not count"
+    )
     assert [(one.text, one.plain) for one in training.losses] == [("nn.CrossEntropyLoss()", True)]
     assert not training.beyond
     assert not training.privacy
@@ -59,7 +61,11 @@ def test_where_a_learning_rate_comes_from(
 
 
 def test_calls_that_disagree_leave_a_number_unknown(tmp_path: Path) -> None:
-    twice = ("client", "    train_fn(model, loader, run", "    train_fn(model, loader, 1, 0.1)\n    train_fn(model, loader, run")
+    twice = (
+        "client",
+        "    train_fn(model, loader, run",
+        "    train_fn(model, loader, 1, 0.1)\n    train_fn(model, loader, run",
+    )
     training = training_of(tmp_path, twice)
     assert kind(training.optimizers[0].arguments["lr"]) == ("unknown", None)
     assert training.epochs is not None
@@ -75,7 +81,9 @@ def test_calls_that_disagree_leave_a_number_unknown(tmp_path: Path) -> None:
         ("    while epochs:\n        for images, labels in loader:\n", None),
     ],
 )
-def test_epochs_are_the_turns_around_the_batches(tmp_path: Path, loop: str, expected: tuple[str, object] | None) -> None:
+def test_epochs_are_the_turns_around_the_batches(
+    tmp_path: Path, loop: str, expected: tuple[str, object] | None
+) -> None:
     assert kind(training_of(tmp_path, ("task", LOOP, loop)).epochs) == expected
 
 
@@ -149,7 +157,12 @@ def test_fields_of_batches_that_are_mappings(tmp_path: Path) -> None:
 def test_the_apps_own_loader_is_called_with_the_context_alone(tmp_path: Path) -> None:
     loading = read_loading(*project_of(tmp_path))
     assert loading is not None
-    assert (loading.function, loading.names, loading.train, loading.held_out) == ("small.task:load_data", ("train", "test"), 0, 1)
+    assert (loading.function, loading.names, loading.train, loading.held_out) == (
+        "small.task:load_data",
+        ("train", "test"),
+        0,
+        1,
+    )
     assert loading.call == (
         "load_data(context.node_config['partition-id'], context.node_config['num-partitions'], context.run_config['batch-size'])"
     )
@@ -172,7 +185,10 @@ def test_a_loader_that_needs_the_message_has_no_call(tmp_path: Path) -> None:
 )
 def test_what_replies_hold(tmp_path: Path, given: str, expected: str) -> None:
     helper = "def unwrapped(one):\n    return one.state_dict()\n\n\n@app.train()"
-    changes = (("client", "ArrayRecord(model.state_dict())", f"ArrayRecord({given})"), ("client", "@app.train()", helper))
+    changes = (
+        ("client", "ArrayRecord(model.state_dict())", f"ArrayRecord({given})"),
+        ("client", "@app.train()", helper),
+    )
     replies = read_replies(project_of(tmp_path, *changes)[0])
     assert (replies.arrays, replies.counts_examples, replies.counts_batches) == (expected, True, "")
 
@@ -198,7 +214,7 @@ def test_where_the_rounds_start(tmp_path: Path) -> None:
 
 
 def test_missing_packages_are_those_that_an_import_needs(tmp_path: Path) -> None:
-    head = "\nimport nowhere_to_be_found\nimport small_too\ntry:\n    import optional_thing\nexcept ImportError:\n    pass\nimport torch\n"
+    head = "\nimport nowhere_to_be_found, small_too\ntry:\n    import optional_thing\nexcept ImportError:\n    pass\nimport torch\n"
     project, _ = project_of(tmp_path, ("task", "\nimport torch\n", head))
     (tmp_path / "small_too.py").write_text("")
     assert project.missing() == ["nowhere-to-be-found"]

@@ -1,0 +1,260 @@
+"""``check_app`` on whole apps, in its child process: the examples, small apps, and apps that cannot be audited."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+from typer.testing import CliRunner
+
+from simulations.cli import app as command_line
+from simulations.external_app.check import AppReport, check_app
+from simulations.external_app.check.printed import printed
+from simulations.runtime.local_grid import LocalGrid
+from simulations.settings.errors import ConfigError
+from tests.examples.copies import EXAMPLES
+from tests.lines import read_lines
+from tests.simulations.external_app.check.apps import small_app
+
+
+def added(folder: Path, report: AppReport) -> None:
+    """Puts the lines into the files, as a person would; those that name a line of a file come before those that move it."""
+    for one in sorted(report.additions, key=lambda one: one.where.startswith("at the")):
+        path = folder / one.file
+        text = path.read_text()
+        if one.where == "at the end":
+            text = f"{text}\n\n{one.text}\n"
+        elif one.where == "at the top":
+            text = f"{one.text}\n{text}"
+        elif one.file == "pyproject.toml":
+            text = text.replace("dependencies = [", f"dependencies = [\n{one.text}", 1)
+        else:
+            lines = text.splitlines()
+            lines.insert(int(one.where.rpartition(":")[2].rstrip(")")) - 1, one.text)
+            text = "\n".join(lines) + "\n"
+        path.write_text(text)
+
+
+@pytest.fixture
+def clean_modules() -> Iterator[None]:
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] == "small":
+            del sys.modules[name]
+
+
+def test_an_app_becomes_ready_by_the_lines_and_is_audited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_modules: None
+) -> None:
+    """Nothing but the printed lines is added; then its clients' labels are inferred from probes of their own images."""
+    app = small_app(tmp_path / "app")
+    report = check_app(app)
+    assert report.refused == ()
+    assert report.exit_code == 0
+    assert (report.server.strategy, report.server.rounds, report.server.asked) == (("FedAvg",), 2, 2)
+    assert report.server.message == {"lr": 0.05, "server-round": 1}
+    assert (report.server.kind_of_arrays, report.server.statistics) == ("state_dict", ())
+    assert (report.model.factory, report.model.by) == ("small.task:Net", "names")
+    assert (report.nodes_asked, report.images_of_node) == (2, 8)
+    assert len(report.to_decide) == 1
+    server = next(one.text for one in report.additions if "audited(" in one.text)
+    assert "momentum=0.9" in server
+    assert "settings=context.run_config" in server
+    assert "learning_rate" not in server, "the message of training holds it"
+    added(app, report)
+    again = check_app(app)
+    assert (again.additions, again.to_decide, again.exit_code) == ((), (), 0)
+    assert again.client.answers
+    assert again.server.audited
+    assert printed(again).endswith("Ready: the app answers audits, and its server is audited.")
+
+    path = app / "small" / "server.py"
+    attacks = 'settings=context.run_config, probe_attacks="LabelInference()", update_attacks="", workers=0'
+    path.write_text(path.read_text().replace("settings=context.run_config", attacks))
+    monkeypatch.syspath_prepend(str(app))
+    client, task, main = (importlib.import_module(f"small.{name}") for name in ("client", "task", "server"))
+    values = dict(report.run_config)
+    grid = LocalGrid(2, app=client.app, run_config=values)
+    context = next(iter(grid.contexts.values()))
+    trained, held_out = client.pixels(context)
+    originals = (torch.arange(12 * 64).view(12, 1, 8, 8) % 256) / 255
+    assert torch.equal(torch.stack([image for image, _ in trained]), originals)
+    assert [int(label) for _, label in held_out] == [0, 1, 2, 3]
+    assert task.Net is client.Net
+    main.app(grid, Context(1, 1, {}, RecordDict(), values))
+    rows = read_lines(tmp_path / "app-audit" / "rows.jsonl")
+    found = [row for row in rows if row["metric"] == "label-accuracy" and row["attack"].startswith("LabelInference")]
+    assert [row["value"] for row in found] == [1.0] * len(found)
+    assert found
+
+
+@pytest.mark.parametrize(
+    ("name", "answers"), [("quickstart_pytorch", True), ("local_dp_pytorch", True), ("resnet_pytorch", False)]
+)
+def test_the_examples_are_understood_whole(name: str, answers: bool) -> None:
+    report = check_app(EXAMPLES / name)
+    assert report.refused == ()
+    assert report.client.answers is report.server.audited is answers
+    assert report.model.factory.endswith(".task:Net")
+    assert report.model.by == "names"
+    known = {one.name: one.value for one in report.settings}
+    rate = 0.01 if name == "resnet_pytorch" else 0.1
+    assert known == {
+        "learning_rate": rate, "local_epochs": 1, "batch_size": 32, "momentum": 0.9, "weight_decay": 0.0, "nesterov": False,
+    }  # fmt: skip
+    assert len(report.server.statistics) == (40 if name == "resnet_pytorch" else 0)
+    mods = "LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=10.0, delta=1e-05)"
+    assert report.client.train_mods == ((mods,) if name == "local_dp_pytorch" else ())
+    assert any("too small for epsilon" in one for one in report.to_decide) is (name == "local_dp_pytorch")
+    assert report.source.normalisation[0].startswith("mean [0.5], std [0.5]")
+    assert bool(report.additions) is not answers
+    assert report.wrote == ()
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "reason"),
+    [
+        ("client", "app = ClientApp()", "app = ClientApp(client_fn=print)", "client_fn (client.py:8): an audit needs @app.train()"),
+        ("server", "app = ServerApp()", "app = ServerApp(server_fn=print)", "server_fn (server.py:8): an audit needs @app.main()"),
+        ("client", "from small.task import Net,", "from flwr.client.mod import secaggplus_mod\nfrom small.task import Net,",
+         "client.py uses secure aggregation (secaggplus_mod)"),
+    ],
+)  # fmt: skip
+def test_older_interfaces_are_refused_without_running_them(
+    tmp_path: Path, file: str, before: str, after: str, reason: str
+) -> None:
+    report = check_app(
+        small_app(tmp_path, (file, before, f"{after}\nraise SystemExit" if "app =" in before else after))
+    )
+    assert reason in report.refused[0]
+    assert report.exit_code == 2
+    assert (report.additions, report.to_decide) == ((), ())
+    assert printed(report).count(reason) == 1
+
+
+def test_an_app_without_pytorch_is_refused(tmp_path: Path) -> None:
+    files = {"task": "import sklearn\nNet = load_data = train = None\n"}
+    report = check_app(small_app(tmp_path, **files))
+    assert report.refused == (
+        "the app does not use PyTorch (it imports sklearn): probes and attacks differentiate a torch.nn.Module",
+    )
+
+
+def test_missing_packages_are_all_named_beside_what_the_source_says(tmp_path: Path) -> None:
+    report = check_app(
+        small_app(tmp_path, ("task", "\nimport torch\n", "\nimport nowhere_a\nimport nowhere_b\nimport torch\n"))
+    )
+    assert report.missing == ("nowhere-a", "nowhere-b")
+    assert report.exit_code == 2
+    assert "nowhere-a, nowhere-b (uv pip install nowhere-a nowhere-b)" in report.refused[0]
+    assert report.model.factory == "small.task:Net"
+    assert report.additions
+
+
+def test_errors_of_an_import_are_told_with_their_line(tmp_path: Path) -> None:
+    change = ("client", "app = ClientApp()", "app = ClientApp()\nfrom flwr.app import Nothing")
+    server, client = check_app(small_app(tmp_path, change, server="app = 3\n")).refused
+    assert server == "the ServerApp cannot be imported: small.server:app is int, no ServerApp"
+    assert "ImportError: cannot import name 'Nothing' from 'flwr.app'" in client
+    assert "(client.py:9)" in client
+    assert "the app is written for another Flower" in client
+
+
+def test_a_server_without_network_data_or_manners(tmp_path: Path) -> None:
+    """It loads data, connects, writes a file and waits for more nodes than there are; what it sends is seen all the same."""
+    body = """    import socket
+    from pathlib import Path
+    from datasets import load_dataset
+    from torch.utils.data import DataLoader
+    rows = DataLoader(load_dataset("of/nobody", split="test"), shuffle=True)
+    try:
+        socket.create_connection(("127.0.0.1", 9), 1)
+    except OSError as error:
+        Path("connected.txt").write_text(str(error))
+    strategy = FedAvg(min_available_nodes=6, fraction_evaluate=0.0)
+"""
+    folder = small_app(
+        tmp_path, ("server", "    strategy = FedAvg(fraction_evaluate=0.0)\n", body),
+        ("server", "from flwr.app", "import datasets\nfrom flwr.app"),
+    )  # fmt: skip
+    report = check_app(folder)
+    assert report.server.failed == ""
+    assert report.server.message == {"lr": 0.05, "server-round": 1}
+    assert "without network" in (folder / "connected.txt").read_text()
+    assert report.wrote == ("connected.txt",)
+    assert any("waits for 6 nodes, and the federation has 2" in one for one in report.to_decide)
+    assert any("left connected.txt in its folder" in one for one in report.to_decide)
+
+
+def test_an_import_that_never_ends_is_given_up(tmp_path: Path) -> None:
+    report = check_app(small_app(tmp_path, ("client", "app = ClientApp()", "import time\ntime.sleep(600)")), seconds=12)
+    assert report.refused == ("the ClientApp cannot be imported: importing small.client took longer than 12 s",)
+
+
+def test_a_process_that_ends_itself_is_told(tmp_path: Path) -> None:
+    report = check_app(small_app(tmp_path, ("client", "app = ClientApp()", "import os\nos._exit(7)")))
+    assert report.refused == (
+        "the app cannot be imported: the process that tried it ends its process with exit code 7, as os._exit(7) does",
+    )
+
+
+def test_the_command_prints_text_or_a_line_of_json(tmp_path: Path) -> None:
+    adam = ("task", "SGD(net.parameters(), lr=lr, momentum=0.9)", "Adam(net.parameters(), lr=0.002)")
+    mod = ("client", "@app.train()", "@app.train(mods=[fixedclipping_mod])")
+    imported = (
+        "client",
+        "from flwr.clientapp import ClientApp",
+        "from flwr.clientapp import ClientApp\nfrom flwr.clientapp.mod import fixedclipping_mod",
+    )
+    app = small_app(
+        tmp_path / "app",
+        adam,
+        mod,
+        imported,
+        config="num-server-rounds = 2\nlearning-rate = 0.05\nlocal-epochs = 3\nbatch-size = 8\n",
+    )
+    plain = CliRunner().invoke(command_line, ["check-app", str(app), "--nodes", "5"])
+    assert plain.exit_code == 0, plain.output
+    for text in (
+        "fixedclipping_mod (of train)",
+        "Adam (task.py:25)",
+        "at least 16 images in an attacked round: 4 from each of 5 nodes",
+        "The clients train with Adam (task.py:25): probes and attacks assume SGD",
+        "learning_rate: an audit takes 0.05 (`lr` of the message of training); the source has 0.002 (task.py:25)",
+        "Ready once these lines are added",
+    ):
+        assert text in plain.output
+    lines = CliRunner().invoke(command_line, ["check-app", str(app), "--nodes", "5", "--json"])
+    values = json.loads(lines.output)
+    assert len(lines.output.splitlines()) == 1
+    assert (values["exit_code"], values["images"], values["arrays"]) == (0, 20, "state_dict")
+    assert values["client"]["train_mods"] == ["fixedclipping_mod"]
+    assert [one[0] for one in values["additions"]] == [
+        "pyproject.toml",
+        "small/client.py",
+        "small/server.py",
+        "small/server.py",
+    ]
+
+
+def test_the_command_refuses_with_exit_code_2(tmp_path: Path) -> None:
+    old = small_app(tmp_path / "old", ("client", "app = ClientApp()", "app = ClientApp(print)"))
+    done = CliRunner().invoke(command_line, ["check-app", str(old)])
+    assert done.exit_code == 2
+    assert "This app cannot be audited as it is" in done.output
+    none = CliRunner().invoke(command_line, ["check-app", str(tmp_path)])
+    assert none.exit_code == 2
+    assert "which has no pyproject.toml" in " ".join(none.output.split())
+
+
+@pytest.mark.parametrize(("given", "message"), [({"nodes": 0}, "nodes is 0"), ({"seconds": 0.0}, "seconds is 0")])
+def test_arguments_out_of_range_are_refused(tmp_path: Path, given: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_app(small_app(tmp_path), **given)
