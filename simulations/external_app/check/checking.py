@@ -20,19 +20,10 @@ from simulations.external_app.check.report import (
     SourceFacts,
 )
 from simulations.external_app.check.settings import settings_of
-from simulations.external_app.check.source.entries import (
-    Builder,
-    Replies,
-    calls_of,
-    read_builders,
-    read_replies,
-    read_start,
-)
-from simulations.external_app.check.source.images import Images, read_images
-from simulations.external_app.check.source.loading import Loading, read_loading
-from simulations.external_app.check.source.origins import Origins
+from simulations.external_app.check.source.entries import Builder, calls_of
 from simulations.external_app.check.source.project import Project, read_project
-from simulations.external_app.check.source.training import Optimizer, Training, read_training
+from simulations.external_app.check.source.reading import AppSource, read_source
+from simulations.external_app.check.source.training import Optimizer
 from simulations.external_app.check.trial.work import try_app
 from simulations.settings.errors import ConfigError
 
@@ -60,43 +51,45 @@ def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_S
     if not seconds > 0:
         raise ConfigError(f"seconds is {seconds}; allowed: a number above 0")
     project = read_project(path.resolve())
-    origins = Origins(project)
-    training = read_training(project, origins)
-    images, loading = read_images(project, origins, training), read_loading(project, origins)
-    builders = read_builders(project, origins)
-    missing = project.missing()
+    source, missing = read_source(project), project.missing()
     hopeless = tuple(dict.fromkeys(in_the_source(project)))
-    found: dict[str, Any] = {}
-    if not hopeless and not missing:
-        packages = sorted(
-            {full.partition(".")[0] for one in project.modules.values() for full in one.imported.values()}
-        )
-        try:
-            found = try_app(
-                project.folder, project.server_app, project.client_app, project.run_config, packages,
-                [asdict(one) for one in builders], nodes, seconds,
-            )  # fmt: skip
-        except OwnCodeError as error:
-            found = {"errors": {"app": f"the process that tried it {error}"}}
-    refused = hopeless or tuple(dict.fromkeys(in_the_trial(project, missing, found)))
-    server, client = _server(project, found), _client(project, found)
-    settings = settings_of(training, server.message or {}, project.run_config)
-    model = _model(found, builders)
-    replies, start = read_replies(project), read_start(project)
-    report = AppReport(
-        str(project.folder), project.server_app, project.client_app, refused, tuple(missing), nodes,
-        dict(project.run_config), server, client, model, _source(training, images, loading, replies), settings,
-        wrote=tuple(found.get("wrote", [])),
-    )  # fmt: skip
+    found = {} if hopeless or missing else _tried(project, source, nodes, seconds)
+    report = _described(project, source, found, nodes, tuple(missing))
     if hopeless:
-        return report
+        return replace(report, refused=hopeless)
+    report = replace(report, refused=tuple(dict.fromkeys(in_the_trial(project, missing, found))))
     return replace(
         report,
-        can=tuple(abilities(report, training)),
-        cannot=tuple(limits(report, training, images)),
-        additions=lines_to_add(project, server, client, model, settings, images, loading, start),
-        to_decide=tuple(questions(report, training, images, loading, replies, start, found)),
+        can=tuple(abilities(report, source.training)),
+        cannot=tuple(limits(report, source)),
+        additions=lines_to_add(project, report, source),
+        to_decide=tuple(questions(report, source, found)),
     )
+
+
+def _tried(project: Project, source: AppSource, nodes: int, seconds: float) -> dict[str, Any]:
+    """What the child process found; an error where it ended or hung."""
+    packages = sorted({full.partition(".")[0] for one in project.modules.values() for full in one.imported.values()})
+    try:
+        return try_app(
+            project.folder, project.server_app, project.client_app, project.run_config, packages,
+            [asdict(one) for one in source.builders], nodes, seconds,
+        )  # fmt: skip
+    except OwnCodeError as error:
+        return {"errors": {"app": f"the process that tried it {error}"}}
+
+
+def _described(
+    project: Project, source: AppSource, found: Mapping[str, Any], nodes: int, missing: tuple[str, ...]
+) -> AppReport:
+    """The facts, without what follows from them."""
+    server = _server(project, found)
+    return AppReport(
+        folder=str(project.folder), server_app=project.server_app, client_app=project.client_app, refused=(), missing=missing,
+        nodes=nodes, run_config=dict(project.run_config), server=server, client=_client(project, found),
+        model=_model(found, source.builders), source=_source(source),
+        settings=settings_of(source.training, server.message or {}, project.run_config), wrote=tuple(found.get("wrote", [])),
+    )  # fmt: skip
 
 
 def _server(project: Project, found: Mapping[str, Any]) -> ServerFacts:
@@ -137,7 +130,8 @@ def _model(found: Mapping[str, Any], builders: Sequence[Builder]) -> ModelFacts:
     )
 
 
-def _source(training: Training, images: Images, loading: Loading | None, replies: Replies) -> SourceFacts:
+def _source(source: AppSource) -> SourceFacts:
+    training, images, replies, loading = source.training, source.images, source.replies, source.loading
     return SourceFacts(
         tuple(map(_optimizer, training.optimizers)),
         tuple(f"{one.text} ({one.where})" for one in training.losses),

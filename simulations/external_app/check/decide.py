@@ -8,16 +8,17 @@ from typing import Any
 from simulations.external_app.check.lines import UNKNOWN_MODEL
 from simulations.external_app.check.report import LEAST_IMAGES, AppReport
 from simulations.external_app.check.settings import optimizer_of
-from simulations.external_app.check.source.entries import Replies, Start
+from simulations.external_app.check.source.entries import SeenReplies, Start
 from simulations.external_app.check.source.images import Images
 from simulations.external_app.check.source.loading import Loading
-from simulations.external_app.check.source.training import Training
+from simulations.external_app.check.source.reading import AppSource
+from simulations.external_app.check.source.training import SeenTraining
 
 IMAGE_SHAPES = 4
 """Dimensions of a convolution's weights."""
 
 
-def abilities(report: AppReport, training: Training) -> Iterator[str]:
+def abilities(report: AppReport, training: SeenTraining) -> Iterator[str]:
     """What an audit does."""
     each, asked = report.images_of_node, report.nodes_asked
     yield (
@@ -32,8 +33,9 @@ def abilities(report: AppReport, training: Training) -> Iterator[str]:
     yield "Have the clients score every guess, and compare it with what each could know without an update."
 
 
-def limits(report: AppReport, training: Training, images: Images) -> Iterator[str]:
+def limits(report: AppReport, source: AppSource) -> Iterator[str]:
     """What an audit does not show."""
+    training, images = source.training, source.images
     optimizer = optimizer_of(training)
     if optimizer is not None and not _is_sgd(training):
         yield (
@@ -53,21 +55,18 @@ def limits(report: AppReport, training: Training, images: Images) -> Iterator[st
     yield "Membership tests, and attacks over the rounds of one client, need a federation of fedveil (`fedveil run`)."
 
 
-def _is_sgd(training: Training) -> bool:
+def _is_sgd(training: SeenTraining) -> bool:
     optimizer = optimizer_of(training)
     return optimizer is None or optimizer.name == "SGD"
 
 
-def questions(
-    report: AppReport, training: Training, images: Images, loading: Loading | None, replies: Replies, start: Start | None,
-    found: Mapping[str, Any],
-) -> Iterator[str]:  # fmt: skip
+def questions(report: AppReport, source: AppSource, found: Mapping[str, Any]) -> Iterator[str]:
     """What is missing or unclear, each as a sentence that says what to do."""
-    yield from _of_server(report, start, found)
+    yield from _of_server(report, source.start, found)
     yield from _of_model(report, found)
-    yield from _of_settings(report, training)
-    yield from _of_data(report, images, loading)
-    yield from _of_replies(replies)
+    yield from _of_settings(report, source.training)
+    yield from _of_data(report, source.images, source.loading)
+    yield from _of_replies(source.replies)
     yield from _of_client(report, found)
 
 
@@ -113,7 +112,7 @@ def _of_model(report: AppReport, found: Mapping[str, Any]) -> Iterator[str]:
         yield "The model has no convolution: an audit probes images, (C, H, W) in [0, 1]; make sure that it takes these."
 
 
-def _of_settings(report: AppReport, training: Training) -> Iterator[str]:
+def _of_settings(report: AppReport, training: SeenTraining) -> Iterator[str]:
     for one in report.settings:
         if one.conflict:
             yield f"{one.name}: an audit takes {one.value!r} ({one.source}); the source has {one.conflict}. Make them agree."
@@ -152,6 +151,8 @@ def _of_data(report: AppReport, images: Images, loading: Loading | None) -> Iter
     if loading is not None and loading.call and not images.pairs and not (images.image_key and images.label_key):
         which = "class" if images.image_key else "image" if images.label_key else "image and which the class"
         yield f"Which field of a batch holds the {which} could not be seen: correct it in pixels(context)."
+    if loading is not None and loading.call and images.augmentations:
+        yield f"pixels(context) gets images after random transforms: {', '.join(images.augmentations)}. Make it leave these out."
     if loading is None:
         yield "No function that loads the data was found: write pixels(context)."
     elif not loading.call:
@@ -160,7 +161,7 @@ def _of_data(report: AppReport, images: Images, loading: Loading | None) -> Iter
         yield f"Read pixels(context) once: it takes what {loading.function} returns, which the check did not run."
 
 
-def _of_replies(replies: Replies) -> Iterator[str]:
+def _of_replies(replies: SeenReplies) -> Iterator[str]:
     if replies.arrays == "differences":
         yield f"Replies seem to hold differences of weights ({replies.where}): an audit needs the weights themselves."
     elif replies.arrays == "unseen":

@@ -7,25 +7,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import indent
 
-from simulations.external_app.check.report import Addition, ClientFacts, ModelFacts, ServerFacts, Setting
+from simulations.external_app.check.report import Addition, AppReport, ModelFacts, Setting
 from simulations.external_app.check.source.entries import Start
-from simulations.external_app.check.source.images import Images, Normalisation
+from simulations.external_app.check.source.images import Images, SeenNormalisation
 from simulations.external_app.check.source.loading import Loading
 from simulations.external_app.check.source.project import Module, Project
+from simulations.external_app.check.source.reading import AppSource
 
 UNKNOWN_MODEL = "YourModel"
 BUILDS = "audited_model"
 """The function that is added where the model takes arguments."""
 WIDEST = 110
-OPEN = (UNKNOWN_MODEL, "NotImplementedError", "=...")
+RANDOM = "Leave out the random transforms"
+OPEN = (UNKNOWN_MODEL, "NotImplementedError", "=...", RANDOM)
 """What stands in lines that a person must complete."""
 
 
-def lines_to_add(
-    project: Project, server: ServerFacts, client: ClientFacts, model: ModelFacts, settings: tuple[Setting, ...],
-    images: Images, loading: Loading | None, start: Start | None,
-) -> tuple[Addition, ...]:  # fmt: skip
+def lines_to_add(project: Project, report: AppReport, source: AppSource) -> tuple[Addition, ...]:
     """Additions to pyproject.toml, to the file of the ClientApp and to that of the ServerApp, those that are missing."""
+    server, client, model, start = report.server, report.client, report.model, source.start
     found: list[Addition] = []
     if not any(one.partition("[")[0].startswith("fedveil") for one in project.dependencies):
         found.append(Addition("pyproject.toml", "in the dependencies of [project]", '"fedveil",'))
@@ -34,13 +34,13 @@ def lines_to_add(
         text = f"def {BUILDS}():\n    return {_quoted(model.call)}"
         found.append(Addition(_file(project, home), "at the end", text))
     if not client.answers and project.client is not None:
-        text = _client_lines(project, project.client, model, images, loading)
+        text = _client_lines(project, project.client, model, source.images, source.loading)
         found.append(Addition(_file(project, project.client), "at the end", text))
     if not server.audited and project.server is not None:
         where = (
             f"before `{start.strategy or 'strategy'}.start(` ({start.where})" if start else "before the strategy starts"
         )
-        imports, call = _server_lines(project, project.server, model, settings, start)
+        imports, call = _server_lines(project, project.server, model, report.settings, start)
         found.append(Addition(_file(project, project.server), "at the top", imports))
         found.append(Addition(_file(project, project.server), where, call))
     return tuple(found)
@@ -120,7 +120,7 @@ def _pixels(module: Module, images: Images, loading: Loading | None, imports: li
     kept = [parts[at] for at in (loading.train, loading.held_out) if at >= 0]
     yield '    """Images that this node trains on, and those that it holds out, in [0, 1], each with its class."""'
     if images.augmentations:
-        yield f"    # Leave out the random transforms: {', '.join(one.partition(' ')[0] for one in images.augmentations)}."
+        yield f"    # {RANDOM}: {', '.join(one.partition(' ')[0] for one in images.augmentations)}."
     left = ", ".join(name if name in kept else "_" for name in parts)
     yield indent(broken(f"{left} = ", _quoted(call)), "    ")
     one = images.normalisations[0] if len(images.normalisations) == 1 else None
@@ -140,7 +140,7 @@ def _variables(loading: Loading) -> list[str]:
     return [name if name.isidentifier() else usual.get(at, f"other_{at}") for at, name in enumerate(loading.names)]
 
 
-def _item(images: Images, one: Normalisation | None) -> tuple[str, str]:
+def _item(images: Images, one: SeenNormalisation | None) -> tuple[str, str]:
     """The pair that is wanted of an item of the app's data set, and what the item is called."""
     image, label, target = "x", "y", "x, y"
     if not images.pairs:

@@ -7,20 +7,22 @@ from typing import Any
 
 from simulations.external_app.check.report import Setting
 from simulations.external_app.check.source.origins import Origin
-from simulations.external_app.check.source.training import Optimizer, Training
+from simulations.external_app.check.source.training import Optimizer, SeenTraining
 from strategies.recording.usual_names import BATCHES, EPOCHS, RATES, first_number
 
 DEFAULT_RATE = 0.001
 """Of ``torch.optim.SGD`` and of its other optimizers, mostly."""
 
 
-def optimizer_of(training: Training) -> Optimizer | None:
+def optimizer_of(training: SeenTraining) -> Optimizer | None:
     """The one that trains, as far as the source shows: SGD, if there are several."""
     sgd = [one for one in training.optimizers if one.name == "SGD"]
     return next(iter(sgd or training.optimizers), None)
 
 
-def settings_of(training: Training, message: Mapping[str, Any], run_config: Mapping[str, Any]) -> tuple[Setting, ...]:
+def settings_of(
+    training: SeenTraining, message: Mapping[str, Any], run_config: Mapping[str, Any]
+) -> tuple[Setting, ...]:
     """Learning rate, epochs and batch size as ``audited`` would find them; the optimizer's numbers, which it must be told."""
     optimizer = optimizer_of(training)
     rate = None if optimizer is None else optimizer.arguments.get("lr")

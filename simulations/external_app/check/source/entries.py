@@ -15,7 +15,7 @@ Held = Literal["weights", "differences", "unseen"]
 
 
 @dataclass(frozen=True)
-class Replies:
+class SeenReplies:
     """What replies to training hold, where the source shows it.
 
     Attributes:
@@ -71,7 +71,7 @@ class Start:
     indent: int
 
 
-def read_replies(project: Project) -> Replies:
+def read_replies(project: Project) -> SeenReplies:
     """Look at the functions that ``@app.train`` registers."""
     client = project.client
     for function in _registered(client, "train") if client else ():
@@ -82,8 +82,8 @@ def read_replies(project: Project) -> Replies:
             isinstance(node, ast.Call) and client.full(node.func).endswith("MetricRecord")
             for node in ast.walk(function)
         )
-        return Replies(held, where, True if keys else False if plain else None, _counts_batches(client, function))
-    return Replies()
+        return SeenReplies(held, where, True if keys else False if plain else None, _counts_batches(client, function))
+    return SeenReplies()
 
 
 def _registered(module: Module, kind: str) -> Iterator[Function]:
@@ -147,7 +147,9 @@ def read_builders(project: Project, origins: Origins) -> list[Builder]:
             if module and isinstance(called, ast.Attribute) and called.attr in ("state_dict", "load_state_dict"):
                 built = _unwrapped(origins.expanded(called.value, module))
                 if isinstance(built, ast.Call) and (full := module.full(built.func)):
-                    found.setdefault(full, _builder(full, built, module, project, origins))
+                    builder = _builder(full, built, module, project, origins)
+                    if full not in found or (builder.known and not found[full].known):
+                        found[full] = builder
     return list(found.values())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from simulations.external_app.check.source.origins import Origins
 from simulations.external_app.check.source.project import Function, Module, Project
-from simulations.external_app.check.source.training import Training
+from simulations.external_app.check.source.training import SeenTraining
 
 Numbers = tuple[float, ...]
 RANDOM, OTHER_RANDOM = re.compile("Random[A-Z]"), ("ColorJitter", "AutoAugment", "TrivialAugmentWide")
@@ -18,7 +18,7 @@ LABEL = re.compile(r"label|target|class|^y$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Normalisation:
+class SeenNormalisation:
     """Mean and standard deviation, one number for all channels or one for each, as the source writes them."""
 
     mean: Numbers
@@ -39,7 +39,7 @@ class Images:
         pairs: Whether batches are pairs of images and classes; else they are mappings, or could not be seen.
     """
 
-    normalisations: tuple[Normalisation, ...] = ()
+    normalisations: tuple[SeenNormalisation, ...] = ()
     unreadable: tuple[str, ...] = ()
     augmentations: tuple[str, ...] = ()
     image_key: str = ""
@@ -47,9 +47,9 @@ class Images:
     pairs: bool = False
 
 
-def read_images(project: Project, origins: Origins, training: Training) -> Images:
+def read_images(project: Project, origins: Origins, training: SeenTraining) -> Images:
     """Look through the files of the ClientApp."""
-    found: dict[tuple[Numbers, Numbers], Normalisation] = {}
+    found: dict[tuple[Numbers, Numbers], SeenNormalisation] = {}
     unreadable, random = [], []
     for module, call in project.calls():
         name = module.full(call.func).rpartition(".")[2]
@@ -58,12 +58,12 @@ def read_images(project: Project, origins: Origins, training: Training) -> Image
             if values is None:
                 unreadable.append(module.at(call))
             else:
-                found.setdefault(values, Normalisation(*values, module.at(call)))
+                found.setdefault(values, SeenNormalisation(*values, module.at(call)))
         elif "transforms" in module.full(call.func) and (RANDOM.match(name) or name in OTHER_RANDOM):
             random.append(f"{name} ({module.at(call)})")
     if not found:
         for module, values, node in _arithmetic(project):
-            found.setdefault(values, Normalisation(*values, module.at(node)))
+            found.setdefault(values, SeenNormalisation(*values, module.at(node)))
     keys = _keys(training)
     labels = [key for key in keys if LABEL.search(key)]
     others = [key for key in keys if key not in labels]
@@ -118,7 +118,7 @@ def _share(expression: ast.expr) -> float:
     return value if isinstance(value, float) and 0 < value < 1 else 0.0
 
 
-def _keys(training: Training) -> list[str]:
+def _keys(training: SeenTraining) -> list[str]:
     """Text keys by which the training loops read a batch."""
     found: dict[str, None] = {}
     for function in training.loops:
@@ -135,7 +135,7 @@ def _keys(training: Training) -> list[str]:
     return list(found)
 
 
-def _are_pairs(training: Training) -> bool:
+def _are_pairs(training: SeenTraining) -> bool:
     """Whether a training loop takes its batches apart: ``for images, labels in loader`` or ``images, labels = batch``."""
     return any(_takes_apart(node, set(_batch_names(one))) for one in training.loops for node in ast.walk(one))
 

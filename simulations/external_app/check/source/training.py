@@ -58,7 +58,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Training:
+class SeenTraining:
     """What the source says of the clients' training; an empty tuple, or None, where nothing could be seen."""
 
     optimizers: tuple[Optimizer, ...] = ()
@@ -72,10 +72,10 @@ class Training:
     """Functions with the training loop."""
 
 
-def read_training(project: Project, origins: Origins) -> Training:
+def read_training(project: Project, origins: Origins) -> SeenTraining:
     """Look through the files of the ClientApp."""
     loops = list(_loops(project))
-    return Training(
+    return SeenTraining(
         tuple(_optimizers(project, origins)),
         tuple(_losses(project, [function for _, function in loops])),
         _epochs(project, origins, loops),
@@ -203,6 +203,8 @@ def _flags(project: Project, known: Mapping[str, str], *, with_assignments: bool
                     yield f"train changes the learning rate ({name}, {module.at(node)})"
                 if name in known:
                     yield f"{known[name]} at {module.at(node)}"
+            elif with_assignments and isinstance(node, ast.Attribute) and ast.unparse(node) == "context.state":
+                yield f"clients keep values between rounds (context.state, {module.path.name})"
             elif with_assignments and isinstance(node, ast.Assign) and ast.unparse(node.value) == "False":
                 for one in node.targets:
                     if not isinstance(one, ast.Attribute) or one.attr != "requires_grad":

@@ -258,3 +258,21 @@ def test_the_command_refuses_with_exit_code_2(tmp_path: Path) -> None:
 def test_arguments_out_of_range_are_refused(tmp_path: Path, given: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_app(small_app(tmp_path), **given)
+
+
+def test_random_transforms_and_unknown_models_leave_the_lines_open(tmp_path: Path) -> None:
+    head = "\nimport torch\nfrom torchvision.transforms import RandomCrop\nCROP = RandomCrop(8, padding=1)\n"
+    app = small_app(
+        tmp_path, ("task", "\nimport torch\n", head), ("task", "def __init__(self)", "def __init__(self, width)"),
+        ("task", "nn.Conv2d(1, 2, 3)", "nn.Conv2d(1, 2, width)"), ("server", "Net()", "Net(width())"),
+        ("server", "\n\n@app.main", "\n\ndef width():\n    return 3\n\n\n@app.main"), ("client", "model = Net()", "model = Net(3)"),
+    )  # fmt: skip
+    report = check_app(app)
+    assert report.refused == ()
+    assert (report.model.factory, report.model.call) == ("", "Net(3)"), "as the client builds it"
+    texts = "\n".join(one.text for one in report.additions)
+    assert "def audited_model():\n    return Net(3)" in texts
+    assert "model=audited_model" in texts
+    assert "# Leave out the random transforms: RandomCrop." in texts
+    assert any("gets images after random transforms" in one for one in report.to_decide)
+    assert printed(report).endswith("Ready once these lines are added and filled in, as listed under To decide.")

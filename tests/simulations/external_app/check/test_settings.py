@@ -8,16 +8,18 @@ import pytest
 
 from simulations.external_app.check.settings import settings_of
 from simulations.external_app.check.source.origins import Origin
-from simulations.external_app.check.source.training import Optimizer, Training
+from simulations.external_app.check.source.training import Optimizer, SeenTraining
 
 
 def constant(value: Any) -> Origin:
     return Origin("constant", value, repr(value), "task.py:1")
 
 
-def training(rate: Origin | None, name: str = "SGD", **others: Origin) -> Training:
+def training(rate: Origin | None, name: str = "SGD", **others: Origin) -> SeenTraining:
     given = {**({"lr": rate} if rate else {}), **others}
-    return Training(optimizers=(Optimizer(name, "task.py:1", given),), epochs=constant(2), batch_sizes=(constant(16),))
+    return SeenTraining(
+        optimizers=(Optimizer(name, "task.py:1", given),), epochs=constant(2), batch_sizes=(constant(16),)
+    )
 
 
 @pytest.mark.parametrize(

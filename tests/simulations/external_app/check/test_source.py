@@ -11,7 +11,7 @@ from simulations.external_app.check.source.images import read_images
 from simulations.external_app.check.source.loading import read_loading
 from simulations.external_app.check.source.origins import Origin
 from simulations.external_app.check.source.project import read_project
-from simulations.external_app.check.source.training import Training, read_training
+from simulations.external_app.check.source.training import SeenTraining, read_training
 from simulations.settings.errors import ConfigError
 from tests.simulations.external_app.check.apps import project_of, small_app
 
@@ -22,7 +22,7 @@ def kind(origin: Origin | None) -> tuple[str, object] | None:
     return None if origin is None else (origin.kind, origin.value)
 
 
-def training_of(folder: Path, *changes: tuple[str, str, str]) -> Training:
+def training_of(folder: Path, *changes: tuple[str, str, str]) -> SeenTraining:
     return read_training(*project_of(folder, *changes))
 
 
@@ -113,11 +113,14 @@ def test_what_a_probe_does_not_do_is_found(tmp_path: Path) -> None:
     freeze = "optimizer = torch.optim.SGD"
     changes = (
         ("task", "            optimizer.step()", f"            {text}"),
+        ("client", "    model = Net()", "    model, kept = Net(), context.state"),
         ("task", f"    {freeze}", f"    net.conv.requires_grad_(False)\n    engine = PrivacyEngine()\n    {freeze}"),
         ("task", "from torch import nn", "from opacus import PrivacyEngine\nfrom torch import nn"),
     )
     training = training_of(tmp_path, *changes)
-    assert [one.split(" (")[0] for one in training.beyond] == ["some layers may be frozen", "train clips gradients"]
+    assert {one.split(" (")[0] for one in training.beyond} == {
+        "clients keep values between rounds", "some layers may be frozen", "train clips gradients",
+    }  # fmt: skip
     assert ["DP-SGD" in one for one in training.privacy] == [True]
 
 
