@@ -60,7 +60,7 @@ def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_S
     report = replace(report, refused=tuple(dict.fromkeys(in_the_trial(project, missing, found))))
     return replace(
         report,
-        can=tuple(abilities(report, source.training)),
+        can=tuple(abilities(report, source)),
         cannot=tuple(limits(report, source)),
         additions=lines_to_add(project, report, source),
         to_decide=tuple(questions(report, source, found)),

@@ -18,18 +18,19 @@ IMAGE_SHAPES = 4
 """Dimensions of a convolution's weights."""
 
 
-def abilities(report: AppReport, training: SeenTraining) -> Iterator[str]:
+def abilities(report: AppReport, source: AppSource) -> Iterator[str]:
     """What an audit does."""
     each, asked = report.images_of_node, report.nodes_asked
     yield (
         f"Attack probes: one step of SGD on one image each, at least {LEAST_IMAGES} images in an attacked round: "
         f"{each} from each of {asked} node{'s' if asked > 1 else ''}."
     )
-    known = {one.name: one.value is not None for one in report.settings}
-    if all(known.get(name) for name in ("learning_rate", "local_epochs", "batch_size")) and _is_sgd(training):
-        yield "Attack the clients' own updates: learning rate, local epochs and batch size are known."
-    elif known.get("learning_rate") and _is_sgd(training):
-        yield "Attack the clients' own updates of a single step: the number of local steps is not known."
+    known = {one.name for one in report.settings if one.value is not None}
+    if "learning_rate" in known and _is_sgd(source.training) and _holds_updates(source.replies):
+        if {"local_epochs", "batch_size"} <= known:
+            yield "Attack the clients' own updates: learning rate, local epochs and batch size are known."
+        else:
+            yield "Attack the clients' own updates of a single step: the number of local steps is not known."
     yield "Have the clients score every guess, and compare it with what each could know without an update."
 
 
@@ -53,6 +54,11 @@ def limits(report: AppReport, source: AppSource) -> Iterator[str]:
     if any(one.startswith("DifferentialPrivacy") for one in report.server.strategy):
         yield "The server's differential privacy acts after the replies have arrived: a curious server sees them without it."
     yield "Membership tests, and attacks over the rounds of one client, need a federation of fedveil (`fedveil run`)."
+
+
+def _holds_updates(replies: SeenReplies) -> bool:
+    """Whether nothing in the source speaks against weights and a number of examples in each reply."""
+    return replies.arrays != "differences" and replies.counts_examples is not False and not replies.counts_batches
 
 
 def _is_sgd(training: SeenTraining) -> bool:

@@ -12,6 +12,8 @@ from simulations.external_app.check.source.project import Module, Project
 
 TEXT = re.compile("For(SequenceClassification|TokenClassification|CausalLM|MaskedLM|QuestionAnswering|Seq2SeqLM)$")
 """Classes of the package transformers."""
+PACKAGES = {"attacks", "clients", "defenses", "simulations", "strategies"}
+"""fedveil's own, which an audited app imports."""
 TORCH = ("torch", "torchvision", "pytorch_lightning", "lightning", "timm")
 
 
@@ -21,6 +23,8 @@ def in_the_source(project: Project) -> Iterator[str]:
         others = [one for one in ("tensorflow", "keras", "sklearn", "jax", "xgboost", "mlx") if project.uses(one)]
         kind = f" (it imports {', '.join(others)})" if others else ""
         yield f"the app does not use PyTorch{kind}: probes and attacks differentiate a torch.nn.Module"
+    for name in sorted(PACKAGES & {one.partition(".")[0] for one in project.modules}):
+        yield f"the app's package {name} has the name of one of fedveil's packages, and hides it: rename the app's"
     if texts := [name for name in _names(project) if TEXT.search(name)]:
         yield f"the app trains a model of text ({texts[0]}): an audit probes images, (C, H, W) in [0, 1]"
     if where := _given(project.client, "ClientApp", "client_fn", positional=True):

@@ -51,6 +51,7 @@ def look(
 
     from simulations.external_app.check.trial.client import look_at_client, watch_answers
     from simulations.external_app.check.trial.models import find_models
+    from simulations.external_app.check.trial.own_lines import write_nothing
     from simulations.external_app.check.trial.server import run_server
 
     place = Path(folder)
@@ -60,6 +61,7 @@ def look(
     logging.getLogger("flwr").setLevel(logging.ERROR)
     before, answering = files_of(place), watch_answers()
     found: dict[str, Any] = {"errors": {}, "client": {}, "server": {}, "model": {}, "wrote": []}
+    write_nothing()
     without_data_sets(packages)
     server = _loaded(server_app, ServerApp, "ServerApp", place, seconds, found["errors"])
     client = _loaded(client_app, ClientApp, "ClientApp", place, seconds, found["errors"])

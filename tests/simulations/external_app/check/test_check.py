@@ -276,3 +276,45 @@ def test_random_transforms_and_unknown_models_leave_the_lines_open(tmp_path: Pat
     assert "# Leave out the random transforms: RandomCrop." in texts
     assert any("gets images after random transforms" in one for one in report.to_decide)
     assert printed(report).endswith("Ready once these lines are added and filled in, as listed under To decide.")
+
+
+def test_lines_of_fedveil_write_nothing_while_an_app_is_checked(tmp_path: Path) -> None:
+    """An earlier audit's folder is no reason to refuse, and no recording begins."""
+    (tmp_path / "audit").mkdir()
+    (tmp_path / "audit" / "rows.jsonl").write_text("")
+    lines = f"""    from simulations.audited import audited
+    from strategies.recording import RecordingStrategy
+    strategy = RecordingStrategy(strategy, {str(tmp_path / "recording")!r})
+    strategy = audited(strategy, {str(tmp_path / "audit")!r}, Net, momentum=0.9)
+    strategy.start("""
+    report = check_app(small_app(tmp_path / "app", ("server", "    strategy.start(", lines)))
+    assert (report.server.failed, report.server.audited, report.server.asked) == ("", True, 2)
+    assert report.server.strategy == ("RecordingStrategy", "FedAvg")
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["app", "audit"]
+    assert [one.file for one in report.additions] == ["pyproject.toml", "small/client.py"]
+
+
+def test_a_wrong_setting_of_audited_is_told(tmp_path: Path) -> None:
+    lines = """    from simulations.audited import audited
+    strategy = audited(strategy, "/nowhere", Net, momentum=-3.0)
+    strategy.start("""
+    report = check_app(small_app(tmp_path, ("server", "    strategy.start(", lines)))
+    assert "its main raised ValueError: momentum is -3.0; allowed: a number" in report.server.failed
+
+
+def test_replies_of_differences_are_not_promised_to_be_attacked(tmp_path: Path) -> None:
+    given = "{k: v - msg.content['arrays'].to_torch_state_dict()[k] for k, v in model.state_dict().items()}"
+    report = check_app(small_app(tmp_path, ("client", "ArrayRecord(model.state_dict())", f"ArrayRecord({given})")))
+    assert not any("own updates" in one for one in report.can)
+    assert any("differences of weights (client.py:19)" in one for one in report.to_decide)
+
+
+def test_an_app_whose_package_hides_fedveils_is_refused(tmp_path: Path) -> None:
+    small_app(tmp_path)
+    (tmp_path / "small").rename(tmp_path / "clients")
+    for path in (tmp_path / "pyproject.toml", *(tmp_path / "clients").glob("*.py")):
+        path.write_text(path.read_text().replace("small.", "clients."))
+    (reason,) = check_app(tmp_path).refused
+    assert (
+        reason == "the app's package clients has the name of one of fedveil's packages, and hides it: rename the app's"
+    )
