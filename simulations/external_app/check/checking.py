@@ -52,7 +52,7 @@ def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_S
         raise ConfigError(f"seconds is {seconds}; allowed: a number above 0")
     project = read_project(path.resolve())
     source, missing = read_source(project), project.missing()
-    hopeless = tuple(dict.fromkeys(in_the_source(project)))
+    hopeless = tuple(dict.fromkeys(in_the_source(project, source)))
     found = {} if hopeless or missing else _tried(project, source, nodes, seconds)
     report = _described(project, source, found, nodes, tuple(missing))
     if hopeless:

@@ -119,4 +119,9 @@ def _end(report: AppReport) -> str:
         return "Ready: the app answers audits, and its server is audited."
     if any(word in one.text for one in report.additions for word in OPEN):
         return "Ready once these lines are added and filled in, as listed under To decide."
+    if report.to_decide:
+        return (
+            "Ready once these lines are added and what stands under To decide is settled: then run the app as before, and open "
+            "report.html in the results folder."
+        )
     return "Ready once these lines are added: run the app as before, and open report.html in the results folder."

@@ -9,16 +9,19 @@ from importlib.metadata import version
 from typing import Any
 
 from simulations.external_app.check.source.project import Module, Project
+from simulations.external_app.check.source.reading import AppSource
 
 TEXT = re.compile("For(SequenceClassification|TokenClassification|CausalLM|MaskedLM|QuestionAnswering|Seq2SeqLM)$")
 """Classes of the package transformers."""
 PACKAGES = {"attacks", "clients", "defenses", "simulations", "strategies"}
 """fedveil's own, which an audited app imports."""
+OF_CLASSES = re.compile("cross_?entropy|nll|bce|margin|kl_?div|focal", re.IGNORECASE)
+"""Losses of logits and classes."""
 TORCH = ("torch", "torchvision", "pytorch_lightning", "lightning", "timm")
 
 
-def in_the_source(project: Project) -> Iterator[str]:
-    """What the files alone show: no PyTorch, or the interface before Flower's message API."""
+def in_the_source(project: Project, source: AppSource) -> Iterator[str]:
+    """What the files alone show: no PyTorch, no classes, or the interface before Flower's message API."""
     if not project.uses(*TORCH):
         others = [one for one in ("tensorflow", "keras", "sklearn", "jax", "xgboost", "mlx") if project.uses(one)]
         kind = f" (it imports {', '.join(others)})" if others else ""
@@ -27,6 +30,12 @@ def in_the_source(project: Project) -> Iterator[str]:
         yield f"the app's package {name} has the name of one of fedveil's packages, and hides it: rename the app's"
     if texts := [name for name in _names(project) if TEXT.search(name)]:
         yield f"the app trains a model of text ({texts[0]}): an audit probes images, (C, H, W) in [0, 1]"
+    losses, images = source.training.losses, source.images
+    if losses and images.image_key and not images.label_key and not any(OF_CLASSES.search(one.text) for one in losses):
+        yield (
+            f"the training loop reads {images.image_key!r} of a batch and no class, and its loss is {losses[0].text} "
+            f"({losses[0].where}): an audit needs a classifier"
+        )
     if where := _given(project.client, "ClientApp", "client_fn", positional=True):
         yield f"the ClientApp is of the older interface, client_fn ({where}): an audit needs @app.train() of the message API"
     if where := _given(project.server, "ServerApp", "server_fn", positional=False):

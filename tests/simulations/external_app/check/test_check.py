@@ -147,6 +147,25 @@ def test_an_app_without_pytorch_is_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("head", "loop", "loss", "reason"),
+    [
+        ("from transformers import AutoModelForCausalLM", "batch", "x", "trains a model of text (AutoModelForCausalLM)"),
+        ("", "batch", "nn.functional.mse_loss(net(batch['img']), batch['img'])",
+         "reads 'img' of a batch and no class, and its loss is nn.functional.mse_loss("),
+    ],
+)  # fmt: skip
+def test_models_that_classify_no_images_are_refused(
+    tmp_path: Path, head: str, loop: str, loss: str, reason: str
+) -> None:
+    changes = (
+        ("task", "\nimport torch\n", f"\nimport torch\n{head}\n"), ("task", "images, labels in", f"{loop} in"),
+        ("task", "criterion(net(images), labels)", loss), ("task", "    criterion = nn.CrossEntropyLoss()\n", ""),
+    )  # fmt: skip
+    (found,) = check_app(small_app(tmp_path, *changes)).refused
+    assert reason in found
+
+
 def test_missing_packages_are_all_named_beside_what_the_source_says(tmp_path: Path) -> None:
     report = check_app(
         small_app(tmp_path, ("task", "\nimport torch\n", "\nimport nowhere_a\nimport nowhere_b\nimport torch\n"))
