@@ -14,6 +14,7 @@ from simulations.compare.command import compare
 from simulations.console.command_line import fail, paragraphs, read_toml, setting_of, sizes_of
 from simulations.console.results import AsJson, Quiet, terminal_for
 from simulations.console.terminal import Terminal
+from simulations.external_app.check.command import check_app
 from simulations.external_app.command import attack
 from simulations.protect.command import protect
 from simulations.run_folder.places import require_rows
@@ -166,6 +167,7 @@ app.command(
 )(attack)
 app.command(epilog="Example: fedveil search -s dataset=photos --out search")(search)
 app.command(epilog='Example: fedveil protect photos/ copies/ --defense "VisualMixer()" --preview')(protect)
+app.command(epilog="Example: fedveil check-app my_app/ --nodes 10")(check_app)
 app.command(epilog="Example: fedveil compare runs/* --out comparison.html")(compare)
 
 

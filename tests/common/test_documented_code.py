@@ -27,9 +27,10 @@ from strategies.recording.files import read_recording
 from tests.common.documents import ROOT, blocks, pages
 from tests.common.test_documented_commands import commands
 from tests.lines import read_lines
+from tests.simulations.external_app.check.apps import small_app
 
 HERE = {
-    "README.md": 1, "docs/attack_a_recorded_update.md": 2, "docs/your_own_app.md": 4, "docs/your_own_model.md": 1,
+    "README.md": 1, "docs/attack_a_recorded_update.md": 2, "docs/your_own_app.md": 5, "docs/your_own_model.md": 1,
     "docs/how_to/run_an_audit.md": 3,
 }  # fmt: skip
 """Page -> its python blocks, which the tests below run."""
@@ -166,7 +167,7 @@ def test_an_app_is_recorded_protected_and_audited_as_its_page_writes(tmp_path: P
     torch.manual_seed(0)
     train_data = load_dataset("mnist-5k").train
     digits = list(zip(to_float(train_data.images[:8]), train_data.labels[:8].tolist(), strict=True))
-    record, answer, audit, protect = (
+    record, _, answer, audit, protect = (
         one.replace("/absolute/folder", str(tmp_path)) for one in blocks("docs/your_own_app.md", "python")
     )
     config = {"lr": 0.1, "local-epochs": 1, "batch-size": 8}
@@ -205,6 +206,16 @@ def test_an_app_is_recorded_protected_and_audited_as_its_page_writes(tmp_path: P
         "Clip(max_norm=1.0, per='update') | GaussianNoise(std=0.01, per='update')"
     }
     assert (tmp_path / "audit" / "report.html").is_file()
+
+
+def test_an_app_is_checked_from_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small_app(tmp_path / "my_app")
+    _, check, *_ = blocks("docs/your_own_app.md", "python")
+    exec(check, {})
+    assert capsys.readouterr().out.splitlines()[:2] == ["small.task:Net", "0"]
 
 
 class SmallNet(nn.Sequential):

@@ -1,0 +1,44 @@
+"""``fedveil check-app PATH``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulations.console.command_line import fail
+from simulations.console.terminal import Terminal
+from simulations.settings.errors import ConfigError
+
+console = Terminal(highlight=False)
+
+
+def check_app(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder of the app, with its pyproject.toml.")],
+    nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Nodes of the federation.")] = 2,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            metavar="S", help="Time limit for importing the app, for starting it, and for building its models."
+        ),
+    ] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")] = False,
+) -> None:
+    """Check a Flower app before an audit: what an audit can and cannot do with it, and the lines to add. Nothing trains.
+
+    The app's source is read. A child process without network imports the app and runs its ServerApp up to the first message of
+    training; no data are loaded.
+
+    Exit codes: 0 for an app that is ready or becomes so by the added lines, 2 for one that cannot be audited or checked.
+    """
+    from simulations.external_app.check.checking import check_app as check
+    from simulations.external_app.check.printed import printed
+
+    try:
+        report = check(path, nodes, seconds)
+    except ConfigError as error:
+        fail(str(error))
+    console.say(json.dumps(report.to_json()) if as_json else printed(report))
+    raise typer.Exit(report.exit_code)

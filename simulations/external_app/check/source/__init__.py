@@ -1,0 +1,1 @@
+"""What an app's source says of its training. The source is parsed, and never run."""

@@ -1,0 +1,107 @@
+"""Which of an app's classes and calls has the arrays that a server sends."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from simulations.external_app.check.trial.models import find_models
+
+SOURCE = """
+from torch import nn
+from torchvision.models import resnet18
+
+class Wide(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(width, 2)
+
+class Other(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+class Net(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(width, 2), nn.BatchNorm1d(2)
+        self.layer.bias.requires_grad_(False)
+
+class Broken(nn.Module):
+    def __init__(self):
+        raise OSError("no weights here")
+
+class Empty(nn.Module):
+    pass
+
+def tiny(classes=10):
+    return nn.Linear(5, classes)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "models_of_a_test.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("models_of_a_test")
+    yield tmp_path
+    del sys.modules["models_of_a_test"]
+
+
+def arrays(model: nn.Module, *, named: bool = True) -> list[list[Any]]:
+    return [
+        [name if named else str(at), list(one.shape), "float32"]
+        for at, (name, one) in enumerate(model.state_dict().items())
+    ]
+
+
+def call(name: str, *arguments: Any, known: bool = True) -> dict[str, Any]:
+    return {"target": f"models_of_a_test:{name}", "arguments": list(arguments), "keywords": [], "known": known}
+
+
+def net() -> nn.Module:
+    return importlib.import_module("models_of_a_test").Net()  # type: ignore[no-any-return]
+
+
+def test_a_class_with_the_same_names_and_shapes_is_found_among_others(folder: Path) -> None:
+    found = find_models(folder, arrays(net()), [])
+    assert (found["model"], found["by"]) == ("models_of_a_test:Net", "names")
+    assert found["facts"] == {"parameters": 14, "batch_norm": True, "dropout": False, "frozen": 1, "embeds": False}
+
+
+def test_lists_of_arrays_are_matched_in_order(folder: Path) -> None:
+    assert (find_models(folder, arrays(net(), named=False), [])["by"]) == "order"
+    assert find_models(folder, arrays(nn.Linear(8, 8)), [])["model"] == ""
+
+
+def test_a_call_with_arguments_is_found_by_them(folder: Path) -> None:
+    found = find_models(folder, arrays(nn.Linear(5, 3)), [call("Other"), call("tiny", 3)])
+    assert (found["model"], found["call"], found["by"]) == ("", 1, "names")
+    assert find_models(folder, arrays(nn.Linear(5, 10)), [call("tiny")])["model"] == "models_of_a_test:tiny"
+
+
+def test_arguments_that_are_unknown_are_not_guessed(folder: Path) -> None:
+    assert find_models(folder, arrays(nn.Linear(5, 10)), [call("tiny", known=False)])["by"] == ""
+
+
+def test_some_of_the_arrays_of_a_model_are_told_from_all(folder: Path) -> None:
+    found = find_models(folder, arrays(net())[:2], [])
+    assert (found["by"], found["part_of"]) == ("", "models_of_a_test:Net")
+
+
+def test_a_model_that_cannot_be_built_is_named_with_its_error(folder: Path) -> None:
+    found = find_models(folder, arrays(nn.Linear(8, 8)), [])
+    assert found["failed"] == {"models_of_a_test:Broken": "OSError: no weights here"}
+
+
+def test_without_arrays_the_call_of_the_source_counts(folder: Path) -> None:
+    assert find_models(folder, None, [])["model"] == ""
+    assert (find_models(folder, None, [call("Net")])["model"], find_models(folder, None, [call("Net")])["by"]) == (
+        "models_of_a_test:Net", "source",
+    )  # fmt: skip
