@@ -22,6 +22,8 @@ QUIET = {"WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
 PATH = os.environ.get("PYTHONPATH", "")
 REASON = re.compile(r"(Audit: .*|\w*(?:Error|Exception|Mistake): .+)")
 
+HARMLESS = ("report written", "waiting for", "exit_actor() is called")
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -86,7 +88,7 @@ def run(app: App, checkout: Path, out: Path, scratch: Path, limit: float) -> Out
 
 
 def reasons(log: str) -> tuple[str, ...]:
-    """The failures that a log names, each once, without the audit's report of success."""
+    """The failures that a log names, each once; neither the audit's success nor Ray's words on its end."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", log)
     found = [one.strip() for one in REASON.findall(plain)]
-    return tuple(dict.fromkeys(one for one in found if "report written" not in one and "waiting for" not in one))
+    return tuple(dict.fromkeys(one for one in found if not any(word in one for word in HARMLESS)))
