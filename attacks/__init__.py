@@ -1,4 +1,4 @@
-"""Attacks of a curious server, in ``active`` of one that manipulates, and metrics; importable without Flower, Ray or Opacus."""
+"""Attacks of a curious server, or of a malicious server (``active``), and metrics; importable without Flower, Ray or Opacus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attack is: it sees observations of the wire and returns guesses; scoring them is another step, ``attacks.scoring``."""
+"""Base class of attacks, which map observed messages to guesses; ``attacks.scoring`` scores the guesses in a later step."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from defenses.checks import check_fields
 from defenses.pipeline import Pipeline
 
 OWN_OBJECTIVE = "lowest own objective"
-"""What threat cards say under "selection" of an attack that keeps the best of what its own search met."""
+"""Entry "selection" of threat cards, for attacks that return the best iterate of their own search."""
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What the server holds besides its observations.
+    """What the server knows besides its observations.
 
     Attributes:
         auxiliary: Public examples like the clients', disjoint from every client's; images (N, C, H, W) in [0, 1].
-        pipeline: The defences that the clients run: their algorithm and parameters, never their randomness.
+        pipeline: The clients' defences: their algorithms and parameters, never their random draws.
         mean: Per-channel mean of the normalisation, C values for images in [0, 1].
         std: Per-channel standard deviation of the normalisation.
-        train: Trains a new model on a batch of auxiliary examples as a client would, defences included, and returns it in eval
+        train: Trains a new model on a batch of auxiliary examples as a client does, defences included, and returns it in eval
             mode; the number is the seed of its weights and of its training.
-        sender: Where clients hold a half of the model, what makes features of auxiliary images as a client would; else None.
-        sensitive: (N,) int64, a second attribute of each auxiliary example, from 0; None where the data have none.
+        sender: If clients hold a half of the model, computes features of auxiliary images as a client does; otherwise None.
+        sensitive: (N,) int64, a second attribute of each auxiliary example, from 0; None if the data have none.
         adversary: Builds a network that classifies features of queries, (B, C', H', W') or (B, N, D): (architecture, number of
-            values, seed) -> network in train mode. Architectures are those of ``attacks.attributes.inference``; None where clients
+            values, seed) -> network in train mode. Architectures are those of ``attacks.attributes.inference``; None if clients
             send no features.
-        probes: Where one-step probes are attacked, makes one-step updates of examples as a client would at the attacked global
-            model, defences included: (examples, number of updates, seed) -> of each update the positions of its images, and the
-            update; else None.
+        probes: If one-step probes are attacked, makes one-step updates of examples as a client does at the attacked global model,
+            defences included: (examples, number of updates, seed) -> positions of the images, and the update, of each update;
+            otherwise None.
     """
 
     auxiliary: Batch
@@ -51,9 +51,9 @@ class Knowledge:
     probes: Callable[[Batch, int, int], Iterator[tuple[Tensor, Update]]] | None = None
 
     def require_sender(self) -> Sender:
-        """``sender``; raises ``AttackError`` where clients hold no half of the model."""
+        """Return ``sender``; raise ``AttackError`` if clients hold no half of the model."""
         if self.sender is None:
-            raise AttackError("there is no client half to attack: this is for edge-cloud inference and split learning")
+            raise AttackError("clients hold no half of the model; allowed: edge-cloud inference and split learning")
         return self.sender
 
 
@@ -66,30 +66,30 @@ class Attack(Generic[Observation, Guess]):
 
     Attributes:
         source: The paper, with the number of the algorithm or equation.
-        threat: What the server is assumed to know, in one line.
+        threat: Assumed knowledge of the server, in one line.
         needs_auxiliary: The attack must be fitted (``fit``) before use, on auxiliary data.
-        observes: The type of observation that it is meant for: ``Probe``, ``TrainingUpdate``, ``SmashedData``, ... What is meant
-            for one of the first two can be run on the other.
-        observes_history: Its observations are ``UpdateHistory``, one for each client, not single updates.
-        begins_chains: Its guesses are images that a ``Refinement`` can go on from.
-        learns_prior: What ``fit`` learns can paint plausible images from nothing. An audit then runs the attack on updates of noise
-            too, and it counts only where it does better on the clients'.
-        learns_from_model: What ``fit`` learns depends on the global model of the attacked round; it is fitted anew for each.
-        reads_steps: It reads how an update moves the model, not only the model that it leads to.
-        on_images: It attacks what is sent of images.
-        on_tables: It attacks what is sent of rows of a table.
-        needs_classes: It guesses, or works with, the one class of each example, and there must be one.
-        infers_attributes: It guesses a sensitive attribute, which the task does not ask for, and nothing else.
-        infers_membership: It guesses which records were part of the training, and nothing else.
-        needs_one_step: It reads the gradient of one step, and does not apply to an update of several.
-        reads_linear_layer: It solves for what a linear layer saw of the pixels; on a network without one it does not apply.
-        effort: What its search or its training may spend: field -> entry of the threat card, "iterations" (of the search for a
-            guess, from each start), "restarts" (independent starts) or "training_iterations" (of what ``fit`` trains). Of two
-            fields with one entry the last stands there, unless ``card`` says more.
-        selection: Which iterate and start become the guess; "" where it chooses among none.
-        quick: Settings, field -> value, under which it ends within about a second on a small model, however little it then finds:
+        observes: Type of the attacked observations: ``Probe``, ``TrainingUpdate``, ``SmashedData``, ... An attack on one of the
+            first two also runs on the other.
+        observes_history: Observations are ``UpdateHistory``, one for each client, not single updates.
+        begins_chains: Guesses are images that a ``Refinement`` can improve.
+        learns_prior: The attack learns a prior that can hallucinate plausible images. An audit then also runs the attack on updates
+            of noise, and counts only a better result on the clients' updates.
+        learns_from_model: The result of ``fit`` depends on the global model of the attacked round; each round needs a new fit.
+        reads_steps: The attack uses the difference of two models, not only the model after the update.
+        on_images: The attack applies to messages about images.
+        on_tables: The attack applies to messages about rows of a table.
+        needs_classes: The attack guesses or uses the single class of each example, and the data must have one.
+        infers_attributes: The attack guesses only a sensitive attribute, which is not part of the task.
+        infers_membership: The attack guesses only which records were part of the training.
+        needs_one_step: The attack needs the gradient of one step, and does not apply to an update of several steps.
+        reads_linear_layer: The attack solves for the pixel inputs of a linear layer, and does not apply without such a layer.
+        effort: Budget of the search or training: field -> entry of the threat card, "iterations" (of the search for a guess, from
+            each start), "restarts" (independent starts) or "training_iterations" (of ``fit``). If two fields have the same entry,
+            the card shows the last one, unless ``card`` adds more.
+        selection: Rule for choosing the returned iterate and start; "" if there is no choice.
+        quick: Settings, field -> value, under which the attack ends within about a second on a small model, with any result:
             for tests that run every attack.
-        learned: What ``fit`` learned, where a subclass makes it a field; None before.
+        learned: Result of ``fit``, if a subclass makes it a field; None before ``fit``.
     """
 
     source: ClassVar[str] = ""
@@ -118,14 +118,14 @@ class Attack(Generic[Observation, Guess]):
 
     @property
     def upper_bound(self) -> str:
-        """What it is given that no server of the run has, in words; "" for an attack that this server can carry out.
+        """Description of input that no server of the run has; "" for an attack that this server can carry out.
 
-        The one flag by which rows, threat cards and reports tell upper bounds apart: they are shown as such and never lead.
+        Rows, threat cards and reports mark an attack as an upper bound by this text alone; an upper bound never leads a ranking.
         """
         return ""
 
     def card(self) -> dict[str, int | str]:
-        """What the attack adds to its threat card: ``effort`` and ``selection``."""
+        """Entries of the attack on its threat card: ``effort`` and ``selection``."""
         spent = {entry: getattr(self, field) for field, entry in self.effort.items()}
         if not self.selection:
             return spent
@@ -133,18 +133,19 @@ class Attack(Generic[Observation, Guess]):
 
     @property
     def knows_defenses(self) -> bool:
-        """Whether it goes by the clients' defences; one that does not is no evidence of what an adaptive attacker finds.
+        """Whether the attack takes the clients' defences into account; otherwise it is no evidence about adaptive attackers.
 
-        A property of the settings: a static adversary, or an inversion around a plug-in, knows of no defence. Threat cards say so.
+        The answer depends on the settings: a static adversary, or an inversion that ignores a plug-in, knows no defence. Threat
+        cards show it.
         """
         return True
 
     @property
     def threat_class(self) -> str:
-        """Letter of the threat model that it needs, "A" to "H"; "" where it reads no updates, of which the letters are.
+        """Letter of the required threat model, "A" to "H"; "" for attacks on other messages than updates.
 
-        What the server of a run knows anyway, which is how clients train, is "C"; examples of its own are "D". An attack that needs
-        more, or manipulates what clients are sent, says so. See ``docs/threat_models.md``.
+        "C" is a server that knows how clients train, as in every run; "D" adds examples of its own. An attack that needs more, or
+        manipulates the model sent to clients, overrides this property. See ``docs/threat_models.md``.
 
         Source: Carletti, Foggia, Mazzocca, Parrella, Vento, "SoK: Gradient Inversion Attacks in Federated Learning", USENIX
         Security 2025, threat models.
@@ -155,43 +156,43 @@ class Attack(Generic[Observation, Guess]):
 
     @property
     def learns_from_defenses(self) -> bool:
-        """Whether what ``fit`` learns depends on the pipeline; what does not is learned once for all pipelines of a run."""
+        """Whether the result of ``fit`` depends on the pipeline; otherwise a run fits the attack once for all pipelines."""
         return self.knows_defenses
 
     def aware(self) -> Self:
-        """What it becomes where it learns of the clients' defences; itself where it does already, or never can."""
+        """The version of the attack that knows the clients' defences; the attack itself if there is no other version."""
         return self
 
     @property
     def reveals_windows(self) -> bool:
-        """Whether it needs the sides of VisualMixer's windows (``ClientUpdate.window_sides``), as an upper bound."""
+        """Whether the attack needs the sides of VisualMixer's windows (``ClientUpdate.window_sides``), as an upper bound."""
         return False
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """The same attack after it has learned from what the server holds; most attacks learn nothing.
+        """Return the attack after learning from the server's knowledge; most attacks learn nothing.
 
         Raises:
-            AttackError: When the knowledge is not enough, such as too few auxiliary examples.
+            AttackError: When the knowledge is insufficient, such as too few auxiliary examples.
         """
         return self
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Guess:
-        """Attacks one observation."""
+        """Attack one observation."""
         return self.attack_many([observation], [generator])[0]
 
     def check_fitted(self) -> None:
-        """Raises ``AttackError`` where ``fit`` must come first: where a field ``learned`` is still None."""
+        """Raise ``AttackError`` if ``fit`` must be called first, that is, if the field ``learned`` is None."""
         if self.learned is None and any(one.name == "learned" for one in fields(self)):  # type: ignore[arg-type]
             what = "auxiliary data" if self.needs_auxiliary else "the defences' algorithm"
             raise AttackError(f"{self} needs {what}: call fit first")
 
     def attack_many(self, observations: Sequence[Observation], generators: Sequence[torch.Generator]) -> list[Guess]:
-        """Attacks independent observations of the same model, one generator each; a guess depends on its own pair only.
+        """Attack independent observations of the same model, with one generator each; a guess depends on its own pair only.
 
-        By default each with ``attack_one``; an observation that cannot be attacked becomes a failed guess.
+        The default calls ``attack_one`` for each; an observation that cannot be attacked becomes a failed guess.
 
         Raises:
-            AttackError: Before ``fit``, where that is needed.
+            AttackError: When the attack needs ``fit`` first.
         """
         self.check_fitted()
         return [self._attempt(*pair) for pair in zip(observations, generators, strict=True)]
@@ -203,15 +204,15 @@ class Attack(Generic[Observation, Guess]):
             return self.failed(observation, str(error))
 
     def attack_one(self, observation: Observation, generator: torch.Generator) -> Guess:
-        """Attacks one observation.
+        """Attack one observation.
 
         Raises:
-            AttackError: When it cannot be attacked.
+            AttackError: When the observation cannot be attacked.
         """
         raise NotImplementedError
 
     def failed(self, observation: Observation, reason: str) -> Guess:
-        """The guess of an attack that failed, of as many examples as the observation is of; never right."""
+        """A failed guess with as many examples as the observation; no score counts it as right."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

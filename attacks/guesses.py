@@ -1,6 +1,6 @@
-"""What an attack returns: guesses of images, classes, rows of a table or attributes, none of them scored yet.
+"""Results of attacks before scoring: guesses of images, classes, rows of a table or attributes.
 
-Each has ``diagnostics``, numbers that say how the attack went, and ``failure``: why it failed, or "".
+Each guess has ``diagnostics``, numbers about the attack's progress, and ``failure``, the reason of a failure or "".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Reconstruction:
 
     Attributes:
         images: (B, C, H, W) in [0, 1]; uniform grey where the attack failed.
-        labels: (B,) int64, the classes that the attack worked with; -1 where it failed before it had any.
+        labels: (B,) int64, the classes that the attack used; -1 if the attack failed before it had any.
     """
 
     images: Tensor
@@ -31,12 +31,12 @@ class Reconstruction:
     def grey(
         cls, count: int, shape: tuple[int, ...], failure: str, diagnostics: dict[str, float] | None = None
     ) -> Reconstruction:
-        """The failed guess of ``count`` images (C, H, W) = ``shape``."""
+        """Make the failed guess of ``count`` images of ``shape`` (C, H, W)."""
         count = max(count, 0)
         return cls(torch.full((count, *shape), 0.5), torch.full((count,), -1), diagnostics or {}, failure)
 
     def failed(self, error: AttackError) -> Reconstruction:
-        """The same guess, grey: what was to be made of it could not be made."""
+        """A grey copy of the guess, for a refinement that failed."""
         return replace(self, images=torch.full_like(self.images, 0.5), failure=str(error))
 
 
@@ -44,8 +44,8 @@ class Reconstruction:
 class Labels:
     """Guessed classes of a batch: (B,) int64; -1 where the attack failed.
 
-    Of an update they are a multiset, sorted: nothing says which example has which. Of smashed data, where an image keeps its row,
-    class i is that of image i.
+    For an update, the classes are a sorted multiset, because an update has no order of examples. For smashed data, class i belongs
+    to image i, because each image keeps its row.
     """
 
     classes: Tensor
@@ -55,11 +55,11 @@ class Labels:
 
 @dataclass(frozen=True)
 class Cells:
-    """Guessed rows of a table; row i is that of example i, as smashed data keep an example's row in the batch.
+    """Guessed rows of a table; row i belongs to example i, because each example of smashed data keeps its row in the batch.
 
     Attributes:
         categories: (B, F) int64, the number of the category in every column; -1 where the attack failed.
-        embeddings: (B, F, D), what the client half would make of them; zeros where the attack failed.
+        embeddings: (B, F, D), the client half's embeddings of these categories; zeros where the attack failed.
     """
 
     categories: Tensor
@@ -88,11 +88,11 @@ class Attributes:
 
 @dataclass(frozen=True)
 class Representatives:
-    """Pictures of what the classes of one client look like, as a generator drew them; none of them is a guess of one example.
+    """Typical images of one client's classes, drawn by a generator; they are no guesses of single examples.
 
     Attributes:
         images: (N, C, H, W) in [0, 1]; uniform grey where the attack failed.
-        classes: (N,) int64, the class that each was drawn for.
+        classes: (N,) int64, the class of each image.
     """
 
     images: Tensor

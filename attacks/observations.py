@@ -1,4 +1,4 @@
-"""What a curious server sees of updates: messages as they crossed the wire, with what it knows of how they were made."""
+"""Updates as a curious server observes them: the received tensors, and its knowledge of the client's training."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from defenses.base import Update
 
 
 class AttackError(ValueError):
-    """What cannot be attacked, or not with what was learned: keys, shapes or values that do not fit; the message says why.
+    """An observation that cannot be attacked, or not with what the attack has learned; the message gives the reason.
 
-    Any function that reads an observation may raise it; ``Attack.attack_many`` makes a failed guess of it.
+    Any function that reads an observation may raise this error; ``Attack.attack_many`` turns it into a failed guess.
     """
 
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """One client's update as it crossed the wire, with what an honest-but-curious server knows besides.
+    """One client's update as the server receives it, with the further knowledge of an honest-but-curious server.
 
     Attributes:
         model: The global model that the client started from (not to be modified). Its BatchNorm buffers are those sent.
@@ -30,14 +30,13 @@ class ClientUpdate:
         num_examples: Examples that the update was computed on.
         batch_size: Examples per local step.
         local_steps: Optimizer steps between the global model and the update.
-        learning_rate: Of plain local SGD; None where the server does not know it.
+        learning_rate: Learning rate of plain local SGD; None if the server does not know it.
         weight_decay: L2 coefficient added to the gradient by the client's optimizer.
-        labels: Classes (num_examples,), int64, when the server knows them; else None.
+        labels: Classes (num_examples,), int64, if the server knows them; otherwise None.
         train_mode: The client computed its gradients with the model in train mode.
-        momentum: Of the client's SGD; makes no difference to one step, unless it is Nesterov's.
-        nesterov: The client's SGD looks ahead by its momentum.
-        window_sides: Sides of the windows that VisualMixer shuffled each pixel of the images in, (B, H, W) int64; for upper
-            bounds only.
+        momentum: Momentum of the client's SGD; without effect on one step, except for Nesterov momentum.
+        nesterov: The client's SGD uses Nesterov momentum.
+        window_sides: Side of VisualMixer's window at each pixel of the images, (B, H, W) int64; for upper bounds only.
     """
 
     model: nn.Module
@@ -58,26 +57,26 @@ class ClientUpdate:
 
     @property
     def step_length(self) -> float:
-        """By how many learning rates a first step moves along its gradient: 1; with Nesterov's momentum 1 + momentum."""
+        """Length of a first step in units of learning rate times gradient: 1, or 1 + momentum with Nesterov momentum."""
         return 1 + self.momentum if self.nesterov else 1.0
 
     def require_one_step(self) -> None:
-        """For attacks that read the gradient of one step, which an update of several does not hold.
+        """Refuse an update of several local steps, for attacks that need the gradient of one step.
 
         Raises:
-            AttackError: When the update is of several local steps; it says which attacks are for such.
+            AttackError: When the update has several local steps; the message names attacks on such updates.
         """
         if self.local_steps != 1:
             raise AttackError(
-                f"does not apply: the update is of {self.local_steps} local steps, and the gradient of one is solved for; "
-                "SurrogateMatching and InvertingGradients attack whole rounds"
+                f"does not apply: the update has {self.local_steps} local steps; allowed: 1 (SurrogateMatching and "
+                "InvertingGradients attack whole rounds)"
             )
 
     def gradient(self, learning_rate: float | None = None) -> Update:
-        """The mean gradient that SGD would have needed: -update / (learning_rate * step_length * local_steps) - weight_decay * w.
+        """Mean gradient behind the update: -update / (learning_rate * step_length * local_steps) - weight_decay * w.
 
-        Exact for one step of SGD without a defence; over several steps without momentum it is their mean. ``learning_rate`` stands
-        in for the observation's, such as an estimate where that is None.
+        Exact for one step of SGD without a defence; the mean over several steps without momentum. ``learning_rate`` replaces the
+        observation's rate, for example by an estimate if that is None.
 
         Raises:
             AttackError: When names, shapes or values of the update do not fit the model; when no learning rate is known.
@@ -104,7 +103,7 @@ class ClientUpdate:
 
 
 class Probe(ClientUpdate):
-    """The update of one step on few images, which no training sends: a curious server asks for it."""
+    """The update of one step on a few images, which a curious server requests for the audit; training sends no such update."""
 
 
 class TrainingUpdate(ClientUpdate):
@@ -113,13 +112,13 @@ class TrainingUpdate(ClientUpdate):
 
 @dataclass(frozen=True)
 class Aggregate(ClientUpdate):
-    """What secure aggregation leaves of one-step updates: the sum over clients, here divided by the number of their examples.
+    """Sum of several clients' one-step updates, as under secure aggregation, divided by the clients' number of examples.
 
-    For one step of SGD that is the update of a single client that holds the examples of all, but for BatchNorm in train mode,
-    whose statistics are of each client's own batch. ``num_examples`` and ``batch_size`` count the examples of all.
+    For one step of SGD the sum equals the update of a single client with all examples. BatchNorm in train mode is an exception: its
+    statistics are those of each client's own batch. ``num_examples`` and ``batch_size`` count the examples of all clients.
 
     Attributes:
-        num_clients: Clients behind the sum; of one it is the plain probe.
+        num_clients: Number of clients in the sum; 1 is a plain probe.
 
     Source: Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth, "Practical Secure Aggregation for
     Privacy-Preserving Machine Learning", CCS 2017, section 2: the server learns the sum of the clients' vectors alone.
@@ -130,6 +129,6 @@ class Aggregate(ClientUpdate):
 
 @dataclass(frozen=True)
 class UpdateHistory:
-    """What one client sent in several rounds, oldest first; each update is of the global model of its round."""
+    """The updates of one client in several rounds, oldest first, each with the global model of its round."""
 
     updates: tuple[ClientUpdate, ...]

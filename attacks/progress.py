@@ -23,7 +23,7 @@ def watched(watch: Watch) -> Iterator[None]:
 
 
 def reported(steps: Iterable[int], count: int) -> Iterator[int]:
-    """The steps of a search, of which there are ``count``, each reported when the next is asked for."""
+    """Iterate over ``count`` steps of a search, and report each step when the next one begins."""
     watch = _watch.get()
     for step in steps:
         yield step

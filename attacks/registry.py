@@ -6,4 +6,4 @@ from attacks.base import Attack
 from defenses.registry import Registry
 
 ATTACKS = Registry(Attack, "fedveil.attacks")
-"""What stands in ``probe-attacks``, ``update-attacks`` and ``smashed-attacks``."""
+"""Attacks that settings such as ``probe-attacks``, ``update-attacks`` and ``smashed-attacks`` may name."""

@@ -23,7 +23,7 @@ def parse_attacks(text: str, start: str = "InvertingGradients()") -> list[Attack
     statements = parse_statements(text, ATTACKS, "attack")
     lone = [stages[0] for stages in statements if len(stages) == 1 and isinstance(stages[0], Refinement)]
     if lone:
-        raise AttackError(f"{lone[0]} refines what another attack found; write {start} | {lone[0]}")
+        raise AttackError(f"{lone[0]} refines the guess of another attack; write {start} | {lone[0]}")
     return [stages[0] if len(stages) == 1 else Chain(tuple(stages)) for stages in statements]
 
 

@@ -28,7 +28,7 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
 
 
 def __getattr__(name: str) -> object:
-    """``answer_audits`` and ``protect_mod`` of ``clients.external_app``, loaded when an app asks for them."""
+    """Import ``answer_audits`` and ``protect_mod`` of ``clients.external_app`` on first use."""
     if name in ("answer_audits", "protect_mod"):
         from clients.process.own_packages import require_own_packages
 

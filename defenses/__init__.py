@@ -1,6 +1,6 @@
 """Defences of images, training, smashed data and updates; importable without Flower, Ray or Opacus.
 
-Every concrete class here is a name of the configuration language: ``parse("ATS() | Clip(max_norm=2)")``.
+Configuration text may name every concrete class here: ``parse("ATS() | Clip(max_norm=2)")``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a defence is: four one-method interfaces, and one for split training; ``defenses.pipeline`` chains them.
+"""Base classes of defences: four interfaces of one method, and one for split training; ``defenses.pipeline`` chains them.
 
 A defence maps one thing that a client holds to the same kind of thing. "No defence" is the empty pipeline, not a class.
 """
@@ -25,7 +25,7 @@ Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
 class DefenseError(ValueError):
-    """A defence or a chain of defences that cannot do, or would misstate, what it says."""
+    """A defence, or a chain of defences, that cannot work here or would misstate its guarantee."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ class Batch:
 
 @dataclass(frozen=True)
 class Training:
-    """Everything one round of local training is made of; a training defence replaces parts of it.
+    """Parts of one round of local training; a training defence replaces some of them.
 
     Attributes:
         model: The network that is trained, in train mode.
         optimizer: Steps ``model``'s parameters.
-        loader: Yields (images in [0, 1], soft targets); input defences that resample and the normalisation come later.
+        loader: Yields (images in [0, 1], soft targets), before input defences that resample and before the normalisation.
         loss: See ``Loss``.
         epochs: Local epochs of this round.
         total_epochs: Local epochs of all rounds together, which a privacy budget must cover.
-        state: What must survive until the client's next round (a privacy accountant); JSON-serialisable values only.
-        total_steps: Optimizer steps of all rounds together, where rounds are counted in steps; None: ``total_epochs`` whole ones.
-        probe: The loader holds a few examples that were drawn for one step; its ``batch_size`` is their number in the question,
-            which is public. Else it holds all that the client has.
+        state: Values kept until the client's next round, such as a privacy accountant's; JSON-serialisable only.
+        total_steps: Optimizer steps of all rounds together, where rounds are counted in steps; None: ``total_epochs`` epochs.
+        probe: The loader holds a few examples drawn for one step, and its ``batch_size`` is the public number of examples that the
+            server requested. Otherwise the loader holds all examples of the client.
     """
 
     model: nn.Module
@@ -75,20 +75,20 @@ class Training:
 class Defense:
     """Base of all defences: a frozen dataclass whose ``repr`` is its configuration text.
 
-    Class variables hold what an evaluator must know:
+    Class variables describe the defence to an evaluator:
 
     Attributes:
         source: The paper, with the number of the algorithm or equation.
         mixes_examples: One protected example depends on several examples.
-        bounds_examples: Its guarantee rests on a bound of what one example contributes.
-        neighbours: Between which data sets its guarantee holds, a name of ``defenses.neighbours``; "" without a guarantee.
+        bounds_examples: The guarantee needs a bound on the contribution of one example.
+        neighbours: Neighbouring data sets of the guarantee, a name of ``defenses.neighbours``; "" without a guarantee.
         at_inference: Test images must be protected too.
-        resamples: Fresh randomness at every use; otherwise an image is protected once and kept.
-        always_shown: Fields that ``repr`` writes even at their defaults: the strength by which people know the defence.
+        resamples: Every use draws new randomness; otherwise an image is protected once and kept.
+        always_shown: Fields that ``repr`` writes even at their defaults, such as the strength that readers look for.
         adaptive_attacks: Names of the attacks that know this algorithm; empty means untested against an adaptive
             attacker.
-        caveat: What readers of its scores must know besides, such as a published break that is not among the attacks here.
-        quick: Settings, field -> value, under which it takes no time on a few small images: for tests that run every defence.
+        caveat: A further warning for readers of the scores, such as a published break that no attack here implements.
+        quick: Settings, field -> value, that make the defence fast on a few small images: for tests that run every defence.
     """
 
     source: ClassVar[str] = ""
@@ -104,13 +104,13 @@ class Defense:
 
     @classmethod
     def configured(cls, **given: Any) -> Self:
-        """The defence with arguments of a person's own configuration: the only ones that may name a file to be read.
+        """Make the defence from a user's own configuration, whose arguments may name files to read.
 
-        ``defenses.spec.read_files`` calls it. ``__init__`` reads none: it takes texts of messages, too. The result's ``repr`` must
-        hold all that was read.
+        ``defenses.spec.read_files`` calls this method. ``__init__`` reads no files, because its arguments may come from messages.
+        The ``repr`` of the result must contain everything read from a file.
 
         Raises:
-            ValueError: When they are not allowed, or a file cannot be read.
+            ValueError: When an argument is not allowed, or a file cannot be read.
         """
         return cls(**given)
 
@@ -140,32 +140,33 @@ class InputDefense(Defense):
 
     @property
     def copies(self) -> int:
-        """Copies of a batch that ``protect_batch`` holds at once beside what comes and goes, where they are many; else 0."""
+        """Number of copies of a batch that ``protect_batch`` needs in memory besides input and output; 0 if negligible."""
         return 0
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """Maps a batch to a protected batch of the same shape, with images in [0, 1]; the argument stays unchanged."""
+        """Return a protected batch of the same shape, with images in [0, 1]; the argument stays unchanged."""
         raise NotImplementedError
 
     def totals(self, images: Tensor, protected: Tensor) -> dict[str, float]:
-        """What it did to images (B, C, H, W), added up over them, which a client may report; most have nothing to report.
+        """Statistics of the protection of images (B, C, H, W), summed over the images, for the client's report; {} by default.
 
-        Sums over batches and clients must be sums over all of their images, so means are reported as sums.
+        Statistics are sums, not means, so that they can be added over batches and clients.
         """
         return {}
 
     def window_sides(self, images: Tensor) -> Tensor | None:
-        """Sides of the windows inside which it shuffles each pixel of (B, C, H, W) images, where the images decide them: (B, H, W)
-        int64, in pixels. None of a defence that does no such thing.
+        """Side in pixels of the window in which each pixel of images (B, C, H, W) is shuffled: (B, H, W) int64.
+
+        None for a defence whose windows do not depend on the images, or that has no windows.
         """
         return None
 
     def unfit(self, channels: int, height: int, width: int) -> str:
-        """Why it is not meant for images of this shape, with what to change; "" when it is."""
+        """Reason why the defence is unsuitable for images of this shape, and what to change; "" if it is suitable."""
         return ""
 
     def idle(self, height: int, width: int) -> str:
-        """Why its idea does nothing to images of this size although it runs, with what to change; "" when it acts."""
+        """Reason why the defence runs on images of this size without effect, and what to change; "" if it has an effect."""
         return ""
 
 
@@ -178,24 +179,24 @@ class TrainingDefense(Defense):
     replaces_optimizer: ClassVar[bool] = False
 
     def extended(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
-        """The model with what the defence adds to its architecture wherever it is built, perhaps in place; most add nothing.
+        """Add the defence's layers to a model, perhaps in place, wherever the model is built; most defences add none.
 
-        First weights, which are public, come from the generator.
+        The generator draws the initial weights, which are public.
 
         Raises:
-            DefenseError: When there is no place for it in the model.
+            DefenseError: When the model has no place for the layers.
         """
         return model
 
     def check_model(self, model: nn.Module) -> None:
-        """Refuses, before anything starts, a model that it cannot protect; most defences protect any.
+        """Refuse a model that the defence cannot protect, before the run starts; most defences accept any model.
 
         Raises:
-            DefenseError: Saying what the model lacks.
+            DefenseError: With the property that the model lacks.
         """
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
-        """Maps a training set-up to a protected one.
+        """Return a protected training set-up.
 
         Raises:
             DefenseError: When the model lacks what the defence needs, or a budget cannot be met.
@@ -203,27 +204,27 @@ class TrainingDefense(Defense):
         raise NotImplementedError
 
     def reported_examples(self, batch_size: int) -> int | None:
-        """What a client reports as its number of examples where the guarantee hides the true one; None: the true one."""
+        """Number of examples that a client reports if the guarantee hides the true number; None: the true number."""
         return None
 
     def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
-        """What the steps recorded in training states spent together ("epsilon", "delta"); empty without a guarantee."""
+        """Total privacy budget ("epsilon", "delta") of the steps recorded in training states; empty without a guarantee."""
         return {}
 
 
 class SmashedDefense(Defense):
-    """Protects what the client half of a split model sends; autograd passes through.
+    """Protects the output of the client half of a split model (smashed data); autograd passes through.
 
-    The client half embeds an image into N tokens, runs its transformer blocks on them and sends the result; or it is the front of
-    a convolutional network and sends maps (B, C, H, W). What comes before the blocks is of tokens alone. Defences that must
-    learn are ``defenses.fitting.FittedDefense``.
+    A transformer's client half embeds an image into N tokens, runs its blocks on them and sends the result. A convolutional client
+    half sends feature maps (B, C, H, W). Only token defences can act before the blocks. Defences that must learn derive from
+    ``defenses.fitting.FittedDefense``.
 
     Attributes:
-        before_blocks: It acts on the embedded tokens, before the client's blocks, not on what these return.
-        edge_blocks: Blocks that the client half must have under this defence; None leaves that to the experiment.
-        raw_patches: Its tokens are the patches' pixels, without a learned embedding.
-        widening: Length of a protected token over that of a token.
-        takes_maps: It also protects the feature maps (B, C, H, W) of a convolutional client half.
+        before_blocks: The defence acts on the embedded tokens before the client's blocks, not on the blocks' output.
+        edge_blocks: Number of blocks that the client half must have under this defence; None: the experiment decides.
+        raw_patches: Tokens are the patches' pixels, without a learned embedding.
+        widening: Length of a protected token divided by the length of an unprotected token.
+        takes_maps: The defence also protects the feature maps (B, C, H, W) of a convolutional client half.
     """
 
     stage: ClassVar[str] = "smashed data"
@@ -234,81 +235,82 @@ class SmashedDefense(Defense):
 
     @property
     def raw_patches(self) -> bool:
-        """See the class."""
+        """Whether tokens are the patches' pixels, without a learned embedding."""
         return False
 
     def check_batch(self, batch_size: int, num_tokens: int) -> None:
-        """Whether batches of this many images of so many tokens can be protected; most can.
+        """Refuse a number of images or tokens that the defence cannot protect; most defences accept any.
 
         Raises:
-            DefenseError: When they cannot, with the reason.
+            DefenseError: With the reason.
         """
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Maps (B, N, D) tokens to protected tokens (B, N, widening * D); with ``takes_maps`` also (B, C, H, W) to maps.
+        """Protect tokens: (B, N, D) -> (B, N, widening * D); with ``takes_maps`` also feature maps (B, C, H, W).
 
         Raises:
-            DefenseError: See ``check_batch``; also when it must be fitted and is not.
+            DefenseError: See ``check_batch``; also when the defence must be fitted first.
         """
         raise NotImplementedError
 
     def without_noise(self) -> Self:
-        """Itself without what it draws at random, but for orders: what an attacker expects to see on average.
+        """A copy without random noise, shuffled orders kept: the smashed data that an attacker expects on average.
 
-        A defence that adds noise returns a copy without; one that was fitted keeps what it has learned.
+        A defence without noise returns itself; a fitted defence keeps its learned tensors.
         """
         return self
 
     def privacy(self, releases: int) -> dict[str, float]:
-        """What sending one example's tokens so often spends ("epsilon", "delta"); empty without a guarantee.
+        """Privacy budget ("epsilon", "delta") of sending one example's tokens ``releases`` times; empty without a guarantee.
 
-        It covers no update of the client half: a trained one is refused beside it.
+        The budget covers no update of the client half, so that a run refuses to train the client half with such a defence.
         """
         return {}
 
     def hidden_orders(self, batch_size: int, num_tokens: int) -> dict[str, float]:
-        """Metric -> number that says what a shuffle of such a batch leaves open; nothing where nothing is shuffled."""
+        """Metrics of the number of orders that a shuffle of such a batch hides; empty without shuffling."""
         return {}
 
     def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
-        """Where each sent token comes from: (B, N) int64 numbers of tokens 0 to B * N - 1, as ``protect_features`` with a
-        generator in the same state takes them. Without shuffling, in order.
+        """Origin of each sent token, (B, N) int64: its number among the tokens 0 to B * N - 1 before shuffling.
+
+        ``protect_features`` with a generator in the same state uses the same order; without shuffling it is ascending.
         """
         return torch.arange(num_images * num_tokens).view(num_images, num_tokens)
 
 
 class EdgeTrainingDefense(Defense):
-    """Changes how the client half of a split model is trained: by a penalty on what it sends, with a network of its own."""
+    """Changes the training of a split model's client half: a network at the client adds a penalty on the features sent."""
 
     stage: ClassVar[str] = "training of the client half"
 
     def build_network(self, num_tokens: int, dim: int, patch_values: int, generator: torch.Generator) -> nn.Module:
-        """The network that the client trains beside its half, kept by the client alone.
+        """Build the network that the client trains along with the client half and never sends.
 
-        For N tokens of length D, each of which stands for ``patch_values`` numbers of an image; the generator draws first weights.
+        Its inputs are N tokens of length D, one for each patch of ``patch_values`` numbers. The generator draws initial weights.
         """
         raise NotImplementedError
 
     def losses(self, network: nn.Module, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
-        """What the network is trained on, and what is added to the loss of the client half; the client differentiates their sum.
+        """Loss of the network, and penalty added to the loss of the client half; the client differentiates their sum.
 
-        Of features (B, N, D) as sent, through which gradients flow back, and patches (B, N, patch_values) of pixels in [0, 1].
+        ``features`` (B, N, D) are the sent ones, with gradients; ``patches`` are (B, N, patch_values) pixels in [0, 1].
         """
         raise NotImplementedError
 
 
 class UpdateDefense(Defense):
-    """Protects what a client's training gives away, as a map of named tensors.
+    """Protects a client's update, or the gradient of each local step, as a map of named tensors.
 
     Attributes:
-        per: "update": it maps local minus global weights, once, before they are sent. "step": it maps the gradient of every local
-            step, before the client's optimizer (which adds weight decay and momentum) takes it. Over T steps the first acts once
-            and the second T times: at the same strength they are different defences.
+        per: "update": the defence maps local minus global weights, once, before the client sends them. "step": the defence maps the
+            gradient of every local step, before the client's optimizer adds weight decay and momentum. Over T steps the first
+            acts once and the second T times: at the same strength they are different defences.
     """
 
     stage: ClassVar[str] = "updates"
     per: str = "update"
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
-        """Maps an update or a gradient to a protected one with the same names, shapes and dtypes; the argument stays as it is."""
+        """Return a protected update or gradient with the same names, shapes and dtypes; the argument stays unchanged."""
         raise NotImplementedError

@@ -89,7 +89,7 @@ def check_fields(owner: Any) -> None:
 
 
 def checked_field(default: T, fits: Callable[[Any], bool], allowed: str) -> T:
-    """A field with a check of its own: ``fits`` says which values are allowed, ``allowed`` says so in an error."""
+    """A field with its own check: ``fits`` decides whether a value is allowed, and errors show the text ``allowed``."""
     check = lambda owner, name: require(fits(getattr(owner, name)), owner, name, allowed)  # noqa: E731
     return field(default=default, metadata={CHECK: check})
 

@@ -1,4 +1,4 @@
-"""Which defences cannot stand in one chain: those that would lie about a bound, undo each other, or work on what is not there."""
+"""Combinations of defences that are refused: false guarantees, defences that undo each other, or missing inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from defenses.fitting import FittedDefense
 
 
 def why_not_together(defenses: Sequence[Defense]) -> str:
-    """Why these defences cannot follow each other in this order; "" where they can."""
+    """Reason why these defences cannot form a chain in this order; "" if they can."""
     rules: tuple[Callable[[Sequence[Defense]], str], ...] = (_bounds, _features, _trainings, _updates)
     return next(filter(None, (rule(defenses) for rule in rules)), "")
 
@@ -37,7 +37,7 @@ def _features(defenses: Sequence[Defense]) -> str:
 
 
 def _private(defenses: Sequence[Defense]) -> list[int]:
-    """Places of the defences that need each example's own gradient."""
+    """Positions of the defences that need each example's own gradient."""
     return [i for i, d in enumerate(defenses) if isinstance(d, TrainingDefense) and d.needs_group_norm]
 
 
@@ -59,7 +59,7 @@ def _updates(defenses: Sequence[Defense]) -> str:
     if steps and private:
         return (
             f"{steps[0]} would act on the gradient of a batch, which {defenses[private[0]]} replaces by its own clipped and "
-            "noised one; say per='update'"
+            "noised one; set per='update'"
         )
     for before, after in itertools.pairwise(updates):
         if before.per == "update" and after.per == "step":

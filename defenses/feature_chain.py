@@ -1,4 +1,4 @@
-"""A chain's stages on smashed data: what travels, what the server makes of it, and how those that learn are fitted."""
+"""A chain's stages on smashed data: encoding at the client, decoding at the server, and fits of stages that learn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FeatureChain:
-    """Defences in a chain, of which only those of smashed data act here; ``Pipeline`` is the whole chain.
+    """The part of ``Pipeline`` for smashed data: a chain of defences of which only those of smashed data act here.
 
     Every method takes a ``Key`` and gives stage ``i`` the stream ``(*key, i)``: a stage's randomness depends on
     neither the other stages nor the order in which clients run.
@@ -38,21 +38,21 @@ class FeatureChain:
         return [(i, d) for i, d in self._stages(SmashedDefense) if d.before_blocks == before_blocks]
 
     def protect_tokens(self, tokens: Tensor, key: Key) -> Tensor:
-        """Stages on smashed data that come before the client's transformer blocks."""
+        """Apply the stages on smashed data before the client's transformer blocks."""
         return fold(self._smashed_stages(before_blocks=True), "protect_features", tokens, key)
 
     def protect_features(self, features: Tensor, key: Key) -> Tensor:
-        """Stages on smashed data that come after them, as the server half gets the result: ``encode_features``, then decoded."""
+        """Apply the stages after the client's blocks, and decode: the input of the server half."""
         return self.decode_features(self.encode_features(features, key))
 
     def encode_features(self, features: Tensor, key: Key) -> Tensor:
-        """The client's part of ``protect_features``: what travels.
+        """Compute the sent tensor, the client's part of ``protect_features``.
 
-        A stage after a fitted one acts on that one's latent: ``DeltaAutoencoder() | FeatureNoise(std=0.1)`` adds noise to what the
-        encoder made. Without fitted stages this is all there is.
+        A stage after a fitted stage acts on the latent of the latter: ``DeltaAutoencoder() | FeatureNoise(std=0.1)`` adds noise to
+        the encoder's output. Without fitted stages, the result equals that of ``protect_features``.
 
         Raises:
-            DefenseError: When a stage must be fitted and is not.
+            DefenseError: When a stage must be fitted first.
         """
         for index, defense in self._smashed_stages(before_blocks=False):
             if isinstance(defense, FittedDefense):
@@ -62,7 +62,7 @@ class FeatureChain:
         return features
 
     def decode_features(self, latent: Tensor) -> Tensor:
-        """The server's part: fitted stages decode, the last one first; without any, what came."""
+        """Decode the sent tensor at the server: fitted stages decode, the last one first; without any, it stays unchanged."""
         for defense in reversed(self._fitted_stages):
             latent = defense.decode(latent)
         return latent
@@ -74,13 +74,13 @@ class FeatureChain:
 
     @property
     def shuffles(self) -> bool:
-        """Whether a stage sends tokens in another order than that of the images' patches, or of a table's columns."""
+        """Whether a stage changes the order of tokens, which is that of the images' patches or the table's columns."""
         return any(type(defense).order is not SmashedDefense.order for defense in self.smashed_defenses)
 
     def token_order(self, num_images: int, num_tokens: int, key: Key) -> Tensor:
-        """Where each token on the wire comes from: (B, N) int64, numbers of tokens 0 to B * N - 1 before all shuffles.
+        """Origin of each sent token: (B, N) int64, its number among the tokens 0 to B * N - 1 before all shuffles.
 
-        The same ``key`` gives the order that ``protect_tokens`` and ``protect_features`` gave the tokens.
+        The same ``key`` gives the same order as in ``protect_tokens`` and ``protect_features``.
         """
         order = torch.arange(num_images * num_tokens).view(num_images, num_tokens)
         for before_blocks in (True, False):
@@ -91,7 +91,7 @@ class FeatureChain:
 
     @property
     def edge_blocks(self) -> int | None:
-        """Blocks that a stage on smashed data asks the client half to have; None when none asks."""
+        """Number of blocks in the client half that a stage on smashed data requires; None without such a stage."""
         return next((d.edge_blocks for d in self.smashed_defenses if d.edge_blocks is not None), None)
 
     @property
@@ -101,7 +101,7 @@ class FeatureChain:
 
     @property
     def widening(self) -> int:
-        """Length of a token on the wire over that of an embedded one."""
+        """Length of a sent token divided by the length of an embedded token."""
         return math.prod(d.widening for d in self.smashed_defenses)
 
     # Stages that learn -----------------------------------------------------------------------------------------------------
@@ -112,23 +112,23 @@ class FeatureChain:
 
     @property
     def fitted(self) -> bool:
-        """Whether no stage is left to fit."""
+        """Whether all stages that learn are fitted."""
         return all(d.fitted for d in self._fitted_stages)
 
     @property
     def needs_adversary(self) -> bool:
-        """Whether a stage wants ``FitContext.adversary``."""
+        """Whether a stage needs ``FitContext.adversary``."""
         return any(defense.needs_adversary for defense in self._fitted_stages)
 
     @property
     def version(self) -> str:
-        """16 hexadecimal digits that tell the tensors of two fits apart; "" where nothing is fitted."""
+        """Digest of the fitted tensors, 16 hexadecimal digits; "" without fitted stages."""
         return version_of(state) if (state := self.state()) else ""
 
     def fit(self, context: FitContext, key: Key) -> Self:
-        """Fits the stages that learn, in order, each to what the earlier ones on smashed data let through.
+        """Fit the stages that learn, in order, each on the output of the earlier stages on smashed data.
 
-        Stages on images are the caller's: ``context.images`` have been through those that test images pass.
+        The caller applies stages on images: ``context.images`` have passed the stages for test images.
         """
         fitted = self
         for _, fitted in self.path(context, key):  # noqa: B007
@@ -137,19 +137,19 @@ class FeatureChain:
 
     @property
     def path_axis(self) -> str:
-        """What ``path`` runs over; see ``FittedDefense``. "" where nothing learns, or what learns last has no path."""
+        """Axis of ``path``; see ``FittedDefense``. "" if no stage learns, or the last stage that learns has no path."""
         return self._fitted_stages[-1].path_axis if self._fitted_stages else ""
 
     @property
     def path_positions(self) -> tuple[int, ...]:
-        """Where on ``path_axis`` the states of ``path`` lie, ascending."""
+        """Positions on ``path_axis`` of the states of ``path``, ascending."""
         return self._fitted_stages[-1].path_positions if self._fitted_stages else ()
 
     def path(self, context: FitContext, key: Key) -> Iterator[tuple[int, Self]]:
-        """``fit`` with the states on the way of the stage that learns last: (position, the whole chain, fitted so far).
+        """``fit`` with intermediate states of the last stage that learns: (position, the whole chain, fitted so far).
 
-        Earlier stages that learn are fitted before the first state. The last state is the very chain that ``fit`` with the same
-        arguments returns. A chain that learns nothing has no state.
+        Earlier stages that learn are fitted before the first state. The last state equals the result of ``fit`` with the same
+        arguments. A chain that learns nothing has no state.
         """
         chain, learning = self, list(self._stages(FittedDefense))
         for at, (index, defense) in enumerate(learning, 1):
@@ -161,9 +161,9 @@ class FeatureChain:
                 yield position, chain._with(index, state)
 
     def context_of(self, index: int, context: FitContext, key: Key) -> FitContext:
-        """What stage ``index`` learns from: the context behind the earlier stages on smashed data, which must be fitted.
+        """Context in which stage ``index`` learns, after the earlier stages on smashed data, which must be fitted.
 
-        Noise of earlier stages is that of the fit, drawn anew with every pass.
+        Earlier stages draw new noise in every pass of the fit.
         """
         before = type(self)(self.defenses[:index])
         if not before.smashed_defenses:
@@ -171,7 +171,7 @@ class FeatureChain:
         passes = itertools.count()
 
         def encode(features: Tensor) -> Tensor:
-            # Fresh noise at every call, or a stage that learns from it would learn one draw by heart.
+            # New noise at every call, or a stage that learns would memorise one draw.
             return before.encode_features(features, (*key, "fit", index, next(passes)))
 
         return context.behind(encode, before.decode_features)
@@ -185,7 +185,7 @@ class FeatureChain:
         return {f"{index}.{name}": tensor for index, tensors in learned for name, tensor in tensors.items()}
 
     def with_state(self, state: Mapping[str, Tensor]) -> Self:
-        """The same chain with tensors that ``state`` gave; stages without any stay as they are.
+        """A copy of the chain with the tensors of ``state``; stages without any stay unchanged.
 
         Raises:
             DefenseError: When a tensor belongs to no stage, or is not that of the stage's configuration.
@@ -200,7 +200,7 @@ class FeatureChain:
         return type(self)(tuple(stages))
 
     def latent_shape(self, channels: int, height: int, width: int) -> tuple[int, ...]:
-        """Shape of what travels for one image with features (C, H, W); nothing need be fitted.
+        """Shape of the sent tensor for one image with features (C, H, W); no fit needed.
 
         Raises:
             DefenseError: When a stage cannot restore such features, with the reason.
@@ -209,13 +209,13 @@ class FeatureChain:
         for defense in self._fitted_stages:
             if len(shape) != 3:
                 raise DefenseError(
-                    f"{self}: {defense} works on (C, H, W), and what reaches it is {shape}; write it first"
+                    f"{self}: {defense} needs features (C, H, W), and gets {shape} from the stage before; write it first"
                 )
             shape = defense.latent_shape(*shape)
         return shape
 
     def learned_numbers(self, channels: int, height: int, width: int) -> int:
-        """How many numbers the stages learn, and every client is sent, for features (C, H, W); nothing need be fitted."""
+        """Number of learned values, which every client receives, for features (C, H, W); no fit needed."""
         self.latent_shape(channels, height, width)
         total, shape = 0, (channels, height, width)
         for defense in self._fitted_stages:
@@ -225,7 +225,7 @@ class FeatureChain:
 
 
 def fold(stages: Iterable[tuple[int, Defense]], method: str, value: T, key: Key) -> T:
-    """The value after a method of each stage in turn, with the stage's own stream."""
+    """Apply a method of each stage in turn, with the stage's own random stream."""
     for index, defense in stages:
         value = getattr(defense, method)(value, generator_for(*key, index))
     return value

@@ -1,4 +1,4 @@
-"""Defences that must learn before they protect: what they learn from, what they keep of it, and the two halves of their work."""
+"""Defences that must be fitted before they protect: their training data, learned tensors, and two halves."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SHAPE = "shape"
 
 @dataclass(frozen=True, eq=False)
 class FitContext:
-    """What a defence may learn from: public data and the halves, which it leaves as they are.
+    """Training data of a fitted defence: public data and the halves of the model, which stay unchanged.
 
     Attributes:
         client: The client half, normalised images (B, C, H, W) -> features (B, C', H', W').
         server: The server half, features -> logits (B, K).
-        adversary: What the defence expects to be attacked by, features -> logits (B, K'); None where there is none.
-        images: (N, C, H, W), none of them a client's private ones, normalised for ``client``, with N at least 1; on any device:
-            a fit moves its batches to that of ``client``.
+        adversary: Assumed adversary, features -> logits (B, K'); None without one.
+        images: (N, C, H, W), public, normalised for ``client``, with N at least 1; on any device, as a fit moves its batches to the
+            device of ``client``.
         labels: (N,), classes of the server half's task.
         black: (C,), the value of a black pixel after the normalisation.
 
@@ -57,7 +57,7 @@ class FitContext:
             )
 
     def behind(self, encode: Callable[[Tensor], Tensor], decode: Callable[[Tensor], Tensor]) -> FitContext:
-        """The same for a stage that follows others: ``encode`` ends the client half, ``decode`` begins what reads features."""
+        """The context of a stage after others: ``encode`` is added to the client half, ``decode`` before server and adversary."""
         behind = None if self.adversary is None else nn.Sequential(_Applied(decode), self.adversary)
         client, server = nn.Sequential(self.client, _Applied(encode)), nn.Sequential(_Applied(decode), self.server)
         return replace(self, client=client, server=server, adversary=behind)
@@ -76,7 +76,7 @@ class _Applied(nn.Module):
 
 @contextmanager
 def in_eval_mode(*modules: nn.Module) -> Iterator[None]:
-    """Every layer in eval mode, so that no statistic of a batch norm moves; afterwards each in the mode that it had."""
+    """Set every layer to eval mode, so that batch statistics stay unchanged, and restore the modes afterwards."""
     modes = {layer: layer.training for module in modules for layer in module.modules()}
     try:
         for module in modules:
@@ -88,13 +88,13 @@ def in_eval_mode(*modules: nn.Module) -> Iterator[None]:
 
 
 class FittedDefense(SmashedDefense):
-    """A defence of features (B, C, H, W) whose tensors are learned once, from public data, and then shared by client and server.
+    """Base of defences of features (B, C, H, W) with tensors learned once from public data, shared by client and server.
 
-    What travels is the latent: the client half of the defence is ``encode``, the server half ``decode``. Both are known to the
-    server, tensors and all: nothing here is a secret. ``fit`` and ``with_state`` return new objects.
+    The client sends the latent: the client half of the defence is ``encode``, the server half ``decode``. The server knows both,
+    including the tensors; nothing here is a secret. ``fit`` and ``with_state`` return new objects.
 
     The tensors are no fields: ``repr``, equality and hash are those of the configuration, fitted or not, and ``Pipeline.version``
-    tells two fits apart. ``dataclasses.replace`` drops the tensors, which were fitted for other settings.
+    distinguishes two fits. ``dataclasses.replace`` drops the tensors, which were fitted for other settings.
 
     Attributes:
         path_axis: What ``path`` runs over, in the plural, such as "epochs"; "" for a fit that has no path.
@@ -108,47 +108,47 @@ class FittedDefense(SmashedDefense):
 
     @property
     def needs_adversary(self) -> bool:
-        """Whether ``fit`` wants ``FitContext.adversary``; most do not."""
+        """Whether ``fit`` needs ``FitContext.adversary``; most defences do not."""
         return False
 
     @property
     def least_images(self) -> int:
-        """How many images ``fit`` needs whatever they show; more may be wanted."""
+        """Least number of images that ``fit`` needs; particular images may require more."""
         return 1
 
     _learned: Mapping[str, Tensor] | None = None
 
     def fit(self, context: FitContext, generator: torch.Generator) -> Self:
-        """Learns its tensors; weights, statistics and modes of the context's modules stay as they are.
+        """Learn the tensors; weights, statistics and modes of the context's modules stay unchanged.
 
         Raises:
-            DefenseError: When these features cannot be restored by it, or the context lacks what it needs, with the reason.
+            DefenseError: When the defence cannot restore these features, or the context lacks something, with the reason.
         """
         raise NotImplementedError
 
     @property
     def path_positions(self) -> tuple[int, ...]:
-        """Where on ``path_axis`` the states of ``path`` lie, ascending; empty for a fit that has no path."""
+        """Positions on ``path_axis`` of the states of ``path``, ascending; empty for a fit without a path."""
         return ()
 
     def path(self, context: FitContext, generator: torch.Generator) -> Iterator[tuple[int, Self]]:
-        """One fit with its states on the way: (position, fitted defence) for each of ``path_positions``.
+        """One fit with its intermediate states: (position, fitted defence) for each of ``path_positions``.
 
-        The last is the very object that ``fit`` with the same arguments would return: nothing is fitted twice. States are made as
-        they are asked for, so that a caller must not draw from ``generator``. Without a path it is the fit alone, at 0.
+        The last state equals the result of ``fit`` with the same arguments, so that no second fit is needed. States are computed
+        lazily, so that a caller must not draw from ``generator`` meanwhile. Without a path there is one state, at position 0.
         """
         yield 0, self.fit(context, generator)
 
     def encode(self, features: Tensor) -> Tensor:
-        """What the client sends: (B, C, H, W) -> (B, *``latent_shape``), with the same dtype and device; autograd passes.
+        """Compute the sent latent: (B, C, H, W) -> (B, *``latent_shape``), with the same dtype and device; autograd passes.
 
         Raises:
-            DefenseError: When it is not fitted, or was fitted to features of another shape.
+            DefenseError: When the defence is not fitted, or was fitted to features of another shape.
         """
         raise NotImplementedError
 
     def decode(self, latent: Tensor) -> Tensor:
-        """What the server makes of that: (B, *``latent_shape``) -> (B, C, H, W)."""
+        """Restore features from a latent, at the server: (B, *``latent_shape``) -> (B, C, H, W)."""
         raise NotImplementedError
 
     def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:
@@ -160,16 +160,16 @@ class FittedDefense(SmashedDefense):
         raise NotImplementedError
 
     def latent_shape(self, channels: int, height: int, width: int) -> tuple[int, ...]:
-        """Shape of what travels for one image with features (C, H, W); it need not be fitted."""
+        """Shape of the latent of one image with features (C, H, W); no fit needed."""
         raise NotImplementedError
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """``decode(encode(features))``: what the server half gets, (B, C, H, W)."""
+        """``decode(encode(features))``, the input of the server half, (B, C, H, W)."""
         return self.decode(self.encode(features))
 
     @property
     def fitted(self) -> bool:
-        """Whether it has its tensors."""
+        """Whether the defence has its tensors."""
         return self._learned is not None
 
     def state(self) -> dict[str, Tensor]:
@@ -177,15 +177,15 @@ class FittedDefense(SmashedDefense):
         return {name: tensor.clone() for name, tensor in (self._learned or {}).items()}
 
     def with_state(self, state: Mapping[str, Tensor]) -> Self:
-        """The same defence with tensors that ``state`` gave.
+        """A copy of the defence with the tensors of ``state``.
 
         Raises:
-            DefenseError: When they are not those of this configuration: names, shapes, numbers that are not finite.
+            DefenseError: When names or shapes do not fit this configuration, or numbers are not finite.
         """
         learned = {name: tensor.detach().cpu().clone() for name, tensor in sorted(state.items())}
         self._check(learned)
         fitted = copy.copy(self)
-        # Frozen for users; a copy is not yet anybody's.
+        # Frozen for users; the new copy is not shared yet.
         object.__setattr__(fitted, "_learned", learned)
         return fitted
 
@@ -197,7 +197,7 @@ class FittedDefense(SmashedDefense):
             )
         expected: dict[str, tuple[int, ...]] = {SHAPE: (3,), **self.shapes(*shape.tolist())}
         if missing := sorted(set(expected) ^ set(learned)):
-            raise DefenseError(f"{self}: tensors {missing} are missing or too many; allowed: {sorted(expected)}")
+            raise DefenseError(f"{self}: tensors {missing} are missing or unknown; allowed: {sorted(expected)}")
         for name, tensor in learned.items():
             if tensor.shape != expected[name]:
                 raise DefenseError(f"{self}: tensor {name!r} is {tuple(tensor.shape)}; allowed: {expected[name]}")

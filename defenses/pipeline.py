@@ -1,4 +1,4 @@
-"""The pipeline: defences in a chain, each at its stage of the client's work. "No defence" is the empty chain, not a class."""
+"""Pipelines: defences in a chain, each at its stage of the client's work. "No defence" is the empty chain, not a class."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ from defenses.random_draws import Key, generator_for
 
 @dataclass(frozen=True)
 class Pipeline(FeatureChain):
-    """Defences applied in order, each at its stage of the client's work, as ``FeatureChain`` applies those of smashed data.
+    """A chain of defences, applied in order, each at its stage of the client's work.
+
+    ``FeatureChain`` applies the stages of smashed data.
 
     Raises:
-        DefenseError: On combinations that would lie, with the reason.
+        DefenseError: On combinations whose guarantee would be false, or that cannot work, with the reason.
     """
 
     def __post_init__(self) -> None:
@@ -37,20 +39,20 @@ class Pipeline(FeatureChain):
             raise DefenseError(f"{self}: {why}")
 
     def require_order(self) -> None:
-        """That images come before what is made of them, as a client runs the stages whatever order they are written in.
+        """Require that stages on images are written first, because a client always runs them first.
 
         Raises:
-            DefenseError: When a stage on updates or smashed data stands before one on images.
+            DefenseError: When a stage on updates or smashed data precedes a stage on images.
         """
         for at, later in enumerate(self.defenses):
             for earlier in self.defenses[:at]:
                 if isinstance(later, InputDefense) and isinstance(earlier, UpdateDefense | SmashedDefense):
                     raise DefenseError(
-                        f"{self}: {later} protects images, and {earlier} what is made of them: write {later} first, as it runs"
+                        f"{self}: {later} protects images and runs before {earlier}: write {later} first"
                     )
 
     def _input_stages(self) -> tuple[list[tuple[int, InputDefense]], list[tuple[int, InputDefense]]]:
-        """Input stages up to the first that resamples, and the rest: what follows fresh randomness is fresh as well."""
+        """Input stages before the first stage that resamples, and the rest, which run anew for every batch."""
         stages: list[tuple[int, InputDefense]] = list(self._stages(InputDefense))
         first = next((at for at, (_, defense) in enumerate(stages) if defense.resamples), len(stages))
         return stages[:first], stages[first:]
@@ -61,21 +63,21 @@ class Pipeline(FeatureChain):
         return bool(self._input_stages()[1])
 
     def protect_once(self, batch: Batch, key: Key) -> Batch:
-        """Input stages that protect an image once and keep the result; call it on a client's whole data set."""
+        """Apply the input stages that protect an image once; call this method on a client's whole data set."""
         return fold(self._input_stages()[0], "protect_batch", batch, key)
 
     def protect_batch(self, batch: Batch, key: Key) -> Batch:
-        """The remaining input stages, fresh for every batch; its argument has been through ``protect_once``."""
+        """Apply the remaining input stages, with new randomness for every batch; ``protect_once`` comes before."""
         return fold(self._input_stages()[1], "protect_batch", batch, key)
 
     def protect_test(self, batch: Batch, key: Key) -> Batch:
-        """Input stages that test images must pass too (``at_inference``)."""
+        """Apply the input stages that also protect test images (``at_inference``)."""
         stages = [(i, d) for i, d in self._stages(InputDefense) if d.at_inference]
         return fold(stages, "protect_batch", batch, key)
 
     @property
     def mixes_images(self) -> bool:
-        """Whether an input stage makes one image of several, so that none can be protected alone."""
+        """Whether an input stage mixes several images into one, so that no image can be protected alone."""
         return any(defense.mixes_examples for _, defense in self._stages(InputDefense))
 
     @property
@@ -89,7 +91,7 @@ class Pipeline(FeatureChain):
         return " | ".join(repr(d) for _, d in self._stages(InputDefense) if d.at_inference)
 
     def totals(self, batch: Batch, key: Key) -> dict[str, float]:
-        """What the input stages do to a batch, each to what reaches the stage; see ``InputDefense.totals``."""
+        """Statistics of all input stages on a batch, each on the output of the stages before; see ``InputDefense.totals``."""
         stages: list[tuple[int, InputDefense]] = list(self._stages(InputDefense))
         telling = [at for at, (_, defense) in enumerate(stages) if type(defense).totals is not InputDefense.totals]
         totals: dict[str, float] = {}
@@ -102,57 +104,57 @@ class Pipeline(FeatureChain):
 
     @property
     def copies(self) -> int:
-        """Copies of a batch that the stages of images hold at once; see ``InputDefense.copies``. They act one after the other."""
+        """Largest number of batch copies that a stage of images holds in memory; see ``InputDefense.copies``."""
         return max((defense.copies for defense in self.defenses if isinstance(defense, InputDefense)), default=0)
 
     def window_sides(self, images: Tensor) -> Tensor | None:
-        """See ``InputDefense.window_sides``; of the first input stage alone, because what later ones get is drawn."""
+        """Window sides of the first input stage, as the input of later stages is random; see ``InputDefense.window_sides``."""
         first: InputDefense | None = next((defense for _, defense in self._stages(InputDefense)), None)
         return first.window_sides(images) if first else None
 
     def unfit(self, channels: int, height: int, width: int) -> str:
-        """Why a defence of images is not meant for such images; "" when all are."""
+        """Reason why a defence of images is unsuitable for images of this shape; "" if all are suitable."""
         found = (defense.unfit(channels, height, width) for _, defense in self._stages(InputDefense))
         return next(filter(None, found), "")
 
     def idle(self, height: int, width: int) -> list[str]:
-        """Why input stages do nothing to images of this size; see ``InputDefense.idle``."""
+        """Reasons why input stages have no effect on images of this size; see ``InputDefense.idle``."""
         return [why for _, defense in self._stages(InputDefense) if (why := defense.idle(height, width))]
 
     def extended(self, model: nn.Module, seed: int) -> nn.Module:
-        """The model with what training stages add to its architecture; first weights are public: they follow from its seed."""
+        """Add the training stages' layers to a model; the initial weights follow from the public seed."""
         for _, defense in self._stages(TrainingDefense):
             model = defense.extended(model, torch.Generator().manual_seed(seed))
         return model
 
     def protect_training(self, training: Training, key: Key) -> Training:
-        """All training stages."""
+        """Apply all training stages."""
         return fold(self._stages(TrainingDefense), "protect_training", training, key)
 
     def reported_examples(self, batch_size: int) -> int | None:
-        """See ``TrainingDefense.reported_examples``: that of the stage that hides the number; None where none does."""
+        """Number of examples to report if a stage hides the true number, else None; see ``TrainingDefense``."""
         found = (defense.reported_examples(batch_size) for _, defense in self._stages(TrainingDefense))
         return next((number for number in found if number is not None), None)
 
     @property
     def neighbours(self) -> str:
-        """Between which data sets the pipeline's guarantee holds (see ``defenses.neighbours``); "" without one."""
+        """Neighbouring data sets of the pipeline's guarantee (see ``defenses.neighbours``); "" without a guarantee."""
         return next((defense.neighbours for defense in self.defenses if defense.neighbours), "")
 
     @property
     def edge_training(self) -> EdgeTrainingDefense | None:
-        """The stage that changes how the client half of a split model is trained, if there is one."""
+        """The stage that changes the training of a split model's client half; None without such a stage."""
         return next((d for d in self.defenses if isinstance(d, EdgeTrainingDefense)), None)
 
     def _update_stages(self, per: str) -> list[tuple[int, UpdateDefense]]:
         return [(i, d) for i, d in self._stages(UpdateDefense) if d.per == per]
 
     def protect_gradient(self, gradient: Update, key: Key) -> Update:
-        """All stages that act per step, on one step's gradient (name -> tensor), before the client's optimizer."""
+        """Apply all stages that act per step to one step's gradient (name -> tensor), before the client's optimizer."""
         return fold(self._update_stages("step"), "protect_update", gradient, key)
 
     def protect_update(self, update: Update, key: Key) -> Update:
-        """All stages that act per update."""
+        """Apply all stages that act per update."""
         return fold(self._update_stages("update"), "protect_update", update, key)
 
     @property
@@ -162,7 +164,7 @@ class Pipeline(FeatureChain):
 
     @property
     def draws_at_inference(self) -> bool:
-        """Whether a test image may be sent otherwise the next time: any stage that it passes draws, or mixes images."""
+        """Whether sending a test image twice may give different messages, because a stage draws or mixes images."""
         if any(isinstance(defense, InputDefense) and defense.at_inference for defense in self.defenses):
             return True
         return any(not isinstance(defense, FittedDefense) for defense in self.smashed_defenses)

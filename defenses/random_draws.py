@@ -1,4 +1,4 @@
-"""Where random draws come from: generators that are named by a key, or by the stream of another."""
+"""Generators for random draws, seeded by a key or by another generator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def generator_for(*key: int | str | bytes) -> torch.Generator:
     keep 32 bits of its seed, all of which can be tried, and two of 65,000 streams would be the same one, more likely than not.
 
     The generator itself is a Mersenne Twister, whose outputs are linear in its state: 20,000 bits of one stream, known exactly,
-    give the rest of that stream. Of the streams of other keys that says nothing.
+    give the rest of that stream, but nothing about the streams of other keys.
     """
     words = np.frombuffer(hashlib.shake_256(repr(key).encode()).digest(4 * _WORDS), dtype="<u4")
     state = _fresh_state().copy()

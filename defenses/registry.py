@@ -1,4 +1,4 @@
-"""What a configuration may name: classes and objects of this package, and those that other packages offer by entry points."""
+"""Registries of the names in configurations: classes and objects of this package, and of other packages' entry points."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RegistryError(ValueError):
 
 
 def offered(group: str) -> Iterator[tuple[str, str, Any]]:
-    """What other packages offer: the name of each entry point, a description for errors, and what it loads.
+    """Entry points of other packages: the name of each, a description for errors, and the loaded object.
 
     Raises:
         RegistryError: Naming the entry point that cannot be loaded.
@@ -59,7 +59,7 @@ def collected(kind: type[T], noun: str, group: str, modules: Iterable[str], attr
     for _, where, one in offered(group):
         if not isinstance(one, kind):
             raise RegistryError(f"{where} is no {kind.__name__} but {type(one).__name__}")
-        # What protects a client's images, or shows what was measured, is not to be replaced unseen.
+        # Another package must not silently replace a defence or a metric.
         if one.name in found:
             raise RegistryError(f"{where}: there is another {noun} {one.name!r}; rename one of them")
         found[one.name] = one
@@ -67,9 +67,9 @@ def collected(kind: type[T], noun: str, group: str, modules: Iterable[str], attr
 
 
 def modules_in(package: str, inner: str = "", without: str = "") -> list[str]:
-    """Full names of the modules of a package, by name, or of the modules ``inner`` of its packages, where these have one.
+    """Full names of the modules of a package, sorted, or of the modules ``inner`` of its subpackages that have one.
 
-    ``without`` is left out: the module that asks.
+    ``without`` is left out, usually the calling module.
     """
     path = importlib.import_module(package).__path__
     found = sorted(f"{package}.{info.name}" for info in pkgutil.iter_modules(path) if info.ispkg or not inner)
@@ -79,7 +79,7 @@ def modules_in(package: str, inner: str = "", without: str = "") -> list[str]:
 
 
 class Registry(Mapping[str, Callable[..., Any]]):
-    """Name -> class. Built-in and foreign classes are found in the same way and may do the same.
+    """Name -> class, of this package and of other packages, which are found and used in the same way.
 
     Another package offers a class in its ``pyproject.toml``, under the name that texts use::
 
@@ -96,7 +96,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
         self._own: dict[str, Callable[..., Any]] = {}
 
     def add(self, package: dict[str, Any]) -> None:
-        """Take the concrete classes that a package imports, and set its ``__all__``: without it ``help`` would show none.
+        """Add the concrete classes that a package imports, and set its ``__all__``, which ``help`` needs to show them.
 
         ``package`` is its ``globals()``. Modules, registries and names with an underscore are no exports.
         """
@@ -116,7 +116,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
     @functools.cached_property
     def _foreign(self) -> dict[str, Callable[..., Any]]:
-        """Read once, when a name is first looked up."""
+        """Classes of other packages, loaded when a name is first looked up."""
         found: dict[str, Callable[..., Any]] = {}
         for name, where, loaded in offered(self.group):
             if name in self._own or name in found:
@@ -125,15 +125,15 @@ class Registry(Mapping[str, Callable[..., Any]]):
                 raise RegistryError(f"{where} is no dataclass that derives from {self.base.__name__}")
             if loaded.__name__ != name:
                 raise RegistryError(
-                    f"{where} must be named as its class, {loaded.__name__}: texts are read and written"
+                    f"{where} must have the name of its class, {loaded.__name__}, which configuration text uses"
                 )
             found[name] = loaded
         return found
 
     def _is_concrete(self, value: Any) -> bool:
-        """Bases have no ``__init__`` of their own; a dataclass has."""
+        """Whether a class is a dataclass with its own ``__init__``, which bases lack."""
         return inspect.isclass(value) and issubclass(value, self.base) and "__init__" in vars(value)
 
 
 DEFENSES = Registry(Defense, "fedveil.defenses")
-"""What stands in ``defenses``."""
+"""Defences that the setting ``defenses`` may name."""

@@ -1,6 +1,6 @@
-"""Text <-> objects: ``VisualMixer(window_upper=8) | GaussianNoise(std=0.01)``, read with ``ast`` and literals only.
+"""Configuration text <-> objects: ``VisualMixer(window_upper=8) | GaussianNoise(std=0.01)``, parsed as literals by ``ast``.
 
-Statements are separated by ``;`` or newlines, stages by ``|``. ``repr`` of a dataclass writes what ``parse`` reads. Only
+``;`` or newlines separate statements, ``|`` separates stages. ``parse`` reads the ``repr`` of a dataclass. Only
 ``read_files`` opens files.
 """
 
@@ -19,35 +19,35 @@ from defenses.pipeline import Pipeline
 from defenses.registry import DEFENSES
 
 Names = Mapping[str, Callable[..., Any]]
-"""Allowed names and what they call."""
+"""Allowed name -> class or function that the name calls."""
 LONGEST = 400
-"""Characters of a text that an error quotes."""
+"""Most characters of a text that an error quotes."""
 LONGEST_TEXT = 200_000
-"""Characters of a text that is read: those of as many statements and stages as are allowed."""
+"""Most characters of a configuration text: enough for all allowed statements and stages."""
 MOST_STATEMENTS = 200
-"""Pipelines or attacks of a run: each pipeline is trained on its own, which takes a minute of the smallest audit."""
+"""Most pipelines or attacks of a run: each pipeline is trained on its own, which takes a minute of the smallest audit."""
 MOST_STAGES = 32
-"""Of one chain: every stage acts on each batch, and no published defence has more than four."""
+"""Most stages of one chain: every stage acts on each batch, and no published defence has more than four."""
 
 
 class SpecError(ValueError):
-    """Text that names nothing we know, or gives an argument that is not allowed."""
+    """Configuration text with an unknown name or an argument that is not allowed."""
 
 
 Make = Callable[[Any, Mapping[str, Any]], Any]
-"""(what a name calls, arguments) -> object."""
+"""(class or function, arguments) -> object."""
 
 
 def parse_statements(
     text: str, registry: Names, what: str, make: Make = lambda kind, given: kind(**given)
 ) -> list[list[Any]]:
-    """Reads ``A() | B(x=1); C()`` as ``[[A(), B(x=1)], [C()]]``.
+    """Parse ``A() | B(x=1); C()`` into ``[[A(), B(x=1)], [C()]]``.
 
     Args:
         text: The configuration text. Empty statements are skipped.
-        registry: Allowed names and what they call.
-        what: Kind of thing, for messages ("defence", "attack").
-        make: How an object is made.
+        registry: Allowed names, and the class or function of each.
+        what: Noun for error messages ("defence", "attack").
+        make: Makes an object from a class or function and its arguments.
 
     Raises:
         SpecError: Naming the text, what came and what is allowed.
@@ -56,7 +56,7 @@ def parse_statements(
 
 
 def stages(text: str) -> tuple[tuple[str, str], ...]:
-    """(name, text) of each stage of one chain, in order, without making anything: names may be unknown.
+    """(name, text) of each stage of one chain, in order; no object is made, so that names may be unknown.
 
     Raises:
         SpecError: See ``parse_statements``; also when the text is not one chain of names and calls of names.
@@ -73,7 +73,7 @@ def stages(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _chains(text: str, what: str) -> tuple[str, list[list[ast.expr]]]:
-    """The text as it is read, and the stages of each of its statements."""
+    """The cleaned text, and the stages of each of its statements."""
     if len(text) > LONGEST_TEXT:
         raise SpecError(f"the {what} text has {len(text)} characters; allowed: at most {LONGEST_TEXT}")
     clean = "\n".join(part.strip() for part in text.replace("\n", ";").split(";") if part.strip())
@@ -85,23 +85,23 @@ def _chains(text: str, what: str) -> tuple[str, list[list[ast.expr]]]:
             f"{what} text {_cut(repr(text))} cannot be read: {reason}; write Name(argument=value) | Name()"
         ) from None
     if len(tree.body) > MOST_STATEMENTS:
-        raise SpecError(f"the {what} text names {len(tree.body)}, separated by ;; allowed: at most {MOST_STATEMENTS}")
+        raise SpecError(f"the {what} text holds {len(tree.body)} statements; allowed: at most {MOST_STATEMENTS}")
     chains = []
     for statement in tree.body:
         if not isinstance(statement, ast.Expr):
             raise SpecError(f"{what} text {_shown(statement)}: expected Name(argument=value), not a statement")
         chains.append(_flatten(statement.value))
     if (longest := max(map(len, chains), default=0)) > MOST_STAGES:
-        raise SpecError(f"the {what} text joins {longest} by |; allowed: at most {MOST_STAGES}")
+        raise SpecError(f"the {what} text joins {longest} stages by |; allowed: at most {MOST_STAGES}")
     return clean, chains
 
 
 def parse(text: str) -> Pipeline:
-    """Reads one pipeline; the empty text is the empty pipeline.
+    """Parse the text of one pipeline; the empty text is the empty pipeline.
 
     Raises:
         SpecError: See ``parse_statements``; also when the text holds several pipelines.
-        DefenseError: When the chain is refused.
+        DefenseError: When these defences cannot form a chain.
     """
     statements = parse_statements(text, DEFENSES, "defence")
     if len(statements) > 1:
@@ -110,11 +110,11 @@ def parse(text: str) -> Pipeline:
 
 
 def parse_pipelines(text: str) -> list[Pipeline]:
-    """Reads pipelines separated by ``;``, the empty one first whether written or not.
+    """Parse pipelines separated by ``;``; the empty pipeline comes first, written or not.
 
     Raises:
-        SpecError: See ``parse_statements``; also when a pipeline stands there twice, in whatever words.
-        DefenseError: When a chain is refused.
+        SpecError: See ``parse_statements``; also when two texts give the same pipeline.
+        DefenseError: When defences cannot form a chain.
     """
     found = [Pipeline(tuple(stages)) for stages in parse_statements(text, DEFENSES, "defence")]
     if twice := next((one for one, count in Counter(found).items() if count > 1), None):
@@ -123,30 +123,30 @@ def parse_pipelines(text: str) -> list[Pipeline]:
 
 
 def read_files(text: str) -> str:
-    """The same pipelines in a text that names no files: what they hold stands in place of their names.
+    """Replace names of files in a user's pipelines by the contents of the files, and return the text.
 
-    For a text that a person wrote, where it enters the program: relative paths start at the working directory. From there on only
-    the result travels and is kept. Texts of messages and of stored runs are ``parse``d, which opens nothing.
+    Call this function once, on text that a user wrote; relative paths start at the working directory. The program sends and stores
+    only the result. ``parse``, which opens no files, reads the texts of messages and of stored runs.
 
     Raises:
         SpecError: See ``parse_statements``; also when a file cannot be read.
-        DefenseError: When a chain is refused.
+        DefenseError: When defences cannot form a chain.
     """
     statements = parse_statements(text, DEFENSES, "defence", lambda kind, given: kind.configured(**given))
     return "; ".join(str(Pipeline(tuple(stages))) for stages in statements)
 
 
 def settings_of(kind: Any) -> dict[str, inspect.Parameter]:
-    """What a text may set of a class or function: its parameters, but for fields that hold what an object learned.
+    """Parameters of a class or function that a text may set.
 
-    Such fields are no part of the object's text (``repr=False``), so that no text can give them.
+    Fields that hold learned values are excluded: they have ``repr=False`` and never appear in a text.
     """
     own = {spec.name for spec in fields(kind) if not spec.repr} if is_dataclass(kind) else set()
     return {name: one for name, one in inspect.signature(kind).parameters.items() if name not in own}
 
 
 def _flatten(node: ast.expr) -> list[ast.expr]:
-    """The stages of a chain, from left to right; without recursion, as a chain is as deep as it is long."""
+    """The stages of a chain, from left to right; iterative, because the syntax tree is as deep as the chain is long."""
     found, open_nodes = list[ast.expr](), [node]
     while open_nodes:
         one = open_nodes.pop()
@@ -195,7 +195,7 @@ def _literal(node: ast.expr, name: str) -> Any:
 
 
 def _shown(node: ast.AST) -> str:
-    """A part of a text as an error quotes it."""
+    """Text of a syntax node, shortened for an error message."""
     try:
         return _cut(repr(ast.unparse(node)))
     except RecursionError:

@@ -39,9 +39,10 @@ HOLDERS = (
     "clients.",
     "simulations.external_app.recorded.results",
     "simulations.external_app.recorded.originals",
+    "simulations.protect.recovered",
 )
-"""Who may: scores themselves, clients (the truth is theirs), and `fedveil attack`, whose user brings the truth along. The package
-``attacks`` itself only lists what there is."""
+"""Who may: scores themselves, clients (the truth is theirs), and `fedveil attack` and `fedveil protect`, as their users have it.
+The package ``attacks`` itself only lists what there is."""
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Experiments: what to run, the ServerApp that runs it, what it leaves behind, and the command line."""
+"""Experiments: their settings, the ServerApp that runs them, their results, and the command line."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _BESIDE = ("attacks", "clients", "defenses", "strategies")
 """Packages that are installed together with this one."""
 
 
-# By its place: where another `clients` is found, an import would find that one.
+# Loaded by its path, because an import could find the `clients` package of another installation.
 _OWN = Path(__file__).resolve().parents[1] / "clients" / "process" / "own_packages.py"
 runpy.run_path(str(_OWN))["require_own_packages"](_BESIDE)
 
 
 def __getattr__(name: str) -> Any:
-    """``audit`` and ``Audited``, which bring torch and Flower with them, when they are asked for."""
+    """Import ``audit`` and ``Audited`` on first use, because they import torch and Flower."""
     if name in __all__:
         from simulations.run import in_process
 

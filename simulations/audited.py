@@ -1,4 +1,4 @@
-"""The door to ``audited``, which audits an external Flower app from its server; its home is ``simulations.external_app``."""
+"""Public import of ``audited``, which audits an external Flower app from its server; see ``simulations.external_app``."""
 
 from simulations.external_app.study import audited
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from datetime import datetime
 from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
@@ -13,13 +11,15 @@ from typing import Annotated, Any
 import typer
 
 from simulations.compare.command import compare
-from simulations.console.command_line import errors, fail, read_toml, self_contained, setting_of, sizes_of
+from simulations.console.command_line import fail, paragraphs, read_toml, setting_of, sizes_of
+from simulations.console.results import AsJson, Quiet, terminal_for
 from simulations.console.terminal import Terminal
+from simulations.external_app.command import attack
 from simulations.protect.command import protect
 from simulations.run_folder.places import require_rows
 from simulations.runtime.bytecode import keep_bytecode
 from simulations.search.command import search
-from simulations.settings.defaults import DEFAULT_ATTACKS, DEFAULT_CLIENTS
+from simulations.settings.defaults import DEFAULT_CLIENTS
 from simulations.settings.errors import ConfigError
 from simulations.settings.plain import SETTINGS, fields_of, others_declare, refuse_plain
 from simulations.settings.presets import chosen
@@ -79,7 +79,11 @@ def run(
         ),
     ] = None,
     preset: Annotated[
-        str, typer.Option(metavar="NAME", help="A configuration that comes with fedveil, such as quick.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="A configuration that comes with fedveil, such as quick; `fedveil list presets` describes all.",
+        ),
     ] = "",
     size: Annotated[
         str,
@@ -123,14 +127,15 @@ def run(
         ),
     ] = False,
     track: Tracking = "",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print errors, and at the end a line of JSON: verdict, counts and costs.")
-    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run an experiment in a private local Flower runtime, and show its progress, what it found and where the report is.
 
     CONFIG is a TOML file of settings; without it, the default audit runs.
+
+    --json prints "directory", "seed" and "outcomes" of each run; an outcome has "study", "defense", "message", "verdict",
+    "recovered" of "attacked" images, "share" with "low" and "high", "accuracy", "change", "epsilon" and "warnings".
 
     Exit codes: 0 when all went well, 1 when the run failed, 2 for settings that cannot be run, 3 when the run ended but attacks
     gave no score (they are listed), 4 when a tracker did not take it, 130 when it was stopped.
@@ -152,115 +157,13 @@ def run(
     request = RunRequest(
         file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, trackers, jobs, size, as_json
     )  # fmt: skip
-    shown = Terminal(quiet=True) if quiet or as_json else console
+    shown = terminal_for(console, quiet=quiet or as_json)
     raise typer.Exit(begin(shown, request, dry_run=dry_run))
 
 
-@app.command(
+app.command(
     epilog="Example: fedveil attack recording/ --model cnn --num-classes 10 --input-shape 3,32,32 --learning-rate 0.1 --out leak"
-)
-def attack(
-    update: Annotated[
-        Path,
-        typer.Argument(
-            metavar="UPDATE",
-            help="Safetensors of name -> (local - global), of every parameter; or the folder of a recording.",
-        ),
-    ],
-    model: Annotated[
-        str, typer.Option(help="As `fedveil list models` shows, or your own: file.py:Class, package.module:factory.")
-    ],
-    num_classes: Annotated[int, typer.Option(help="Number of logits.")],
-    input_shape: Annotated[str, typer.Option(metavar="C,H,W", help="One image, such as 1,28,28.")],
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Of the client's SGD.", show_default="what a recording says")
-    ] = None,
-    weights: Annotated[
-        Path | None, typer.Option(help="Safetensors of the global weights; without it, the initial ones of --seed.")
-    ] = None,
-    local: Annotated[bool, typer.Option("--local", help="UPDATE holds the local weights instead.")] = False,
-    width: Annotated[int, typer.Option(help="Of models that have one; 0 for the default.")] = 0,
-    norm: Annotated[str, typer.Option(help="group or batch.")] = "group",
-    mean: Annotated[str, typer.Option(help="Normalisation of images in [0, 1], per channel: 0.49,0.48,0.45.")] = "",
-    std: Annotated[str, typer.Option(help="Standard deviation of that normalisation, likewise.")] = "",
-    num_examples: Annotated[
-        int | None,
-        typer.Option(help="Examples that the update was computed on.", show_default="1, or what a recording says"),
-    ] = None,
-    local_steps: Annotated[
-        int | None, typer.Option(help="Optimizer steps of the client.", show_default="1, or counted in a recording")
-    ] = None,
-    local_epochs: Annotated[int, typer.Option(help="Of the clients of a recording; 0 for what it says.")] = 0,
-    rounds: Annotated[str, typer.Option(metavar="1,3", help="Of a recording.", show_default="all")] = "",
-    originals: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="True images of a recording, to score the guesses.")
-    ] = None,
-    batch_size: Annotated[int, typer.Option(help="Examples of a local step; 0 for all.")] = 0,
-    weight_decay: Annotated[float, typer.Option(help="L2 coefficient of the client.")] = 0.0,
-    momentum: Annotated[float, typer.Option(help="Of the client's SGD, which starts each round without any.")] = 0.0,
-    nesterov: Annotated[bool, typer.Option("--nesterov", help="The client's SGD looks ahead by its momentum.")] = False,
-    labels: Annotated[str, typer.Option(help="Classes of the examples, if known: 3,5.")] = "",
-    eval_mode: Annotated[bool, typer.Option("--eval-mode", help="The client's model was in eval mode.")] = False,
-    attack: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="Attacks; repeat it or separate by `;`.", show_default=DEFAULT_ATTACKS),
-    ] = None,
-    auxiliary: Annotated[str, typer.Option(metavar="DATASET", help="Data that attacks may learn from.")] = "",
-    data_dir: Annotated[str, typer.Option(help="Directory of its files.")] = "",
-    defense: Annotated[str, typer.Option(metavar="PIPELINE", help="The client's defence, which attacks know.")] = "",
-    truth: Annotated[
-        Path | None, typer.Option(help="Safetensors with `images` in [0, 1] and `labels`, to score the guesses.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the attacks and of the initial weights.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the results.", show_default="runs/attack-DATE-TIME")
-    ] = None,
-) -> None:
-    """Attack one update, or a whole recording, of any Flower app, and write the guesses.
-
-    The client must have trained by SGD from the weights given by --weights, or in the recording.
-    """
-    from simulations.external_app.recorded.command import attack_recording, attack_update
-    from simulations.external_app.recorded.replies import RecordingRequest
-    from simulations.external_app.recorded.request import Request
-
-    folder = (out or Path("runs") / datetime.now().strftime("attack-%Y%m%d-%H%M%S")).resolve()
-    given = {"--local-epochs": local_epochs, "--rounds": rounds, "--originals": originals}
-    try:
-        if not update.exists():
-            raise ConfigError(f"UPDATE: there is no file or folder {update}")
-        if learning_rate is not None and not 0 < learning_rate < float("inf"):
-            raise ConfigError(f"--learning-rate is {learning_rate}; allowed: a positive number")
-        request = Request(
-            update=update, model=model, num_classes=num_classes, input_shape=input_shape, learning_rate=learning_rate or 0.0,
-            weights=weights, local=local, width=width, norm=norm, mean=mean, std=std, num_examples=num_examples or 0,
-            local_steps=local_steps or 0, batch_size=batch_size, weight_decay=weight_decay, momentum=momentum,
-            nesterov=nesterov, labels=labels, eval_mode=eval_mode, attacks="; ".join(attack or [DEFAULT_ATTACKS]),
-            auxiliary=auxiliary, data_dir=data_dir, defense=self_contained(defense, "--defense"), truth=truth, seed=seed,
-        )  # fmt: skip
-        if update.is_dir():
-            failed = attack_recording(console, RecordingRequest(request, local_epochs, rounds, originals), folder)
-        else:
-            if odd := next((option for option, value in given.items() if value), None):
-                raise ConfigError(f"{odd} is for recordings, and {update} is no folder")
-            if learning_rate is None:
-                raise ConfigError("--learning-rate is needed: a single update does not contain it")
-            single = replace(
-                request,
-                num_examples=1 if num_examples is None else num_examples,
-                local_steps=1 if local_steps is None else local_steps,
-            )
-            failed = attack_update(console, single, folder)
-    except (ConfigError, OSError) as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        kept = "what the attacks before had found is kept in" if folder.is_dir() else "nothing was written to"
-        errors.say(f"\nstopped; {kept} {folder}")
-        raise typer.Exit(130) from None
-    if failed:
-        raise typer.Exit(1)
-
-
+)(attack)
 app.command(epilog="Example: fedveil search -s dataset=photos --out search")(search)
 app.command(epilog='Example: fedveil protect photos/ copies/ --defense "VisualMixer()" --preview')(protect)
 app.command(epilog="Example: fedveil compare runs/* --out comparison.html")(compare)
@@ -268,7 +171,10 @@ app.command(epilog="Example: fedveil compare runs/* --out comparison.html")(comp
 
 @app.command(epilog="Example: fedveil report quick")
 def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], track: Tracking = "") -> None:
-    """Rebuild report.html and rows.csv from a run's rows and pictures."""
+    """Rebuild report.html and rows.csv from a run's rows and pictures.
+
+    Exit codes: 0 when the report was written, 2 when the folder holds no run, 4 when a tracker did not take it.
+    """
     try:
         require_rows(directory, "DIRECTORY")
         trackers = parse_trackers(track)
@@ -287,10 +193,17 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], 
 @app.command("list", epilog="Example: fedveil list defenses")
 def list_(
     what: Annotated[
-        str, typer.Argument(help="scenarios, defenses, attacks, datasets, models, settings or search; all without.")
+        str,
+        typer.Argument(
+            help="scenarios, defenses, attacks, datasets, models, settings, presets or search; without it, all."
+        ),
     ] = "",
 ) -> None:
-    """List scenarios, defences, attacks, data sets, models and settings, with parameters, defaults and sources."""
+    """List scenarios, defences, attacks, data sets, models, settings and presets, with parameters, defaults and sources.
+
+    Presets are the configurations that come with fedveil: `fedveil run --preset NAME`. The settings of `fedveil search` are under
+    "search".
+    """
     from simulations.catalogue.listed import SECTIONS, listed, print_section
 
     if what and what not in SECTIONS:
@@ -301,6 +214,11 @@ def list_(
         fail(str(error))
     for section in [what] if what else SECTIONS:
         print_section(console, section, there[section])
+
+
+for _one in app.registered_commands:
+    # Typer keeps the line ends of docstrings, which are those of the source, and wraps at the terminal's width besides.
+    _one.help = paragraphs(_one.callback.__doc__ or "" if _one.callback else "")
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -20,7 +21,7 @@ from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
 from simulations.report.throttle import Throttle
 from simulations.run_folder.run_directory import RunDirectory
-from simulations.runtime.nodes import find_nodes, set_up
+from simulations.runtime.nodes import CLIENTS_READY, find_nodes, set_up
 from strategies.audit.auditor import Auditor
 from strategies.audit.pool import AttackPool
 from strategies.exchange.exchange import Exchange
@@ -55,7 +56,7 @@ def run_experiment(grid: Grid, experiment: Experiment) -> Path:
     try:
         return _run(grid, run)
     except Exception as error:
-        # Flower reports a failed ServerApp late and briefly; the folder of the run says why.
+        # Flower reports a failed ServerApp late and briefly; the run's folder keeps the reason.
         try:
             run.write_failure(f"{type(error).__name__}: {error}")
         except OSError as unwritten:  # where the disk is full, the folder keeps what it had
@@ -74,6 +75,7 @@ def _run(grid: Grid, run: RunDirectory[Experiment]) -> Path:
         throttle = Throttle()
         for at, pipeline in enumerate(run.experiment.pipelines):
             run_pipeline(run, auditor, pipeline, at, clients, throttle)
+        run.write_progress(_after_training(run.experiment))
         auditor.collect(wait=True)
     return finish(run)
 
@@ -91,6 +93,7 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
     experiment = run.experiment
     exchange = Exchange(grid, find_nodes(grid, experiment), experiment.client_timeout)
     clients = set_up(exchange, experiment)
+    log.info("fedveil: %s", CLIENTS_READY)
     if warning := too_few_images(experiment, len(exchange.nodes)):
         log.warning("fedveil: %s", warning)
     experiment.check_images(clients.card.input_shape)
@@ -102,6 +105,15 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
         yield Auditor(exchange, pool, run, share_images=experiment.share_images, randomness=clients.randomness), clients
     finally:
         pool.close()
+
+
+def _after_training(experiment: Experiment) -> dict[str, Any]:
+    """The progress of a run whose attacks alone are not finished."""
+    rounds, pipelines, steps = experiment.rounds, len(experiment.pipelines), last_step(experiment) + 1
+    return {
+        "pipeline": pipelines, "of": pipelines, "round": rounds, "rounds": rounds, "finished": False, "step": steps,
+        "steps": steps, "attacks_ahead": 0,
+    }  # fmt: skip
 
 
 def finish(run: RunDirectory[Experiment]) -> Path:
@@ -134,8 +146,8 @@ def run_pipeline(
     done = run.checkpoint(pipeline)
     if done:
         training.restore(done)
-    phases = scenario(experiment.scenario).phases_behind(experiment)
-    last = experiment.rounds + phases
+    last = last_step(experiment)
+    phases = last - experiment.rounds
     for server_round in range(done.round + 1 if done else 0, last + 1):
         run.begin_round()
         if server_round <= experiment.rounds:
@@ -150,6 +162,7 @@ def run_pipeline(
         progress = {
             "pipeline": at + 1, "of": len(experiment.pipelines), "round": min(server_round, experiment.rounds),
             "rounds": experiment.rounds, "finished": False, "accuracy": checkpoint.accuracy, "open_jobs": open_jobs,
+            "step": server_round + 1, "steps": last + 1, "attacks_ahead": attacks_ahead(experiment, at, server_round),
         }  # fmt: skip
         run.write_progress(progress, on_change=report)
         behind = server_round - experiment.rounds
@@ -160,3 +173,20 @@ def run_pipeline(
             str(pipeline) or "no defence", now, experiment.rounds,
             "unknown" if checkpoint.accuracy is None else f"{checkpoint.accuracy:.3f}", open_jobs,
         )  # fmt: skip
+
+
+def last_step(experiment: Experiment) -> int:
+    """The number of the last round of a pipeline, counting the phases behind training as rounds; the first is 0."""
+    return experiment.rounds + scenario(experiment.scenario).phases_behind(experiment)
+
+
+def attacks_ahead(experiment: Experiment, at: int, server_round: int) -> int:
+    """Attacks on observations of what comes behind a round of a pipeline, at most: a kind may be observed in fewer rounds."""
+    attacked = [one for one in experiment.attacked_rounds if one <= experiment.rounds]
+    attacked += range(experiment.rounds + 1, last_step(experiment) + 1) if experiment.attacks_final else ()
+    found = 0
+    for behind, pipeline in enumerate(experiment.pipelines[at:]):
+        ahead = sum(bool(behind) or one > server_round for one in attacked)
+        attacks = [one for kind in experiment.kinds for one in experiment.attacks_on(pipeline, kind)]
+        found += sum(min(ahead, 1) if one.observes_history else ahead for one in attacks)
+    return found

@@ -1,1 +1,1 @@
-"""The server side: a curious FedAvg, and what every server of a scenario shares: the guard and the exchange with the nodes."""
+"""The server side: a curious FedAvg, and shared parts of all servers, such as the guard and the exchange with the nodes."""

@@ -1,4 +1,4 @@
-"""What an attack of an active server is: it makes the model that is sent, and reads the update that answers it."""
+"""Base of attacks by an active server, which manipulates the model sent to a client and attacks the client's update."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from attacks.observations import AttackError, ClientUpdate
 
 
 class ManipulatedProbe(ClientUpdate):
-    """The update of one step that answers a manipulated model, which is its ``model``."""
+    """A client's one-step update of a manipulated model (``model``)."""
 
 
 @dataclass(frozen=True)
 class AgreedModel:
-    """What an active server manipulates, and what it knows of how it is trained.
+    """The model that an active server manipulates, and the server's knowledge of the training.
 
     Attributes:
         model: The global model of the round; never changed.
@@ -47,7 +47,7 @@ class AgreedModel:
         name = type(self.model).__name__
         if not found:
             raise AttackError(
-                f"does not apply: no linear layer of the agreed {name} sees the pixels, and another architecture would be refused"
+                f"does not apply: no linear layer of the agreed {name} sees the pixels, and clients may refuse another architecture"
             )
         if found[0].module.bias is None or not found[0].rectified:
             raise AttackError(f"does not apply: layer {found[0].name!r} of {name} lacks a bias, or a ReLU behind it")
@@ -72,9 +72,9 @@ class AgreedModel:
 
 
 class ActiveAttack(SolvingAttack):
-    """Base of attacks whose server sends a model of its own making, of the agreed architecture, and reads the answer.
+    """Base of attacks by a server that sends a manipulated model of the agreed architecture and attacks the reply.
 
-    The letter is F, or G where the server learns the manipulation from examples of its own (Carletti et al. 2025).
+    The threat model is F, or G if the server learns the manipulation from its own examples (Carletti et al. 2025).
     """
 
     observes: ClassVar[type] = ManipulatedProbe
@@ -82,12 +82,12 @@ class ActiveAttack(SolvingAttack):
 
     @property
     def threat_class(self) -> str:
-        """It manipulates what clients are sent."""
+        """Threat model of a server that manipulates the model sent to clients: "F" or "G"."""
         return "G" if self.needs_auxiliary else "F"
 
     @abstractmethod
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
-        """The model to be sent: the agreed architecture with other weights. Buffers and the mode stay as they are.
+        """Make the model to be sent: the agreed architecture with other weights; buffers and mode stay unchanged.
 
         Raises:
             AttackError: When the architecture has no place for it, with a message that begins with "does not apply: ".

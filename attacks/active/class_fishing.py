@@ -24,29 +24,29 @@ MOST_BIAS = 1e6
 
 @dataclass(frozen=True, repr=False)
 class ClassFishing(ActiveAttack):
-    """Magnifies one class' share of the average gradient until it is all there is, and inverts what is left.
+    """Manipulate the head so that only examples of one class have a gradient, and invert that gradient.
 
     In the last linear layer the rows of all classes but c become zero, and their biases ``bias`` above that of c. An example of
-    another class then has p_c = 0: its loss does not depend on its features, and it leaves nothing in the layers below. One of
-    class c has p_c = 0 too, where 1 was wanted, and its gradient passes in full. The mean gradient is the sum over the examples of
-    class c, over B.
+    another class then has p_c = 0: its loss does not depend on its features, so that its gradient in the layers below is zero. An
+    example of class c has p_c = 0 too, with target 1, and its gradient passes in full. The mean gradient is therefore the sum over
+    the examples of class c, divided by B.
 
     Their number is exact: dL/db_c = -n_c / B. With (dL/dW)_c = -1/B times the sum of their features, the head's gradient of these
     examples alone follows, as their p_j is 1/(K - 1) for all others. ``InvertingGradients`` gets the gradient of a batch of n_c
     with known labels. Guesses beyond n_c are grey.
 
-    Does not apply, and says so: a model that does not end in a linear layer with a bias; an update without an example of class c,
-    or of several steps. Under noise the nearest whole count is taken. Feature fishing, which tells several examples of a class
-    apart, is not covered, and BatchNorm in train mode still mixes in the others. The released code keeps class c's bias, writes 0.5
-    into its row and raises the other biases to 1000.
+    Reports "does not apply" for a model that does not end in a linear layer with a bias, an update of several steps, or one without
+    an example of class c. Under noise, n_c is rounded. Feature fishing, which separates several examples of a class, is not
+    implemented, and BatchNorm in train mode still mixes in the other examples. The released code keeps class c's bias, writes
+    0.5 into its row and raises the other biases to 1000.
 
-    Diagnostics: ``fished``, n_c; ``count_error``, how far it is from a whole number; and those of the inversion.
+    Diagnostics: ``fished``, n_c; ``count_error``, its distance from a whole number; and those of the inversion.
 
     Attributes:
-        target: c, the class that is fished for.
-        bias: By how much the other classes' logits lie above that of c; 50 leaves p_c = 2e-22.
-        iterations: Of ``InvertingGradients``.
-        restarts: Of it.
+        target: c, the attacked class.
+        bias: Difference of the other classes' logits to that of c; 50 leaves p_c = 2e-22.
+        iterations: Iterations of ``InvertingGradients``.
+        restarts: Restarts of ``InvertingGradients``.
     """
 
     source: ClassVar[str] = (
@@ -75,7 +75,7 @@ class ClassFishing(ActiveAttack):
         assert isinstance(head, nn.Linear)
         if self.target >= head.out_features:
             raise AttackError(
-                f"does not apply: target is {self.target}, and the model knows classes 0 to {head.out_features - 1}"
+                f"does not apply: target is {self.target}; allowed: a class of the model, 0 to {head.out_features - 1}"
             )
         weight, bias = torch.zeros_like(head.weight), torch.full_like(head.bias, self.bias)
         weight[self.target], bias[self.target] = head.weight.detach()[self.target], 0.0
@@ -97,7 +97,7 @@ class ClassFishing(ActiveAttack):
         """The update of the examples of class c alone."""
         if observation.local_steps != 1:
             raise AttackError(
-                f"does not apply: the update is of {observation.local_steps} local steps, and behind the first the head is another"
+                f"does not apply: the update has {observation.local_steps} local steps; allowed: 1, as later steps change the head"
             )
         name, gradient = head_of(observation.model, observation.input_shape), observation.gradient()
         weight, bias = f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")

@@ -19,7 +19,7 @@ from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import choice_field, whole_field
 
 MOST_BINS = 10**6
-"""Bins that are no slip of the pen: more rows than any layer has."""
+"""Most bins: more than any layer has rows."""
 MEASUREMENTS = ("brightness", "gaussian")
 SCALE = 0.01
 """Of rows and biases. An update is a difference of two float32 weights: what small weights lose in it is small. The layer behind is
@@ -32,23 +32,23 @@ MOST_OUTSIDE = 0.05
 
 @dataclass(frozen=True, repr=False)
 class ImprintLayer(ActiveAttack):
-    """Sorts the batch by one number h(x) = d . x into bins; an image that is alone in its bin is read exactly.
+    """Sort the batch into bins by a projection h(x) = d . x, and recover exactly each image that is alone in its bin.
 
-    The first ``bins`` rows of the linear layer that sees the pixels become d, their biases -c_k, with c_1 < c_2 < ... so that as
-    many auxiliary images lie between two neighbours everywhere: neuron k is on where h(x) > c_k. The columns of the next layer that
-    see them become equal, so that the signal delta_i of an image is the same in all neurons that it turns on. Then
+    The first ``bins`` rows of the linear layer on the pixels become d, their biases -c_k. The thresholds c_1 < c_2 < ... divide
+    the auxiliary images evenly, and neuron k is active if h(x) > c_k. The next layer's columns for these neurons become equal, so
+    that an image has the same signal delta_i in all neurons that it activates. Then
 
         (dL/dW_k - dL/dW_(k+1)) / (dL/db_k - dL/db_(k+1)) = sum of delta_i x_i / sum of delta_i   over c_k < h(x_i) <= c_(k+1),
 
-    which is x_i where only one image lies there; of B images that fall evenly into K bins B (1 - 1/K)^(B-1) are expected to. A
-    quotient counts as such an image (diagnostic ``bins_read``) when its own h lies in the bin and its pixels in [0, 1]. The other
-    guesses are mixtures, or grey.
+    which is x_i if only one image lies in the bin. If B images fall evenly into K bins, B (1 - 1/K)^(B-1) images are expected to be
+    alone. A quotient counts as such an image (diagnostic ``bins_read``) if its own h lies in the bin and its pixels in [0, 1].
+    The other guesses are mixtures, or grey.
 
-    Does not apply, and says so: a model that does not begin with a linear layer, a ReLU and another linear layer, such as ``mlp``.
-    The paper's server adds the module; but clients can read the architecture, so that here only weights are manipulated.
+    Reports "does not apply" for a model that does not begin with a linear layer, a ReLU and another linear layer, as ``mlp`` does.
+    The paper's server adds the module; here only weights are manipulated, because clients can check the architecture.
 
     Attributes:
-        bins: K, rows that are used; at most the neurons of the layer.
+        bins: K, the number of manipulated rows; at most the neurons of the layer.
         measurement: "brightness" (the mean of all pixels) or "gaussian" (a random direction).
     """
 
@@ -70,7 +70,7 @@ class ImprintLayer(ActiveAttack):
     learned: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Learns where to cut: direction (C * H * W,) and thresholds (K,), double."""
+        """Learn the direction (C * H * W,) and the thresholds (K,), in double precision."""
         images = knowledge.auxiliary.images.flatten(1).double()
         if len(images) < 2:
             raise AttackError(f"{self} needs 2 auxiliary images for its quantiles, and there are {len(images)}")
@@ -84,7 +84,7 @@ class ImprintLayer(ActiveAttack):
         return replace(self, learned=(direction, torch.cat([lowest[None], inner])))
 
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
-        """The agreed model with an imprinted first layer, and equal columns behind it."""
+        """Return the agreed model with the imprint in its first layer, and equal columns in the next layer."""
         self.check_fitted()
         assert self.learned is not None
         layer, model = agreed.pixel_layer(), copy.deepcopy(agreed.model)

@@ -1,4 +1,4 @@
-"""Trap weights: a first layer so balanced that few images of a batch turn a neuron on."""
+"""Trap weights: a first layer whose neurons are each active for only a few images of a batch."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ HALVINGS = 40
 
 @dataclass(frozen=True, repr=False)
 class TrapWeights(ActiveAttack):
-    """Sets the first linear layer so that a neuron is on for few images, and reads each neuron as if it were on for one.
+    """Set the first linear layer so that few images activate each neuron, and recover one image from each neuron's gradient.
 
-    Of each row half of the weights, at random, are negative, -|n|, n ~ N(0, 1), and the other half the same numbers in another
-    order times ``-factor``: on pixels in [0, 1] both halves nearly cancel, and the factor, slightly below 1, says how often the sum
-    is positive. It is found on auxiliary images, by halving, so that a neuron is on for a share ``activation`` of them. For a
-    neuron that is on for image i alone, (dL/dW)_k / (dL/db)_k = x_i; more images give a mean weighted by their signals, different
-    in each neuron. So a quotient that several neurons repeat is an image, and these come first, then such as lie within [0, 1],
-    then others. Diagnostics: ``neurons_on``, and ``repeated``, the images that several showed.
+    A random half of each row's weights is negative, -|n| with n ~ N(0, 1); the other half holds the same numbers in another order
+    times ``-factor``. On pixels in [0, 1] both halves nearly cancel; the factor, slightly below 1, decides how often the sum is
+    positive. Bisection on auxiliary images finds the factor at which a share ``activation`` of them activates a neuron. If image i
+    alone activates neuron k, (dL/dW)_k / (dL/db)_k = x_i. Several images give a mean weighted by their signals, which differs
+    between neurons. A quotient repeated by several neurons is therefore an image: such quotients come first, then quotients within
+    [0, 1], then the others. Diagnostics: ``neurons_on``, and ``repeated``, the number of repeated images.
 
-    Does not apply, and says so: a model without a linear layer that sees the pixels and has a ReLU behind it, such as ``cnn``. The
-    paper also passes pixels through convolutions made into identities, which pooling would blur here.
+    Reports "does not apply" for a model without a linear layer on the pixels that is followed by a ReLU, such as ``cnn``. The paper
+    also passes pixels through convolutions made into identities, which pooling would blur here.
 
     Attributes:
-        activation: Share of auxiliary images that turn a neuron on, in the mean over neurons; about 1 over the batch is best.
-        rows: Neurons that are set, at most those of the layer; the others are never on. 0: all.
+        activation: Share of auxiliary images that activate a neuron, on average over neurons; about 1 / batch size is best.
+        rows: Number of manipulated neurons, at most those of the layer; the others are never active. 0: all.
         scale: Standard deviation of the weights times the square root of the number of inputs; torch's own weights have 0.58.
     """
 
@@ -66,7 +66,7 @@ class TrapWeights(ActiveAttack):
     learned: float | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Learns the factor between the halves."""
+        """Learn the factor between the halves."""
         images = knowledge.auxiliary.images.flatten(1).double()
         if not len(images):
             raise AttackError(f"{self} needs auxiliary images for its scale, and there are none")
@@ -91,7 +91,7 @@ class TrapWeights(ActiveAttack):
         )
 
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
-        """The agreed model with trap weights in its first layer."""
+        """Return the agreed model with trap weights in its first layer."""
         self.check_fitted()
         assert self.learned is not None
         layer, model = agreed.pixel_layer(), copy.deepcopy(agreed.model)

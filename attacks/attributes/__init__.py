@@ -1,1 +1,1 @@
-"""What else the server learns about a person: attributes that the task does not ask for."""
+"""Attacks that infer sensitive attributes of a person, which are not part of the task."""

@@ -25,14 +25,14 @@ a whole network that takes the features as its image."""
 
 @dataclass(frozen=True, repr=False)
 class AttributeInference(LearnedQueryAttack[Attributes]):
-    """A classifier of the sensitive attribute, trained on features of auxiliary images whose attribute the server knows.
+    """Classify the sensitive attribute by a network trained on features of auxiliary images with a known attribute.
 
-    The "static" adversary of the paper is trained on unprotected features and meets protected ones only when it attacks.
-    "retrained" learns from features that the clients' own algorithm has protected, drawn afresh at every step, and is what a
-    defence has to be judged by.
+    The paper's "static" adversary is trained on unprotected features and sees protected features only in the attack.
+    "retrained" trains on features protected by the clients' own algorithm, with new draws at every step. Judge a defence by the
+    retrained adversary.
 
-    Diagnostics: ``holdout_accuracy`` on features of the kind that it was trained on, and ``holdout_majority``, that of answering
-    with the most frequent value. Where the first is not above the second, the network is no evidence about the defence.
+    Diagnostics: ``holdout_accuracy`` on held-out features of the kind seen in training, and ``holdout_majority``, the accuracy of
+    always predicting the most frequent value. If the first is not above the second, the network is no evidence about the defence.
 
     Attributes:
         architecture: One of ``ARCHITECTURES``.
@@ -57,13 +57,13 @@ class AttributeInference(LearnedQueryAttack[Attributes]):
     learned: LearnedNetwork | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the classifier."""
+        """Train the classifier."""
         hidden = sensitive_of(knowledge)
 
         def build(_: Tensor) -> nn.Module:
             seed = int(torch.randint(1 << 31, (), generator=generator))
             if knowledge.adversary is None:
-                raise AttackError("there is nothing that builds an adversary for these features")
+                raise AttackError("no adversary can be built, because clients send no features in this run")
             return knowledge.adversary(self.architecture, int(hidden.max()) + 1, seed)
 
         return self.taught(
@@ -71,12 +71,12 @@ class AttributeInference(LearnedQueryAttack[Attributes]):
         )
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Attributes:
-        """Classifies the images of a query; nothing is random."""
+        """Classify the images of a query; deterministic."""
         assert self.learned is not None
         return Attributes(self.learned(observation.features), dict(self.learned.diagnostics))
 
     def failed(self, observation: Query, reason: str) -> Attributes:
-        """A guess that is never right."""
+        """The failed guess, which is never right."""
         return Attributes(torch.full((len(observation.features), 1), math.nan), failure=reason)
 
 

@@ -29,15 +29,15 @@ def majority(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class PropertyInference(Attack[ClientUpdate, Attributes]):
-    """A classifier of updates, trained on those that the server makes of its own images, whose attribute it knows.
+    """Classify the sensitive attribute behind an update by a network trained on updates of the server's own images.
 
-    What is inferred of a one-step update is one value (``majority``). The server makes updates at the attacked global model, of as
-    many images, by the clients' own code: "static" without their defences, "retrained" with them, drawn afresh for every update,
-    which is what a defence has to be judged by. The classifier has one hidden layer and sees ``UpdateSketch``.
+    The attack infers one value of a one-step update (``majority``). The server simulates updates of the attacked global model, on
+    as many images, by the clients' own code: "static" without the clients' defences, "retrained" with them, with new draws for
+    every update. Judge a defence by "retrained". The classifier has one hidden layer and its input is ``UpdateSketch``.
 
-    One auxiliary image in eight is held out, and one simulated update in eight is made of these alone. Diagnostics:
-    ``holdout_accuracy`` on such updates, and ``holdout_majority``, that of answering with the most frequent value. Where the first
-    is not above the second, the classifier is no evidence about the defence.
+    One auxiliary image in eight is held out, and one simulated update in eight uses only held-out images. Diagnostics:
+    ``holdout_accuracy`` on such updates, and ``holdout_majority``, the accuracy of always predicting the most frequent value. If
+    the first is not above the second, the classifier is no evidence about the defence.
 
     Attributes:
         training: "static" or "retrained".
@@ -73,15 +73,15 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
 
     @property
     def knows_defenses(self) -> bool:
-        """Only where it is retrained."""
+        """Whether the classifier is retrained."""
         return self.training == RETRAINED
 
     def aware(self) -> Self:
-        """Retrained, with the same effort."""
+        """The retrained classifier, with the same effort."""
         return replace(self, training=RETRAINED, learned=None)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Makes updates and trains the classifier."""
+        """Simulate updates and train the classifier."""
         hidden = sensitive_of(knowledge)
         kept, held = split_rows(knowledge, generator)
         count = self.updates // HOLDOUT
@@ -118,10 +118,10 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         return network
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Attributes:
-        """One value for the update; nothing is random after ``fit``."""
+        """Predict one value for the update; deterministic after ``fit``."""
         assert self.learned is not None
         return Attributes(self.learned(observation.update), dict(self.learned.diagnostics))
 
     def failed(self, observation: ClientUpdate, reason: str) -> Attributes:
-        """A value that is never right."""
+        """The failed guess, which is never right."""
         return Attributes(torch.full((1, 1), math.nan), failure=reason)

@@ -42,7 +42,7 @@ class UpdateSketch:
     def __call__(self, update: Update) -> Tensor:
         """(S,) float32 on the CPU."""
         if {name: tuple(tensor.shape) for name, tensor in update.items()} != self.shapes:
-            raise AttackError("the update has other names or shapes than those that were learned from")
+            raise AttackError("the update's names or shapes differ from those of the updates in training")
         parts = [self._of(name, update[name].detach().float().cpu().flatten()) for name in self.shapes]
         bins, lengths = torch.cat([part for part, _ in parts]), torch.stack([length for _, length in parts])
         if not torch.isfinite(lengths).all():
@@ -103,7 +103,7 @@ def made_by(
     """Updates of auxiliary examples in some rows, as a client would send them: positions of its images among the rows, update."""
     if knowledge.probes is None:
         raise AttackError(
-            "does not apply: it learns from updates of one step, which only one-step probes of federated learning are of"
+            "does not apply: the attack learns from one-step updates, which only probes of federated learning provide"
         )
     own = Batch(knowledge.auxiliary.images[rows], knowledge.auxiliary.targets[rows])
     try:

@@ -1,4 +1,4 @@
-"""What attacks that solve a gradient for its examples have in common."""
+"""Base of attacks that solve the equations of a gradient for its examples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BEYOND = 0.01
 
 @dataclass(frozen=True, repr=False)
 class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
-    """Solves updates of one step, one after the other; where the conditions of that fail, the guess is grey and says why."""
+    """Base of attacks that solve one-step updates one by one; if the attack does not apply, the guess is grey with a reason."""
 
     threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
     needs_one_step: ClassVar[bool] = True
@@ -31,7 +31,7 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
 
     @property
     def threat_class(self) -> str:
-        """How clients train is not asked for, other than that it was one step."""
+        """Threat model of a server that knows nothing of the training except that it was one step."""
         return "B"
 
     def _attempt(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:

@@ -46,18 +46,16 @@ def class_features(gradient: LayerGradient, num_examples: int) -> ClassFeatures:
     Leakage from Gradients", 2020, section 3.1; the separation is ours.
     """
     if gradient.bias is None:
-        raise AttackError("does not apply: the last layer has no bias, whose gradient tells how sure the model was")
+        raise AttackError("does not apply: the last layer has no bias, whose gradient is needed")
     present = gradient.bias < 0
     count = int(present.sum())
     if count != num_examples:
         raise AttackError(
-            f"does not apply: of {num_examples} examples {count} classes have a negative gradient: two have one class, whose "
-            "features are told as their sum alone, or the model is sure of a wrong class"
+            f"does not apply: {count} classes have a negative gradient, for {num_examples} examples: two examples share a class, "
+            "so that only the sum of their features is known, or the model is sure of a wrong class"
         )
     if bool(present.all()):
-        raise AttackError(
-            f"does not apply: all {count} classes have an example, and none is left to tell what they share"
-        )
+        raise AttackError(f"does not apply: all {count} classes have an example; a class without an example is needed")
     rows, bias = num_examples * gradient.weight, num_examples * gradient.bias
     mean = rows[~present].sum(0) / bias[~present].sum()
     shares = bias[present] + 1

@@ -1,4 +1,4 @@
-"""The Cocktail Party Attack: what a linear layer saw of a batch, told apart as voices in a room are, approximately."""
+"""The Cocktail Party Attack: approximate separation of a linear layer's inputs in a batch, like voices in a room."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ SAMPLES = ("differences", "values")
 LEAST_GAP = 3.0
 """Of singular values, see ``attacks.exact.linear_layer.GAP``: an approximate answer bears more noise than an exact one."""
 BEYOND_RANGE = 0.005
-"""Share of an image's pixels that may lie outside of [0, 1] where nothing else tells its contrast."""
+"""Share of an image's pixels that may lie outside of [0, 1] where only the range determines its contrast."""
 UNSEEN = 1e-2
 """Share of the usual length below which a component's is not believed."""
 
 
 @dataclass(frozen=True, repr=False)
 class CocktailParty(SolvingAttack):
-    """Tells the inputs of a linear layer apart by independent component analysis: approximate, for any activation, large batches.
+    """Separate a linear layer's inputs by independent component analysis: approximate, for any activation, large batches.
 
-    Each row of dL/dW = sum_i dL/dz_i x_i^T is a mixture of the batch's inputs. Its singular value decomposition L R has rank B;
-    sought is the B x B matrix U whose rows make U R the inputs, each up to a factor. R is whitened, then unmixed by the symmetric
-    fixed point, from whose answer a descent goes on with the terms of the published objective in other weights, the last of
-    which fades. The factors follow from dL/db, the same mixture of inputs that are all 1: x_i = (U R)_i / (U L^T dL/db)_i. Of a
-    layer without a bias an image gets the sign and factor with the most contrast that fits [0, 1].
+    Each row of dL/dW = sum_i dL/dz_i x_i^T is a mixture of the batch's inputs. Its singular value decomposition L R has rank B. The
+    attack seeks the B x B matrix U whose product U R is the inputs, each up to a factor. R is whitened and unmixed by the symmetric
+    fixed point. From there, a descent continues on the terms of the published objective with other weights, the last of which
+    fades. The factors follow from dL/db, the same mixture of inputs that are all 1: x_i = (U R)_i / (U L^T dL/db)_i. For a layer
+    without a bias, an image gets the sign and factor with the largest contrast within [0, 1].
 
-    Samples are the differences of neighbouring pixels, in which images are sparse and nearly independent. Their ``values``, which
-    are published, are not enough for digits from our start and with our budget. Differences are linear, so that the same U serves.
+    Samples are the differences of neighbouring pixels, in which images are sparse and nearly independent. The published samples,
+    ``values``, fail on digits from our start and with our budget. Differences are linear, so that the same U applies.
 
-    The layer is the first that sees the pixels; where none does the first of all, whose features are told apart and then inverted
-    as by ``HeadInversion``. Sparse features (three of four are zero) are told apart; those with few zeros are not, and nothing of a
-    guess but ``gradient_distance`` says so. The authors' non-negative, centred objective for features is not implemented.
+    The layer is the first on the pixels. Without one, it is the first linear layer, whose features are separated and then inverted
+    as by ``HeadInversion``. Sparse features (three of four are zero) can be separated. Features with few zeros cannot, and only
+    ``gradient_distance`` shows it. The authors' non-negative, centred objective for features is not implemented.
 
-    Does not apply, and says so: no linear layer sees one vector of each example; a batch that fills its rank; several local steps;
-    noise or pruning from which the examples' singular values do not stand out.
+    Reports "does not apply" if no linear layer sees one vector of each example, if the batch fills the layer's rank, for several
+    local steps, and under noise or pruning that hides the examples' singular values.
 
     Diagnostics: ``rank``; ``singular_gap`` (noise over signal); ``objective``; ``gradient_distance`` (1 - cosine of the gradients
     of guess and update: near 0 the guess is right); ``outside_share`` (pixels beyond [0, 1] by 0.01 or more); those of
@@ -57,12 +57,12 @@ class CocktailParty(SolvingAttack):
         samples: "differences" | "values" (of pixels; of features always their values).
         restarts: Fixed points from random starts, each with its descent; the lowest objective is returned.
         iterations: Steps of the descent.
-        learning_rate: Of its unit rows.
-        negentropy: Weight.
+        learning_rate: Learning rate of the descent's unit rows.
+        negentropy: Weight of the negentropy.
         total_variation: Weight of the mean absolute difference (or feature), where these have variance 1.
-        decorrelation: Weight.
-        temperature: How sharply one pair of like rows counts.
-        relaxation: Weight of decorrelation in the last step over that in the first: sources need not be uncorrelated.
+        decorrelation: Weight of the decorrelation.
+        temperature: Sharpness of the penalty on pairs of similar rows.
+        relaxation: Last weight of the decorrelation divided by its first weight: sources need not be uncorrelated.
         feature_iterations: Steps from features to images.
     """
 
@@ -120,7 +120,7 @@ class CocktailParty(SolvingAttack):
         white = Whitened.of(mixtures - mixtures.mean(1, keepdim=True) if values else differences, noise)
         if white is None:
             raise AttackError(
-                "does not apply: an example is flat, or follows from others, so that nothing tells it apart"
+                "does not apply: an example is constant, or a combination of others, and cannot be separated"
             )
         penalised, found = white.matrix @ differences, []
         for _ in range(self.restarts):
@@ -128,7 +128,7 @@ class CocktailParty(SolvingAttack):
             if torch.linalg.matrix_rank(rows, rtol=1e-4) == len(rows):
                 found.append((objective, rows))
         if not found:
-            raise AttackError("two components became one from every start; raise decorrelation or relaxation")
+            raise AttackError("two components became equal from every start; raise decorrelation or relaxation")
         numbers["objective"], rows = min(found, key=lambda one: one[0])
         return rows @ white.matrix
 
@@ -184,10 +184,10 @@ def _differences(images: Tensor) -> Tensor:
 
 
 def _lengths(mixed: Tensor, by_bias: Tensor | None, layer: LinearLayer, observation: ClientUpdate) -> Tensor:
-    """By what each component (R, N) is to be divided: what the bias tells, (R,), where it does, else what the range does."""
+    """Divisor (R,) of each component (R, N), from the bias if possible, otherwise from the range of pixels."""
     if by_bias is None and not layer.sees_pixels:
         raise AttackError(
-            f"does not apply: layer {layer.name!r} has no bias, whose gradient tells the lengths of features"
+            f"does not apply: layer {layer.name!r} has no bias, whose gradient gives the lengths of features"
         )
     if by_bias is None:
         return _by_contrast(mixed, observation)

@@ -40,7 +40,7 @@ class Whitened:
 
 
 def fixed_point(samples: Tensor, generator: torch.Generator) -> Tensor:
-    """Orthonormal rows V (R, R) for which V ``samples`` (R, K), whitened, are as independent as log cosh tells (symmetric FastICA).
+    """Orthonormal rows V (R, R) that make V ``samples`` (R, K), whitened, most independent by log cosh (symmetric FastICA).
 
     Source: Hyvarinen, "Fast and robust fixed-point algorithms for independent component analysis", IEEE Transactions on Neural
     Networks 1999: the fixed point of several units with symmetric decorrelation, g = tanh.

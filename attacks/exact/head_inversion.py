@@ -1,4 +1,4 @@
-"""Features that a linear layer behind a convolutional network saw, solved for, and images that have these features."""
+"""Recovery of a linear layer's input features after a convolutional network, and of images with these features."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from defenses.checks import scale_field, steps_field
 
 @dataclass(frozen=True, repr=False)
 class HeadInversion(SolvingAttack):
-    """Solves for the features that the first linear layer saw, then goes down to images that have them.
+    """Solve for the input features of the first linear layer, then optimise images until they have these features.
 
-    The features a_i are exact: for one example a = (dL/dW)_j / (dL/db)_j, for more ``Spear``, where a ReLU follows the layer. With
+    The features a_i are exact: for one example a = (dL/dW)_j / (dL/db)_j, for several ``Spear`` if a ReLU follows the layer. With
     phi the network below the layer, at the weights that the client started from,
 
-        argmin_x  |phi(x) - a|^2 / (numel(a) Var(a)) + total_variation * TV(x),    each image for itself.
+        argmin_x  |phi(x) - a|^2 / (numel(a) Var(a)) + total_variation * TV(x),    for each image separately.
 
-    phi throws much away (pooling, strides), and more the deeper it is: the features are exact and the images are not.
+    phi loses information (pooling, strides), more the deeper it is: the features are exact and the images are not.
 
-    Where the only linear layer is the last, behind which no ReLU stands, features of several examples follow from their classes
-    (``class_features``): nearly, and only where no two examples have one class and some class has none.
+    If the only linear layer is the last, without a ReLU after it, features of several examples follow from their classes
+    (``class_features``). This is approximate, and needs distinct classes of the examples and a class without an example.
 
-    Does not apply, and says so: no linear layer sees one vector of each example; from two examples on also as ``Spear``, or where
-    two of them have one class; an update of several steps. Batches are harder than for pixels: features of an untrained network are
-    nearly the same for all images, and too few directions are found (a failure that says how many).
+    Reports "does not apply" if no linear layer sees one vector of each example, and for an update of several steps. For two or more
+    examples, the conditions of ``Spear`` or distinct classes are needed too. Batches are harder than for pixels: an untrained
+    network has nearly the same features for all images, so that too few directions are found (the failure states how many).
 
-    Diagnostics: those of ``Spear``; ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (over their
+    Diagnostics: those of ``Spear``; ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (divided by their
     variance; far from 0 the descent failed); ``leak`` (see ``class_features``); ``gradient_distance`` (1 - cosine of the gradients
     of guess and update).
 
     Attributes:
         iterations: Steps of Adam (AMSGrad). The lowest objective is returned.
-        learning_rate: Of images in [0, 1], falling to zero along a half cosine.
+        learning_rate: Learning rate for images in [0, 1], falling to zero along a half cosine.
         total_variation: Weight of the image prior.
-        max_samples: Of ``Spear``.
-        max_descents: Of ``Spear``.
+        max_samples: ``max_samples`` of ``Spear``.
+        max_descents: ``max_descents`` of ``Spear``.
     """
 
     source: ClassVar[str] = (

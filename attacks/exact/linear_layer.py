@@ -1,4 +1,4 @@
-"""The linear layers of a network as its gradient gives them away, found by what they do and not by how they are written."""
+"""Linear layers of a network and their gradients; layers are found by running the network, not by its code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from defenses.base import Update
 from defenses.module_calls import calls_of
 
 GAP = 20.0
-"""The smallest singular value that examples made is at least so many times the next one, which rounding or noise made. Below it
-directions of the noise are taken for those of examples; updates in single precision have 1e3 and more."""
+"""Least ratio of the examples' smallest singular value to the next one, which is due to rounding or noise. Below it, directions of
+noise would count as examples; updates in single precision have 1e3 and more."""
 PROBES = 16
-"""Random images that layers are told apart by."""
+"""Number of random images by which layers are distinguished."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class LinearLayer:
 
 @dataclass(frozen=True)
 class LayerGradient:
-    """What an update tells of a linear layer; double precision, on the CPU.
+    """The gradient of a linear layer in an update; double precision, on the CPU.
 
     Attributes:
         weight: (M, N), the sum over examples of dL/dz_i x_i^T.
@@ -84,7 +84,7 @@ def linear_layers(model: nn.Module, input_shape: tuple[int, int, int], like: Ten
     """
     images = random_images(input_shape, like)
     with torch.enable_grad():
-        # Nothing but layers' own outputs need be told apart, so parameters may or may not need gradients.
+        # Only the layers' own outputs must be distinguished, so that parameters may or may not need gradients.
         logits, calls = called(model, images.clone().requires_grad_())
         found = [(name, seen[0]) for name, seen in calls.items() if len(seen) == 1 and seen[0][1].dim() == 2]
         outputs = [out for _, (_, _, out) in found]
@@ -145,7 +145,7 @@ class Read:
         if observation.num_examples < 1:
             raise AttackError(f"the update covers {observation.num_examples} examples; at least 1 is needed")
         observation.require_one_step()
-        # Inputs do not depend on the length of the gradient: any learning rate serves, unless weight decay is to be told from it.
+        # Inputs do not depend on the length of the gradient: any learning rate serves, unless weight decay must be subtracted.
         if observation.learning_rate is None and observation.weight_decay:
             raise AttackError("does not apply: the learning rate is unknown, so weight decay cannot be subtracted")
         gradient = observation.gradient(1.0 if observation.learning_rate is None else None)
@@ -171,8 +171,8 @@ class Read:
         found = [layer for layer in self.layers if layer.sees_pixels]
         if not found:
             raise AttackError(
-                f"does not apply: no linear layer of {type(self.model).__name__} sees the pixels; what a convolution's "
-                "features give away, HeadInversion reads"
+                f"does not apply: no linear layer of {type(self.model).__name__} sees the pixels; HeadInversion attacks features "
+                "after convolutions"
             )
         return found[0]
 
@@ -197,9 +197,9 @@ def low_rank(gradient: LayerGradient, num_examples: int, least_gap: float = GAP)
     rank = int((values[:num_examples] > least_gap * floor).sum())
     if not rank:
         raise AttackError(
-            f"does not apply: the layer's gradient has singular values {float(values[num_examples - 1]):.2g} and "
-            f"{float(values[num_examples]):.2g} where {num_examples} examples end; its rank is that of noise, pruning or "
-            "several local steps"
+            f"does not apply: singular values {num_examples} and {num_examples + 1} of the layer's gradient are "
+            f"{float(values[num_examples - 1]):.2g} and {float(values[num_examples]):.2g}; without a gap there, noise, pruning or "
+            "several local steps hide the examples"
         )
     gap = float(values[rank] / values[rank - 1])
     return LowRank(left[:, :rank], values[:rank, None] * right[:rank], gap)

@@ -29,7 +29,7 @@ class MissingExamples:
     With dL/dZ = L Q and the gradient L R = L Q X^T, let k columns of Q be missing and N (R, k) be orthogonal to all others. Then
     N^T R = N^T Q_k X_k^T: mixtures of the k missing inputs alone, as N^T L^T dL/db is of their lengths. Of one missing input
     nothing is left to find: it is N^T R over N^T L^T dL/db. Of more, independent components are near (``CocktailParty``). Either
-    way z = W x + b says which neurons were off, and the column is the kernel of their rows of L.
+    way the sign of z = W x + b shows which neurons were off, and the column is the kernel of their rows of L.
 
     Attributes:
         directions: What was found; what is found here is added to it.

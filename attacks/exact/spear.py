@@ -1,4 +1,4 @@
-"""SPEAR: the inputs of a linear layer behind which a ReLU stands, exact, from the gradient of a whole batch."""
+"""SPEAR: exact inputs of a linear layer followed by a ReLU, from the gradient of a whole batch."""
 
 from __future__ import annotations
 
@@ -41,33 +41,33 @@ class Factors:
 
 @dataclass(frozen=True, repr=False)
 class Spear(SolvingAttack):
-    """Solves for the batch behind the gradient of a linear layer that sees the pixels and has a ReLU behind it.
+    """Solve for a batch of images exactly, from the gradient of a linear layer on the pixels that a ReLU follows.
 
     With Z = W X + b the gradient is dL/dW = dL/dZ X^T, of rank B. Its singular value decomposition L R leaves an invertible Q
     open: dL/dZ = L Q, X^T = Q^-1 R. The ReLU makes columns of dL/dZ sparse, so that a column of Q is a direction q for which L q
-    has many zeros (``SparseDirections``), up to its length; dL/db = dL/dZ 1 gives the lengths. Of the directions found the R with
-    the most zeros are taken, exchanged one by one as long as the signs of W X + b agree with the zeros of dL/dZ better.
+    has many zeros (``SparseDirections``), up to its length; dL/db = dL/dZ 1 gives the lengths. The R directions with the most zeros
+    are chosen, and exchanged one by one as long as the signs of W X + b agree better with the zeros of dL/dZ.
 
-    Examples come back in any order, exact up to rounding where ``gradient_distance`` is near 0; elsewhere a batch may be wrong
-    without a failure. No label is used, and no prior but where "components" or "all" start from what images look like. Each
-    example gets the class whose gradient it left. A batch of one needs neither search nor ReLU: x = (dL/dW)_j / (dL/db)_j.
+    Examples come in any order, exact up to rounding if ``gradient_distance`` is near 0; otherwise a batch may be wrong without
+    a failure. The attack uses no label, and no prior except that "components" or "all" start from properties of images. Each
+    example gets the class that explains its gradient. A batch of one needs neither search nor ReLU: x = (dL/dW)_j / (dL/db)_j.
 
-    Does not apply, and says so: no linear layer sees the pixels, or it has no bias, or (from two examples on) no ReLU; an update of
-    several steps; noise, pruning, or a batch that fills the layer; a layer in which half of the neurons are hardly more than the
-    batch. Samples needed double with every example: half the neurons being off, one of R - 1 rows hits a given column with
-    probability 2^-(R - 1) (section 4). What images look like (``MissingExamples``) reaches further. Where too few directions are
-    found the guess fails.
+    Reports "does not apply" if no linear layer sees the pixels, if the layer has no bias or (for two or more examples) no ReLU, for
+    an update of several steps, and under noise or pruning. A batch must also be clearly smaller than half of the layer's neurons.
+    The number of samples doubles with every example: with half the neurons off, a sample of R - 1 rows hits a given column with
+    probability 2^-(R - 1) (section 4). Properties of images (``MissingExamples``) allow larger batches. The guess fails if too few
+    directions are found.
 
     Diagnostics: ``rank``; ``singular_gap`` (noise over signal), ``samples``, ``descents``, ``directions`` (all that were found),
     ``sparsity_match`` (the score: 1 where all signs agree), ``gradient_distance`` (1 - cosine of the gradients of guess and update;
     0 proves the guess), ``outside_share`` (pixels beyond [0, 1] by 0.01 or more: many mean a wrong solution).
 
     Attributes:
-        search: "samples": kernels of random sets of rows, as published. "descent": a descent on the number of zeros, which finds
-            them in wide layers. "both": by turns. "components": the same descent from the independent components of the images
-            (``CocktailParty``), where there are pixels. "all": first that, then both by turns.
-        max_samples: Sets of rows, at most.
-        max_descents: Starts of the descent, at most.
+        search: "samples": kernels of random sets of rows, as published. "descent": a descent on the number of zeros, for wide
+            layers. "both": the two in turn. "components": the descent, starting from the independent components of the images
+            (``CocktailParty``), if the layer sees pixels. "all": first "components", then "both".
+        max_samples: Largest number of sets of rows.
+        max_descents: Largest number of starts of the descent.
     """
 
     reads_linear_layer: ClassVar[bool] = True
@@ -106,7 +106,7 @@ class Spear(SolvingAttack):
         components are starts.
         """
         if gradient.bias is None:
-            raise AttackError(f"does not apply: layer {layer.name!r} has no bias, whose gradient tells the lengths")
+            raise AttackError(f"does not apply: layer {layer.name!r} has no bias, whose gradient gives the lengths")
         parts = low_rank(gradient, num_examples)
         numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
         if parts.rank == 1:
@@ -165,8 +165,8 @@ def _searchable(parts: LowRank, layer: LinearLayer, num_examples: int) -> Sparse
     directions = SparseDirections(parts.left, parts.gap)
     if not directions.feasible:
         raise AttackError(
-            f"does not apply: {len(directions.rows)} active neurons are too few for {parts.rank} examples, each of which is "
-            f"told by more than {directions.fewest} neurons that it does not activate"
+            f"does not apply: {len(directions.rows)} active neurons are too few for {parts.rank} examples; an example must leave "
+            f"more than {directions.fewest} of them inactive"
         )
     return directions
 

@@ -1,4 +1,4 @@
-"""What the classes of a client look like, drawn by a GAN whose discriminator is the model that the client sent."""
+"""Typical images of a client's classes, drawn by a GAN whose discriminator is the client's model."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from defenses.checks import MOST_SIDE, scale_field, whole_field
 
 @dataclass(frozen=True, repr=False)
 class ClassGAN(RepresentativeAttack):
-    """Trains a generator until the received models of a client see the wanted class in every image.
+    """Train a generator of typical images for each class, which a client's received models classify as this class.
 
         min_G  E_{z, c} [ -log p_w(c | shift(G(z, c))) + total_variation * TV(G(z, c)) ]
 
-    with p_w the softmax of a received model, frozen: global model + update. The models of all rounds take their turn, oldest first,
-    and the generator goes on from round to round. Classes of a batch are drawn uniformly from the wanted ones; DCGAN's learning
-    rate of 2e-4 wants several times the iterations.
+    with p_w the softmax of a received model, frozen: global model + update. The generator is trained against the models of all
+    rounds in turn, oldest first. Classes of a batch are drawn uniformly from ``classes``; DCGAN's learning rate of 2e-4 needs
+    several times the iterations.
 
     Differs from the paper: its attacker is a client that trains the shared model on generated images under a false label, so that
-    the victim reveals more; ours is the server, and only watches. One conditional generator draws all classes. There is no class
-    for generated images, and hence nothing that asks for *natural* images but the network, the prior and the jitter, which are
-    ours: agreement with the received model is easily reached and says little; judge by an independent classifier.
+    the victim reveals more; ours is the server, and is passive. One conditional generator draws all classes. There is no class
+    for generated images, so that only the network, the prior and the jitter, which are ours, favour *natural* images. Agreement
+    with the received model is easily reached and means little; judge the images by an independent classifier.
 
     Attributes:
         total_variation: Weight of the image prior, mean |dx| + mean |dy| of images in [0, 1].
-        jitter: Images are moved by up to so many pixels before the model sees them, so that they do not depend on single pixels.
+        jitter: Largest random shift in pixels before the model classifies an image, against dependence on single pixels.
     """
 
     source: ClassVar[str] = "Hitaj 2017 (Deep Models Under the GAN), Algorithm 1, passive"
@@ -46,7 +46,7 @@ class ClassGAN(RepresentativeAttack):
     jitter: int = whole_field(2, 0, MOST_SIDE)
 
     def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> Representatives:
-        """Draws ``images_per_class`` images of every class."""
+        """Draw ``images_per_class`` images of every class."""
         return self._represent(observation, generator, self._train)
 
     def _train(

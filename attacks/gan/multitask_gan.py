@@ -1,4 +1,4 @@
-"""mGAN-AI: a GAN whose discriminator shares the victim's network and also tells the victim's data from those of other clients."""
+"""mGAN-AI: a GAN whose discriminator shares the victim's network and also separates the victim's data from other clients'."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from defenses.module_calls import calls_of
 
 @dataclass(frozen=True, repr=False)
 class MultitaskGAN(RepresentativeAttack):
-    """A GAN with three judges: real or generated, which class, and this client or another.
+    """Train a GAN with three discriminators: real or generated image, class, and this client or another (mGAN-AI).
 
         min_D  -log r(x) - log(1 - r(x~)) + identity [ -log i(v) - log(1 - i(o)) ]
         min_G  -log r(x~) - category log p_w(c | x~) - identity log i(x~),      x~ = G(z, c)
@@ -37,11 +37,11 @@ class MultitaskGAN(RepresentativeAttack):
     and i are heads on one trunk, everything before the last ``nn.Linear`` of the received model; p_w is the received model itself.
     In every round the trunk and p_w are set to the model of that round; the heads and the generator go on.
 
-    Differs from the paper (Eq. 1-4): the class is judged by the received model, frozen, so that what the images say about classes
-    comes from the client and not from auxiliary labels, which are not used. The identity is this client or any other, not a class
-    per client. Representatives come from ``InvertingGradients`` on the oldest usable update; the paper matches every update with
-    L-BFGS. After several local steps they are poor. Real images are auxiliary ones, so the generator learns what *they* look like:
-    compare with the auxiliary mean of each class.
+    Differs from the paper (Eq. 1-4): the frozen received model judges the class, so that information about classes comes from the
+    client; auxiliary labels are not used. The identity is this client or any other, not a class per client.
+    Representatives come from ``InvertingGradients`` on the oldest usable update; the paper matches every update with L-BFGS.
+    After several local steps they are poor. Real images are auxiliary ones, which the generator learns to imitate: compare the
+    guesses with the auxiliary mean of each class.
 
     Attributes:
         category: Weight of the class.
@@ -97,7 +97,7 @@ class MultitaskGAN(RepresentativeAttack):
             try:
                 oldest[at] = usable_rounds(history)[0][0]
             except AttackError:
-                continue  # its guess says why
+                continue  # the guess holds the reason
         inversion = InvertingGradients(iterations=self.representative_iterations)
         guesses = inversion.attack_many(list(oldest.values()), [generators[at] for at in oldest])
         found = dict(zip(oldest, guesses, strict=True))

@@ -1,4 +1,4 @@
-"""Gradient inversion that leaves a stochastic layer, and all that follows it, out of the matching."""
+"""Gradient inversion that does not match the gradients of a stochastic layer and of the layers after it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from defenses.training.precode import find_bottleneck
 
 @dataclass(frozen=True, repr=False)
 class BottleneckInversion(GradientInversion):
-    """Matches the gradients up to the encoder of a variational bottleneck, whatever was drawn behind it.
+    """Match only the gradients up to the encoder of a variational bottleneck, which do not depend on its random draw.
 
     Let h(x) = W r(x) + b be the encoder's output and d = dL/dh what arrives there. Of one example the gradients are
 
         dL/db = d,      dL/dW = d r(x)^T,      dL/dw = d . dh/dw for every earlier weight w,
 
-    and d, which is all that depends on the draw, on the layers behind, on the label and on the divergence, was sent as dL/db. So
-    the images x are sought whose gradients of <d, h(x)> by W and w are those observed: at the true image they agree exactly.
-    Several examples have a d each, of which only the sum is sent: then it does not apply. A model without a bottleneck is
-    attacked as by ``InvertingGradients``. Balunovic et al. recover the input of the first of several linear layers before the
-    bottleneck exactly, by dL/dW over dL/db; d as a constant serves any network before it and is ours.
+    Only d depends on the draw, the later layers, the label and the divergence, and the client sends d as dL/db. The attack
+    seeks images x whose gradients of <d, h(x)> by W and w are the observed ones; at the true image they agree exactly.
+    With several examples, only the sum of their d is sent, and the attack does not apply. Without a bottleneck the attack is
+    ``InvertingGradients``. Balunovic et al. recover the input of the first of several linear layers before the bottleneck
+    exactly, by dL/dW over dL/db. Using d as a constant works for any network before the bottleneck and is ours.
     """
 
     source: ClassVar[str] = "Balunovic 2022 (Bayesian framework for gradient leakage), section 5 (PRECODE)"
@@ -45,7 +45,7 @@ class BottleneckInversion(GradientInversion):
         """As ``GradientInversion``."""
         if find_bottleneck(observation.model) and observation.num_examples > 1:
             raise AttackError(
-                f"the update covers {observation.num_examples} examples; what arrives at the bottleneck can be told for one"
+                f"the update covers {observation.num_examples} examples; allowed: 1, whose gradient at the bottleneck is known"
             )
         return super().observed_gradient(observation)
 

@@ -1,4 +1,4 @@
-"""Gradient inversion: find images whose gradient looks like the one that was sent."""
+"""Gradient inversion: find images whose gradient matches the one that the client sent."""
 
 from __future__ import annotations
 
@@ -29,34 +29,33 @@ Trials = Sequence[tuple[Target, int]]
 
 @dataclass(frozen=True, repr=False)
 class GradientInversion(TargetPreparation):
-    """Optimises dummy images until their gradient matches the observed one.
+    """Optimise dummy images until their gradient matches the observed gradient.
 
         argmin_x  D(grad_w loss(model_w(x), y), g) + total_variation * TV(x)
 
-    All targets and restarts advance together (``attacks.gradient.trial_gradients.matching``). Nothing is chosen by the
-    truth: the iterate and the restart that are returned have the lowest value of this objective.
+    All targets and restarts advance together (``attacks.gradient.trial_gradients.matching``). The attack returns the iterate and
+    restart with the lowest value of this objective; the true images play no part in the choice.
 
-    An update of several local steps is matched by the update that a client would send for the dummy images, if there is one image
-    per example and few steps (``unrolled_client``); else by its mean gradient. Which labels met in one batch is unknown: the first
-    restart deals them to the dummy images as known, or in ascending order if inferred, and later ones at random. A wrong deal can
-    be worse than the mean gradient, so that several restarts are worth their time; with labels="joint" nothing is dealt.
+    For an update of several local steps, the attack matches the update that a client would send for the dummy images, if there is
+    one image per example and few steps (``unrolled_client``); otherwise the mean gradient. The division of labels into batches is
+    unknown: the first restart assigns labels in the known order, or ascending if inferred, and later restarts at random. A wrong
+    assignment can be worse than the mean gradient, so that several restarts help; labels="joint" needs no assignment.
 
     A learning rate that the server does not know is estimated (``estimate_learning_rate``) with labels as below (inferred for
-    "joint"). Where that fails, costs that ignore the scale (cosines) go on without it; others fail.
+    "joint"). If the estimate fails, costs that ignore the scale (cosines) work without it; the other costs fail.
 
-    Diagnostics that explain a failure: "labels_inferred" (1 where they were not known); "clipped_share" (pixels of the result at 0
-    or 1); "masked_share" (entries that were sent as exactly zero, or that the attack takes for pruned); "restart_agreement"
-    (restarts whose objective is within 5 % of the lowest); "learning_rate" (where it was estimated); "unrolled" (1 where the local
-    steps were); "batch_norm_layers" (whose statistics were matched); "differenced" (1 where a finite difference stood for the
-    second derivative).
+    Diagnostics that explain a failure: "labels_inferred" (1 if labels were not known); "clipped_share" (pixels of the result at 0
+    or 1); "masked_share" (entries sent as exactly zero, or treated as pruned); "restart_agreement" (share of restarts with an
+    objective within 5 % of the lowest); "learning_rate" (if estimated); "unrolled" (1 if local steps were unrolled);
+    "batch_norm_layers" (number with matched statistics); "differenced" (1 if a finite difference replaced the second derivative).
 
     Attributes:
         costs: Name -> D; a subclass adds its own by ``{**COSTS, "name": Cost(distance)}``.
         cost: D: "cosine" over the concatenated gradient, "masked-cosine" over its non-zero entries only, "l2" (sum of squares) or
-            "l1" (sum of absolute differences); by whichever names ``costs`` has.
+            "l1" (sum of absolute differences), or another name in ``costs``.
         optimizer: "adam", "sgd" (Nesterov momentum 0.9) or "lbfgs".
         signed: The optimizer sees only the sign of the gradient.
-        learning_rate: Step size in normalised pixels; of L-BFGS with a line search, the first step that is tried.
+        learning_rate: Step size in normalised pixels; for L-BFGS with a line search, the first step tried.
         iterations: Evaluations of the objective per restart; of L-BFGS without a line search, steps of up to 20 evaluations
             each, as ``torch.optim.LBFGS`` and the papers that use it count.
         restarts: Independent starts per observation.
@@ -67,15 +66,15 @@ class GradientInversion(TargetPreparation):
             are unknowns too, as in DLG).
         init: "randn" (standard normal in normalised pixels), "uniform" (in [0, 1]), "grey" (0.5) or "black" (0).
         step_decay: Adam and SGD: step size x 0.1 after 3/8, 5/8 and 7/8 of the iterations.
-        prior_decay: Adam and SGD with ``step_decay``: the weight of the prior shrinks with the step size, so that it guides the
-            start and hardly biases the result.
+        prior_decay: Adam and SGD with ``step_decay``: the weight of the prior shrinks with the step size, so that the prior guides
+            the start and hardly biases the result.
         line_search: L-BFGS: weak Wolfe line search instead of a fixed step.
-        max_images: Images that are reconstructed when the update covers more; their labels are an even choice from the sorted ones.
-        chunk: Trials (targets x restarts) in memory at once, at most: halved as long as memory runs out. Changes nothing but speed.
-        max_unrolled_steps: Local steps that are unrolled at most, as memory grows with them; 0 always matches the mean gradient.
-        batch_norm_prior: Weight of ``statistics_distance`` between the dummy images' batch statistics and the client's. Without
-            effect where the update does not give these away (``sent_statistics``).
-        second_order: "auto": a finite difference (``DifferencedMatching``), which is faster, wherever it agrees with the second
+        max_images: Largest number of recovered images; if the update covers more, their labels are spread over the sorted labels.
+        chunk: Most trials (targets x restarts) in memory at once, halved when memory runs out. Changes only the speed.
+        max_unrolled_steps: Most local steps to unroll, as memory grows with them; 0 always matches the mean gradient.
+        batch_norm_prior: Weight of ``statistics_distance`` between the dummy images' batch statistics and the client's. No effect
+            if the update does not reveal the client's (``sent_statistics``).
+        second_order: "auto": a finite difference (``DifferencedMatching``), which is faster, if it agrees with the second
             derivative at the first start. "exact": always the second derivative.
     """
 
@@ -138,7 +137,7 @@ class GradientInversion(TargetPreparation):
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        """Attacks all observations together; one that cannot be attacked becomes a failed guess and leaves the others alone."""
+        """Attack all observations together; one that cannot be attacked becomes a failed guess without effect on the others."""
         guesses: dict[int, Reconstruction] = {}
         victims: dict[tuple[int, bool], Victim] = {}
         groups: dict[tuple[object, ...], list[Target]] = {}

@@ -19,10 +19,10 @@ from defenses.module_calls import calls_of
 
 @dataclass(frozen=True, repr=False)
 class LabelInference(Attack[ClientUpdate, Labels]):
-    """The classes of a batch, from signs and sizes of the last layer's gradient; see ``infer_labels``.
+    """Infer the classes of a batch from the signs and sizes of the last layer's gradient; see ``infer_labels``.
 
     Attributes:
-        max_labels: At most this many of the ``num_examples`` labels are guessed, the surest first.
+        max_labels: Largest number of guessed labels out of ``num_examples``, the most certain first.
     """
 
     source: ClassVar[str] = "Zhao 2020 (iDLG), Eq. 3-6; Wainakh 2022 (LLG), Algorithm 1"
@@ -33,7 +33,7 @@ class LabelInference(Attack[ClientUpdate, Labels]):
     max_labels: int = examples_field(1024)
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Labels:
-        """Guesses ``num_examples`` classes; nothing is random."""
+        """Guess ``num_examples`` classes; deterministic."""
         # Signs and proportions tell the classes: any rate serves where none is known.
         rate = 1.0 if observation.learning_rate is None else None
         guess = infer_observed_labels(observation, observation.gradient(rate))[: self._count(observation)]
@@ -48,7 +48,7 @@ class LabelInference(Attack[ClientUpdate, Labels]):
 
 
 def infer_observed_labels(observation: ClientUpdate, gradient: Update) -> Tensor:
-    """``infer_labels``, with what the server finds out from the model: its number of classes, and typical features."""
+    """``infer_labels``, with the number of classes and typical features computed from the server's model."""
     model, like = attackable(observation.model, train_mode=False), next(iter(gradient.values()))
     classes = count_classes(model, observation.input_shape, like)
     features = None
@@ -60,7 +60,7 @@ def infer_observed_labels(observation: ClientUpdate, gradient: Update) -> Tensor
 def infer_labels(
     gradient: Update, model: nn.Module, batch: int, num_classes: int | None = None, features: Tensor | None = None
 ) -> Tensor:
-    """Guesses the classes (batch,) of a batch from the mean gradient of cross-entropy, the surest first; int64 on the CPU.
+    """Guess the classes (batch,) of a batch from the mean gradient of cross-entropy, most certain first; int64 on the CPU.
 
     For features a, logits W a (+ bias) and probabilities p, row i of the gradient is the mean over examples of (p_i - [y = i]) a:
 
@@ -96,7 +96,7 @@ def infer_labels(
         impact = -signal.clamp(max=0).sum() * (1 + 1 / len(signal)) / batch
     if not signal.any():
         raise AttackError(
-            f"the gradient of the last fully connected layer {name!r} is zero; it says nothing about labels"
+            f"the gradient of the last fully connected layer {name!r} is zero, so that labels cannot be inferred"
         )
     taken = [int(i) for i in signal.argsort() if signal[i] < 0][:batch]
     signal[taken] += impact
@@ -132,5 +132,5 @@ def last_linear(model: nn.Module, num_classes: int | None = None) -> tuple[str, 
     ]
     if not found:
         width = "" if num_classes is None else f" with {num_classes} outputs"
-        raise AttackError(f"labels are read from the last nn.Linear{width}, and {type(model).__name__} has none")
+        raise AttackError(f"labels are inferred from the last nn.Linear{width}, and {type(model).__name__} has none")
     return found[-1]

@@ -37,7 +37,7 @@ def estimate_learning_rate(observation: ClientUpdate, labels: Tensor) -> float:
     name, layer = last_linear(model, num_classes)
     key = f"{name}.bias".lstrip(".")
     if layer.bias is None or key not in observation.update:
-        raise AttackError(f"the learning rate is read from the bias of {name!r}, and there is none")
+        raise AttackError(f"the learning rate is estimated from the bias of {name!r}, which is missing")
     delta = observation.update[key].detach().cpu().double()
     if delta.shape != (num_classes,) or not delta.isfinite().all():
         raise AttackError(f"the update of {key!r} must be {num_classes} finite numbers, got shape {tuple(delta.shape)}")

@@ -1,4 +1,4 @@
-"""Gradient inversion that models what an update defence did: its noise, or its mask."""
+"""Gradient inversion that models the effect of an update defence: its noise, or its mask."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ ADAM_RATE = 0.1
 
 @dataclass(frozen=True, repr=False)
 class NoiseModelInversion(GradientInversion):
-    """The most probable images given an update with additive noise of known law.
+    """Find the most probable images for an update with additive noise of known distribution.
 
         argmin_x  |g(x) - g|^2 / (2 s^2) + sum |dx| / PIXEL_SCALE        for N(0, s^2) on every entry of the gradient,
         argmin_x  |g(x) - g|_1 / s       + sum |dx| / PIXEL_SCALE        for Laplace(0, s),
 
-    multiplied by 2 s^2 or s, so that without noise it is plain matching. The prior gains weight exactly as the noise does, and
-    entries of the gradient that the noise drowned count as little as they should; cosine matching with a fixed prior does neither.
+    multiplied by 2 s^2 or s, so that without noise it is plain matching. The weight of the prior grows with the noise, and entries
+    of the gradient below the noise count little; cosine matching with a fixed prior does neither.
 
     The search runs twice from each start: by L-BFGS with a line search, near exact on smooth networks, and by signed Adam, which
-    ReLU networks need and which begins with a stronger prior that shrinks with the step size; the lower objective decides, for each
-    observation. s is what the noise becomes in the gradient that is read from the update (``gradient_noise``). Ours in detail.
+    ReLU networks need. Adam begins with a stronger prior, which shrinks with the step size. For each observation, the result with
+    the lower objective is kept. s is the noise in the gradient computed from the update (``gradient_noise``). Details are ours.
 
     Attributes:
-        noise_std: Of the noise on the *update*, as the defence states it (for Laplace: its scale); 0 without noise. ``fit`` takes
-            it, the next, and the cost from the pipeline; several stages of noise add up in variance.
-        step_noise_std: Of the noise on the *gradient* of every local step.
-        adam_iterations: Of the second search, at ``ADAM_RATE`` with step decay; 0 leaves it out.
-        guide: Weight of the prior at the start of the second search, at least, in units of the distance between the gradient and
+        noise_std: Standard deviation of the noise on the *update*, as in the defence (for Laplace: its scale); 0 without noise.
+            ``fit`` sets this field, the next one and the cost from the pipeline; several stages of noise add up in variance.
+        step_noise_std: Standard deviation of the noise on the *gradient* of every local step.
+        adam_iterations: Iterations of the second search, at ``ADAM_RATE`` with step decay; 0 omits it.
+        guide: Least weight of the prior at the start of the second search, in units of the distance between the gradient and
             zero; 0: the prior does not change.
     """
 
@@ -176,16 +176,16 @@ def _strength(stages: Sequence[UpdateDefense], laplace_only: bool) -> float:
 
 @dataclass(frozen=True, repr=False)
 class MaskedInversion(GradientInversion):
-    """Matches only those entries of the gradient that pruning left: a missing entry is not a small one.
+    """Match only the entries of the gradient that pruning kept; pruned entries are unknown, not small.
 
-    An entry is missing where exactly zero was sent (pruning per update), or where the weight moved as weight decay alone moves it,
-    within rounding (pruning per step). Over several steps only entries that were pruned in all of them show. Noise behind the
-    pruning erases the mask: then the smallest entries of each tensor, as many as the pipeline prunes, are taken for pruned, which
-    is right where the noise is smaller than what was kept. Without pruning it is ``InvertingGradients``.
+    An entry counts as pruned if it was sent as exactly zero (pruning per update), or if weight decay alone explains the change of
+    its weight, within rounding (pruning per step). Over several steps, only entries pruned in all of them can be seen. Noise
+    after the pruning erases the mask. The smallest entries of each tensor, as many as the pipeline prunes, then count as pruned;
+    this is right if the noise is smaller than the kept entries. Without pruning the attack is ``InvertingGradients``.
 
     Attributes:
-        pruned_fraction: Of every tensor, where the mask must be guessed by size; 0 where it can be read. ``fit`` takes it from the
-            pipeline.
+        pruned_fraction: Pruned share of every tensor if the mask must be guessed by size; 0 if the mask can be seen. ``fit`` sets
+            it from the pipeline.
     """
 
     source: ClassVar[str] = "Huang 2021 (evaluating gradient inversion), section 3.1; Geiping 2020, Eq. 4"

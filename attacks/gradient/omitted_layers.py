@@ -1,4 +1,4 @@
-"""Gradient inversion that leaves defended layers out of the matching."""
+"""Gradient inversion that does not match the gradients of defended layers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from defenses.updates.soteria import Soteria
 
 @dataclass(frozen=True, repr=False)
 class OmittedLayerInversion(MaskedInversion):
-    """Matches all gradients but the weights of the layers that a defence tampered with.
+    """Match all gradients except the weight gradients of layers that a defence changed.
 
-    ``fit`` takes the layer from the pipeline's ``Soteria``. Without one it is looked for in each update: a fully connected layer
-    counts as defended where at least ``least_zero`` of the columns of its weight gradient were sent as zero. Soteria zeroes 80 % of
-    them, and a layer behind smooth activations has none; behind a ReLU an entry that is zero for every image has such a column
-    anyway, and to leave its layer out loses little. Biases are matched, and zeros of other layers as zeros.
+    ``fit`` takes the layer from the pipeline's ``Soteria``. Otherwise each update is searched: a fully connected layer counts as
+    defended if at least ``least_zero`` of the columns of its weight gradient were sent as zero. Soteria zeroes 80 %. A layer
+    after smooth activations has no zero columns; after a ReLU, an entry that is zero for every image has one anyway, and omitting
+    that layer loses little. Biases are matched, and zeros of other layers are matched as zeros.
 
     Attributes:
         least_zero: Share of zero columns from which a layer counts as defended.

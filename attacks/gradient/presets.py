@@ -1,7 +1,7 @@
-"""Gradient inversion as published: subclasses with other defaults and nothing else.
+"""Published gradient inversions: subclasses that only change defaults.
 
 ``InvertingGradients`` and ``DLG`` are tuned to be strong at a cost that an audit can pay in every round. The other six are the
-attacks of the ATS paper (section 6 and released configuration), for comparison with its tables, whatever they achieve.
+attacks of the ATS paper (section 6 and released configuration), untuned, for comparison with its tables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from attacks.gradient.inversion import GradientInversion
 
 @dataclass(frozen=True, repr=False)
 class InvertingGradients(GradientInversion):
-    """Signed Adam on the cosine distance, with total variation: the strongest attack here on ReLU networks.
+    """Gradient inversion by signed Adam on the cosine distance, with total variation: the strongest here on ReLU networks.
 
     Differs from the paper, which runs 24,000 iterations and keeps the prior at 1e-1 to 1e-6, by experiment: the prior starts
     at 1e-2 and shrinks with the step size. Natural images need the strong prior at the start (about 10 dB over 1e-4 after 600
@@ -31,7 +31,7 @@ class InvertingGradients(GradientInversion):
 
 @dataclass(frozen=True, repr=False)
 class DLG(GradientInversion):
-    """L-BFGS on the squared distance, labels optimised jointly: near exact on smooth (sigmoid, tanh) networks.
+    """Gradient inversion by L-BFGS on the squared distance, with joint labels: near exact on smooth (sigmoid, tanh) networks.
 
     Differs from the paper: a line search, without which a bad step can end the attack, and 400 evaluations in place of 300 steps of
     up to 20 (neither is always the stronger); and two starts, because joint labels can settle on a wrong class (on a linear layer
@@ -56,7 +56,7 @@ class DLG(GradientInversion):
 
 @dataclass(frozen=True, repr=False)
 class AdamCosine(GradientInversion):
-    """Signed Adam on the cosine distance."""
+    """Gradient inversion by signed Adam on the cosine distance."""
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, Adam+Cosine"
 
@@ -65,7 +65,7 @@ class AdamCosine(GradientInversion):
 
 @dataclass(frozen=True, repr=False)
 class AdamL1(GradientInversion):
-    """Signed Adam on the sum of absolute differences."""
+    """Gradient inversion by signed Adam on the sum of absolute differences."""
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, Adam+L1"
 
@@ -75,7 +75,7 @@ class AdamL1(GradientInversion):
 
 @dataclass(frozen=True, repr=False)
 class AdamL2(GradientInversion):
-    """Signed Adam on the sum of squared differences."""
+    """Gradient inversion by signed Adam on the sum of squared differences."""
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, Adam+L2"
 
@@ -85,7 +85,7 @@ class AdamL2(GradientInversion):
 
 @dataclass(frozen=True, repr=False)
 class SGDCosine(GradientInversion):
-    """SGD with Nesterov momentum on the cosine distance; signed, as in the released configuration."""
+    """Gradient inversion by signed SGD with Nesterov momentum on the cosine distance, as in the released configuration."""
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, SGD+Cosine"
 
@@ -96,9 +96,9 @@ class SGDCosine(GradientInversion):
 
 @dataclass(frozen=True, repr=False)
 class LBFGSCosine(GradientInversion):
-    """L-BFGS fed with signs, with a fixed step of 1e-4: 300 steps of up to 20 iterations, sixteen times.
+    """Gradient inversion by L-BFGS on gradient signs: fixed step 1e-4, 300 steps of up to 20 iterations, 16 restarts.
 
-    Signs differ between two points in few entries, so that quasi-Newton pairs say little: it moves slowly.
+    Signs differ between two points in few entries, so that quasi-Newton pairs carry little information and progress is slow.
     """
 
     source: ClassVar[str] = "Gao 2021 (ATS), section 6, LBFGS+Cosine"
@@ -114,7 +114,7 @@ class LBFGSCosine(GradientInversion):
 
 @dataclass(frozen=True, repr=False)
 class LBFGSL2(GradientInversion):
-    """``LBFGSCosine`` on the sum of squared differences: unsigned, unboxed, with ten times the weight on total variation.
+    """``LBFGSCosine`` on the sum of squared differences: no signs, no clamping, ten times the weight of total variation.
 
     "DLG" in the paper's tables; ``DLG`` here follows Zhu 2019. The released configuration has iterations=50, restarts=2.
     """

@@ -20,22 +20,22 @@ from defenses.base import Update
 from defenses.checks import require, share_field
 
 ONE_STEP = (Probe, Aggregate)
-"""Observations that are of one step whatever they say: a training update may be of more steps than the server knows."""
+"""Observations that always have one step; a training update may have more steps than the server knows."""
 ALPHA_UNIT = 0.1
 """Of alpha for one unit of its unknown: a step of the optimizer moves pixels by tenths, and alpha should move by hundredths."""
 
 
 @dataclass(frozen=True, repr=False)
 class SurrogateMatching(GradientInversion):
-    """Matches a whole local round, w_0 to w_T, by a gradient at one surrogate model on the line between the two.
+    """Match a client's whole round, from w_0 to w_T, by a gradient at one surrogate model on the line between the two.
 
         min over x, alpha of  D(grad_w L(w_alpha, x), w_0 - w_T) + TV(x),    w_alpha = (1 - alpha) w_0 + alpha w_T
 
-    over all the client's images x together. The steps' gradients were taken at points near this line, and their sum is close to the
-    gradient of some point on it. Neither the learning rate nor the number of steps, epochs or batches is asked for, and the price
-    does not grow with them. alpha is an unknown like the pixels, within [0, 1]. A one-step probe holds the gradient at w_0: there
-    alpha is 0, and this is plain matching. Where kinks of ReLUs and maxima lie on the line, D jumps in alpha; the derivative knows
-    nothing of jumps, so that a descent on alpha alone may settle beside a lower value.
+    over all the client's images x together. The client's gradients belong to points near this line, and their sum is close to the
+    gradient of some point on it. The attack needs neither the learning rate nor the number of steps, epochs or batches, and its
+    cost does not depend on them. alpha is an unknown like the pixels, within [0, 1]. A one-step probe holds the gradient at w_0, so
+    that alpha is 0 and the attack is plain matching. At kinks of ReLUs and maxima on the line, D jumps in alpha. The derivative
+    does not see jumps, so that a descent on alpha alone may miss a lower value.
 
     Differs from the paper: alpha moves with the pixels' optimizer, clamped; the total variation starts strong and shrinks, as in
     ``InvertingGradients``; and 600 iterations by default, where the authors' demonstration takes 2000.
@@ -66,7 +66,7 @@ class SurrogateMatching(GradientInversion):
 
     @property
     def threat_class(self) -> str:
-        """What clients do in a round is not asked for."""
+        """Threat model of a server that does not know how clients train."""
         return "B" if super().threat_class == "C" else super().threat_class
 
     @property

@@ -1,1 +1,1 @@
-"""Attacks whose networks have learned what an update says of the images behind it."""
+"""Attacks that learn from simulated updates of the server's own images."""

@@ -1,4 +1,4 @@
-"""A network that learns to turn updates into the images behind them."""
+"""A network that maps an update to the images that it was computed on."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ AT_A_STEP = 64
 
 @dataclass(frozen=True, repr=False)
 class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
-    """A perceptron from updates to images, trained on updates that the server makes of its own images.
+    """Map updates to images by a perceptron, trained on updates that the server simulates with its own images.
 
-    The updates are made at the attacked global model by the clients' own code, defences included and drawn afresh for every
-    update, so that the network adapts to whatever they send: noise, pruning, clipping. Nothing says which image of a batch
-    comes first, so the loss of a batch is that of its best matching,
+    The server simulates updates of the attacked global model by the clients' own code, defences included, with new draws for every
+    update, so that the network adapts to noise, pruning or clipping. An update has no order of images, so that the loss of a batch
+    is that of the best matching,
 
         min over permutations pi of  mean_b |guess_b - truth_pi(b)|^2 / (C H W).
 
-    The network reads ``UpdateSketch`` and is trained anew for every attacked round and pipeline, as another model has other
-    gradients. Batches need many simulated updates and many auxiliary images: read the diagnostics.
+    The network's input is ``UpdateSketch``. It is trained anew for every attacked round and pipeline, because gradients depend on
+    the model. Batches need many simulated updates and many auxiliary images: see the diagnostics.
 
-    One auxiliary image in eight is held out, and one simulated update in eight is made of these alone. Diagnostics, means in dB
-    over them: ``holdout_psnr``; ``holdout_psnr_mean_image``, of the mean of the other images; and ``holdout_psnr_noise``, of
-    what the network makes of normal noise, each tensor as long as that of the update. Where the first is not above the others,
-    it read nothing from updates and is no evidence about the defence.
+    One auxiliary image in eight is held out, and one simulated update in eight uses only held-out images. Diagnostics, means in dB
+    over these updates: ``holdout_psnr``; ``holdout_psnr_mean_image``, of the mean of the other images; and
+    ``holdout_psnr_noise``, of the network's output for normal noise, each tensor as long as that of the update. If the first
+    is not above the others, the network learned nothing from updates and is no evidence about the defence.
 
-    Differs from the paper: tensors are projected one by one and scaled to length 1, with their lengths beside them (there one
-    projection of the whole update); each update is under one draw of the defences that serves in every pass; fewer units and steps
-    (the released LeNet runs have 3,000 units and 200 epochs of 256). No defence names it as its adaptive attack, as every pipeline
-    and round costs its training: it runs where the configuration asks for it.
+    Differs from the paper: tensors are projected one by one and scaled to length 1, with their lengths as further inputs (there one
+    projection of the whole update); each update has one draw of the defences for all passes; fewer units and steps (the released
+    LeNet runs have 3,000 units and 200 epochs of 256). No defence names it as its adaptive attack, because every pipeline and round
+    costs its training; name it in the configuration to run it.
 
     Attributes:
-        updates: Simulated updates, those of held-out images among them.
+        updates: Number of simulated updates, including those of held-out images.
         size: Length of the projection of a tensor; smaller tensors are kept as they are.
         hidden: Width of both hidden layers.
         iterations: Steps of Adam on 64 sketches; the learning rate falls to zero along a half cosine.
@@ -80,7 +80,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
     learned: UpdateReader | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Makes updates and trains the network."""
+        """Simulate updates and train the network."""
         images = knowledge.auxiliary.images.cpu()
         kept, held = split_rows(knowledge, generator)
         count = self.updates // HOLDOUT
@@ -114,14 +114,12 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         return network
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
-        """Reads the images; nothing is random after ``fit``. Classes are not guessed: -1."""
+        """Guess the images; deterministic after ``fit``. Classes are not guessed: -1."""
         assert self.learned is not None
         observation.require_one_step()
         shape = (observation.num_examples, *observation.input_shape)
         if shape != self.learned.shape:
-            raise AttackError(
-                f"the update is of images {shape}, it was fitted to updates of images {self.learned.shape}"
-            )
+            raise AttackError(f"the update's images have shape {shape}; allowed: {self.learned.shape}, as in training")
         images = self.learned(observation.update)[0]
         return Reconstruction(images, torch.full((len(images),), -1), dict(self.learned.diagnostics))
 

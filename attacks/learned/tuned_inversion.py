@@ -1,4 +1,4 @@
-"""Gradient inversion whose settings are chosen on updates that the server makes of its own images."""
+"""Gradient inversion with settings chosen on simulated updates of the server's own images."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ class Trials:
 
 @dataclass(frozen=True, repr=False)
 class TunedInversion(InvertingGradients):
-    """``InvertingGradients`` with the prior's weight, step size, sign and cost that worked best on the server's own images.
+    """``InvertingGradients`` with the prior weight, step size, sign and cost that work best on the server's own images.
 
-    The right weight of the prior differs by orders of magnitude between networks and kinds of images, and the objective cannot
-    choose it. The server makes updates of its own images with the clients' own code at the attacked global model, defences
-    included, attacks these, and keeps the settings under which its own images come out best. Nothing of a client's update enters.
+    The best weight of the prior differs by orders of magnitude between networks and kinds of images, and the objective cannot
+    choose it. The server simulates updates of its own images with the clients' own code at the attacked global model, defences
+    included. It attacks these updates and keeps the settings that recover its own images best. No client's update is used.
 
-    Tried are the defaults and ``tune - 1`` draws: ``total_variation`` log-uniform from 1e-4 to 10, ``learning_rate`` log-uniform
-    from 0.02 to 0.3, ``prior_decay``, ``signed`` and ``cost`` (of those that ignore the scale) at random; each
-    with a quarter of the iterations, then the best quarter of them and the defaults with all: successive halving (Jamieson and
-    Talwalkar, AISTATS 2016) of two rungs. That costs as much as attacking some ``tune * updates / 2`` further updates.
+    The attack tries the defaults and ``tune - 1`` random settings: ``total_variation`` log-uniform from 1e-4 to 10,
+    ``learning_rate`` log-uniform from 0.02 to 0.3, ``prior_decay``, ``signed`` and ``cost`` (of those that ignore the scale) at
+    random. Each gets a quarter of the iterations, then the best quarter and the defaults get all: successive halving (Jamieson and
+    Talwalkar, AISTATS 2016) of two rungs. This costs as much as attacking about ``tune * updates / 2`` further updates.
 
-    Diagnostics: the settings that won; ``tuned_psnr`` and ``tuned_psnr_default``, mean PSNR in dB on the auxiliary images under
-    these and under the defaults. The first is of the images by which the settings were chosen, and so too high as an estimate.
+    Diagnostics: the chosen settings; ``tuned_psnr`` and ``tuned_psnr_default``, mean PSNR in dB on the auxiliary images under
+    these and under the defaults. The first uses the images of the choice, and is therefore too high as an estimate.
 
     Attributes:
-        tune: Settings that are tried.
-        updates: Simulated updates that each is tried on.
+        tune: Number of settings to try.
+        updates: Number of simulated updates for each setting.
     """
 
     needs_auxiliary: ClassVar[bool] = True
@@ -82,7 +82,7 @@ class TunedInversion(InvertingGradients):
     learned: Trials | None = field(default=None, repr=False, compare=False)
 
     def card(self) -> dict[str, int | str]:
-        """As the inversion, and what settings were chosen by."""
+        """Entries of the inversion, and the costs and rule of the choice of settings."""
         own = super().card()
         # Evaluations on updates of auxiliary images: of all settings shortly, of the best of them and the defaults whole.
         short, whole = self.tune * max(1, self.iterations // SHORT), (max(1, self.tune // SHORT) + 1) * self.iterations
@@ -91,7 +91,7 @@ class TunedInversion(InvertingGradients):
         return {**own, "training_iterations": spent, "selection": f"{own['selection']}; {chosen}"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Makes updates and draws settings; they are tried when the global model is seen."""
+        """Simulate updates and draw settings; the attack tries them once it has the global model."""
         rows = torch.cat(split_rows(knowledge, generator))
         made = list(made_by(knowledge, rows, self.updates, generator))
         images, targets = knowledge.auxiliary.images.cpu()[rows], knowledge.auxiliary.targets.cpu()[rows]
@@ -118,7 +118,7 @@ class TunedInversion(InvertingGradients):
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        """Chooses the settings, then attacks all observations with them."""
+        """Choose the settings, then attack all observations with them."""
         self.check_fitted()
         assert self.learned is not None
         if not observations:
@@ -131,7 +131,7 @@ class TunedInversion(InvertingGradients):
         """The inversion to attack with, and the scores of the choice."""
         count = len(trials.images[0])
         if like.num_examples != count:
-            raise AttackError(f"the update covers {like.num_examples} examples, it was fitted to updates of {count}")
+            raise AttackError(f"the update covers {like.num_examples} examples; allowed: {count}, as in tuning")
         quarter = max(1, self.iterations // SHORT)
         short = [self._tried(trials, like, settings, quarter) for settings in trials.settings]
         order = sorted(range(len(short)), key=lambda at: -short[at])

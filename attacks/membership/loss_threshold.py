@@ -1,4 +1,4 @@
-"""Was this record in the client's training data? What the server holds to answer that, and the attack without learning."""
+"""Membership inference (was this record in the client's training data?) by a test on the client's model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
 SCORED_AT_ONCE = 256
 """Records per forward pass."""
 LARGEST_LOGIT = 1e6
-"""Beyond any trained model; logits that overflowed are set to it, so that every record has a score."""
+"""Largest logit, above those of any trained model; logits that overflow are set to it, so that every record has a score."""
 LARGEST_CONFIDENCE = 40.0
 """Features of the attack network are clamped to +- this; float32 probabilities end near exp(-16) from 0 and 1."""
 
 
 class MembershipNetwork(nn.Module):
-    """A small network from what a model says about a record to how likely the record is a member: (N, F) -> (N,) logits.
+    """A small network that maps features of a model's output on records to membership logits: (N, F) -> (N,).
 
     Args:
         num_features: F.
@@ -46,12 +46,12 @@ class MembershipNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class Membership:
-    """A test that tells members from others. It goes to the client, which applies it to records that the server never sees.
+    """A membership test. The server sends it to the client, which applies it to records that the server never sees.
 
     Attributes:
-        model: The client's model after local training, as the update gave it away, in eval mode; None where the attack failed.
-        network: Judges what ``model`` says about a record; None: the negative loss is the score.
-        diagnostics: Numbers that say how the attack went.
+        model: The client's model after local training, computed from the update, in eval mode; None if the attack failed.
+        network: Maps the output of ``model`` on a record to its score; None: the negative loss is the score.
+        diagnostics: Numbers about the attack's progress.
         failure: Why the attack failed, or "".
     """
 
@@ -61,12 +61,12 @@ class Membership:
     failure: str = ""
 
     def scores(self, images: Tensor, classes: Tensor) -> Tensor:
-        """How likely each record was trained on, (N,) float64 on the CPU: higher is likelier.
+        """Membership score of each record, (N,) float64 on the CPU; a higher score means a likelier member.
 
-        Of normalised images (N, C, H, W), as the model sees test images (protected if the defence asks for it), and their classes.
+        Records are normalised images (N, C, H, W), protected like test images if the defence requires it, and their classes.
 
         Raises:
-            AttackError: When the attack failed: equal scores for all would read as privacy.
+            AttackError: When the attack failed; equal scores for all records would wrongly suggest privacy.
         """
         if self.model is None:
             raise AttackError(f"a test that failed scores no record: {self.failure or 'no reason given'}")
@@ -81,7 +81,7 @@ class Membership:
         return judged.double()
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """The test as plain tensors: weights and float buffers under "model/NAME" and "network/NAME"; empty if it failed."""
+        """The test as tensors: weights and float buffers under "model/NAME" and "network/NAME"; empty if the attack failed."""
         tensors: dict[str, Tensor] = {}
         for part, module in (("model", self.model), ("network", self.network)):
             if module is not None:
@@ -92,7 +92,7 @@ class Membership:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], model: nn.Module) -> Self:
-        """Inverts ``to_tensors``, for a model of the same architecture, which is copied.
+        """Inverse of ``to_tensors``, for a model of the same architecture, which is copied.
 
         Raises:
             AttackError: When names, shapes or values do not fit.
@@ -116,9 +116,9 @@ class Membership:
 
 @dataclass(frozen=True, repr=False)
 class LossThreshold(Attack[ClientUpdate, Membership]):
-    """Members have a low loss: the score of a record is its negative cross-entropy under the client's own model.
+    """Score a record's membership by its negative cross-entropy under the client's model: members tend to have a low loss.
 
-    The paper's adversary answers yes below a given loss; here the threshold is open, so that a ROC curve covers them all.
+    The paper's adversary decides by a fixed threshold; here the scores give a ROC curve over all thresholds.
     """
 
     observes: ClassVar[type] = TrainingUpdate
@@ -127,11 +127,11 @@ class LossThreshold(Attack[ClientUpdate, Membership]):
     threat: ClassVar[str] = "global model and one update; true classes of the records in question; no auxiliary data"
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
-        """The test by the client's own model; nothing is random."""
+        """Make the test from the client's own model; deterministic."""
         return Membership(local_model(observation))
 
     def failed(self, observation: ClientUpdate, reason: str) -> Membership:
-        """A test that scores no record."""
+        """The failed test, which scores no record."""
         return Membership(None, failure=reason)
 
 
@@ -158,7 +158,7 @@ def loss_of(logits: Tensor, classes: Tensor) -> Tensor:
 
 
 def membership_features(logits: Tensor, classes: Tensor) -> Tensor:
-    """What an attack network sees of a record, (N, 1 + min(3, K) + K) float32.
+    """Inputs of an attack network for each record, (N, 1 + min(3, K) + K) float32.
 
     The logit-scaled confidence of the true class, the three largest log-probabilities in falling order, and the class as one-hot.
     """

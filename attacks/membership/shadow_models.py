@@ -1,4 +1,4 @@
-"""Membership inference learned from shadow models: imitations of the client's training whose members are known."""
+"""Membership inference by shadow models: the server repeats the client's training on data with known members."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ FEWEST = 2
 
 @dataclass(frozen=True, repr=False)
 class ShadowModels(Attack[ClientUpdate, Membership]):
-    """Learns on its own models how a model's answers differ between members and others, then judges the client's model.
+    """Infer membership by a network trained on shadow models, which the server trains itself on data with known members.
 
-    Each shadow model is trained, as a client would and under the same defences, on a random half of the auxiliary data; the rest
-    are its non-members. One small network learns from the answers of all of them to tell the two apart (``membership_features``).
+    Each shadow model is trained as by a client, under the same defences, on a random half of the auxiliary data; the rest are its
+    non-members. One small network learns to separate the two from the outputs of all shadow models (``membership_features``).
 
-    Differs from the paper: one attack network for all classes, which gets the class, because a client's auxiliary data has few
-    records per class; the three largest probabilities, as logarithms, and the logit-scaled confidence in the true class (Carlini et
-    al. 2022, section VI-A) in place of all probabilities. Shadow models start from fresh weights.
+    Differs from the paper: one attack network for all classes, with the class as an input, because auxiliary data have few
+    records per class. Its inputs are the three largest log-probabilities and the logit-scaled confidence in the true class (Carlini
+    et al. 2022, section VI-A) in place of all probabilities. Shadow models start from new random weights.
 
     Attributes:
         num_shadows: Shadow models.
-        num_members: Examples that each is trained on, and as many non-members; 0: half of the auxiliary data. The attack is best
-            when this is about what a client has, because smaller training sets are remembered better.
+        num_members: Training examples of each, and as many non-members; 0: half of the auxiliary data. The attack is strongest
+            if this number is near a client's, because models memorise smaller training sets better.
         hidden: Width of the attack network.
         iterations: Steps of Adam on all records at once.
-        learning_rate: Of these.
-        weight_decay: Of these (L2 on all weights).
-        shadow_auc: Area on the last shadow model of a network that learned from the others only; None with a single shadow model.
-            Set by ``fit``; at 0.5 there was nothing to learn.
+        learning_rate: Learning rate of Adam.
+        weight_decay: L2 coefficient of Adam, on all weights.
+        shadow_auc: AUC on the last shadow model of a network trained on the others only; None with a single shadow model.
+            Set by ``fit``; 0.5 means that the network learned nothing.
     """
 
     observes: ClassVar[type] = TrainingUpdate
@@ -79,7 +79,7 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     shadow_auc: float | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the shadow models and, on what they say, the attack network."""
+        """Train the shadow models and, on their outputs, the attack network."""
         total, members = len(knowledge.auxiliary), self.num_members or len(knowledge.auxiliary) // 2
         if total < (least := 2 * max(members, FEWEST)):
             raise AttackError(f"{self} needs {least} auxiliary examples and has {total}")
@@ -95,12 +95,12 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
         return replace(self, learned=self._train(features, generator), shadow_auc=held_out)
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
-        """The test by the client's own model and the network; nothing is random after ``fit``."""
+        """Make the test from the client's own model and the network; deterministic after ``fit``."""
         diagnostics = {} if self.shadow_auc is None else {"shadow-auc": self.shadow_auc}
         return Membership(local_model(observation), self.learned, diagnostics)
 
     def failed(self, observation: ClientUpdate, reason: str) -> Membership:
-        """A test that scores no record."""
+        """The failed test, which scores no record."""
         return Membership(None, failure=reason)
 
     def _train(self, shadows: Sequence[Tensor], generator: torch.Generator) -> MembershipNetwork:

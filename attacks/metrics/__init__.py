@@ -1,1 +1,1 @@
-"""Metrics: each is declared once, in a file of this folder, and read by clients, server, rows and report."""
+"""Metrics: each is defined once, in a file of this folder, and used by clients, server, rows and report."""

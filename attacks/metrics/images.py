@@ -24,7 +24,7 @@ RECOVERED = Hit("recovered", over_seeds=OverSeeds.CLUSTERED, family=IMAGES, show
 NULL_PSNR = Metric("psnr-null", in_rows=False)
 """Beside ``PSNR``: for each guess, the PSNR of the best null baseline for the same image, in dB."""
 FLAT_PSNR = Metric("psnr-flat", in_rows=False)
-"""Beside ``PSNR``: the PSNR of the image's own mean colour, in dB. No null guess: it tells how flat the image is."""
+"""Beside ``PSNR``: the PSNR of the image's own mean colour, in dB; a measure of flatness, not a null baseline."""
 
 PSNR_PAPER = Metric("psnr-paper", family=IMAGES)
 SSIM_PAPER = Metric("ssim-paper", family=IMAGES)

@@ -14,7 +14,7 @@ def _declared() -> dict[str, Metric]:
     for module in modules_in(__package__ or "", without=__name__):
         for one in vars(import_module(module)).values():
             if isinstance(one, Metric) and found.setdefault(one.name, one) is not one:
-                raise RegistryError(f"{module} declares the metric {one.name!r}, and so does another file")
+                raise RegistryError(f"{module} defines the metric {one.name!r}, which another file defines too")
     return found
 
 

@@ -1,1 +1,1 @@
-"""Attacks on features that a client half sends to be answered."""
+"""Attacks on queries: features that a client half sends to the server for a prediction."""

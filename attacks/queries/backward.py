@@ -24,18 +24,18 @@ IGNORED, INCLUDED = PLUG_INS = ("ignored", "included")
 
 @dataclass(frozen=True, repr=False)
 class BackwardReconstruction(QueryAttack[Reconstruction]):
-    """Searches, for each image alone, what the client half maps to the features that the server was given.
+    """Search for an image that the client half maps to the received features, for each image separately.
 
         argmin_x  mean (f(x) - z)^2 + total_variation * TV(x) + energy * mean x^2
 
-    x is normalised, as the client half sees it, and starts as faint noise around 0; TV is the sum of the mean squared differences
-    of neighbours across and down. f is the client half alone where the plug-in is "ignored", as the paper attacks its own defence.
-    Where it is "included", features pass through the clients' defences too, noise left out, with what they have learned: the
-    adaptive attack. Input defences are not undone. The weight of TV has to follow the depth of the cut: He et al. give 0 behind the
-    first convolution, 10 behind the second block and 1000 behind the third.
+    x is normalised, as the input of the client half, and starts as faint noise around 0; TV is the sum of the mean squared
+    differences of neighbours across and down. With the plug-in "ignored", f is the client half alone, as in the paper's attack on
+    its own defence. With "included", the adaptive attack, features also pass through the clients' fitted defences without
+    noise. Input defences are not undone. The weight of TV depends on the depth of the cut: He et al. use 0 after the first
+    convolution, 10 after the second block and 1000 after the third.
 
-    Diagnostics: ``feature_loss`` (the first term) and ``relative_loss`` (over the variance of the features; 1 is what a constant
-    would reach), means over images. Classes are those that the server half answers with.
+    Diagnostics: ``feature_loss`` (the first term) and ``relative_loss`` (divided by the variance of the features; a constant
+    would reach 1), means over images. Classes are the server half's predictions.
 
     Attributes:
         plug_in: "ignored" or "included".
@@ -64,11 +64,11 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
 
     @property
     def knows_defenses(self) -> bool:
-        """Only where the plug-in is included: around it, only the client half is inverted."""
+        """Whether the plug-in is included; otherwise the attack inverts only the client half."""
         return self.plug_in == INCLUDED
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
-        """Inverts the features; random is where it starts."""
+        """Invert the features, from a random start."""
         target, noiseless = observation.features.detach(), without_noise(observation.pipeline)
 
         def send(inputs: Tensor) -> Tensor:

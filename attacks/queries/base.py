@@ -1,4 +1,4 @@
-"""What a server sees of features that it is sent to answer, and what every attack on them shares."""
+"""Queries as the server observes them, and the base of attacks on queries."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Guess = TypeVar("Guess")
 
 @dataclass(frozen=True)
 class Query:
-    """What one client sent to be answered, and what an honest-but-curious server knows besides. An image keeps its row.
+    """One client's query, with the further knowledge of an honest-but-curious server. Each image keeps its row.
 
     Attributes:
-        features: (B, C', H', W') maps, or (B, N, D) tokens of a split transformer, as the server half is given them: after all
-            defences, decoded.
-        latent: (B, ...), what travelled; the features themselves where no defence encodes them.
+        features: (B, C', H', W') maps, or (B, N, D) tokens of a split transformer: the server half's input, after all defences,
+            decoded.
+        latent: (B, ...), the sent tensor; equal to ``features`` if no defence encodes them.
         client_model: The client half, in eval mode; the server has its weights.
         server_model: The server half, features -> logits (B, K), in eval mode.
         input_shape: (C, H, W) of one image.

@@ -1,4 +1,4 @@
-"""A network that learns to turn features of a query back into images, without looking into the client half."""
+"""A network that maps features of a query back to images, with the client half as a black box."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from defenses.checks import choice_field, examples_field, scale_field, steps_fie
 class MapDecoder(nn.Module):
     """Features (B, Z, H', W') -> images (B, C, H, W) in [0, 1]: channels are standardised, then convolutions and doublings.
 
-    ``sample`` says how each channel is distributed. Initial weights are those of He et al. 2015, biases 0.
+    ``sample`` gives the distribution of each channel. Initial weights are those of He et al. 2015, biases 0.
     """
 
     def __init__(self, sample: Tensor, image_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:
@@ -56,17 +56,17 @@ def _block(into: int, out: int) -> nn.Sequential:
 
 @dataclass(frozen=True, repr=False)
 class InverseNetwork(LearnedQueryAttack[Reconstruction]):
-    """A convolutional decoder trained on (features, clean image) pairs of auxiliary images, by squared error.
+    """Decode features to images by a convolutional network, trained on features of auxiliary images by squared error.
 
-    "retrained" learns from features that the clients' own algorithm has protected, drawn afresh at every step: it undoes the
-    defence, as far as that can be done, along with the client half, and input defences too. "static" learns from unprotected ones.
+    "retrained" trains on features protected by the clients' own algorithm, with new draws at every step. The network then undoes
+    the defence and input defences as far as possible, along with the client half. "static" trains on unprotected features.
 
-    Diagnostics: ``holdout_psnr``, the mean in dB over held-out images, from features of the kind that it was trained on, and
-    ``holdout_psnr_mean_image``, that of guessing the mean of the others for each. Where the first is not above the second, the
+    Diagnostics: ``holdout_psnr``, the mean in dB over held-out images, from features of the kind seen in training, and
+    ``holdout_psnr_mean_image``, the value for guessing the mean of the other images. If the first is not above the second, the
     network is no evidence about the defence.
 
     Attributes:
-        width: Channels of the network. The rest as in ``LearnedQueryAttack``.
+        width: Channels of the network. The others as in ``LearnedQueryAttack``.
     """
 
     source: ClassVar[str] = (
@@ -86,7 +86,7 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
     learned: LearnedNetwork | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network."""
+        """Train the network."""
         images = knowledge.auxiliary.images
 
         def build(sample: Tensor) -> nn.Module:
@@ -103,7 +103,7 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
         )
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
-        """Decodes the images of a query; nothing is random. Classes are those that the server half answers with."""
+        """Decode the images of a query; deterministic. Classes are the server half's predictions."""
         assert self.learned is not None
         images = self.learned(observation.features)
         return Reconstruction(images, answers(observation), dict(self.learned.diagnostics))

@@ -1,4 +1,4 @@
-"""White-box inversion of queries: find images that the client's sending side maps to what travelled."""
+"""White-box inversion of queries: find images that the client's side maps to the sent tensor."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ from defenses.checks import scale_field, steps_field
 
 @dataclass(frozen=True, repr=False)
 class QueryInversion(QueryAttack[Reconstruction]):
-    """Optimises images until what a client would send of them is what travelled.
+    """Optimise images until a client would send the observed query for them.
 
         argmin_x  |P(F(x)) - z|^2 / (numel(z) Var(z)) + total_variation * TV(x)
 
-    F is the client half, in eval mode, P the clients' defences of features with what they have learned, noise left out. Input
-    defences are not undone: the images are guessed as they entered the client half. They start as smooth noise around grey and are
-    kept in [0, 1]; of each, the iterate with the lowest objective is the guess. He et al. start from a constant image, and minimise
-    the squared error without its variance, so that their weight of the prior depends on the layer.
+    F is the client half, in eval mode; P are the clients' fitted defences of features, without noise. Input defences are not
+    undone: the guess is the client half's input. Images start as smooth noise around grey and are kept in [0, 1]; the guess
+    of each is the iterate with the lowest objective. He et al. start from a constant image and do not divide the squared error by
+    the variance, so that their weight of the prior depends on the layer.
 
-    Diagnostics: ``feature_loss`` (mean squared error of what travels) and ``relative_loss`` (over its variance; 1 is what a
-    constant would reach). Where the second is far from 0 the inversion itself failed. Classes are those that the server half
-    answers with.
+    Diagnostics: ``feature_loss`` (mean squared error of the sent tensor) and ``relative_loss`` (divided by its variance; a constant
+    would reach 1). If the second is far from 0, the inversion itself failed. Classes are the server half's predictions.
 
     Attributes:
         iterations: Steps of Adam (AMSGrad).
@@ -54,7 +53,7 @@ class QueryInversion(QueryAttack[Reconstruction]):
     total_variation: float = scale_field(0.01, zero=True)
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
-        """Inverts what travelled; random is where it starts."""
+        """Invert the sent tensor, from a random start."""
         latent = observation.latent
         spread = latent.var(correction=0).clamp_min(1e-12)
         noiseless = without_noise(observation.pipeline)

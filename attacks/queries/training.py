@@ -32,9 +32,9 @@ class LearnedNetwork:
     """A network after its training.
 
     Attributes:
-        network: Features (B, C', H', W') -> (B, ...), what it tells of each; in eval mode, on the CPU.
+        network: Features (B, C', H', W') -> predictions (B, ...); in eval mode, on the CPU.
         shape: (C', H', W').
-        diagnostics: How good it is on what was held out.
+        diagnostics: Scores on the held-out examples.
     """
 
     network: nn.Module
@@ -42,9 +42,9 @@ class LearnedNetwork:
     diagnostics: dict[str, float]
 
     def __call__(self, features: Tensor) -> Tensor:
-        """What it tells of the features of a query: (B, ...), on the CPU."""
+        """Predictions for the features of a query: (B, ...), on the CPU."""
         if tuple(features.shape[1:]) != self.shape:
-            raise AttackError(f"features have shape {tuple(features.shape[1:])}, it was fitted to {self.shape}")
+            raise AttackError(f"features have shape {tuple(features.shape[1:])}; allowed: {self.shape}, as in training")
         known = features.detach().cpu()
         with torch.no_grad():
             return in_batches(lambda rows: self.network(known[rows]), torch.arange(len(known)))
@@ -91,12 +91,12 @@ class LearnedQueryAttack(QueryAttack[Guess]):
 
         Args:
             knowledge: Holds the auxiliary examples and the client half.
-            generator: Of all draws.
-            truth: (N, ...), what is to be learned of each auxiliary example.
-            build: Some of the features (B, C', H', W') -> a new network for such, in train mode.
-            sample: How many features ``build`` is shown.
-            loss: What the network tells of a batch, and the truth of it -> the mean loss.
-            judge: What it tells of the examples that were held out, their truth, and that of those it learned from -> scores.
+            generator: Generator of all draws.
+            truth: (N, ...), target of each auxiliary example.
+            build: A sample of features (B, C', H', W') -> a new network for such features, in train mode.
+            sample: Number of features that ``build`` gets.
+            loss: (predictions for a batch, targets) -> mean loss.
+            judge: (predictions for held-out examples, their targets, targets of the training examples) -> scores.
         """
         sender = knowledge.require_sender()
         kept, held = split_rows(knowledge, generator)

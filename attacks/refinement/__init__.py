@@ -1,1 +1,1 @@
-"""Attacks that start from the guess of another and undo a defence in it."""
+"""Attacks that start from the guess of another attack and undo a defence in it."""

@@ -1,4 +1,4 @@
-"""Attacks that start from the guess of another, and chains of an attack and such refinements."""
+"""Attacks that refine the guess of another attack, and chains of an attack and its refinements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attacks.observations import AttackError, ClientUpdate
 
 
 class Begun(NamedTuple):
-    """A guess to be refined, the observation that it was made from, and the stream of what is drawn for it."""
+    """A guess to be refined, its observation, and the generator for random draws."""
 
     observation: ClientUpdate
     guess: Reconstruction
@@ -22,14 +22,14 @@ class Begun(NamedTuple):
 
 
 class Refinement(Attack[ClientUpdate, Reconstruction]):
-    """An attack that starts from the guess of another: it undoes a defence in images that were recovered before it.
+    """Base of attacks that undo a defence in images which another attack recovered.
 
-    Written behind another attack, as in ``InvertingGradients() | LearnedRestorer()``. A subclass implements ``refine``; one that
-    gains from many guesses at once overrides ``refine_begun``.
+    Written after another attack, as in ``InvertingGradients() | LearnedRestorer()``. A subclass implements ``refine``; a subclass
+    that is faster on many guesses at once overrides ``refine_begun``.
     """
 
     def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
-        """Improves one guess that did not fail; keeps its diagnostics and adds its own.
+        """Improve one guess that did not fail; keep its diagnostics and add further ones.
 
         Raises:
             AttackError: When this guess cannot be refined.
@@ -42,10 +42,10 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
         guesses: Sequence[Reconstruction],
         generators: Sequence[torch.Generator],
     ) -> list[Reconstruction]:
-        """Improves one guess per observation. A failed guess stays failed; one that cannot be refined becomes grey and failed.
+        """Improve one guess per observation. A failed guess stays failed; one that cannot be refined becomes grey and failed.
 
         Raises:
-            AttackError: Before ``fit``, where that is needed.
+            AttackError: When the refinement needs ``fit`` first.
         """
         self.check_fitted()
         begun = [Begun(*one) for one in zip(observations, guesses, generators, strict=True)]
@@ -53,7 +53,7 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
         return [one.guess if one.guess.failure else next(refined) for one in begun]
 
     def refine_begun(self, begun: Sequence[Begun]) -> list[Reconstruction]:
-        """Improves guesses that did not fail, by default each with ``refine``; one that cannot be refined becomes ``failed``."""
+        """Improve guesses that did not fail, by default one by one; a guess that cannot be refined becomes ``failed``."""
         return [self._refined(one) for one in begun]
 
     def _refined(self, begun: Begun) -> Reconstruction:
@@ -65,7 +65,7 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        """Refuses: there is nothing to refine yet."""
+        """Raise ``AttackError``: a refinement needs the guess of another attack."""
         raise AttackError(
             f"{self} refines the guess of another attack; write it behind one: InvertingGradients() | {self}"
         )
@@ -73,10 +73,10 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
 
 @dataclass(frozen=True, repr=False)
 class Chain(Attack[ClientUpdate, Reconstruction]):
-    """An attack and the refinements of its guess, in order; its text is theirs, joined by ``|``.
+    """An attack followed by refinements of its guess; its text joins their texts by ``|``.
 
     Raises:
-        AttackError: When a stage behind the first is no refinement, or the first is one.
+        AttackError: When a later stage is no refinement, or the first stage is one.
     """
 
     stages: tuple[Attack[Any, Any], ...]
@@ -85,7 +85,7 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
         if not self.stages or isinstance(self.stages[0], Refinement):
             raise AttackError(f"{self}: the first attack must not be a refinement; begin with InvertingGradients()")
         if wrong := [stage for stage in self.stages[1:] if not isinstance(stage, Refinement)]:
-            raise AttackError(f"{self}: {wrong[0]} refines nothing; separate independent attacks by ;")
+            raise AttackError(f"{self}: {wrong[0]} is no refinement; separate independent attacks by ;")
 
     def __repr__(self) -> str:
         return " | ".join(map(repr, self.stages))
@@ -97,28 +97,28 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
 
     @property
     def learns_prior(self) -> bool:  # type: ignore[override]
-        """Whether any stage may paint what no update says."""
+        """Whether any stage learns a prior that can hallucinate images."""
         return any(stage.learns_prior for stage in self.stages)
 
     @property
     def knows_defenses(self) -> bool:
-        """Whether any stage does."""
+        """Whether any stage knows the clients' defences."""
         return any(stage.knows_defenses for stage in self.stages)
 
     @property
     def threat_class(self) -> str:
-        """What the most knowing stage needs; "" where the first reads no update."""
+        """The strongest threat model of the stages; "" if the first stage attacks no update."""
         letter = max(stage.threat_class for stage in self.stages) if self.stages[0].threat_class else ""
-        # A server that manipulates models and has examples of its own is one letter further, whichever stage has them.
+        # "G" is a server that manipulates models ("F") and has examples of its own, for whichever stage.
         return "G" if letter == "F" and self.needs_auxiliary else letter
 
     @property
     def upper_bound(self) -> str:
-        """That of any stage."""
+        """The descriptions of all stages that are upper bounds, joined by commas; "" without one."""
         return ", ".join(dict.fromkeys(stage.upper_bound for stage in self.stages if stage.upper_bound))
 
     def card(self) -> dict[str, int | str]:
-        """What each stage says, in order."""
+        """The entries of all stages, in order."""
         said: dict[str, list[int | str]] = {}
         for stage in self.stages:
             for key, value in stage.card().items():
@@ -128,13 +128,13 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
         }
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Chain:
-        """Fits every stage."""
+        """Fit every stage."""
         return Chain(tuple(stage.fit(knowledge, generator) for stage in self.stages))
 
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        """Runs the first stage, then refines."""
+        """Run the first stage, then the refinements."""
         guesses: list[Reconstruction] = self.stages[0].attack_many(observations, generators)
         return self.refine_many(observations, guesses, generators)
 
@@ -144,7 +144,7 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
         guesses: Sequence[Reconstruction],
         generators: Sequence[torch.Generator],
     ) -> list[Reconstruction]:
-        """Runs the stages behind the first on its guesses, which several chains may share."""
+        """Run the refinements on guesses of the first stage, which several chains may share."""
         refined = list(guesses)
         for stage in self.stages[1:]:
             assert isinstance(stage, Refinement)

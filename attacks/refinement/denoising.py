@@ -1,4 +1,4 @@
-"""Denoising what an inversion recovered with a network that has learned what auxiliary images look like."""
+"""Denoising of recovered images by a network trained on auxiliary images."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ GRAINS = (1, 2, 4)
 
 @dataclass(frozen=True, repr=False)
 class LearnedDenoiser(NetworkRefinement):
-    """A U-Net trained to remove noise from auxiliary images, applied to the images that an inversion recovered.
+    """Denoise recovered images by a U-Net that is trained to remove noise from auxiliary images.
 
-    It learns the mean of the clean image x given y = clip(x + s n, 0, 1), by squared error: n normal, of grains of 1, 2 or 4 pixels
-    and unit variance; s drawn for each image from [0, ``strongest``] and unknown to it. No update is simulated for it: so it goes
-    by no defence, and one network serves all pipelines and rounds. A guess that is already close loses by it, as it must guess the
-    noise level itself.
+    The network learns the mean of the clean image x given y = clip(x + s n, 0, 1), by squared error. n is normal, in grains of 1,
+    2 or 4 pixels and of unit variance; s is drawn for each image from [0, ``strongest``] and not an input. The training simulates
+    no update: the attack takes no defence into account, and one network serves all pipelines and rounds. An accurate guess gets
+    worse, because the network must estimate the noise level itself.
 
-    A network that knows images can paint one from nothing (``learns_prior``). An audit therefore runs the whole chain a second
-    time, on updates of noise, and scores that guess beside it: see ``simulations.report.studies.baselines``.
+    The network learns a prior and can hallucinate images from noise (``learns_prior``). An audit therefore runs the whole chain a
+    second time, on updates of noise, and reports that score too: see ``simulations.report.studies.baselines``.
 
     One auxiliary example in eight is held out. Diagnostics, means in dB over them: ``holdout_psnr`` of images denoised from s =
-    ``strongest`` / 2, beside ``holdout_psnr_noisy`` before that; and ``holdout_psnr_noise``, of what it paints from pure noise,
-    beside ``holdout_psnr_mean_image`` of the mean of the other images.
+    ``strongest`` / 2, and ``holdout_psnr_noisy`` before denoising; ``holdout_psnr_noise`` of the network's output for pure noise,
+    and ``holdout_psnr_mean_image`` of the mean of the other images.
 
     Attributes:
         strongest: Largest standard deviation of the noise in training, in units of images in [0, 1].
@@ -53,11 +53,11 @@ class LearnedDenoiser(NetworkRefinement):
 
     @property
     def learns_from_defenses(self) -> bool:
-        """It learns from clean auxiliary images alone."""
+        """False, because the network learns only from clean auxiliary images."""
         return False
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network; deterministic given the generator."""
+        """Train the network; deterministic given the generator."""
         auxiliary = knowledge.auxiliary
         kept, held = (select(auxiliary, rows) for rows in kept_and_held(len(auxiliary), generator))
         channels, shape = kept.images.shape[1], tuple(kept.images.shape[1:])

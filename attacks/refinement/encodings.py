@@ -1,4 +1,4 @@
-"""Undoing InstaHide: what is left of an image when it was mixed with others and the signs of its pixels were flipped."""
+"""Recovery of images from InstaHide's encodings, which mix images and flip the signs of pixels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Map(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class EncodingInversion(Refinement):
-    """Undoes InstaHide in recovered images: the simplest form of its known break.
+    """Undo InstaHide in recovered images by linear regression: a simple form of its known break.
 
     An encoding is s * sum_j w_j x_j with pixels in [-1, 1] and secret signs s, so that |encoding| = |sum_j w_j x_j| has no
     secret sign left. The originals are then guessed from absolute values by linear regression, which is learned on auxiliary
@@ -38,7 +38,7 @@ class EncodingInversion(Refinement):
 
     Attributes:
         components: Principal components of the absolute values that the regression sees.
-        ridge: Penalty, as a standard deviation that recovered absolute values (0 to 1) are assumed to be wrong by.
+        ridge: Penalty, as the assumed standard deviation of errors in recovered absolute values (0 to 1).
         repeats: Encodings per auxiliary image.
         batch_size: Auxiliary images that are mixed with each other.
         max_auxiliary: Auxiliary images that are used.
@@ -60,7 +60,7 @@ class EncodingInversion(Refinement):
 
     @torch.no_grad()
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> EncodingInversion:
-        """Learns the regression for the pipeline's first InstaHide; without one, that there is nothing to undo."""
+        """Learn the regression for the pipeline's first InstaHide; without one, ``refine`` returns guesses unchanged."""
         defense = next((d for d in knowledge.pipeline.defenses if isinstance(d, InstaHide)), None)
         if defense is None:
             return replace(self, learned=())
@@ -89,9 +89,9 @@ class EncodingInversion(Refinement):
 
     @torch.no_grad()
     def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
-        """Regresses every image; nothing is random.
+        """Apply the regression to every image; deterministic.
 
-        Diagnostics gain "instahide": whether there was one to undo.
+        The diagnostic "instahide" is added: whether the pipeline has an InstaHide.
         """
         learned = self.learned or ()
         notes = guess.diagnostics | {"instahide": float(len(learned))}

@@ -1,4 +1,4 @@
-"""Undoing ATS: which of the few draws of its policies made this picture, and what did the picture look like before."""
+"""Undoing ATS: find the drawn policy of a transformed image, and invert it."""
 
 from __future__ import annotations
 
@@ -76,24 +76,24 @@ class _Undo(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class PolicyInversion(Refinement):
-    """Finds the policy and the signs that ATS drew for a recovered image, and undoes them.
+    """Find the policy and signs that ATS drew for a recovered image, and undo them.
 
-    ATS draws one of a few policies and a sign per step, so that everything it may have done can be listed. For every draw T,
-    the auxiliary images are transformed by it. They give a density of its results, and a linear estimate of what its
-    approximate inverse T^- misses. The guess comes from the most probable draw:
+    ATS draws one of a few policies and a sign per step, so that all possible draws can be listed. Each draw T is applied to the
+    auxiliary images, which gives a density of its results and a linear estimate of the error of its approximate inverse T^-.
+    The guess comes from the most probable draw:
 
         T* = argmax_T  log p_T(x~) + log P(T) - consistency * |T(x^_T) - x~|^2 / (2 noise^2)
         x^_T = T^-(x~) + E[x - T^-(T(x)) | T(x) = x~]
 
-    The expectation is that of the joint Gaussian with the covariances of the auxiliary images. Where T loses nothing the error is
-    zero; pixels that T pushed out of the frame get their mean given those that are seen. Balunovic et al. 2022 attack ATS early in
-    training instead.
+    The expectation is that of the joint Gaussian with the covariances of the auxiliary images. If T loses no information the error
+    is zero; pixels that T moved out of the frame get their mean given the visible pixels. Balunovic et al. 2022 attack ATS early
+    in training instead.
 
     Attributes:
         prior: The density of transformed images: "gaussian", one probabilistic PCA, or "classes", a mixture of one per class.
         components: Principal components of each.
-        noise: Standard deviation that recovered pixels are assumed to be wrong by, in [0, 1] pixels.
-        consistency: Weight of the last term; 0 leaves it out.
+        noise: Assumed standard deviation of errors in recovered pixels, for pixels in [0, 1].
+        consistency: Weight of the last term; 0 omits it.
         max_auxiliary: Auxiliary images that are used.
     """
 
@@ -110,13 +110,13 @@ class PolicyInversion(Refinement):
     learned: tuple[_Undo, ...] | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> PolicyInversion:
-        """Learns what each draw of the pipeline's first ATS does to auxiliary images; without ATS there is nothing to undo."""
+        """Learn the effect of each draw of the pipeline's first ATS on auxiliary images; without ATS, learn nothing."""
         defense = next((d for d in knowledge.pipeline.defenses if isinstance(d, ATS)), None)
         if defense is None:
             return replace(self, learned=())
         count = len(knowledge.auxiliary)
         if count < 2:
-            raise AttackError(f"PolicyInversion learns from auxiliary images, got {count}; set auxiliary data aside")
+            raise AttackError(f"PolicyInversion needs at least 2 auxiliary images, got {count}")
         chosen = torch.randperm(count, generator=generator)[: self.max_auxiliary]
         images = knowledge.auxiliary.images[chosen].float()
         classes = knowledge.auxiliary.targets[chosen].argmax(1)
@@ -143,10 +143,10 @@ class PolicyInversion(Refinement):
 
     @torch.no_grad()
     def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
-        """Undoes ATS in every image; nothing is random.
+        """Undo ATS in every image; deterministic.
 
-        Diagnostics gain "ats-draws" (how many there may be; 0 without ATS), "ats-policy" (number of the chosen policy, from 0; the
-        mean over the images) and "ats-margin" (log score above that of the second draw, mean; infinite if there is one draw).
+        Added diagnostics: "ats-draws" (number of possible draws; 0 without ATS), "ats-policy" (number of the chosen policy, from 0;
+        the mean over images) and "ats-margin" (log score minus that of the second draw, mean; infinite if there is one draw).
         """
         learned = self.learned or ()
         notes = guess.diagnostics | {"ats-draws": float(len(learned))}
@@ -173,9 +173,9 @@ class PolicyInversion(Refinement):
 
 
 def possible_draws(policies: Sequence[tuple[int, ...]], use_prob: bool, channels: int) -> list[Draw]:
-    """Everything that ATS may do, each once, with its probability: policies, signs and, with ``use_prob``, skipped steps.
+    """All possible draws of ATS, each once, with its probability: policies, signs and, with ``use_prob``, skipped steps.
 
-    Steps that change nothing are left out; draws that do the same are one draw, under the policy that does it first.
+    Steps without effect are left out; equal draws are merged under the first policy that has them.
     """
     found: dict[Steps, Draw] = {}
     for number, policy in enumerate(policies):

@@ -26,7 +26,7 @@ HOLDOUT = 8
 
 @dataclass(frozen=True)
 class LearnedMap:
-    """What a ``NetworkRefinement`` learned.
+    """Trained network of a ``NetworkRefinement``.
 
     Attributes:
         network: Images (B, C, H, W) in [0, 1] -> clean ones, in eval mode; None when there is nothing to undo.
@@ -104,17 +104,17 @@ class WithoutSigns(nn.Module):
 
 @dataclass(frozen=True, repr=False)
 class LearnedRestorer(NetworkRefinement):
-    """A U-Net trained on (protected, clean) pairs of auxiliary images, applied to the images that an inversion recovered.
+    """Restore recovered images by a U-Net that is trained to undo the clients' input defences on auxiliary images.
 
-    The clients' input defences are run on auxiliary images with fresh randomness at every step, and the network learns
-    the mean of the clean image given the protected one (squared error). It works for every input defence, since it needs
-    nothing but to run it. Its input is x and |2x - 1|: the second undoes random sign flips (InstaHide) and costs the others little.
-    Inversions are imperfect, so Gaussian noise is added to the inputs in training, of a standard deviation that is drawn for each
-    image from [0, ``input_noise``].
+    The server runs the clients' input defences on auxiliary images, with new draws at every step, and the network learns the mean
+    of the clean image given the protected image (squared error). The attack works for every input defence, because it only needs
+    to run the defence. The network's inputs are x and |2x - 1|, as the second undoes random sign flips (InstaHide) at little cost
+    for other defences. Inversions are imperfect, so that Gaussian noise is added to the inputs in training, with a standard
+    deviation drawn for each image from [0, ``input_noise``].
 
-    One auxiliary example in eight is held out. The diagnostics of every guess say how well it is restored from an *exact*
-    protected image: ``holdout_psnr``, beside ``holdout_psnr_unrestored`` of the protected image itself. Where the first is not
-    above the second, the restorer is no evidence about the defence.
+    One auxiliary example in eight is held out. The diagnostics of every guess measure restoration from an *exact* protected image:
+    ``holdout_psnr``, and ``holdout_psnr_unrestored`` of the protected image itself. If the first is not above the second, the
+    restorer is no evidence about the defence.
 
     Attributes:
         input_noise: Largest standard deviation of the noise added in training, in units of images in [0, 1].
@@ -130,7 +130,7 @@ class LearnedRestorer(NetworkRefinement):
     input_noise: float = share_field(0.05)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network; deterministic given the generator."""
+        """Train the network; deterministic given the generator."""
         batch, shape = knowledge.auxiliary, tuple(knowledge.auxiliary.images.shape[1:])
         if not any(isinstance(defense, InputDefense) for defense in knowledge.pipeline.defenses):
             return replace(self, learned=LearnedMap(None, shape, {}))
@@ -158,7 +158,7 @@ class LearnedRestorer(NetworkRefinement):
 def kept_and_held(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Rows of auxiliary examples to learn from, and one in ``HOLDOUT`` to judge by."""
     if count < 2 * HOLDOUT:
-        raise AttackError(f"learning takes {2 * HOLDOUT} auxiliary examples or more, there are {count}")
+        raise AttackError(f"training needs at least {2 * HOLDOUT} auxiliary examples, got {count}")
     order = torch.randperm(count, generator=generator)
     return order[: count - count // HOLDOUT], order[count - count // HOLDOUT :]
 

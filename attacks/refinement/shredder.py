@@ -1,4 +1,4 @@
-"""Undoing shuffles inside windows without learning what pictures look like: annealed pixels (shredder), matched blocks (jigsaw)."""
+"""Undoing shuffles inside windows without a learned prior: by annealing of pixels (shredder) or matching of blocks (jigsaw)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from defenses.images.visual_mixer_windows import Level
 
 @dataclass(frozen=True, repr=False)
 class Shredder(Unshuffle):
-    """Simulated annealing over swaps of two pixels of a window, minimising total variation, seams to neighbours included.
+    """Undo pixel shuffles in windows by simulated annealing of swaps, which minimises total variation, also across windows.
 
     One step proposes a swap in every fourth window (no two of them touch, so that their costs do not interact) of every image and
     channel at once. A swap that adds d to the total variation is kept with probability exp(-d / T); T falls linearly to 0. Every
-    window keeps its values. An image that ends with more total variation than it came with is given back as it came. Images of
-    least variation are flatter than the truth: expect edges and lines of pictures to come out as blobs. Li et al. name no
-    algorithm; annealing is our choice.
+    window keeps its values. An image whose total variation has grown in the end is returned unchanged. Images of least variation
+    are flatter than the originals: edges and lines come out as blobs. Li et al. name no algorithm; annealing is our choice.
 
     Attributes:
         sweeps: Proposals per window.
@@ -67,11 +66,11 @@ class Shredder(Unshuffle):
 
 @dataclass(frozen=True, repr=False)
 class Jigsaw(Unshuffle):
-    """Puts the blocks of every window where their edges fit their neighbours best; see ``place_blocks``.
+    """Undo block shuffles in windows by placing blocks where their edges fit their neighbours best; see ``place_blocks``.
 
-    Its unit is what the clients' defence moved: the blocks of ``BlockShuffle``, or single pixels of ``VisualMixer``, where
-    edges say little (use ``Shredder``). With ``window`` alone, without a pipeline that shuffles, pixels. Compatibility is the
-    paper's; placement by optimal assignment is ours, since windows confine every piece.
+    Pieces are the units that the clients' defence moved: blocks of ``BlockShuffle``, or single pixels of ``VisualMixer``, whose
+    edges carry little information (use ``Shredder``). With ``window`` set and no shuffle in the pipeline, pieces are pixels. The
+    measure of fit is the paper's; placement by optimal assignment is ours, because windows confine every piece.
 
     Attributes:
         sweeps: Most visits of each window.

@@ -1,4 +1,4 @@
-"""What attacks on shuffles inside windows share: which pixels may have been swapped with which; and the null, window means."""
+"""Base of attacks on shuffles inside windows: inference of the windows, and the null baseline of window means."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTITIONS = ("inferred", "known")
 
 
 class Windows(NamedTuple):
-    """Which pixels (or blocks) of a guess may have been swapped with which.
+    """Windows of a guess in which a defence may have shuffled pixels (or blocks).
 
     Attributes:
         levels: As ``VisualMixer.partition`` returns them, in units of ``side`` pixels.
@@ -57,7 +57,7 @@ class Piece(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What ``Unshuffle.fit`` keeps: the first shuffle of the clients' pipeline, if any, and how to find its windows."""
+    """Result of ``Unshuffle.fit``: the first shuffle of the clients' pipeline, if any, and the inference of its windows."""
 
     shuffle: Shuffle | None
     inference: WindowInference | None = None
@@ -65,11 +65,11 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Unshuffle(Refinement):
-    """What the attacks share: windows of ``window`` pixels, or those of the first shuffle in the clients' pipeline.
+    """Base of attacks on shuffles in windows of ``window`` pixels, or of the first shuffle in the clients' pipeline.
 
-    With ``window`` = 0, the windows of ``BlockShuffle`` are known. Those of ``VisualMixer`` depend on the original image, which the
-    algorithm run on the guess would not see: shuffling makes small windows look rough and large ones flat. They are inferred; see
-    ``window_inference``. The diagnostic ``windows_expected`` is the share of pixels whose window is expected to be found.
+    With ``window`` = 0, the windows of ``BlockShuffle`` are known. Those of ``VisualMixer`` depend on the original image; running
+    its algorithm on the guess gives other windows, because shuffling makes small windows look rough and large ones flat. They are
+    inferred; see ``window_inference``. The diagnostic ``windows_expected`` is the expected share of pixels with the right window.
 
     Attributes:
         window: Side of the windows in pixels; 0: from the pipeline.
@@ -91,21 +91,21 @@ class Unshuffle(Refinement):
 
     @property
     def needs_auxiliary(self) -> bool:  # type: ignore[override]
-        """Whether it learns to find windows: not where they are known."""
+        """Whether the attack must learn to infer windows, which is so unless they are known."""
         return not (self.window or self.reveals_windows)
 
     @property
     def reveals_windows(self) -> bool:
-        """Whether it gets the true windows."""
+        """Whether the attack gets the true windows."""
         return self.partition == "known"
 
     @property
     def upper_bound(self) -> str:
-        """What it is given that no server of the run has, in words; "" for an attack that this server can carry out."""
+        """Description of input that no server of the run has; see ``Attack``."""
         return "knows the true windows" if self.reveals_windows else ""
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keeps the first shuffle of the clients' pipeline, if there is one, and learns to find its windows."""
+        """Keep the first shuffle of the clients' pipeline, if any, and learn to infer its windows."""
         defenses = knowledge.pipeline.defenses
         at = next((i for i, d in enumerate(defenses) if isinstance(d, VisualMixer | BlockShuffle)), None)
         if at is None:
@@ -138,10 +138,10 @@ class Unshuffle(Refinement):
             )
 
     def refine_begun(self, begun: Sequence[Begun]) -> list[Reconstruction]:
-        """Undoes the shuffle in every image.
+        """Undo the shuffle in every image.
 
-        Without one in the pipeline images stay, with ``nothing_to_undo`` = 1. A guess fails when its windows are to be inferred and
-        its images have another size than the auxiliary ones, or when the true windows are missing.
+        Without a shuffle in the pipeline images stay unchanged, with ``nothing_to_undo`` = 1. A guess fails if its windows must be
+        inferred and its images differ in size from the auxiliary images, or if the true windows are missing.
         """
         results, groups = [one.guess for one in begun], defaultdict(list)
         for at, (observation, guess, generator) in enumerate(begun):
@@ -184,7 +184,7 @@ class Unshuffle(Refinement):
         assert inference is not None
         if inference.shape != images.shape[-2:]:
             raise AttackError(
-                f"images have sides {tuple(images.shape[-2:])}, those that windows were learned from {inference.shape}"
+                f"images have sides {tuple(images.shape[-2:])}; allowed: {inference.shape}, as in training"
             )
         return inference(images)
 
@@ -198,15 +198,15 @@ class Unshuffle(Refinement):
         return levels_of(sides.cpu())
 
     def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
-        """For each piece guesses of the same shape as its images and diagnostics. No piece changes another's result."""
+        """Guesses of the shape of each piece's images, and diagnostics; a piece never affects another piece's result."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, repr=False)
 class WindowMean(Unshuffle):
-    """Replaces every window by its mean, channel by channel: what shuffling never hides.
+    """Replace every window by its mean, channel by channel, which shuffling never hides.
 
-    It undoes nothing: it says what a picture of this resolution gives away, and an attack on the order inside windows must beat it.
+    A null baseline, which undoes nothing: an attack on the order inside windows must score better than these low-resolution means.
     """
 
     source: ClassVar[str] = "VisualMixer (NDSS 2024), Algorithm 1, keeps the values of every window; ours"

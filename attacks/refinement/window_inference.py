@@ -1,8 +1,8 @@
-"""Which windows VisualMixer shuffled an image in, told from the shuffled image: the partition is an unknown like the pixels.
+"""Inference of VisualMixer's windows from a shuffled image.
 
-The means of the parts of a shuffled window differ no more than chance makes them, and do not agree across colour channels; those
-of an image that was not shuffled at that scale do both. So every region that Algorithm 1 may have cut is judged by how much the
-means of its parts vary at each scale, and how far channels agree in that, as learned on auxiliary images.
+In a shuffled window, the means of its parts differ only by chance, and their differences do not agree across colour channels. In an
+image that was not shuffled at that scale, the means differ more and the channels agree. A classifier, trained on auxiliary images,
+therefore judges each region of Algorithm 1 by the variance of its parts' means at each scale and by the channels' agreement.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ DRAWS, MOST_IMAGES, CHUNK = 4, 400, 64
 STEPS, ROWS, HIDDEN, RATE = 250, 4096, 32, 1e-2
 """Training of one judgement: steps of Adam, regions in a step, hidden units, largest learning rate."""
 NOISE, SMOOTHING, LOST = 0.3, 0.6, 0.15
-"""Errors of inversions that the judgement must bear: largest standard deviation of noise, and share of a 3 x 3 blur. The last is
-the share of guesses with up to 8 times as much noise: there it learns that it cannot tell."""
+"""Simulated errors of inversions in training: largest standard deviation of noise, and share of a 3 x 3 blur. The last is the share
+of guesses with up to 8 times as much noise, on which the classifier learns to be uncertain."""
 COARSEST = 5
 """Octaves of coarse noise: squares of 1, 2, 4, ... pixels."""
 FLOOR = 1e-5
@@ -37,12 +37,12 @@ FLOOR = 1e-5
 CERTAIN = 0.95
 """Probability from which a region counts among those at or under the median although half of the regions are."""
 MARGIN = 0.08
-"""By how much more of an image a partition must be expected to be right than one size: the best of many looks better than it is."""
+"""Margin by which a partition's expected share must exceed that of a single size, because the best of many is overestimated."""
 
 
 @dataclass(frozen=True)
 class WindowInference:
-    """Finds the windows of shuffled images; made by ``learn_windows``.
+    """Infers the windows of shuffled images; made by ``learn_windows``.
 
     Attributes:
         sizes: As ``VisualMixer.sizes`` gives them for these images.
@@ -55,10 +55,10 @@ class WindowInference:
     shape: tuple[int, int]
 
     def __call__(self, images: Tensor) -> tuple[list[Level], Tensor]:
-        """The partition of which most pixels are expected to have the right window size, of all that Algorithm 1 can draw and of
-        one size everywhere; and of each image the expected share of pixels that are right, (B,).
+        """The partition with the largest expected share of pixels of the right window size, and this share for each image, (B,).
 
-        Of images (B, C, H, W) in [0, 1], shuffled, exact or as an inversion guessed them.
+        Candidates are all partitions of Algorithm 1 and a single size everywhere. Images (B, C, H, W) in [0, 1] are shuffled, exact
+        or guessed by an inversion.
         """
         height, width = self.shape
         if not self.judges:
@@ -73,7 +73,7 @@ class WindowInference:
 
 
 def learn_windows(sizes: list[int], images: Tensor, mix: Mix, generator: torch.Generator) -> WindowInference:
-    """Learns to find the windows of images like these (N, C, H, W), of random ones where there are many.
+    """Learn to infer the windows of images like these (N, C, H, W), on a random subset if there are many.
 
     ``sizes`` are as ``VisualMixer.sizes`` gives them; ``mix`` is the client's algorithm, with randomness of the attacker's own.
     """
@@ -97,7 +97,7 @@ def learn_windows(sizes: list[int], images: Tensor, mix: Mix, generator: torch.G
 
 
 def region_features(images: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
-    """What tells whether regions were shuffled: for every size of region that may be cut further, (B, rows, columns, features).
+    """Features that show whether regions were shuffled, for each size of region that may be cut: (B, rows, columns, features).
 
     At each scale s = 1, 2, 4, ... below the region's side: the logarithm of the variance of the means of its s x s squares around
     those of the 2s x 2s squares that hold them, in units of single pixels (so that it is the same at all scales of a shuffled
@@ -143,9 +143,9 @@ def _variance_and_correlation(covariance: Tensor, channels: int) -> list[Tensor]
 
 
 def as_inverted(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Images with errors such as inversions leave: noise that is white, or coarse as where an inversion fails, and a blur.
+    """Images with simulated errors of an inversion: white noise, or coarse noise as of a failed inversion, and a blur.
 
-    Which of them, and how strong, is drawn for each image.
+    Kind and strength of the errors are drawn for each image.
     """
     draw = torch.rand(5, len(images), 1, 1, 1, generator=generator).to(images)
     kernel = torch.tensor([1.0, 2.0, 1.0]).outer(torch.tensor([1.0, 2.0, 1.0])).to(images) / 16
@@ -235,7 +235,7 @@ def _at_least_half(low: Tensor) -> Tensor:
 def _or_one_size(
     levels: list[Level], share: Tensor, low: list[Tensor], sizes: tuple[int, ...], height: int, width: int
 ) -> tuple[list[Level], Tensor]:
-    """Takes one size everywhere in images where that is expected to be right more often: when little can be told."""
+    """Choose a single size for images in which it has the higher expected share of right pixels."""
     formed, shares = torch.ones_like(low[0]), []
     for at, chance in enumerate(low):
         area = window_sum(torch.ones(1, height, width), sizes[at])

@@ -89,7 +89,7 @@ class ManyLabels(Objective):
 
     The loss is the mean over labels, as that of PyTorch and of the shuffling paper's code. A label is answered by yes where its
     logit is above 0 (the paper's code compares the logit with 0.5, which is a probability of 0.62). Accuracy is the mean over
-    labels. Where most faces lack most attributes, always saying no is right most of the time, and Matthews' correlation says more.
+    labels. If most faces lack most attributes, always answering no has a high accuracy, and Matthews' correlation is better.
 
     Source: Yao et al., ICDM 2022, CelebA's 40 attributes.
     """

@@ -33,7 +33,7 @@ class Oracle:
     Attributes:
         network: Images (B, C, H, W) in [0, 1] -> logits (B, K); in eval mode, on the CPU.
         image_shape: (C, H, W) of the images it was trained on.
-        accuracy: On the held-out auxiliary images, 0 to 1. A judge that is often wrong on clean images says little about others.
+        accuracy: On the held-out auxiliary images, 0 to 1. Scores of a classifier with a low accuracy mean little.
     """
 
     network: nn.Sequential
@@ -78,7 +78,7 @@ class Oracle:
         cosines = (seen @ known.T).abs()
         own = cosines.diagonal()
         found = {FEATURE_SIMILARITY.name: own.tolist()}
-        # One image is told from no other.
+        # A single image has no others to be identified among.
         return found | ({IDENTIFICATION.name: (own >= cosines.amax(1)).float().tolist()} if len(truth) > 1 else {})
 
     def to_tensors(self) -> dict[str, Tensor]:

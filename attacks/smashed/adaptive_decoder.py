@@ -1,4 +1,4 @@
-"""The adaptive attack of the shuffling paper: a decoder that sees many transmissions of the same images."""
+"""The adaptive attack of the patch-shuffling paper: a decoder of many transmissions of the same images."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from defenses.checks import choice_field
 
 POOLINGS = ("set", "concat")
 SEEDS = 6
-"""Tokens of so many transmissions are tried as what recurs; with a share of 0.4 native tokens, these hold 95 of 100."""
+"""Number of transmissions whose tokens are candidates for recurring tokens; with a share of 0.4 native tokens, 95 % are in them."""
 IMAGES_AT_ONCE = 16
 USED = 0.1
-"""A token is spent when it resembles a found one by more than this; 1 is equal."""
+"""Likeness to a found token from which a token is removed from the candidates; 1 is equal."""
 
 
 @dataclass(frozen=True)
 class RecurringTokens:
-    """Finds the N tokens that recur most over the transmissions of an image, whatever their order.
+    """Finds the N tokens that recur most over the transmissions of an image, in any order.
 
-    An image's own tokens come again in every transmission (``PatchShuffle``) or in many (``BatchShuffle``), foreign ones do not.
-    Greedily: of all candidates (the tokens of the first transmissions), take the one that most of them hold something like; the
-    mean of these, weighted by their likeness exp(-(d / distance)^2 / 2), is a token of the image; strike them out, one in each
-    transmission; repeat N times.
+    An image's own tokens recur in every transmission (``PatchShuffle``) or in many (``BatchShuffle``); foreign tokens do not. The
+    search is greedy. Candidates are the tokens of the first transmissions. It takes the candidate for which most transmissions hold
+    a similar token; the mean of these tokens, weighted by their likeness exp(-(d / distance)^2 / 2), is a token of the image. It
+    then removes one such token from each transmission, and repeats this N times.
 
     Attributes:
-        distance: Between two transmissions of the same token, in the unit of the features: the client's blocks change it a little,
-            since they see other tokens beside it.
+        distance: Typical distance between two transmissions of the same token, in the unit of the features: the client's blocks
+            change a token a little, because they also see the other tokens.
     """
 
     distance: float
@@ -64,18 +64,17 @@ class RecurringTokens:
 
 @dataclass(frozen=True, repr=False)
 class AdaptiveDecoder(FeatureAveraging):
-    """A ``TokenDecoder`` that sees R independent transmissions of the same images.
+    """Decode images by a transformer that combines R independent transmissions of the same images.
 
-    Auxiliary images are sent R times too: half of a batch stays together, as the targets of an observation do, and the rest of
-    the batch differs in every transmission. The released code sends the *output* of one round again instead, through the same
+    The server also sends auxiliary images R times: half of a batch stays together, like the targets of an observation, and the
+    rest of the batch differs in every transmission. The released code instead sends the *output* of one round through the same
     block 30 times.
 
-    ``pooling="concat"`` is the paper's: the R tokens of a slot side by side. When tokens are shuffled these have nothing to do
-    with each other. ``"set"`` looks for the tokens that recur (``RecurringTokens``), or takes the mean where the defences leave
-    tokens in their slots.
+    ``pooling="concat"`` is the paper's: the R tokens of a slot side by side, which are unrelated if tokens are shuffled. ``"set"``
+    searches for recurring tokens (``RecurringTokens``), or takes the mean if the defences leave tokens in their slots.
 
     Attributes:
-        pooling: "set" or "concat". The rest as in ``FeatureAveraging``.
+        pooling: "set" or "concat". The others as in ``FeatureAveraging``.
     """
 
     source: ClassVar[str] = (
@@ -88,7 +87,7 @@ class AdaptiveDecoder(FeatureAveraging):
     pooling: str = choice_field("set", POOLINGS)
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
-        """See above; how far apart two transmissions of a token are is measured on auxiliary images."""
+        """The pooling of ``pooling``; auxiliary images give the distance of two transmissions of a token."""
         if self.pooling == "concat":
             return side_by_side
         if tells_slots(sender, images[: self.batch_size], generator):
@@ -102,7 +101,7 @@ def side_by_side(features: Tensor) -> Tensor:
 
 
 def same_token_distance(sender: Sender, images: Tensor, generator: torch.Generator) -> float:
-    """Which distance 95 of 100 tokens keep below, between two transmissions of the attacker's own, whose orders it knows."""
+    """95th percentile of a token's distance between two transmissions of the attacker's own images, whose orders it knows."""
     twice = []
     for _ in range(2):
         features, order = sender.send_with_order(images, generator)

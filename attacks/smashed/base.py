@@ -1,4 +1,4 @@
-"""What the server of a split federation sees: smashed data; and what every attack on it shares."""
+"""Smashed data as the server of split learning observes them, and the base of attacks on smashed data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from defenses.base import Update
 Guess = TypeVar("Guess")
 
 BEYOND_RUN = "more transmissions than the run makes"
-"""Why an attack that is sent images as often as it wishes is an upper bound."""
+"""Description of the upper bound that gets more transmissions than the run makes."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class EdgeStep:
 
     Attributes:
         update: Parameter name -> (after - before), after all update defences.
-        gradient: (B, N, D), the gradient of the loss with respect to the smashed data that the server returned.
-        learning_rate: Of the client's plain SGD.
-        weight_decay: Its L2 coefficient.
+        gradient: (B, N, D), the gradient of the loss with respect to the smashed data, which the server returned.
+        learning_rate: Learning rate of the client's plain SGD.
+        weight_decay: L2 coefficient of the client's SGD.
     """
 
     update: Update
@@ -39,21 +39,21 @@ class EdgeStep:
 
 @dataclass(frozen=True)
 class SmashedData:
-    """What one client sent of one batch, and what an honest-but-curious server knows besides.
+    """One client's smashed data of one batch, with the further knowledge of an honest-but-curious server.
 
     Attributes:
         features: (R, B, N, D), R transmissions of the same target images, after all defences; N tokens of length D. The
             first ``num_targets`` images of each are the targets, in the same rows; the rest of the batch differs from one
             transmission to the next.
-        num_targets: Images to reconstruct.
+        num_targets: Number of images to recover.
         edge: The client half, in eval mode; its weights are public.
         server: The server half (B, N, D) -> logits, in eval mode.
         input_shape: (C, H, W) of one image.
         mean: Per channel, for the normalisation of images in [0, 1].
         std: Per channel.
-        orders: (R, B, N) int64, where each token came from. No message carries this: a client tells it to an upper bound that
-            asks for it, and only in an audit. Else None.
-        step: The client half's own update on the first transmission's batch, where it is trained; else None.
+        orders: (R, B, N) int64, the origin of each token, otherwise None. No message contains it; in an audit, a client reports it
+            for attacks that are upper bounds and need it.
+        step: The client half's own update on the first transmission's batch, if it is trained; otherwise None.
     """
 
     features: Tensor
@@ -71,9 +71,9 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
     """Base of attacks on smashed data. A subclass implements ``attack_one``.
 
     Attributes:
-        needs_step: It attacks the update of a trained client half as well.
-        transmissions: How often it wants the same images sent, at most. It gets as many as the run has made by then, 1 or more.
-        beyond_run: The clients send the images ``transmissions`` times whatever the run does: an upper bound.
+        needs_step: The attack also uses the update of a trained client half.
+        transmissions: Most transmissions of the same images that the attack uses. It gets those that the run has made, at least 1.
+        beyond_run: Clients send the images ``transmissions`` times, even if the run does not: an upper bound.
     """
 
     observes: ClassVar[type] = SmashedData
@@ -82,23 +82,23 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
     beyond_run: bool = False
 
     def limited_to(self, transmissions: int) -> Self:
-        """The attack to fit where there are only so many transmissions, at least 1."""
+        """The attack to fit for at most ``transmissions`` transmissions, at least 1."""
         own = min(self.transmissions, transmissions)
         return self if own == self.transmissions else replace(self, transmissions=own)  # type: ignore[type-var]
 
     @property
     def reveals_order(self) -> bool:
-        """Whether it is an upper bound that gets the true order of the tokens."""
+        """Whether the attack is an upper bound that gets the true order of the tokens."""
         return False
 
     @property
     def upper_bound(self) -> str:
-        """See ``Attack``: the true order, and transmissions that the run does not make."""
+        """Description of the true order, or of transmissions that the run does not make; see ``Attack``."""
         reasons = {"knows the order": self.reveals_order, BEYOND_RUN: self.beyond_run}
         return ", ".join(reason for reason, holds in reasons.items() if holds)
 
     def failed(self, observation: SmashedData, reason: str) -> Guess:
-        """Uniform grey. An attack on labels overrides this."""
+        """The failed guess, uniform grey; an attack on labels overrides this method."""
         return Reconstruction.grey(observation.num_targets, observation.input_shape, reason)  # type: ignore[return-value]
 
     def _attempt(self, observation: SmashedData, generator: torch.Generator) -> Guess:
@@ -108,7 +108,7 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
 
 
 def check_features(features: Tensor, expected: tuple[int, ...]) -> None:
-    """Raises ``AttackError`` unless smashed data (..., N, D) have the shape of the auxiliary ones, (N, D), and finite values."""
+    """Raise ``AttackError`` unless smashed data (..., N, D) have the auxiliary data's shape (N, D) and finite values."""
     if (shape := tuple(features.shape[-2:])) != expected:
         raise AttackError(f"smashed data has shape {shape} per example, that of auxiliary examples {expected}")
     if not torch.isfinite(features).all():

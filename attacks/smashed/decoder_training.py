@@ -46,10 +46,10 @@ class LearnedDecoder:
 class DecoderAttack(SmashedAttack[Reconstruction]):
     """Base of attacks that train a network on (smashed data, clean image) pairs of auxiliary images.
 
-    A subclass says how several transmissions become one input (``pool_of``) and which network is trained how (``train``). One
-    auxiliary image in eight is held out of the training; the diagnostics of every guess are ``holdout_psnr``, the mean in dB
-    over these, and ``holdout_psnr_mean_image``, that of guessing the mean of the other seven for each. Where the first is not
-    above the second, the network is no evidence about the defence.
+    A subclass defines the pooling of several transmissions to one input (``pool_of``), and the network and training (``train``).
+    One auxiliary image in eight is held out of the training; the diagnostics of every guess are ``holdout_psnr``, the mean in dB
+    over these, and ``holdout_psnr_mean_image``, the value for guessing the mean of the other images. If the first is not above the
+    second, the network is no evidence about the defence.
 
     Attributes:
         iterations: Steps of the optimizer.

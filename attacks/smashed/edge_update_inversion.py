@@ -1,4 +1,4 @@
-"""Inversion of the update of a trained client half, which SplitFed sends besides the smashed data."""
+"""Inversion of the update of a trained client half, which clients of SplitFed send besides the smashed data."""
 
 from __future__ import annotations
 
@@ -25,27 +25,26 @@ from defenses.pipeline import Pipeline
 
 @dataclass(frozen=True, repr=False)
 class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
-    """Finds images whose step of the client half is the one that was sent.
+    """Find images that explain both the client half's update and the smashed data.
 
-    The server returned g, the gradient of the loss with respect to the smashed data F(x), so it knows the client's gradient
-    up to x: that of <F(x), g> with respect to the client half's weights w. From the update, -update / learning_rate -
-    weight_decay * w is its value.
+    The server returned g, the gradient of the loss with respect to the smashed data F(x). The client's gradient is therefore that
+    of <F(x), g> with respect to the client half's weights w, and its observed value is -update / learning_rate - weight_decay * w.
 
-    Where F is a patch embedding alone, the gradient of its weight is G^T X, with rows of G (M, D) and X (M, P) for the M = B N
-    tokens sent and their patches: linear equations for X. Of all solutions the one next to the patches that the smashed data
-    show is taken; with M <= D and independent rows of G it is the only one, and noise on the smashed data is of no use.
-    Otherwise both are matched,
+    If F is only a patch embedding, the gradient of its weight is G^T X, with rows of G (M, D) and X (M, P) for the M = B N sent
+    tokens and their patches: linear equations for X. The attack takes the solution nearest to the patches in the smashed data. With
+    M <= D and independent rows of G the solution is unique, and noise on the smashed data does not protect.
+    Otherwise the attack matches both by Adam,
 
-        argmin_x  1 - cos(grad_w <F(x), g>, observed) + feature_weight |F(x) - z|^2 / (numel(z) Var(z)),
+        argmin_x  1 - cos(grad_w <F(x), g>, observed) + feature_weight |F(x) - z|^2 / (numel(z) Var(z)).
 
-    by Adam. F follows the defences' algorithm without noise, and tokens in the order in which they were sent: a shuffle stays
-    one, and the images are puzzles of the right patches.
+    F follows the defences' algorithm without noise, with tokens in the sent order: a shuffle is not undone, and the images are
+    puzzles of the right patches.
 
     Diagnostics: ``gradient_distance``, 1 - cos at the result; ``closed_form``, 1 where equations were solved.
 
     Attributes:
         iterations: Steps of Adam.
-        learning_rate: Of images in [0, 1].
+        learning_rate: Learning rate for images in [0, 1].
         feature_weight: Weight of the smashed data.
     """
 
@@ -71,11 +70,11 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
         return super().card() | {"iterations": f"at most {self.iterations}"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keeps the defences' algorithm."""
+        """Keep the defences' algorithm."""
         return replace(self, learned=knowledge.require_sender().pipeline)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Inverts the first transmission with its step."""
+        """Invert the first transmission with its step."""
         assert self.learned is not None
         if observation.step is None:
             raise AttackError("the client half is not trained: there is no update to attack")
@@ -123,7 +122,7 @@ class GradientProblem:
     def of(cls, observation: SmashedData, step: EdgeStep, pipeline: Pipeline) -> GradientProblem:
         """Raises: AttackError when the client half has no weights, or the update does not fit them."""
         if not isinstance(observation.edge, nn.Module) or not any(True for _ in observation.edge.parameters()):
-            raise AttackError("the client half has no weights that an update could tell about")
+            raise AttackError("the client half has no weights, so that there is no update to attack")
         edge = copy.deepcopy(observation.edge).requires_grad_()
         update = ClientUpdate(
             edge,

@@ -1,4 +1,4 @@
-"""Averaging noise away over many transmissions of the same images."""
+"""Averaging of noise over many transmissions of the same images."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ GROUPS_AT_ONCE = 8
 
 @dataclass(frozen=True, repr=False)
 class FeatureAveraging(TokenDecoder):
-    """Takes the mean of R transmissions of the same images, slot by slot, and decodes it with a ``TokenDecoder`` of such means.
+    """Average R transmissions of the same images to reduce noise, and decode the mean by a transformer trained on such means.
 
-    Independent noise of standard deviation s is left with s / sqrt(R). Auxiliary images are sent R times as well, once before
-    the training, so that the decoder knows that noise. Means of shuffled tokens are all alike; that is not what it is for.
+    Averaging reduces independent noise of standard deviation s to s / sqrt(R). The server also sends auxiliary images R times, once
+    before the training, so that the decoder learns the remaining noise. The attack is useless against shuffles: means of shuffled
+    tokens are all alike.
 
     Attributes:
-        transmissions: R at most; it gets as many as the run makes, and learns from as many.
+        transmissions: Largest R; the attack uses, and trains on, as many as the run makes.
         num_images: Most auxiliary images to send R times each for the training.
     """
 

@@ -1,4 +1,4 @@
-"""White-box inversion of smashed data: find images that the client half maps to what was sent."""
+"""White-box inversion of smashed data: find images that the client half maps to the received tokens."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def without_noise(pipeline: Pipeline) -> Pipeline:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What ``FeatureInversion.fit`` keeps.
+    """Result of ``FeatureInversion.fit``.
 
     Attributes:
         pipeline: The clients' defences.
@@ -79,28 +79,27 @@ class Prepared:
 
 @dataclass(frozen=True, repr=False)
 class FeatureInversion(SmashedAttack[Reconstruction]):
-    """Optimises the whole batch of images until its smashed data are those that were sent.
+    """Optimise a batch of images until the client half would send the observed smashed data for them.
 
         argmin_x  |F(x) - z|^2 / (numel(z) Var(z)) + total_variation * TV(x),    F = defences, noise left out, on the edge(x)
 
-    F follows the defences' algorithm; what it cannot know is the order of the tokens, which ``permutation`` assumes. Against
-    shuffling nothing but "oracle" is right, and the client's blocks, where tokens of one row see each other, are inverted in
-    that order too: a wrong one gives the right patches in wrong positions wherever it stays within the image. Images start grey and
-    are kept in [0, 1]; the client half is in eval mode. (The reference code runs it in train mode, picks images by their true error
-    and rescales them to [0, 1].)
+    F follows the defences' algorithm. The order of the tokens is unknown, and ``permutation`` sets an assumption. Against shuffling
+    only "oracle" is right. The client's blocks mix the tokens of one row and are inverted in the assumed order too: a wrong order
+    within the image gives the right patches in wrong positions. Images start grey and are kept in [0, 1]; the client half is in
+    eval mode. (The reference code uses train mode, chooses images by their true error and rescales them to [0, 1].)
 
-    Diagnostics: ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (over their variance; 1 is what a
-    constant would reach). Where the second is far from 0 the inversion itself failed. With "jigsaw" also those of the reader.
+    Diagnostics: ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (divided by their variance; a constant
+    would reach 1). If the second is far from 0, the inversion itself failed. With "jigsaw" also those of the reader.
 
     Attributes:
-        permutation: "fixed": token n in slot n, a fixed order as good as any other, and the true one without shuffling.
-            "resampled": at every step an order that a client could have drawn, so that x must suit all of them. "jigsaw": what
-            the solver of ``tokens.positions`` finds, with a network that was trained on auxiliary images.
-            "oracle": the true one, which no message holds: an upper bound on what finding the order could give.
+        permutation: "fixed": token n in slot n, which is the true order without shuffling. "resampled": at every step an order that
+            a client could have drawn, so that x must suit all orders. "jigsaw": the order found by the solver of
+            ``tokens.positions``, with a network trained on auxiliary images. "oracle": the true order, which no message
+            contains: an upper bound for attacks that infer the order.
         iterations: Steps of Adam (AMSGrad), 500,000 in the reference code. The lowest objective is returned; with "resampled"
-            that of one draw.
-        learning_rate: Of images in [0, 1], falling to zero along a half cosine; 0.001 in the paper.
-        total_variation: Weight of the image prior; the paper has none.
+            the lowest of a single draw.
+        learning_rate: Learning rate for images in [0, 1], falling to zero along a half cosine; 0.001 in the paper.
+        total_variation: Weight of the image prior; 0 in the paper.
         reader_iterations: Training steps for "jigsaw".
     """
 
@@ -122,12 +121,12 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
 
     @property
     def needs_auxiliary(self) -> bool:  # type: ignore[override]
-        """Only for "jigsaw"."""
+        """Whether ``permutation`` is "jigsaw"."""
         return self.permutation == "jigsaw"
 
     @property
     def reveals_order(self) -> bool:
-        """Whether this is the upper bound."""
+        """Whether ``permutation`` is "oracle"."""
         return self.permutation == "oracle"
 
     def card(self) -> dict[str, int | str]:
@@ -136,7 +135,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         return found if self.needs_auxiliary else {key: found[key] for key in found if key != "training_iterations"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keeps the defences' algorithm; trains the network that "jigsaw" needs."""
+        """Keep the defences' algorithm, and train the network that "jigsaw" needs."""
         sender = knowledge.require_sender()
         reader = None
         if self.permutation == "jigsaw":
@@ -144,7 +143,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         return replace(self, learned=Prepared(knowledge.pipeline, reader))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Inverts the first transmission."""
+        """Invert the first transmission."""
         assert self.learned is not None
         features = observation.features[0]
         if not torch.isfinite(features).all():

@@ -1,4 +1,4 @@
-"""Undoing a spectral shuffle: the spectrum of a real image holds every value twice, and both copies are on the wire."""
+"""Undoing a spectral shuffle: the spectrum of a real image holds every value twice, and the server receives both copies."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def place_pairs(scores: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class HermitianPairing(SmashedAttack[Reconstruction]):
-    """Pairs spectral patches that are conjugate mirror images, places the pairs, and transforms back.
+    """Undo a spectral shuffle: pair patches that are conjugate mirror images, place the pairs, and transform back.
 
     1. The spectrum of a real image satisfies X(-f) = conj X(f). So the patch at row a and column b of a g x g grid is that at
        g - 1 - a, g - 1 - b mirrored and conjugated, wherever the shuffle puts the two (``pairing_costs``).
@@ -103,12 +103,12 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     3. The inverse transform gives tokens, and least squares gives the pixels whose embedding they are.
 
     Diagnostics: ``pairing_cost``, the mean cost of the chosen pairs, 0 for exact mirror images and about 1 for unrelated patches;
-    ``position_accuracy``, of the network alone on held-out auxiliary images. Where the clients send no spectra the smashed data are
-    inverted as they are (``FeatureInversion``), with the diagnostic ``nothing_to_undo``: its positive control.
+    ``position_accuracy``, of the network alone on held-out auxiliary images. If the clients send no spectra, ``FeatureInversion``
+    inverts the smashed data, with the diagnostic ``nothing_to_undo``, as a positive control.
 
     Attributes:
         iterations: Training steps of the network.
-        learned: Set by ``fit``: the network, or the inversion where there is nothing to undo.
+        learned: Set by ``fit``: the network, or the inversion if there is nothing to undo.
     """
 
     source: ClassVar[str] = (
@@ -125,7 +125,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     learned: TokenReader | FeatureInversion | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Trains the network."""
+        """Train the network."""
         sender = knowledge.require_sender()
         if not any(isinstance(stage, SpectralShuffle) for stage in knowledge.pipeline.defenses):
             return replace(self, learned=FeatureInversion().fit(knowledge, generator))
@@ -135,7 +135,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
         return replace(self, learned=reader)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Undoes the first transmission."""
+        """Recover the images of the first transmission."""
         assert self.learned is not None
         if isinstance(self.learned, FeatureInversion):
             guess = self.learned.attack_one(observation, generator)

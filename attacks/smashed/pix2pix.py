@@ -76,18 +76,18 @@ class PatchJudge(nn.Module):
 
 @dataclass(frozen=True, repr=False)
 class Pix2Pix(DecoderAttack):
-    """A U-Net that draws images from smashed data and a discriminator that judges regions of them, trained against each other.
+    """Decode smashed data to images by a conditional GAN: a U-Net as generator and a discriminator of image regions.
 
-    The generator minimises ``l1_weight`` times the absolute error plus the cost of being found out; the discriminator sees the
-    smashed data beside the image. Tokens are spread over their patches by a transposed convolution. Every batch is sent afresh.
-    A GAN prefers likely pictures to the mean of all that are possible: sharper and, by PSNR, worse. Differs from the paper's
-    U-Net-256 in size: two halvings, group normalisation, no dropout.
+    The generator minimises ``l1_weight`` times the absolute error plus the adversarial loss. The discriminator sees the smashed
+    data and the image. A transposed convolution spreads tokens over their patches. Every batch is sent anew. A GAN returns likely
+    images rather than the mean of all possible images: sharper, but with a lower PSNR. Differs from the paper's U-Net-256 in
+    size: two halvings, group normalisation, no dropout.
 
     Attributes:
         iterations: Steps of both networks.
-        width: Channels of both at full resolution.
-        learning_rate: Of Adam, with betas (0.5, 0.999).
-        l1_weight: Of the absolute error, images in [-1, 1], against the adversarial loss.
+        width: Channels of both networks at full resolution.
+        learning_rate: Learning rate of Adam, with betas (0.5, 0.999).
+        l1_weight: Weight of the absolute error, for images in [-1, 1], against the adversarial loss.
     """
 
     source: ClassVar[str] = (
@@ -101,7 +101,7 @@ class Pix2Pix(DecoderAttack):
     l1_weight: float = scale_field(100.0, zero=True)
 
     def train(self, sender: Sender, draw: Draw, layout: Layout, generator: torch.Generator) -> nn.Module:
-        """Trains both networks and keeps the generator."""
+        """Train both networks and keep the generator."""
         sample, _ = draw()
         translator = Translator(sample, layout, self.width, generator).to(sample.device)
         judge = PatchJudge(sample, layout, self.width, generator).to(sample.device)

@@ -1,4 +1,4 @@
-"""What the server half of a split model makes of what it receives: the class."""
+"""Label inference from smashed data by the server half's own prediction."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from attacks.smashed.base import SmashedAttack, SmashedData
 
 @dataclass(frozen=True, repr=False)
 class ServerPrediction(SmashedAttack[Labels]):
-    """The most probable class of every target, in the targets' order, by the server half's own logits for its smashed data.
+    """Infer the class of each image as the server half's own prediction from its smashed data, in the images' order.
 
-    Nothing has to be broken for it: the server is given what it needs to predict. It says how much of a label any defence
-    that keeps the accuracy must leave. Diagnostics: ``confidence``, the mean probability of the predicted classes.
+    No defence can prevent this attack and keep the accuracy, because the server needs the prediction. Its score is a baseline for
+    the label information that remains. Diagnostics: ``confidence``, the mean probability of the predicted classes.
     """
 
     source: ClassVar[str] = "the task itself: a server half that classifies smashed data"
@@ -26,7 +26,7 @@ class ServerPrediction(SmashedAttack[Labels]):
     needs_classes: ClassVar[bool] = True
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Labels:
-        """Predicts the targets of the first transmission."""
+        """Predict the classes of the first transmission's targets."""
         try:
             with torch.no_grad():
                 logits = observation.server(observation.features[0])[: observation.num_targets]

@@ -84,7 +84,7 @@ def auxiliary_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Se
     """The sender, and auxiliary rows (n, 1, F, 1) to learn from and to hold out."""
     sender, rows = knowledge.require_sender(), knowledge.auxiliary.images
     if rows.shape[1] != 1 or rows.shape[3] != 1:
-        raise AttackError(f"auxiliary examples are images {tuple(rows.shape[1:])}; this attack reads rows of a table")
+        raise AttackError(f"auxiliary examples are images {tuple(rows.shape[1:])}; allowed: rows of a table")
     kept, held = (rows[chosen.to(rows.device)] for chosen in kept_and_held(len(rows), generator))
     return sender, kept, held
 

@@ -1,4 +1,4 @@
-"""The shuffling paper's attacker of a table: from the vector-wise factors of DIFM back to the embeddings."""
+"""The patch-shuffling paper's attack on tables: from the vector-wise factors of DIFM back to the embeddings."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class ReversalNetwork(nn.Module):
 
 @dataclass(frozen=True, repr=False)
 class EmbeddingReversal(TableAttack):
-    """A transformer that learns, on auxiliary rows, to make a row's embeddings of the F numbers m_vec of DIFM.
+    """Recover a table row's embeddings from the F numbers m_vec of DIFM by a transformer, trained on auxiliary rows.
 
-    The paper scores it by the squared error of the embeddings ("MSE" of its Table III). A smaller error than that of the mean
-    embedding needs only that m_vec says something of the row; which category it was is the nearest embedding of the field. The
-    server holds more than m_vec: here it computes m_vec itself of embeddings that it received (``FieldReading`` reads those). The
-    network is for the server half of the attacked round, and is trained anew in each. The paper trains on the clients' own training
-    rows; run it so with ``auxiliary-data = "private"``.
+    The paper's score is the squared error of the embeddings ("MSE" of its Table III). An error below that of the mean embedding
+    needs only some information about the row in m_vec; the guessed category is the field's nearest embedding. The server knows
+    more than m_vec: here it computes m_vec from received embeddings, which ``FieldReading`` attacks directly. The network is
+    trained anew for the server half of each attacked round. The paper trains on the clients' own training rows;
+    ``auxiliary-data = "private"`` repeats this.
 
     Attributes:
         iterations: Steps of Adam.
-        width: Of a token in the network, a multiple of ``heads``.
+        width: Width of a token in the network, a multiple of ``heads``.
         heads: Attention heads.
-        batch_size: Auxiliary rows of a step; also the group that a defence mixes.
-        learning_rate: Of Adam.
-        learned: Set by ``fit``: dictionary, auxiliary rows, and the seed of its training, which ``fit``'s generator draws.
+        batch_size: Auxiliary rows per step; also the group that a defence mixes.
+        learning_rate: Learning rate of Adam.
+        learned: Set by ``fit``: dictionary, auxiliary rows, and the seed of the training, which ``fit``'s generator draws.
     """
 
     source: ClassVar[str] = (

@@ -1,4 +1,4 @@
-"""Reads shuffled or noisy embeddings of a row: which field each belongs to, then which category it is."""
+"""Recovery of a row from shuffled or noisy embeddings: the field of each embedding, then its category."""
 
 from __future__ import annotations
 
@@ -86,25 +86,25 @@ class FieldReader:
 
 @dataclass(frozen=True, repr=False)
 class FieldReading(TableAttack):
-    """The most probable row behind a bag of embeddings, by Bayes' rule over categories and one optimal assignment over fields.
+    """Recover a table row from its embeddings: Bayes' rule over categories, and an optimal assignment of embeddings to fields.
 
-    A shuffle hides in which order the embeddings of a row are sent. Of a frozen table of embeddings those of different fields
-    hardly ever coincide, so that an embedding itself says which field it is of, and which category. With t the token in slot s,
-    v the embedding and p the share of auxiliary rows of category c in field f,
+    A shuffle hides only the order of a row's embeddings. In a frozen table, embeddings of different fields rarely coincide, so
+    that an embedding reveals its field and category. With t the token in slot s, v the embedding and p the share of auxiliary
+    rows of category c in field f,
 
         score(s, f) = log sum_c p_c exp(-|t_s - v_c|^2 / 2 sigma^2),
 
     slots are assigned to fields so that the sum of the scores is largest, and each field's guess is its slot's most probable
     category. The variance sigma^2 is that of the attacker's own rows sent through the clients' defences. The server knows the whole
-    table of embeddings: a category that no auxiliary row shows is guessed where its embedding fits.
+    table of embeddings: a category without an auxiliary row is guessed if its embedding fits.
 
-    Where the defences leave embeddings in their slots the transmissions that there are are averaged. Shuffled transmissions are
-    matched with each other, token by token, averaged, read, matched with the row that was read, and so on. Under much noise several
-    transmissions read worse than one: which of both it does is chosen on auxiliary rows that were held out. A client half that
-    sends more than the embeddings (``difm-factors``) is read by its embeddings, which come in order.
+    If the defences leave embeddings in their slots, all transmissions are averaged. Shuffled transmissions are matched with each
+    other, token by token, and averaged; the mean is decoded to a row, matched with that row, and so on. Under strong noise, several
+    transmissions can give worse results than one; held-out auxiliary rows decide between the two. For a client half that
+    sends more than the embeddings (``difm-factors``), the attack uses the embeddings, which come in order.
 
     Attributes:
-        transmissions: Transmissions that are averaged at most.
+        transmissions: Most transmissions to average.
         batch_size: Auxiliary rows that are sent together.
     """
 
@@ -120,7 +120,7 @@ class FieldReading(TableAttack):
     learned: FieldReader | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Learns the dictionary and the noise."""
+        """Learn the dictionary and the noise."""
         sender, kept, held = auxiliary_rows(knowledge, generator)
         dictionary = Dictionary.of(categories_of(kept), table_of(sender))
         errors = []
@@ -143,7 +143,7 @@ class FieldReading(TableAttack):
         return replace(self, learned=replace(reader, together=-together, diagnostics=numbers))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Cells:
-        """Reads the target rows."""
+        """Guess the target rows."""
         reader = self.learned
         assert reader is not None
         features = observation.features[:, : observation.num_targets].detach().float()

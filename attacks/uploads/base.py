@@ -1,4 +1,4 @@
-"""What the server of outsourced training sees: protected images with their labels; and the attack that any other must beat."""
+"""Uploads as the server of outsourced training observes them, and the attack that takes images as uploaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class UploadedImages:
 
     Attributes:
         images: (B, C, H, W), after all input defences; in [0, 1] unless a defence leaves that range.
-        labels: (B,) int64, the classes that came with them; of a mixed label the largest part.
+        labels: (B,) int64, the uploaded classes; for a mixed label, the class with the largest share.
     """
 
     images: Tensor
@@ -30,11 +30,11 @@ class UploadedImages:
 
 @dataclass(frozen=True)
 class UploadedCollection:
-    """All images that one client uploaded: every image in each of several passes, after all input defences of its own.
+    """All images that one client uploaded: every image in each of several passes, after all input defences.
 
     Attributes:
         images: (M, C, H, W), pass after pass; the order within a pass is the client's and differs between passes.
-        targets: (M, K), the labels that came with them; rows sum to 1.
+        targets: (M, K), the uploaded labels; rows sum to 1.
         passes: How often each image was uploaded; M is a multiple of it.
     """
 
@@ -43,7 +43,7 @@ class UploadedCollection:
     passes: int
 
     def first_pass(self) -> Reconstruction:
-        """The guess that takes the images of the first pass as they came."""
+        """The guess that takes the first pass's images as uploaded."""
         if not torch.isfinite(self.images).all():
             raise AttackError(NOT_FINITE)
         count = len(self.images) // self.passes
@@ -51,7 +51,7 @@ class UploadedCollection:
 
 
 class CollectionAttack(Attack[UploadedCollection, Reconstruction]):
-    """Base of attacks on all uploads of a client: as many guesses as the client has images."""
+    """Base of attacks on all uploads of a client, with one guess for each of the client's images."""
 
     observes: ClassVar[type] = UploadedCollection
 
@@ -63,14 +63,14 @@ class CollectionAttack(Attack[UploadedCollection, Reconstruction]):
 
 
 class TrainedModel(TrainingUpdate):
-    """The model that the server trained on all uploads, as an update of nothing: a party that gets the model can attack it."""
+    """The model that the server trained on all uploads, which any party that gets the model can attack."""
 
 
 @dataclass(frozen=True, repr=False)
 class AsUploaded(Attack[UploadedImages, Reconstruction]):
-    """Takes the images as they were uploaded: what a defence of images hides from a server that merely looks.
+    """Take the uploaded images as the guess, without an attack: what a defence of images hides from a passive viewer.
 
-    Refinements go on from it, without any inversion before them: ``AsUploaded() | LearnedRestorer()``.
+    Refinements can follow without an inversion: ``AsUploaded() | LearnedRestorer()``.
     """
 
     observes: ClassVar[type] = UploadedImages
@@ -79,11 +79,11 @@ class AsUploaded(Attack[UploadedImages, Reconstruction]):
     threat: ClassVar[str] = "the uploaded images; no auxiliary data"
 
     def attack_one(self, observation: UploadedImages, generator: torch.Generator) -> Reconstruction:
-        """The images; nothing is random."""
+        """The uploaded images; deterministic."""
         if not torch.isfinite(observation.images).all():
             raise AttackError(NOT_FINITE)
         return Reconstruction(observation.images.float().clamp(0, 1), observation.labels)
 
     def failed(self, observation: UploadedImages, reason: str) -> Reconstruction:
-        """Grey images with the labels that came."""
+        """Grey images with the uploaded labels."""
         return Reconstruction(torch.full_like(observation.images.float(), 0.5), observation.labels, failure=reason)

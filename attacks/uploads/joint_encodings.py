@@ -1,4 +1,4 @@
-"""The known break of InstaHide: many encodings of the same images, solved together."""
+"""The known break of InstaHide, which solves many encodings of the same images together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLISH_FROM, POLISH_EVERY = 1 / 6, 10
 
 
 class _Known(NamedTuple):
-    """What the server has of each class: its own images, as values in [-1, 1]."""
+    """The server's own images of each class, as values in [-1, 1]."""
 
     values: Tensor  # (n, D) float64
     classes: Tensor  # (n,) int64
@@ -34,31 +34,32 @@ class _Known(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class JointEncodingInversion(CollectionAttack):
-    """Recovers a client's images from all that it uploaded under InstaHide, where each image was encoded several times.
+    """Recover a client's images from all its uploads under InstaHide, which encodes each image several times.
 
     Encoding m is s_m * sum_j w_mj x_j with pixels in [-1, 1] and secret signs s_m, so that
 
         |encoding_m| = |sum_j w_mj x_j|,      sum of w_mj over j of class c = entry c of the uploaded label, exactly:
 
-    labels are mixed by the same weights. With M encodings of N images there are M equations in N unknowns for each pixel. Which
-    images are in an encoding is unknown within a class. Alternately, from the server's own images of the right classes:
+    labels are mixed by the same weights. With M encodings of N images there are M equations in N unknowns for each pixel. Labels
+    give the classes in an encoding, but not the images within a class. Starting from the server's own images of the right classes,
+    the attack alternates between
 
-    1. signs of every mixture, as the current images and weights have it;
-    2. weights: least squares on the signed encodings, over the shares that the labels leave (``MagnitudeSystem.weights``);
+    1. signs of every mixture, from the current images and weights;
+    2. weights: least squares on the signed encodings, within the labels' shares (``MagnitudeSystem.weights``);
     3. images: least squares on the signed encodings, with the class means as a prior that fades;
-    4. now and then, a search for signs of a lower objective, pixel by pixel (``MagnitudeSystem.searched``).
+    4. in some rounds, a search for signs of a lower objective, pixel by pixel (``MagnitudeSystem.searched``).
 
-    Of several starts the one with the lowest error in explaining the encodings is returned. Guesses are a set, in ascending order
-    of class. Where the pipeline has no InstaHide they are the first upload of each image.
+    The start that explains the encodings with the lowest error is returned. Guesses are a set, in ascending order of class. If the
+    pipeline has no InstaHide they are the first upload of each image.
 
-    Differs from the paper in how images and encodings find each other: they train a network on pairs and cluster; here labels say
-    the classes, and alternating minimisation does the rest. This is the "inside-dataset" variant, in which no public image is mixed
-    in.
+    Differs from the paper in the matching of images and encodings: the paper trains a network on pairs and clusters; here the
+    labels give the classes, and alternating minimisation finds the rest. This is the "inside-dataset" variant, which mixes in no
+    public image.
 
     Attributes:
         iterations: Rounds of the four steps from each start.
-        restarts: Starts.
-        weight_steps: Accelerated gradient steps on the weights in a round.
+        restarts: Number of starts.
+        weight_steps: Accelerated gradient steps on the weights per round.
     """
 
     source: ClassVar[str] = (
@@ -78,7 +79,7 @@ class JointEncodingInversion(CollectionAttack):
     learned: tuple[_Known, ...] | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> JointEncodingInversion:
-        """Keeps the server's own images by class; without InstaHide in the pipeline, that there is nothing to undo."""
+        """Keep the server's own images by class; without InstaHide in the pipeline, nothing."""
         if not any(isinstance(one, InstaHide) for one in knowledge.pipeline.defenses):
             return replace(self, learned=())
         own = knowledge.auxiliary
@@ -93,13 +94,15 @@ class JointEncodingInversion(CollectionAttack):
 
     @torch.no_grad()
     def attack_one(self, observation: UploadedCollection, generator: torch.Generator) -> Reconstruction:
-        """Solves all encodings together; without InstaHide the first upload of each image."""
+        """Solve all encodings together; without InstaHide, return the first upload of each image."""
         seen, plain = observation, observation.first_pass()
         if not self.learned:
             return plain
         known = self.learned[0]
         if seen.passes < 2:
-            raise AttackError("each image was uploaded in one encoding; their signs need several to be found")
+            raise AttackError(
+                "each image has a single encoding; allowed: two or more (upload-passes), to find the signs"
+            )
         if seen.images[0].numel() != known.values.shape[1]:
             raise AttackError(
                 f"images have shape {tuple(seen.images.shape[1:])}, auxiliary ones {known.values.shape[1]} values"

@@ -1,4 +1,4 @@
-"""Averaging uploads of the same image over passes, each of which shuffled it anew."""
+"""Averaging of uploads of the same image over several passes with independent shuffles."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from defenses.images.visual_mixer import VisualMixer
 
 @dataclass(frozen=True, repr=False)
 class PassAveraging(CollectionAttack):
-    """The mean of what is seen of an image over the passes of an upload.
+    """Average an image's shuffled uploads over several passes.
 
-    A shuffle keeps the values of each window, so that the mean over the blocks of the largest windows' size is the same in all
-    passes: by it the uploads of one image find each other, exactly, whatever order they came in. The mean over m shuffles of a
-    window of variance s^2 has the window's mean as its expectation in every pixel and the variance s^2 / m around it: it tends to
-    the picture of window means, which one upload gives at once where the windows are known (``WindowMean``). Many passes tell one
-    thing more, which this picture shows: where the windows are.
+    A shuffle keeps the values of each window, so that means over blocks of the largest windows' size are the same in all passes.
+    These means match the uploads of one image exactly, in any order. For a window of variance s^2, the mean over m shuffles has the
+    window's mean as its expectation in every pixel, with variance s^2 / m. The guess therefore tends to the image of window means,
+    which a single upload gives if the windows are known (``WindowMean``). In addition, many passes reveal the windows.
 
     Without VisualMixer in the pipeline the guesses are the first pass.
 
     Attributes:
-        learned: The pipeline's VisualMixer, or none of it; from ``fit``.
+        learned: The pipeline's VisualMixer, if any; set by ``fit``.
     """
 
     source: ClassVar[str] = "folklore: averaging out independent draws"
@@ -37,12 +36,12 @@ class PassAveraging(CollectionAttack):
     learned: tuple[VisualMixer, ...] = field(default=(), repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> PassAveraging:
-        """The attack for the pipeline's first VisualMixer."""
+        """Return the attack for the pipeline's first VisualMixer."""
         found = [one for one in knowledge.pipeline.defenses if isinstance(one, VisualMixer)]
         return replace(self, learned=tuple(found[:1]))
 
     def attack_one(self, observation: UploadedCollection, generator: torch.Generator) -> Reconstruction:
-        """The means; nothing is random."""
+        """The means over passes; deterministic."""
         guess = observation.first_pass()
         if not self.learned:
             return guess

@@ -1,6 +1,6 @@
-"""Data with two attributes of each example: the one that is asked for, and a sensitive one that should stay private.
+"""Data with two attributes of each example: the class of the task, and a sensitive attribute that should stay private.
 
-Examples are balanced over the four combinations of two binary attributes, so that neither attribute says anything about the other.
+Examples are balanced over the four combinations of two binary attributes, so that the attributes are independent.
 """
 
 from __future__ import annotations

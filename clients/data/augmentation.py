@@ -10,8 +10,8 @@ from torch.nn import functional as F
 def random_crop_and_flip(images: Tensor, padding: int, flip: bool, generator: torch.Generator) -> Tensor:
     """Shift every image by -padding to padding pixels either way, black at the edges, and mirror every second one.
 
-    As torchvision's ``RandomCrop(size, padding)`` and ``RandomHorizontalFlip``. Every image takes the same number of draws,
-    whatever is asked for.
+    As torchvision's ``RandomCrop(size, padding)`` and ``RandomHorizontalFlip``. Every image takes the same number of draws for
+    all arguments.
 
     Args:
         images: (B, C, H, W) in [0, 1]; left as they are.
@@ -20,7 +20,7 @@ def random_crop_and_flip(images: Tensor, padding: int, flip: bool, generator: to
         generator: Draws on the CPU.
 
     Returns:
-        (B, C, H, W), new images unless nothing is asked for.
+        (B, C, H, W), new images unless ``padding`` is 0 and ``flip`` False.
 
     Source: Krizhevsky 2009 and He et al. 2016, section 4.2 (padding 4 on CIFAR).
     """

@@ -1,4 +1,4 @@
-"""Data sets by name, read from installed packages or from files, never from the network unless asked to."""
+"""Data sets by name, read from installed packages or from files, and from the network only with ``download``."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def load_dataset(
         train_limit: At most so many training images, with the class proportions of all (the first lines of criteo's file); 0 for
             all.
         test_limit: Likewise for test images.
-        image_memory: GiB of decoded images that a part may hold; those of a larger part are read when they are asked for.
+        image_memory: GiB of decoded images that a part may hold in memory; images of a larger part are read on access.
 
     Raises:
         DataError: When the name is unknown, or files are missing, damaged or inconsistent.

@@ -58,7 +58,7 @@ def _read(place: Place, name: str) -> Any:
 
 @contextmanager
 def _offline(wanted: bool) -> Iterator[None]:
-    """Lets ``datasets`` read its cache alone: the network is never asked by itself."""
+    """Let ``datasets`` read only its cache, so that it never uses the network on its own."""
     import datasets
 
     before = datasets.config.HF_HUB_OFFLINE

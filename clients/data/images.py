@@ -23,7 +23,7 @@ IMAGE_MEMORY = 1.0
 
 
 class DataError(ValueError):
-    """Data that is missing, broken, or not what its name says."""
+    """Data that are missing, damaged, or of another kind than their name implies."""
 
 
 class MissingDataError(DataError):
@@ -40,7 +40,7 @@ def to_float(images: Tensor) -> Tensor:
 
 
 class StoredImages:
-    """Images (N, C, H, W), uint8, that ``read`` decodes and resizes by their rows (n,) whenever they are asked for."""
+    """Images (N, C, H, W), uint8, that ``read`` decodes and resizes by their rows (n,) on every access."""
 
     dtype = torch.uint8
 
@@ -182,7 +182,7 @@ class ImageDataset(Described[ImageData]):
 
 @dataclass(frozen=True)
 class Part:
-    """Training or test part of a source: the labels at once, the images when asked for.
+    """Training or test part of a source: labels are loaded at once, images on access.
 
     Attributes:
         labels: (N,).
@@ -199,7 +199,7 @@ class Part:
     vectors: Labels | None = None
 
     def images(self, indices: NDArray[np.intp], size: int, memory: float) -> Images:
-        """The images at ``indices``: in memory where their bytes are at most ``memory`` GiB, else read when they are asked for."""
+        """The images at ``indices``: in memory if their bytes are at most ``memory`` GiB, otherwise read on access."""
         channels, height, width = self.shape(indices, size)
         if len(indices) * channels * height * width <= memory * 2**30:
             return self.read(indices, size)

@@ -60,7 +60,7 @@ def _both_parts(name: str) -> tuple[Any, Any]:
 
 
 def source_of(name: str, train_data: Any, test_data: Any) -> Source:
-    """Two map-style data sets of (image, class), as ``own_source`` says; ``DataError`` for an example that does not fit."""
+    """Two map-style data sets of (image, class), for ``own_source``; ``DataError`` for an example that does not fit."""
     train, test = _part(f"{name}, train", train_data), _part(f"{name}, test", test_data)
     count = int(max(train.labels.max(), test.labels.max())) + 1
     if count > MOST_CLASSES:
@@ -70,7 +70,7 @@ def source_of(name: str, train_data: Any, test_data: Any) -> Source:
     titles = [str(title) for title in getattr(train_data, "classes", ())]
     # A node's own examples may be of one class where the data set names the others.
     if count < 2 or (len(titles) < count and len(np.union1d(train.labels, test.labels)) < 2):
-        raise DataError(f"dataset: {name} has the class {count - 1} alone; a classifier tells 2 or more apart")
+        raise DataError(f"dataset: {name} has only the class {count - 1}; allowed: 2 or more classes")
     names = tuple(titles if len(titles) >= count else map(str, range(count)))
     seen = train.read(np.linspace(0, len(train.labels) - 1, min(len(train.labels), MOST_MEASURED)).astype(np.intp), 0)
     flat = seen.movedim(1, 0).flatten(1).float() / 255

@@ -1,4 +1,4 @@
-"""Answers of an external ClientApp to a curious server: probes, and scores of guesses. The truth stays with the client.
+"""Replies of an external ClientApp to a curious server: probes, and scores of guesses. The original data stay with the client.
 
 =================  ==================================================  ==================================================
 type               content                                             reply
@@ -57,7 +57,7 @@ DataOf = Callable[[Context], Examples | tuple[Examples, Examples]]
 
 @dataclass
 class _Answers:
-    """The arguments of ``answer_audits``, and the examples of the node that this process answered for last."""
+    """Handlers of audit messages, with the arguments of ``answer_audits`` and the examples of the last node served."""
 
     model: ModelFactory
     data: DataOf
@@ -70,9 +70,9 @@ class _Answers:
     _held: tuple[tuple[int, int], Batch, DataCard, int] | None = None
 
     def client(self, message: Message, context: Context) -> AppClient:
-        """The client behind a message; the server chooses none of its model, loss and data."""
+        """The client that a message addresses; the server chooses neither model, loss nor data."""
         task = read_task(str(values_of(message, "config")["task"]))
-        AppPlan.narrow(task.plan)  # Plans of other scenarios do what the app never agreed to.
+        AppPlan.narrow(task.plan)  # refuses plans of other scenarios, which the app has not agreed to
         whose = (context.run_id, context.node_id)
         if self._held is None or self._held[0] != whose:
             images, labels, held_out = read_data(self.data(context))
@@ -83,7 +83,7 @@ class _Answers:
         return AppClient(OwnExamples(task, partition, batch, card, draws_of(context, task.plan.seed), held_out))
 
     def setup(self, message: Message, context: Context) -> Message:
-        answers_of(context)  # a wrong value is an error before the run, not in its middle
+        answers_of(context)  # refuses a wrong value before the run starts
         client = self.client(message, context)
         if client.data.num_train < (wanted := client.task.plan.probe_images):
             raise DataMistake(f"probe_images is {wanted}; data gives {client.data.num_train} examples at this node")
@@ -133,27 +133,27 @@ def answer_audits(
     std: float | tuple[float, ...] = 1.0,
     mods: Sequence[Mod] | None = None,
 ) -> None:
-    """Registers answers to probes and audits with an app; its own functions answer as before (a digest is kept).
+    """Register handlers of probes and audits with a ClientApp; the app's own functions stay the same (a digest is kept).
 
-    Flower runs a mod only for messages that an app has a function for, so that no mod could answer these: functions are added.
-    In a simulation every question is answered; a deployed node answers what its operator allows (``clients.secrets.policy``).
+    Flower runs mods only for messages that have a function in the app, so that a mod could not answer audit messages.
+    In a simulation the app answers all of them; a deployed node answers what its operator allows (``clients.secrets.policy``).
 
     Args:
         app: The app.
-        model: Builds the model, without arguments; the weights received are loaded into it.
-        data: The node's training examples, without the random transforms of the app. Better a tuple of two data sets, these and 100
-            or more images of the same kind that are not trained on: only beside others can a guess about an update of all trained
-            images be told from chance.
-        loss: Of logits and classes, as the app trains.
-        mean: Of the app's normalisation (x - mean) / std, of all channels or of each.
-        std: Likewise.
-        mods: What probes pass through, and the report names with their plain settings (``described`` in mods.py): by default
-            the mods of the app and of its ``@app.train``, as Flower calls them. Those of the app act on probes whatever is given.
+        model: Function without arguments that builds the model; received weights are loaded into this model.
+        data: Function from a node's context to its training examples, without the app's random transforms. A tuple of two data sets
+            is better: the training examples, and 100 or more images of the same kind that are not trained on. Comparison with
+            these shows whether a guess from an update of all trained images is better than chance.
+        loss: The app's training loss, of logits and classes.
+        mean: Mean in the app's normalisation (x - mean) / std, for all channels or for each.
+        std: Standard deviation in the app's normalisation, for all channels or for each.
+        mods: Mods that act on probes, named in the report with their settings (``described`` in mods.py). Default: the mods of the
+            app and of its ``@app.train``, in Flower's order. The app's own mods always act on probes.
 
     Raises:
-        TypeError: When one of these is nothing of its kind, such as a model in place of what builds it.
-        ValueError: When the app answers such messages already, nothing answers training yet, or mean and std do not fit images in
-            [0, 1].
+        TypeError: When an argument has a wrong type, such as a model in place of a function that builds it.
+        ValueError: When the app answers such messages already, or has no training function yet, or when mean and std do not fit
+            images in [0, 1].
     """
     check_arguments(app, model, data, loss, mods)
     mean, std = numbers("mean", mean), numbers("std", std)

@@ -23,7 +23,7 @@ WRAPPED = ("_ffn", "_mod")
 PASSIVE: tuple[Mod, ...] = (arrays_size_mod, message_size_mod)
 """Log the size of what passes."""
 LONGEST, LONGEST_WORD = 200, 40
-"""Characters of a mod's text and of a setting that is a text; what is longer is cut, and a digest tells it from others."""
+"""Most characters of a mod's text and of a text setting; longer texts are cut, and a digest distinguishes them."""
 SECRET = re.compile("seed|key|secret|token|passw|salt", re.IGNORECASE)
 """Names of settings whose values stay at the node: the seed of a noise takes it off again."""
 
@@ -148,7 +148,7 @@ def _plain(name: str, value: Any) -> str:
     if SECRET.search(name) or not (value is None or isinstance(value, Real | str)):
         return type(value).__name__
     if isinstance(value, str):
-        # Stages and pipelines are told apart by these signs.
+        # These characters separate stages and pipelines.
         word = repr(value).replace("|", "/").replace(";", ",")
         cut = hashlib.blake2b(value.encode(), digest_size=4).hexdigest()
         return word if len(word) <= LONGEST_WORD else f"{word[:LONGEST_WORD]}… {cut}'"

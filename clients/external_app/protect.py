@@ -1,4 +1,4 @@
-"""Update defences as a mod of any Flower app."""
+"""A Flower mod that applies update defences in any app."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from defenses.spec import parse
 
 
 class ProtectMod:
-    """Protects what ``@app.train`` sends: the difference between the weights sent back and those received.
+    """Applies update defences to a reply of ``@app.train``: to the difference between returned and received weights.
 
-    It protects floating-point tensors. A reply has to hold one ArrayRecord with the names that were sent. Draws are new for every
-    reply; in a simulation they follow from ``seed``, the node's partition, the kind of message and what was received.
+    The mod protects floating-point tensors. A reply must contain one ArrayRecord with the names of the received arrays. Every reply
+    uses new random draws; in a simulation they follow from ``seed``, the node's partition, the message type and its content.
 
     Args:
         pipeline: Update defences that act once per update, such as ``Clip(max_norm=1.0) | GaussianNoise(std=0.01, per="update")``.
-        seed: Of a simulation's draws.
+        seed: Seed of the draws in a simulation.
 
     Raises:
-        DefenseError: When another kind of defence is named: a mod sees neither images nor steps.
+        DefenseError: When another kind of defence is named, because a mod sees neither images nor steps.
     """
 
     def __init__(self, pipeline: str, seed: int = 0) -> None:
@@ -39,11 +39,11 @@ class ProtectMod:
 
     @property
     def text(self) -> str:
-        """The pipeline."""
+        """Text of the pipeline."""
         return str(self._pipeline)
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """The reply of the app, protected."""
+        """Run the app and return its reply with a protected update."""
         sent = _only_record(message)
         before = to_tensors(sent[1])
         reply = call_next(message, context)
@@ -73,7 +73,7 @@ class ProtectMod:
 
 
 def protect_mod(pipeline: str, *, seed: int = 0) -> ProtectMod:
-    """``@app.train(mods=[protect_mod("Clip(max_norm=1.0) | GaussianNoise(std=0.01, per='update')")])``; see ``ProtectMod``."""
+    """Make a mod that protects an app's updates: ``@app.train(mods=[protect_mod("Clip(max_norm=1.0)")])``; see ``ProtectMod``."""
     return ProtectMod(pipeline, seed)
 
 

@@ -19,7 +19,7 @@ KEPT = "fedveil-last-reply"
 
 
 class UnknownReplyError(ValueError):
-    """A reply that is not the last one of this node, or that it was asked about before."""
+    """A reply that is not the node's last one, or that was checked before."""
 
 
 def remembering(answer: ClientAppCallable) -> ClientAppCallable:
@@ -38,12 +38,12 @@ def remembering(answer: ClientAppCallable) -> ClientAppCallable:
 
 
 def require_last_reply(message: Message, context: Context) -> tuple[ArrayRecord, ArrayRecord]:
-    """What the node was sent, and its last reply (else ``UnknownReplyError``), as the server hands them back; then forgotten."""
+    """The node's last message and reply, as returned by the server and forgotten afterwards; else ``UnknownReplyError``."""
     sent: Any = message.content["sent"]
     came: Any = message.content["reply"]
     kept: Any = context.state.pop(KEPT, None) or {}
     if kept.get("digest") != _digest([sent]) + _digest([came]):
-        raise UnknownReplyError("this is not the last reply of this node, or it was asked about it before")
+        raise UnknownReplyError("this is not the last reply of this node, or the reply was checked before")
     return sent, came
 
 

@@ -47,7 +47,7 @@ def in_own_streams(answer: ClientAppCallable) -> ClientAppCallable:
 
 
 def _start(message: Message, context: Context) -> bytes:
-    """In a simulation what is asked, so that runs repeat; elsewhere a secret."""
+    """Start of a random stream: the request's content in a simulation, so that runs repeat; otherwise a secret."""
     if not draws_from_seed(context):
         return secrets.token_bytes(32)
     content = [sorted(record.items()) for record in message.content.config_records.values()]

@@ -1,4 +1,4 @@
-"""A node's memory of the models that it accepted, and its refusal of others, as its configuration says."""
+"""A node's memory of accepted models, and its refusal of other models, by its configuration."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ ROUNDS = f"{KEY} rounds"
 def checks_models(context: Context, client: LocalClient) -> bool:
     """Whether this node refuses models that are not the agreed one.
 
-    Its own key (true or false) decides; else a deployed node does, and a simulated one where the experiment says so.
+    The node's own key (true or false) decides. Without the key a deployed node refuses them, and a simulated node follows the
+    setting ``model-check``.
     """
     chosen: Any = context.node_config.get(KEY)
     if chosen is None:

@@ -69,7 +69,7 @@ def _judged(plan: Plan) -> nn.Module:
 
 
 class KeptExamples(Dataset[tuple[Tensor, Tensor]]):
-    """A client's training examples for a loader, read when they are asked for."""
+    """A client's training examples for a loader, read on access."""
 
     def __init__(self, data: LocalData) -> None:
         self._data = data

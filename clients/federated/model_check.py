@@ -18,7 +18,7 @@ LEAST_TURN = 0.02
 """1 - cosine by which weights may turn in a round, times ``ModelCheck.turns``, whatever own updates did: a defence may keep all of
 a tensor's own update back."""
 MOST_TURN = 0.5
-"""1 - cosine by which weights may turn at most, however many rounds the server says have passed: only it knows how many did."""
+"""Most by which weights may turn, as 1 - cosine, for any number of rounds reported by the server, which clients cannot check."""
 ROUNDING = 1e-4
 """Relative difference of two models that are the same, but for another processor's rounding."""
 
@@ -134,7 +134,7 @@ class ModelCheck:
         """Whether a parameter moved further, or turned more, than own updates a round let one expect."""
         if not last.moved:
             return ""
-        # A defence may have kept all of one tensor's own update back: then the update as a whole says how far others go.
+        # A defence may have removed a tensor's own update entirely: then the update as a whole bounds the others' change.
         overall = math.sqrt(sum(value**2 for value in last.moved.values()) / len(last.moved))
         for name, value in sent.items():
             if name not in last.moved or is_statistic(name):

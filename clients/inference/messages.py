@@ -45,7 +45,7 @@ def features(message: Message, context: Context) -> Message:
     cut = plan.cut_of(client.task.round)
     first, count = int(config["first"]), int(config["count"])
     if count < 1:  # which would begin the queries anew and book nothing
-        raise ValueError(f"{count} batches of queries were asked for; allowed: 1 or more")
+        raise ValueError(f"{count} batches of queries were requested; allowed: 1 or more")
     pipeline = client.pipeline.with_state(tensors_of(message, "learned"))
     require_version(context, client, pipeline.version, str(config["version"]))
     numbers = range(first, min(first + count, len(client.queries)))

@@ -62,7 +62,7 @@ class InferencePlan(WholeModelPlan):
         if not 0 < phase <= len(names):
             first, last = self.rounds + 1, self.rounds + len(names)
             raise ValueError(
-                f"queries were asked for in round {server_round}; allowed: {first} to {last}, one for each cut"
+                f"queries were requested in round {server_round}; allowed: {first} to {last}, one for each cut"
             )
         return names[phase - 1]
 

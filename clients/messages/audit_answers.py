@@ -23,8 +23,8 @@ def answer_audit(
 ) -> Message:
     """Score the server's guesses against a client's images; only numbers leave, unless pictures are shared.
 
-    The caller has asked ``answers_of(context).require("audits", ...)`` before. ``build_model`` builds the model that a test
-    of membership is about; by default the one that the task names.
+    The caller must call ``answers_of(context).require("audits", ...)`` first. ``build_model`` builds the model of a membership
+    test; default: the model of the task.
     """
     config, answers = values_of(message, "config"), answers_of(context)
     observation, kind = str(config["observation"]), str(config["kind"])

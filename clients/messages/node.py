@@ -42,7 +42,7 @@ AGAIN_SECONDS = 5.0
 LEAST_SECONDS, MOST_SECONDS = 1e-3, 1e8
 """A thousandth of a second to three years: what timers take."""
 IMAGE_SHARE = 0.25
-"""Of a deployed node's memory, for images, whatever the server says: what is more is read batch by batch, with the same results."""
+"""Largest share of a deployed node's memory for images, for any plan; larger data are read by batch, with the same results."""
 STDERR = 2
 """Its file descriptor, whatever became of ``sys.stderr``."""
 Call = Callable[[Message, Context], Message]
@@ -52,8 +52,8 @@ C = TypeVar("C", bound=Client)
 def watchdog(message: Message, context: Context, call_next: Call) -> Message:
     """Turn a client that runs longer than ``config.timeout`` seconds into an error reply, so that its worker lives on.
 
-    If a call that Python cannot interrupt hangs, the process is ended a little later, and its log says where it hung: the
-    runtime then tries once more, and reports the loss. The node's own ``max-seconds`` holds whatever the server says.
+    If a call that Python cannot interrupt hangs, the process is ended a little later, and its log shows the place. The runtime then
+    tries once more, and reports the loss. The node's own ``max-seconds`` holds for any value of the server.
     """
     name, seconds = _limit(message, context)
     if seconds <= 0 or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
@@ -111,8 +111,8 @@ MODS: list[Mod] = [watchdog, refusals]
 def draws_from_seed(context: Context) -> bool:
     """Whether this node's random draws follow from the experiment's seed, as they should in a simulation and nowhere else.
 
-    Nothing that the server sends has a say. A node draws from the seed when it is a worker of Flower's simulation, or when its own
-    configuration says ``randomness = "seed"``; otherwise, and with ``randomness = "secret"``, from a secret of its own.
+    The server cannot influence this. A node draws from the seed if it is a worker of Flower's simulation, or if its own
+    configuration has ``randomness = "seed"``; otherwise, and with ``randomness = "secret"``, from a secret of its own.
 
     Raises:
         ValueError: When ``randomness`` is something else.
@@ -212,7 +212,7 @@ def book(
     """
     answers, task = answers_of(context), client.task
     if first < 0:
-        raise ValueError(f"{kind} number {first} was asked for; allowed: 0 or more")
+        raise ValueError(f"{kind} number {first} was requested; allowed: 0 or more")
     if answers.repeats == UNLIMITED:
         return
     kept: Any = context.state.get("sent") or {}

@@ -18,7 +18,7 @@ _MISFITS = (RuntimeError, AssertionError, ValueError, IndexError)
 
 
 class ModelError(ValueError):
-    """A model that does not exist, or that cannot be built as asked."""
+    """A model that does not exist, or that cannot be built with these settings."""
 
 
 class ImageSizeError(ModelError):

@@ -16,7 +16,7 @@ GROUP = "fedveil.models"
 
 
 def is_own_model(name: str) -> bool:
-    """Whether a model's name says where the code is, and not which of the known ones is meant."""
+    """Whether a model's name is a place of code, not the name of a known model."""
     return is_own(name, LIBRARIES)
 
 

@@ -18,7 +18,7 @@ IN_PLACE = "; something is changed in place that a layer needs: write y = y + 1 
 
 
 def prove(called: str, model: nn.Module, num_classes: int, input_shape: Shape) -> None:
-    """Try on a copy what training and attacks do: logits, gradients, and gradients of these; ``ModelError`` says what fails."""
+    """Try the operations of training and attacks on a copy: logits, first and second gradients; ``ModelError`` for failures."""
     if lazy := [name for name, one in model.named_parameters() if isinstance(one, nn.UninitializedParameter)]:
         raise ModelError(
             f"{called}: {lazy[0]} has no shape before the first images (a lazy layer); name a function that shows the model some "
@@ -120,7 +120,7 @@ def _cut_at(model: nn.Module, images: Tensor) -> str:
 
 
 def _last(model: nn.Module) -> nn.Module | None:
-    """The layer that is declared last; of most models the one that answers."""
+    """The layer that is defined last; in most models the output layer."""
     layers = [one for one in model.modules() if not any(True for _ in one.children())]
     return layers[-1] if layers else None
 
@@ -159,7 +159,7 @@ def _where(model: nn.Module, images: Tensor) -> str:
     try:
         with torch.no_grad():
             model(images)
-    except Exception:  # It is the second time: what it says is known.
+    except Exception:  # the first error has been reported already
         return f"at its layer {reached[-1]!r}: " if reached else ""
     finally:
         for hook in hooks:

@@ -28,12 +28,12 @@ def upload(message: Message, context: Context) -> Message:
     start = time.perf_counter()
     client, config = client_as(OutsourcedClient, message, context), values_of(message, "config")
     if client.task.round != UPLOAD_ROUND:
-        raise ValueError(f"an upload was asked for in round {client.task.round}; allowed: {UPLOAD_ROUND}")
+        raise ValueError(f"an upload was requested in round {client.task.round}; allowed: {UPLOAD_ROUND}")
     # Before anything is booked: fresh draws for each pass are more looks at one image, as repeats are.
     answers_of(context).require_upload_passes(OutsourcedPlan.narrow(client.task.plan).upload_passes)
     first, count = int(config["first"]), int(config["count"])
     if count < 1:  # which would begin the upload anew and book nothing
-        raise ValueError(f"an upload of {count} batches was asked for; allowed: 1 or more")
+        raise ValueError(f"an upload of {count} batches was requested; allowed: 1 or more")
     numbers = range(first, min(first + count, len(client.uploads)))
     book(context, client, "an upload", first, len(numbers))
     if first == 0:

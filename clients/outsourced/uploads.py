@@ -18,7 +18,7 @@ KIND = "message:upload"
 """Of the draws that protect an upload."""
 
 UPLOAD_ROUND = 1
-"""In which clients upload; whatever is asked later is about the same upload."""
+"""Round in which clients upload; later requests are about the same upload."""
 
 
 class Uploads:

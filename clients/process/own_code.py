@@ -27,7 +27,7 @@ class OwnCodeError(ValueError):
 
 
 def is_own(name: str, known: Collection[str] = ()) -> bool:
-    """Whether a name says where the code is; ``known`` are words before the colon that say something else."""
+    """Whether a name is a place of code (PLACE:NAME); ``known`` are prefixes before the colon with another meaning."""
     prefix, colon, _ = name.rpartition(":")
     if not colon or prefix in known:
         return False

@@ -112,7 +112,7 @@ def _how_it_ended(code: int) -> str:
 
 
 def main(folder: str) -> None:
-    """Does in the child what the order says, and ends the child."""
+    """Carry out an order in the child process, and end the child."""
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a command in the background may have ignored
     with suppress(OSError):

@@ -183,10 +183,10 @@ def membership_scores(client: Client, test: Membership) -> Scores:
 def audit_baselines(
     client: Client, observation: str, *, pictures: bool, totals: bool = True, images: int = 0
 ) -> AuditScores:
-    """Scores of guesses that used no observation at all, and of the scales; shares pictures if asked.
+    """Score null baselines, which use no observation, and the scales; share pictures on request.
 
-    ``images`` are as many of each observation as attacks guess: of more images than are guessed, the assignment picks those that
-    are nearest to a guess, and a null guess must have the same choice. 0: ``BASELINE_IMAGES``, or a probe's if these are more.
+    ``images`` is the number of images per observation that attacks guess. Of more images than guesses, the assignment chooses those
+    nearest to a guess, and a null baseline must have the same choice. 0: ``BASELINE_IMAGES``, or a probe's if these are more.
 
     With ``totals`` also what the input defences did (``defense_totals``, under ``COUNTS``), which is the same in every round.
     """

@@ -32,8 +32,8 @@ class Means:
 
     Attributes:
         total: Sum (C, H, W) over all of them, float64.
-        count: How many they are.
-        classes: Class -> sum and number of its images; of the classes that were asked for.
+        count: Number of images.
+        classes: Class -> sum and number of its images, for the requested classes.
         attacked: Of each observation: class -> sum and number of its images, as they are part of the sums.
     """
 

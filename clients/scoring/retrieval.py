@@ -74,9 +74,9 @@ def retrieval(
 ) -> Scores:
     """Whether each guess identifies its own image among candidates.
 
-    Where the wire says which guess is of which image (``paired``), the candidates of each are its own image and 99 others. Where it
-    does not, the assignment lets a guess choose among the B images behind the observation. Then all B are candidates beside all
-    99 B others, so a null guess has at most the same chance of 1 in 100. A sum over clients has more guesses than images. There
+    If messages keep the rows of images (``paired``), the candidates of each guess are its own image and 99 others. Otherwise the
+    assignment lets a guess choose among the B images behind the observation. Then all B images and all 99 B others are
+    candidates, so that a null guess has at most the same chance of 1 in 100. A sum over clients has more guesses than images. There
     each image has as many chances as there are guesses, each of at most 1 in all candidates.
 
     ``pairs`` are indices into guesses and truth (B, C, H, W), as the other scores use them, ``others`` (M, C, H, W) what

@@ -1,8 +1,8 @@
-"""The questions that a node answers beyond training and evaluation, by its own configuration; no Flower here.
+"""A node's policy: requests beyond training and evaluation that its configuration allows; no Flower here.
 
-The keys are those of Flower's ``--node-config``. A node in a simulation answers everything unless its configuration says
-otherwise; a deployed one nothing but what its operator allows: each of these answers reveals more about the node's images
-than training does.
+The keys are those of Flower's ``--node-config``. A node in a simulation answers all requests unless its configuration forbids
+them. A deployed node answers only what its operator allows, because each of these replies reveals more about the node's images
+than training.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class AnswerPolicy:
             raise RefusedError(refusal(name, what))
 
     def require_transmissions(self, wanted: int, so_far: int) -> None:
-        """Raises ``RefusedError`` when ``wanted`` more transmissions of audit batches after ``so_far`` are too many."""
+        """Raise ``RefusedError`` if ``wanted`` more transmissions of audit batches after ``so_far`` are too many."""
         if wanted < 1:
-            raise ValueError(f"{wanted} transmissions were asked for; allowed: 1 or more")
+            raise ValueError(f"{wanted} transmissions were requested; allowed: 1 or more")
         if self.transmissions != UNLIMITED and so_far + wanted > self.transmissions:
             raise RefusedError(
                 f"{refusal('transmissions', f'{wanted} more transmissions of audit batches')} (now {self.transmissions}, "
@@ -90,7 +90,7 @@ class AnswerPolicy:
             )
 
     def require_upload_passes(self, wanted: int) -> None:
-        """Raises ``RefusedError`` when each image is asked for ``wanted`` times, and that is too often."""
+        """Raise ``RefusedError`` if ``wanted`` uploads of each image are too many."""
         if self.upload_passes != UNLIMITED and wanted > self.upload_passes:
             raise RefusedError(
                 f"{refusal('upload_passes', f'uploads of an image in {wanted} passes')} (now {self.upload_passes})"

@@ -15,15 +15,15 @@ class SecretError(RuntimeError):
 
 
 def default_folder() -> Path:
-    """Where secrets are kept unless the node's configuration says otherwise."""
+    """Default folder of secrets, which the node's configuration may change."""
     return Path.home() / ".fedveil" / "secrets"
 
 
 def kept_secret(path: Path, elsewhere: str = "set secret-dir in the node's configuration") -> bytes:
     """The secret in a file, which is made when it is missing: readable by its owner alone, and whole or not there at all.
 
-    Processes that come at the same time end up with the same secret: the first to put its file in place wins. ``elsewhere``
-    says how to name another place.
+    Concurrent processes get the same secret: the first to put its file in place wins. Errors show ``elsewhere``, which describes
+    how to set another folder.
 
     Raises:
         SecretError: When the file cannot be made or read, has another owner, can be read by others or is damaged, or others

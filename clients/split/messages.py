@@ -12,7 +12,7 @@ type                  content                                                rep
                                                                              ``metrics``
 ``train.smash``       ``config``: ``transmissions`` to make,                 ``target-0``, ...: (R, B, N, D) of an audit
                       ``reveal-order``, ``since`` and ``until``, rounds;     batch; ``targets``; ``exposure``: how often
-                      ``edge``                                               these rounds sent each image; ``orders`` if asked
+                      ``edge``                                               these rounds sent each image; ``orders`` on request
 ``train.audit_step``  ``gradients`` of audit batches; ``edge``               ``target-0``, ...: one-step updates
 ``evaluate.smash``    ``config``: ``first``, ``count``; ``edge``             ``features`` of test images
 ``evaluate``          ``logits`` of all test images                          ``metrics``: counts

@@ -20,7 +20,7 @@ OWN_AUXILIARY = ("held-out", "private")
 
 
 class Auxiliary:
-    """The server's own examples in a run, whose plan says where they come from (``auxiliary_data``), and how many they are."""
+    """The server's own examples in a run; the plan sets their source (``auxiliary_data``) and number."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

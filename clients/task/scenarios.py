@@ -25,10 +25,10 @@ class ClientSide:
 
     Attributes:
         name: Value of the setting ``scenario``.
-        client: What works on a task of it.
-        plan: What a run of it fixes for its clients.
-        handlers: Message type, such as "train" or "train.step", -> what answers it. Other scenarios may have handlers of the same
-            type; a task says whose it is.
+        client: Class that works on the scenario's tasks.
+        plan: Class of the scenario's plans, a run's fixed settings for the clients.
+        handlers: Message type, such as "train" or "train.step", -> its handler. Scenarios may have handlers of the same type; the
+            task names its scenario.
 
     Raises:
         ValueError: When it would answer a message of all scenarios.

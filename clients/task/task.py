@@ -71,7 +71,7 @@ class Plan:
             which no client has any), "private" (the clients' own), or the name of another data set.
         owns_data: Everything in the client's data directory is its own; else the server names its examples.
         card: Shape and normalisation that all clients share; None only until the set-up is done.
-        may_be_unknown: Fields whose 0 says that the server does not know them.
+        may_be_unknown: Fields in which 0 means unknown to the server.
     """
 
     may_be_unknown: ClassVar[frozenset[str]] = frozenset()

@@ -27,12 +27,12 @@ class Probed:
 
 @dataclass(frozen=True)
 class Truths:
-    """What the server observed of one kind in a round, as the client knows it.
+    """A client's own copy of the server's observations of one kind in a round.
 
     Attributes:
         views: One entry for each observation.
-        paired: What crosses the wire says which row is of which image, so that guess i is compared with image i.
-        whole_round: Each observation is of all that was trained on, so that a guess may be of any of many images.
+        paired: Messages keep the rows of images, so that guess i is compared with image i.
+        whole_round: Each observation covers all training examples, so that a guess may be of any of many images.
         in_paper_scale: Guesses are also scored in the convention of the shuffling paper
             (``clients.scoring.image_scores.paper_scores``).
         embed: Of rows of a table: rows (n, 1, F, 1) -> embeddings (n, F, D) as the client half makes them; None where it changes.

@@ -41,7 +41,7 @@ def measure_step(function: Callable[[], Tensor], modules: Sequence[nn.Module], *
 
     Its images must be ready: these are not counted. If the modules are ``trained``, the backward pass runs too; no ``grad`` of a
     parameter changes. On CPUs, ``peak_bytes`` counts tensors that operators return, without the scratch space inside of them. On
-    CUDA the function runs twice, and the allocator is asked, which rounds every tensor up to 512 bytes.
+    CUDA the function runs twice, and the count is the allocator's, which rounds every tensor up to 512 bytes.
     """
     held = list({id(t): t for module in modules for t in (*module.parameters(), *module.buffers())}.values())
     weights = [tensor for tensor in held if trained and tensor.requires_grad]

@@ -49,7 +49,7 @@ def view_of(name: str, array: Array) -> np.ndarray:
 
     Args:
         name: For the error.
-        array: Of Flower; what it says of its type and shape beside its bytes is not read.
+        array: Array of Flower; its reported type and shape outside of its bytes are not read.
 
     Raises:
         RecordError: When its bytes are no array of whole or real numbers or truth values, or not as many as its shape says.
@@ -112,12 +112,12 @@ def values_of(message: Message, name: str) -> Mapping[str, Any]:
 
 
 def withheld(reasons: Mapping[str, str]) -> dict[str, ConfigRecord]:
-    """The record that says what an answer leaves out; none when it leaves out nothing."""
+    """The record of the content that a reply omits; none for a complete reply."""
     return {WITHHELD: ConfigRecord({**reasons})} if reasons else {}
 
 
 def reason_of(message: Message) -> str:
-    """Why an error reply failed: the last line of its traceback, which says what happened, without Flower's wrapping."""
+    """Reason of an error reply: the last line of its traceback, without Flower's wrapping."""
     reason = message.error.reason or f"error code {message.error.code}"
     lines = [line.strip() for line in reason.split("\n") if line.strip()]
     last = lines[-1] if lines else "no reason given"

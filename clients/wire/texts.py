@@ -20,12 +20,12 @@ class RecordError(ValueError):
 
 
 def read_json(text: str) -> Any:
-    """What a JSON text of a message says.
+    """Parse a JSON text of a message.
 
     Raises:
-        RecordError: When it is longer than any that clients of ours write.
-        ValueError: When it is no JSON.
-        RecursionError: When it is nested deeper than Python goes.
+        RecordError: When the text is longer than any text of our own clients.
+        ValueError: When the text is no JSON.
+        RecursionError: When the text is nested too deep for Python.
     """
     if len(text) > MOST_JSON:
         raise RecordError(f"{len(text)} characters of JSON came; at most {MOST_JSON} are read")
@@ -33,10 +33,10 @@ def read_json(text: str) -> Any:
 
 
 class Received(dict[str, Any]):
-    """What a record of a message holds; a key that it lacks is named in the error."""
+    """Content of a message's record; the error for a missing key names the key."""
 
     def __missing__(self, key: str) -> Any:
-        raise RecordError(f"the message says nothing of {shortened(key)}; it holds {shortened(list(self))}")
+        raise RecordError(f"the message lacks {shortened(key)}; it holds {shortened(list(self))}")
 
 
 def one_line(text: str, most: int) -> str:

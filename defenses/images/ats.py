@@ -37,7 +37,7 @@ def parse_policies(text: str) -> tuple[Policy, ...]:
     if unknown := sorted({index for policy in policies for index in policy if index >= len(LIBRARY)}):
         raise ValueError(f"index {unknown[0]} is not in 0 .. {len(LIBRARY) - 1}")
     if (longest := max(map(len, policies))) > MOST_TRANSFORMS:
-        raise ValueError(f"a policy of {longest} transforms; it may have {MOST_TRANSFORMS}")
+        raise ValueError(f"a policy of {longest} transforms; allowed: at most {MOST_TRANSFORMS}")
     distinct = [set(policy) for policy in policies]
     if len(set().union(*distinct)) < sum(map(len, distinct)):
         raise ValueError("two policies share a transform")
@@ -68,20 +68,19 @@ def transform_images(
 
 @dataclass(frozen=True, repr=False)
 class ATS(InputDefense):
-    """Transforms every training image by one of a few searched policies, drawn per image and anew in every epoch.
+    """Transform each training image by an augmentation policy, drawn at random for each image and epoch.
 
     A policy is up to three of the 50 transforms of ``defenses.images.transforms``; "i-j-k" applies i first. Shear, shift,
-    colour, contrast, brightness and sharpness go either way with equal chance. Test images stay clean. The default is
+    colour, contrast, brightness and sharpness have a random sign with equal chance. Test images stay clean. The default is
     the paper's hybrid for ResNet20 on CIFAR-100. Published analyses find that such policies slow an attack down late
-    in training but not in the first steps (Balunovic et al., ICLR 2022), so attack early as well.
+    in training but not in the first steps (Balunovic et al., ICLR 2022), so attack early rounds as well.
 
     Args:
-        policies: Policies joined by "+"; they must not share transforms, the paper's condition for a hybrid (4.4). Never a
-            file's name, which ``read`` takes: this text comes with messages, too, and would open files of the machine that gets
-            them.
+        policies: Policies joined by "+"; they must not share transforms, the paper's condition for a hybrid (4.4). For a file
+            use ``read``: this text also comes from messages, which must not open files of the receiving machine.
         use_prob: Apply a transform with the probability of the AutoAugment policy that it comes from. The authors' code
             keeps these numbers and applies everything with certainty, the default here.
-        channels: Channels of the images that the policies are meant for, those that they were searched on as a rule; 0: any.
+        channels: Channels of the images that the policies suit, normally of the images of the search; 0: any.
     """
 
     policies: str = "3-1-7+43-18-18"
@@ -100,8 +99,8 @@ class ATS(InputDefense):
         require(known, self, "channels", "0 (any), 1 (grey) or 3 (colours)")
         if self.policies.endswith(FILE):
             raise DefenseError(
-                f"policies is {self.policies!r}, and files are read only where a person names them: by `fedveil run`, "
-                "`protect` and `attack`, in Python by ATS.read; elsewhere write what the file holds under policies and channels"
+                f"policies is {self.policies!r}; allowed: the name of a file only in the configuration of `fedveil run`, `protect` "
+                "and `attack`, or in ATS.read; elsewhere write the file's policies and channels"
             )
         try:
             parse_policies(self.policies)
@@ -110,12 +109,12 @@ class ATS(InputDefense):
 
     @classmethod
     def read(cls, policies: str | Path, use_prob: bool = False, channels: int | None = None) -> Self:
-        """ATS with the policies of a file, which are kept in place of its name: other machines do not have it.
+        """Read the policies of a file; the result holds them and not the file's name, as other machines lack the file.
 
-        The file is a ``policies.json`` that ``fedveil search`` wrote. Without ``channels`` they are what it says.
+        The file is a ``policies.json`` of ``fedveil search``. Without ``channels`` the file's number of channels is used.
 
         Raises:
-            DefenseError: When the file cannot be read, is something else, or holds no policies.
+            DefenseError: When the file cannot be read, is no such file, or holds no policies.
             ValueError: When ``channels`` is not allowed.
         """
         try:
@@ -125,16 +124,16 @@ class ATS(InputDefense):
             reason = error.strerror if isinstance(error, OSError) else f"it is no result of fedveil search ({error!r})"
             raise DefenseError(f"policies is {str(policies)!r}: {reason}") from error
         if not text:
-            raise DefenseError(f"policies is {str(policies)!r}: it is of a search that found none")
+            raise DefenseError(f"policies is {str(policies)!r}: the search found no policies")
         return cls(text, use_prob, searched if channels is None else channels)
 
     @classmethod
     def configured(cls, **given: Any) -> Self:
-        """As ``read`` where the policies are the name of a file."""
+        """Make the defence; ``policies`` may be the name of a file for ``read``."""
         return cls.read(**given) if str(given.get("policies", "")).endswith(FILE) else cls(**given)
 
     def unfit(self, channels: int, height: int, width: int) -> str:
-        """Policies that are meant for images of other colours."""
+        """Reason, if the policies suit another number of channels; see the base class."""
         if self.channels in (0, channels):
             return ""
         return (

@@ -15,10 +15,10 @@ from defenses.images.visual_mixer import shuffle_windows
 
 @dataclass(frozen=True, repr=False)
 class BlockShuffle(InputDefense):
-    """Permutes square blocks inside fixed windows: what the released VisualMixer data-set generator does.
+    """Permute square blocks of pixels inside fixed windows, as VisualMixer's released data-set generator does.
 
-    It differs from Algorithm 1 in all that matters: the window does not depend on VFE (both of its branches permute
-    2 x 2 blocks), and the pixels inside a block stay together. The published accuracies may come from it.
+    The generator differs from Algorithm 1: its window does not depend on VFE (both branches permute 2 x 2 blocks), and the
+    pixels inside a block stay together. The published accuracies may come from this generator.
 
     Attributes:
         window: Side of a window in pixels, a multiple of ``blocks``.
@@ -40,12 +40,12 @@ class BlockShuffle(InputDefense):
         require(fits, self, "window", f"a positive multiple of blocks, {self.blocks}, at most {MOST_SIDE}")
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """Permutes the blocks; targets are unchanged."""
+        """Permute the blocks; targets are unchanged."""
         return Batch(block_shuffle(batch.images, self.window, self.blocks, generator), batch.targets)
 
 
 def block_shuffle(images: Tensor, window: int, n: int, generator: torch.Generator) -> Tensor:
-    """Permutes the n x n blocks of every window of (B, C, H, W), channel by channel; pixels inside a block keep their places.
+    """Permute the n x n blocks of every window of (B, C, H, W), channel by channel; pixels inside a block keep their places.
 
     Edge windows hold fewer blocks; a block cut by the edge stays as it is.
     """

@@ -33,7 +33,7 @@ def gaussian_blur(images: Tensor, std: float) -> Tensor:
 
 
 def _gaussian(std: float, side: int) -> Tensor:
-    """The kernel for a side of so many pixels, (2 r + 1,): what lies farther than the other border weighs that border's pixel."""
+    """Kernel (2 r + 1,) for a side of ``size`` pixels; weights beyond the other border are added to that border's pixel."""
     radius = int(4 * std + 0.5)
     offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (offsets / std) ** 2)
@@ -50,10 +50,10 @@ def _gaussian(std: float, side: int) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class Blur(InputDefense):
-    """Blurs images with a Gaussian.
+    """Blur images with a Gaussian kernel.
 
-    The plainest image obfuscation, here as a baseline: what it removes is gone from every copy, with no randomness
-    that an attacker could average out, and what it keeps (low frequencies) is shown to everyone.
+    A simple baseline: blurring removes high frequencies from every copy, without randomness that an attacker could average
+    out. Low frequencies stay visible.
 
     Args:
         std: Standard deviation of the Gaussian in pixels; 0 changes nothing.
@@ -76,7 +76,7 @@ class Blur(InputDefense):
 
 @dataclass(frozen=True, repr=False)
 class Downsample(InputDefense):
-    """Shrinks images by averaging blocks of pixels and enlarges them again: the baseline "Blur" of the shuffling paper.
+    """Average blocks of pixels and enlarge the small image again: the baseline "Blur" of the patch-shuffling paper.
 
     An image of H x W becomes one of ceil(H / factor) x ceil(W / factor), each pixel the mean of its block, and then H x W
     again by bilinear interpolation. As with ``Blur`` there is no randomness to average out. An image that is not larger

@@ -36,7 +36,7 @@ def bounded_convex_weights(count: int, num_mixed: int, max_weight: float, genera
 
 @dataclass(frozen=True, repr=False)
 class InstaHide(InputDefense):
-    """Mixes each image with others of its batch under random weights, then flips the signs of random pixel values.
+    """Mix each image with others of its batch under random weights, then flip the signs of random pixel values.
 
         x~_i = s_i * sum_j w_ij x_{p_j(i)},   y~_i = sum_j w_ij y_{p_j(i)},   s_i in {-1, 1}^(C, H, W)
 

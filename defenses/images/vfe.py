@@ -1,8 +1,8 @@
 """Visual feature entropy (VFE): how much neighbouring pixels differ, and its exact law under pixel shuffling.
 
 Source: the VisualMixer paper (NDSS 2024), equations 1-12. Its sums run over pixels whose right or lower neighbour does not
-exist, but its own count of WS * (WS - 1) pairs per direction says that only pairs inside the region are meant. That is what we
-compute; the released code pads with zeros instead, which adds the squares of the border pixels.
+exist, but its own count of WS * (WS - 1) pairs per direction includes only pairs inside the region. We compute the latter; the
+released code pads with zeros instead, which adds the squares of the border pixels.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def _is_bound(value: object) -> bool:
 
 @dataclass(frozen=True, repr=False)
 class VisualMixer(InputDefense):
-    """Shuffles the pixels of every window; windows are larger where visual feature entropy (VFE) is low.
+    """Shuffle the pixels inside each window of an image; windows are larger where visual feature entropy (VFE) is low.
 
     An image is cut into regions of a power of two at most ``window_upper``. A region whose VFE is at most the median is
     shuffled in windows of half its size; another is split into such windows, which are judged again, down to
@@ -113,7 +113,7 @@ class VisualMixer(InputDefense):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "resamples", self.reshuffle)  # of the class it says what the default does
+        object.__setattr__(self, "resamples", self.reshuffle)  # the class attribute describes the default
         lower, upper = power_of_two(self.window_lower, up=self.strict_lower), self.upper
         least = max(self.window_lower, lower)
         given = "" if upper == self.window_upper else f" (it is {upper} here)"

@@ -103,7 +103,7 @@ def levels_of(sides: Tensor) -> list[Level]:
 def mixing_windows(images: Tensor, levels: list[Level]) -> dict[int, int]:
     """Size -> how many windows of it change anything: those that hold two different values in some channel.
 
-    A window of one colour is shuffled into itself, so it says nothing about what the defence did.
+    A window of one colour is shuffled into itself, so that it does not show the defence's effect.
     """
     return {size: int((active & (vfe_map(images, size) > 0).any(1)).sum()) for size, active in levels}
 

@@ -1,4 +1,4 @@
-"""Delta protection: an autoencoder between the halves of a network, which learned to forget masked parts of images (ADP)."""
+"""Delta protection (ADP): an autoencoder between the halves of a network, trained to remove masked parts of images."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ _RECTIFIED = "rectified"
 
 @dataclass(frozen=True, repr=False)
 class DeltaAutoencoder(FittedDefense):
-    """Maps features of an image to what the features of that image without its delicate parts would be, by a small autoencoder.
+    """Remove sensitive parts from the features by a small autoencoder, trained to output the features of masked images.
 
         min over e, d of  mean ||d(e(F(I))) - F(I~)||^2,    F: the client half, I: public images, I~: masked (``DeltaMasks``)
 
-    Both halves of the network stay as they are. The client runs F and e, and e(F(x)) travels: ``channels >> depth`` maps for
-    ``channels``. The server runs d and its half. No mask is made for the image that is sent, so that nothing depends on a label.
-    The paper attacks with an adversary that has seen unprotected features alone, and concedes this. Stages behind act on the
-    latent: ``DeltaAutoencoder() | FeatureNoise(std=0.1)`` adds noise to e(F(x)), which d decodes.
+    Both halves of the network stay unchanged. The client runs F and e and sends e(F(x)): ``channels >> depth`` maps instead of
+    ``channels``. The server runs d and its half. A sent image is not masked, so that no message depends on a label.
+    The paper states that its adversary was trained on unprotected features only. Later stages act on the latent:
+    ``DeltaAutoencoder() | FeatureNoise(std=0.1)`` adds noise to e(F(x)), which d decodes.
 
     Where the paper is silent: 3 x 3 convolutions with padding 1, mirrored by transposed ones, ReLU between, and at the end where no
     feature of the fit is negative (a cut behind a ReLU); squared error; Adam.
 
     Args:
         variant: "decreasing": channels C -> C/2 -> C; "deep": by C/4; "extra_deep": by C/8, one convolution per halving.
-        delta: "min" masks what the context's adversary looks at and the server half does not, "max" all that the server half does
-            not look at.
-        fill: "blur" or "black": what takes the place of masked pixels.
-        iterations: How often images are masked, each time by maps of the masked image; None: 2 for "min" and 1 for "max",
-            as in the paper.
-        mode: "scalar", "percentile" or "blue_literal": how hot is told from cold; see ``delta_masks.is_hot``.
-        threshold: Of that, from 0 to 1; None: what the paper's 99 % is in this mode (0.3775, 0.99, 0.99).
+        delta: "min" masks the regions that the adversary uses and the server half does not; "max" masks all regions that the
+            server half does not use.
+        fill: Replacement of masked pixels: "blur" or "black".
+        iterations: Number of masking passes, each with maps of the masked image; None: 2 for "min" and 1 for "max", as in
+            the paper.
+        mode: Rule for hot pixels of a map: "scalar", "percentile" or "blue_literal"; see ``delta_masks.is_hot``.
+        threshold: Threshold of this rule, from 0 to 1; None: the paper's 99 % in this mode (0.3775, 0.99, 0.99).
         epochs: Passes over the public images; 120 (VGG16) and 60 (ResNet50) in the paper. 0 leaves the initial weights.
-        learning_rate: Of Adam.
-        stride: Of every convolution; 2 also halves height and width of the latent.
+        learning_rate: Learning rate of Adam.
+        stride: Stride of every convolution; 2 also halves height and width of the latent.
         batch_size: Images per step.
     """
 
@@ -81,14 +81,14 @@ class DeltaAutoencoder(FittedDefense):
 
     @property
     def masks(self) -> DeltaMasks:
-        """How the images of the fit are masked."""
+        """Settings of the masks for the images of the fit."""
         iterations = self.iterations if self.iterations is not None else 1 + (self.delta == "min")
         threshold = self.threshold if self.threshold is not None else MODES[self.mode]
         return DeltaMasks(self.delta, self.fill, iterations, self.mode, threshold)
 
     @property
     def needs_adversary(self) -> bool:
-        """With "min", whose masks are where the adversary looks."""
+        """True for "min", whose masks depend on the adversary."""
         return self.delta == "min"
 
     def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:

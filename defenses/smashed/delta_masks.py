@@ -21,18 +21,18 @@ from defenses.smashed.grad_cam import grad_cam, last_map_layer
 DELTAS = ("min", "max")
 FILLS = ("blur", "black")
 MODES: Mapping[str, float] = {"scalar": 0.3775, "percentile": 0.99, "blue_literal": 0.99}
-"""Ways to tell hot from cold -> what the paper's "delta threshold intensity 99 %" is in each; see ``is_hot``."""
+"""Rule for hot pixels -> its threshold for the paper's "delta threshold intensity 99 %"; see ``is_hot``."""
 
 
 @dataclass(frozen=True)
 class DeltaMasks:
-    """How images are masked before an autoencoder learns to imitate them.
+    """Settings of the masks under which an autoencoder learns.
 
     Attributes:
-        delta: "min": what is hot for the adversary and cold for the server half, so that what both need stays. "max": all that is
-            cold for the server half, which needs no adversary.
-        fill: What takes the place of a masked pixel: "blur", the mean of the box around it, or "black".
-        iterations: How often; maps are worked out anew on the masked images.
+        delta: "min" masks pixels that are hot for the adversary and cold for the server half. "max" masks all pixels that are
+            cold for the server half, and needs no adversary.
+        fill: Replacement of a masked pixel: "blur", the mean of the box around it, or "black".
+        iterations: Number of masking passes; each computes maps of the images that the pass before has masked.
         mode: See ``is_hot``.
         threshold: See ``is_hot``.
     """
@@ -53,7 +53,7 @@ class DeltaMasks:
         if self.delta == "min":
             if context.adversary is None:
                 raise DefenseError(
-                    "delta='min' masks what an adversary looks at, and the context has none: give one, or say delta='max'"
+                    "delta='min' needs an adversary, and the context has none; allowed: a context with one, or delta='max'"
                 )
             adversary = _Looking(context.client, context.adversary, images)
         total = torch.zeros(len(images), *images.shape[2:], dtype=torch.bool, device=images.device)
@@ -71,7 +71,7 @@ class DeltaMasks:
 
 
 class _Looking:
-    """A network with the layer whose maps are looked at."""
+    """A network, and the layer of its class activation maps."""
 
     def __init__(self, client: nn.Module, half: nn.Module, images: Tensor) -> None:
         self.model = nn.Sequential(client, half)
@@ -107,7 +107,7 @@ def box_blur(images: Tensor) -> Tensor:
     """Mean over a box, reflected at the border without repeating it: (B, C, H, W) -> (B, C, H, W).
 
     The box has a side of 40 pixels where the image's shorter side is 224, and as much of other sizes, at least 2. An even box has
-    one pixel more above and to the left, as in OpenCV. "Blur intensity 40" is all that the paper says.
+    one pixel more above and to the left, as in OpenCV. The paper only states "Blur intensity 40".
     """
     side = box_side(*images.shape[-2:])
     before, after = side // 2, (side - 1) // 2

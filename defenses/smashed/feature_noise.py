@@ -1,4 +1,4 @@
-"""Gaussian noise on smashed data: without and with a bound on what one example can change."""
+"""Gaussian noise on smashed data, with and without a bound on the contribution of one example."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ AGAINST_NOISE = ("FeatureAveraging", "FieldReading", "AttributeInference", "Inve
 
 @dataclass(frozen=True, repr=False)
 class FeatureNoise(SmashedDefense):
-    """Adds N(0, std^2) to every entry of the smashed data, drawn afresh each time.
+    """Add N(0, std^2) to every entry of the smashed data, with a new draw for each transmission.
 
-    The baseline "GN" of the shuffling paper, which writes N(0, 4) and uses the number as standard deviation. Features are
-    not bounded, so no privacy budget follows (for that see ``FeatureDP``), and the mean of e transmissions of the same image
-    has noise of std / sqrt(e).
+    The baseline "GN" of the patch-shuffling paper, which writes N(0, 4) and uses the number as standard deviation. Features
+    are not bounded, so that no privacy budget follows (see ``FeatureDP`` for one). The mean of e transmissions of an image has
+    noise of std / sqrt(e).
 
     Args:
         std: Standard deviation in the unit of the features. 0 changes nothing.
@@ -41,38 +41,38 @@ class FeatureNoise(SmashedDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = AGAINST_NOISE
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Adds the noise."""
+        """Add the noise."""
         return features + gaussian_like(features, self.std, generator)
 
     def without_noise(self) -> Self:
-        """With a standard deviation of 0."""
+        """The defence with a standard deviation of 0."""
         return replace(self, std=0.0)
 
 
 @dataclass(frozen=True, repr=False)
 class FeatureDP(SmashedDefense):
-    """Clips the smashed data of every example to an L2 norm of C and adds N(0, (z C)^2): the Gaussian mechanism.
+    """Clip the smashed data of each example to L2 norm C and add N(0, (z C)^2): the Gaussian mechanism.
 
         h~ = h min(1, C / ||h||_2) + N(0, (z C)^2 I),    h: all numbers of one example
 
-    What h~ reveals about the example is at most what (epsilon, delta)-differential privacy allows, with epsilon from ``epsilon``,
-    for one transmission of its features. Training sends an example once in every pass that reaches it, and each is one release;
-    audit batches are further ones (the row "epsilon-with-probes"), and a test image is released in every evaluation.
+    One transmission of an example's features is (epsilon, delta)-differentially private, with epsilon from ``epsilon``. Each
+    pass of training that reaches an example is one release. Audit batches are further releases (the row "epsilon-with-probes"),
+    and so is a test image in every evaluation.
 
-    It does not cover the labels; nor features that depend on several examples (a batch shuffle in front), which ``Pipeline``
-    refuses; nor the update of a client half that is trained, which depends on the examples without any bound: such a run is
-    refused, unless ``noise_multiplier`` is 0 and nothing is claimed. The noise is pseudo-random but not cryptographic (see
-    ``generator_for``), and not exactly Gaussian: the bound holds up to both.
+    The guarantee does not cover labels. ``Pipeline`` refuses features that depend on several examples, as after a batch shuffle.
+    Training the client half is refused too, because its update depends on the examples without a bound; this is allowed with
+    ``noise_multiplier`` 0, which claims nothing. The noise is pseudo-random but not cryptographic (see ``generator_for``), and
+    not exactly Gaussian; the guarantee holds up to these two limits.
 
     Args:
         clip: C, in the unit of the features.
-        noise_multiplier: z; 0 clips alone and has no finite epsilon.
-        delta: In (0, 1).
-        neighbours: What is hidden. "replace-one": which example was sent, against any other, so that features differ by up to
-            2 C. "zero-out": the example against features of zero, up to C. One example more or less is hidden by neither: the
-            server counts what it receives.
+        noise_multiplier: z; 0 only clips and has no finite epsilon.
+        delta: delta of the guarantee, in (0, 1).
+        neighbours: Neighbouring inputs. "replace-one": one example against any other; features differ by up to 2 C.
+            "zero-out": the example against features of zero; they differ by up to C. Neither hides the number of examples, as
+            the server counts the features that it receives.
 
-    The paper prints epsilon = 6.68 for its baseline "DP" but neither its clipping, its delta nor its neighbours.
+    The paper states epsilon = 6.68 for its baseline "DP", but not its clipping norm, delta or neighbours.
     """
 
     clip: float = scale_field(1.0)
@@ -90,9 +90,9 @@ class FeatureDP(SmashedDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = AGAINST_NOISE
 
     def epsilon(self, releases: int = 1) -> float:
-        """The exact epsilon at ``delta`` of sending the features of one example ``releases`` times; inf without noise.
+        """Exact epsilon at ``delta`` of sending the features of one example ``releases`` times; inf without noise.
 
-        Independent Gaussian noise on each makes them one release whose sensitivity is sqrt(releases) times as large.
+        With independent Gaussian noise, the releases equal one release of sqrt(releases) times the sensitivity.
         """
         if releases == 0:
             return 0.0
@@ -106,18 +106,18 @@ class FeatureDP(SmashedDefense):
         return {"epsilon": self.epsilon(releases), "delta": self.delta}
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Clips and adds the noise."""
+        """Clip each example and add the noise."""
         return clip_examples(features, self.clip) + gaussian_like(
             features, self.noise_multiplier * self.clip, generator
         )
 
     def without_noise(self) -> Self:
-        """Clips alone."""
+        """The defence that only clips."""
         return replace(self, noise_multiplier=0.0)
 
 
 def clip_examples(features: Tensor, clip: float) -> Tensor:
-    """Scales every example by min(1, C / ||h||_2), with one norm over all of its numbers: (B, ...) -> (B, ...)."""
+    """Scale each example by min(1, C / ||h||_2), with one norm over all its numbers: (B, ...) -> (B, ...)."""
     exact = widened(features)
     norms: Tensor = torch.linalg.vector_norm(exact, dim=tuple(range(1, exact.dim())), keepdim=True)
     # A norm of zero is raised to C, not divided by.

@@ -20,15 +20,15 @@ _COLUMNS = 1 << 16
 
 @dataclass(frozen=True, repr=False)
 class FeaturePCA(FittedDefense):
-    """Sends the first k principal components of the features in place of these; the server puts the features together again.
+    """Send only the first k principal components of the features; the server restores approximate features from them.
 
         z = V (h - m),    h~ = V' z + m,    V: (k, D) orthonormal rows,  m: mean of the fit set,  D = C H W
 
     The components are those of N public images. They come from the Gram matrix (N, N) of the centred features, whose eigenvectors
-    are the left singular vectors; a matrix (D, D) is never made: D is 401,408 in the paper. Centred, the rank is at most N - 1.
+    are the left singular vectors. A matrix (D, D) would be too large: D is 401,408 in the paper. The rank is at most N - 1.
 
-    A projection hides what varies little, whatever that is: it knows no task and no adversary. The paper does not say whether it
-    centres; here it does.
+    The projection hides directions of small variance and considers neither a task nor an adversary. The paper does not state
+    whether features are centred; here they are.
 
     Args:
         components: k, at least 1 and at most the rank of the fit set.
@@ -45,7 +45,7 @@ class FeaturePCA(FittedDefense):
 
     @property
     def least_images(self) -> int:
-        """One more than components: centred, N images have N - 1 directions at most."""
+        """``components`` + 1, because N centred images span at most N - 1 directions."""
         return self.components + 1
 
     def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:
@@ -63,7 +63,7 @@ class FeaturePCA(FittedDefense):
         return (self.components,)
 
     def fit(self, context: FitContext, generator: torch.Generator) -> Self:
-        """Components of the features of ``context.images``; draws nothing."""
+        """Compute the components of the features of ``context.images``; deterministic."""
         features = torch.cat([batch.cpu() for batch in features_in_batches(context.client, context.images)])
         self.shapes(*features.shape[1:])
         mean, basis = principal_components(features.flatten(1), self.components)
@@ -72,7 +72,7 @@ class FeaturePCA(FittedDefense):
         return self.with_state(learned)
 
     def truncated(self, components: int) -> Self:
-        """The fitted defence with its first components only: what a fit of so many gives, for sweeps."""
+        """The fitted defence with only its first components, equal to a fit with that number; for sweeps."""
         narrow = replace(self, components=components)
         require(components <= self.components, narrow, "components", f"at most {self.components}, which were fitted")
         return narrow.with_state({**self._kept(), "basis": self._kept()["basis"][:components]})
@@ -124,8 +124,8 @@ def principal_components(rows: Tensor, components: int) -> tuple[Tensor, Tensor]
     rank = int((values > 10 * len(rows) * torch.finfo(torch.float64).eps * values[0].clamp(min=0)).sum())
     if components > rank:
         raise DefenseError(
-            f"{components} components were asked for; the centred features of {len(rows)} images have rank {rank}: "
-            "give more images or ask for fewer components"
+            f"components is {components}; allowed: at most {rank}, the rank of the centred features of {len(rows)} images: use "
+            "more images or fewer components"
         )
     scaled = (vectors[:, :components] / values[:components].sqrt()).T
     basis = torch.cat([scaled @ block for block in _centred_blocks(rows)], 1)

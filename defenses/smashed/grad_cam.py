@@ -72,7 +72,7 @@ def last_map_layer(model: nn.Module, images: Tensor, client: nn.Module | None = 
     if not found:
         raise DefenseError(
             f"no layer of the model returns maps of more than one position for images {tuple(images.shape[1:])}: "
-            "Grad-CAM has nothing to look at; cut the model earlier or take larger images"
+            "Grad-CAM needs such a layer; cut the model earlier or use larger images"
         )
     least = min(LEAST_SIDE, max(side for side, _ in found))
     return [module for side, module in found if side >= least][-1]

@@ -1,4 +1,4 @@
-"""Shuffling of a transformer's tokens, within one image and across a batch, and how many orders that hides."""
+"""Shuffling of a transformer's tokens, within one image and across a batch, and the number of hidden orders."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def gather_tokens(features: Tensor, order: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class PatchShuffle(SmashedDefense):
-    """Shuffles the tokens of every image, afresh each time that it is sent.
+    """Shuffle the tokens of each image, with a new order for each transmission.
 
-    It hides the order of the tokens, log2(N!) bits, and nothing else: the multiset of tokens is on the wire. A transformer
-    without position embedding does not notice (so accuracy stays), and since blocks commute with permutations, shuffling
-    before or after the client's blocks has the same law. On a client half that is not trained, more transmissions add nothing.
+    Shuffling hides only the order of the tokens, log2(N!) bits; the server receives all tokens. A transformer without position
+    embedding gives the same result for any order, so that accuracy stays. Its blocks commute with permutations, so that shuffling
+    before or after the client's blocks has the same law. If the client half is not trained, more transmissions add nothing.
 
-    The tokens of a table's row are the embeddings of its fields, of which those of different fields hardly coincide, so that their
-    multiset is the row (``FieldReading``). With ``difm`` all that is sent is shuffled. The paper shuffles the input of DIFM's
-    vector-wise branch alone (``difm-factors``): the prediction layer gets the embeddings in order, and so does an attacker.
+    The tokens of a table's row are the embeddings of its fields. Embeddings of different fields rarely coincide, so that the set of
+    tokens reveals the row (``FieldReading``). With ``difm`` all sent tokens are shuffled. The paper shuffles only the input of
+    DIFM's vector-wise branch (``difm-factors``): its prediction layer, and an attacker, get the embeddings in order.
 
     ``order`` gathers: slot i receives token order[i]. The paper's sigma(i) is where token i goes, the inverse permutation.
     """
@@ -46,7 +46,7 @@ class PatchShuffle(SmashedDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("TokenJigsaw", "AdaptiveDecoder", "FieldReading")
 
     def num_native(self, num_tokens: int) -> int:
-        """K, how many of an image's N tokens are not exchanged with other images: all."""
+        """K, the number of an image's N tokens that are not exchanged with other images: all of them."""
         return num_tokens
 
     def hidden_orders(self, batch_size: int, num_tokens: int) -> dict[str, float]:
@@ -58,7 +58,7 @@ class PatchShuffle(SmashedDefense):
             equation 8, those with the target's tokens in one order:    (C(N, K) K!)^(B-1)   ((B - 1) N')!
 
         Their ratio is the chance that an image is sent with all of its own tokens in one given order; 1 / N! where all are native.
-        That is what a guesser faces that ignores the tokens themselves. The tokens are on the wire, so it bounds no real attack.
+        This is the success rate of a guess that ignores the tokens. The server receives the tokens, so it bounds no real attack.
         """
         pooled = num_tokens - self.num_native(num_tokens)
         kept = math.lgamma(num_tokens + 1) - math.lgamma(pooled + 1)  # log of C(N, K) K! = N! / N'!
@@ -72,19 +72,19 @@ class PatchShuffle(SmashedDefense):
         return shuffled_within_images(num_images, num_tokens, generator)
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """Shuffles the tokens of every image."""
+        """Shuffle the tokens of each image."""
         num_images, num_tokens, _ = features.shape
         return gather_tokens(features, self.order(num_images, num_tokens, generator))
 
 
 @dataclass(frozen=True, repr=False)
 class BatchShuffle(PatchShuffle):
-    """Keeps a share of every image's tokens, exchanges the others with the rest of the batch, and shuffles each result.
+    """Keep a share of each image's tokens, exchange the rest within the batch, and shuffle the tokens of each image.
 
     Of N tokens, K = floor(k N), chosen at random, stay with their image; the other N' of every image are pooled over the
     B images, shuffled, and dealt out again. A pooled token returns to its image with probability 1 / B, so that
-    K + N' / B tokens of a sent image are its own on average. Those recur when the image is sent again in another batch
-    and the foreign ones do not: unlike with ``PatchShuffle``, more transmissions reveal more.
+    K + N' / B tokens of a sent image are its own on average. An image's own tokens recur when the image is sent in another
+    batch, and the foreign tokens do not: unlike with ``PatchShuffle``, more transmissions reveal more.
 
     Args:
         k: Share of native tokens, 0 to 1; 1 is ``PatchShuffle`` and 0 deals all tokens out.
@@ -107,12 +107,12 @@ class BatchShuffle(PatchShuffle):
     )
 
     def num_native(self, num_tokens: int) -> int:
-        """K, how many of an image's N tokens are not exchanged."""
+        """K, the number of an image's N tokens that are not exchanged."""
         # In floating point, 0.29 * 100 is a little less than 29.
         return math.floor(self.k * num_tokens + 1e-9)
 
     def check_batch(self, batch_size: int, num_tokens: int) -> None:
-        """Whether there are images to exchange with, tokens to exchange and tokens to keep, where ``k`` says so."""
+        """Refuse batches without other images to exchange with, or too few tokens to exchange or to keep for ``k``."""
         native = self.num_native(num_tokens)
         if self.k < 1 and batch_size == 1:
             raise DefenseError(f"{self} exchanges tokens between images: a batch of 1 has none to exchange with")

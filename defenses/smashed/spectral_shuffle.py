@@ -77,12 +77,12 @@ def mirror(index: Index, side: int) -> Index:
 
 @dataclass(frozen=True, repr=False)
 class SpectralShuffle(SmashedDefense):
-    """Sends the Fourier spectrum of the laid-out tokens, cut into patches, in an order of its own for every image (PS+).
+    """Cut the Fourier spectrum of each image's tokens into patches and send these in a random order (PS+).
 
     The N = g * g tokens become an image of g * p by g * p pixels (``to_planes``), its spectrum is cut into N patches of
     twice the length, and these are shuffled. No transformer block runs on the client. As with ``PatchShuffle`` only the
-    order is hidden; moreover half of the values are conjugates of the others, so patches can be paired, and energy falls
-    with frequency, so they can be placed.
+    order is hidden. Moreover half of the values are conjugates of the others, so that an attacker can pair patches; and
+    energy falls with frequency, so that an attacker can place them.
 
     The number of tokens must be a square and their grid too. ``order`` counts spectral patches, not positions in the image.
 
@@ -110,7 +110,7 @@ class SpectralShuffle(SmashedDefense):
         return self.fft_stage == "pixel"
 
     def check_batch(self, batch_size: int, num_tokens: int) -> None:
-        """Whether the tokens make a square image."""
+        """Refuse tokens that do not form a square image."""
         root = math.isqrt(num_tokens)
         if root**2 != num_tokens:
             raise DefenseError(

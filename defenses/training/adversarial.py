@@ -42,16 +42,16 @@ class PatchDecoder(nn.Module):
 
 @dataclass(frozen=True, repr=False)
 class AdversarialTraining(EdgeTrainingDefense):
-    """Trains the client half against a decoder G' that the client trains beside it.
+    """Train the client half to mislead a decoder G', which the client trains at the same time to recover the images.
 
         min over F, F', max over G'   L_task(F'(F(X)), Y) - w MSE(G'(F(X)), X)
 
-    It resists the attacker that it simulates and no stronger one, only in so far as Eq. 9 has come to a saddle point, and
-    not before: what the client half sends early in training is as open as without a defence (the paper's Table V). Attack
-    early rounds as well as the last one, with a decoder that is trained on the features of that round.
+    The defence resists only the simulated attacker, and only once Eq. 9 is near a saddle point. Features sent early in
+    training are as unprotected as without a defence (the paper's Table V). Attack early rounds as well as the last round,
+    with a decoder that is trained on the features of that round.
 
     Args:
-        weight: w, of the reconstruction loss against the task loss; 0 trains G' in vain.
+        weight: w, weight of the reconstruction loss against the task loss; 0 trains G' without any effect.
         width: Length of a token inside of G', a multiple of ``heads``.
         depth: Transformer blocks of G'.
         heads: Attention heads of a block.

@@ -39,7 +39,7 @@ _LEFT_BY_HOOKS = (
 
 @dataclass(frozen=True)
 class _Sampling:
-    """How an epoch is sampled: steps, probability of an example in each, divisor of the sum, its sensitivity in clipping norms."""
+    """Sampling of an epoch: steps, probability of an example per step, divisor of the sum, sensitivity in clipping norms."""
 
     steps: int
     rate: float
@@ -48,7 +48,7 @@ class _Sampling:
 
 
 def remove_hooks(model: nn.Module) -> None:
-    """Takes off what an earlier ``DPSGD`` attached to a model, so that it can be used without or protected again."""
+    """Remove the hooks of an earlier ``DPSGD`` from a model, so that the model can be used alone or protected again."""
     for hook in getattr(model, "autograd_grad_sample_hooks", []):
         hook.remove()
     if hasattr(model, "autograd_grad_sample_hooks"):
@@ -61,7 +61,7 @@ def remove_hooks(model: nn.Module) -> None:
 
 @dataclass(frozen=True, repr=False)
 class DPSGD(TrainingDefense):
-    """Clips every example's gradient, adds Gaussian noise to their sum, and accounts for what that reveals.
+    """Clip each example's gradient, add Gaussian noise to their sum, and track the privacy budget that is spent.
 
         g~ = (sum_i g_i min(1, C / ||g_i||_2) + N(0, (z C)^2 I)) / b
 
@@ -146,7 +146,7 @@ class DPSGD(TrainingDefense):
         require(public, self, "sample_rate", allowed)
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
-        """Makes the set-up private; see the class.
+        """Return the set-up with DP-SGD; see the class.
 
         Raises:
             DefenseError: When the model has BatchNorm or another layer without per-example gradients, when there are no
@@ -185,7 +185,7 @@ class DPSGD(TrainingDefense):
         )
 
     def _sampling(self, training: Training) -> _Sampling:
-        """How steps are sampled, and what they are divided by; see the class."""
+        """Sampling of the steps, and the divisor of their sums; see the class."""
         loader = training.loader
         if training.probe:
             return _Sampling(1, 1.0, float(loader.batch_size or 1), SENSITIVITY[REPLACE_ONE])
@@ -193,12 +193,12 @@ class DPSGD(TrainingDefense):
             steps = max(1, len(loader))
             return _Sampling(steps, 1 / steps, len(loader.dataset) / steps, SENSITIVITY[REPLACE_ONE])  # type: ignore[arg-type]
         if not loader.batch_size:
-            raise DefenseError(f"{self}: the loader has no batch size, which is what the sum is divided by")
+            raise DefenseError(f"{self}: the loader has no batch size, by which the sum is divided")
         steps = max(1, round(1 / self.sample_rate))
         return _Sampling(steps, self.sample_rate, float(loader.batch_size), SENSITIVITY[ADD_OR_REMOVE])
 
     def reported_examples(self, batch_size: int) -> int | None:
-        """The number b / q under "add-or-remove", whatever the client has."""
+        """Number of examples to report: b / q under "add-or-remove", independent of the client's number of examples."""
         return None if self.sample_rate is None else max(1, round(batch_size / self.sample_rate))
 
     def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""PRECODE: a variational bottleneck in front of the head, whose random draws reach every gradient before it."""
+"""PRECODE: a variational bottleneck before the last layer, whose random draws change the gradients of all earlier layers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from defenses.random_draws import spawned
 
 
 class VariationalBottleneck(nn.Module):
-    """Features (B, D) -> code of k values, drawn around its mean -> features (B, D).
+    """A random bottleneck: features (B, D) -> code of k values, drawn around its mean -> features (B, D).
 
         (mu, log sigma^2) = encoder(r),   b = mu + sigma * eps,   eps ~ N(0, I),   r' = decoder(b)
 
-    Without a generator ``noise``, where eps is drawn from, b is mu: so it is in use, and in a copy that another party holds.
+    Without the generator ``noise``, which draws eps, b is mu; so it is in evaluation, and in copies of other parties.
     """
 
     def __init__(self, features: int, size: int) -> None:
@@ -42,22 +42,20 @@ class VariationalBottleneck(nn.Module):
 
 @dataclass(frozen=True, repr=False)
 class Precode(TrainingDefense):
-    """Inserts a ``VariationalBottleneck`` in front of the last fully connected layer, and trains it with the rest.
+    """Insert a random ``VariationalBottleneck`` before the last fully connected layer and train it with the model.
 
         loss + beta * mean over examples of KL(N(mu, sigma^2) || N(0, I))
 
-    The gradients of all layers before the bottleneck depend on the draw, which the server does not know, so that a matching
-    of all gradients has no image that explains them. The model grows by the bottleneck wherever it is built, at the server too
-    (``extended``): the architecture and its first weights are public, the draws are not. Models in use do not draw.
+    The gradients of all layers before the bottleneck depend on a draw that the server does not know. Matching all gradients then
+    finds no image that explains them. The server's model has the bottleneck too (``extended``): architecture and initial weights
+    are public, the draws are not. In evaluation the model does not draw; the paper leaves this open.
 
-    Known break (Balunovic et al., ICLR 2022, section 5): the gradient that arrives at the encoder's output is, for one example,
-    that of the encoder's bias, which is sent. ``BottleneckInversion`` starts from it, and leaves all that is random out.
+    Known break (Balunovic et al., ICLR 2022, section 5): for one example, the gradient at the encoder's output equals the gradient
+    of the encoder's bias, which the client sends. ``BottleneckInversion`` starts from it and matches no random gradient.
 
     Args:
-        size: k, values of a code; the paper has 256.
-        beta: Weight of the divergence; the paper has 0.001.
-
-    Where the paper leaves open whether a model in use draws, ours does not.
+        size: k, values of a code; the paper uses 256.
+        beta: Weight of the divergence; the paper uses 0.001.
     """
 
     size: int = width_field(256)
@@ -69,7 +67,7 @@ class Precode(TrainingDefense):
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("BottleneckInversion",)
 
     def extended(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
-        """The model with a bottleneck in front of its last ``nn.Linear``, in place; one that has it already stays as it is."""
+        """Insert a bottleneck before the model's last ``nn.Linear``, in place, unless the model has one already."""
         if find_bottleneck(model):
             return model
         layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
@@ -84,7 +82,7 @@ class Precode(TrainingDefense):
         return model
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
-        """Draws in every forward pass, from a stream that the generator names, and adds the divergence."""
+        """Let the bottleneck draw in every forward pass, from a stream of the generator, and add the divergence to the loss."""
         held = find_bottleneck(training.model)
         if held is None:
             raise DefenseError(f"{self}: the model has no variational bottleneck; build it with extended")

@@ -66,11 +66,11 @@ def _is_decay(value: Any) -> bool:
 
 @dataclass(frozen=True, repr=False)
 class STAdam(TrainingDefense):
-    """Trains with ST-Adam instead of the client's optimizer.
+    """Train with ST-Adam (Adam without bias correction) instead of the client's optimizer.
 
-    Part of VisualMixer, whose shuffled images make gradients fluctuate; on its own it protects nothing. Its moments
-    start at zero in every round of federated learning, because clients keep no optimizer between rounds; a server that
-    trains itself keeps them.
+    Part of VisualMixer, whose shuffled images make gradients fluctuate; on its own it protects nothing. The moments
+    start at zero in every round of federated learning, because clients keep no optimizer between rounds. In the outsourced
+    scenario the server trains and keeps them.
 
     Args:
         learning_rate: Step size; the paper gives none, and the client's own, made for SGD, would be far too large.

@@ -15,11 +15,11 @@ from defenses.functional import map_update
 
 @dataclass(frozen=True, repr=False)
 class Clip(UpdateDefense):
-    """Scales an update down so that its L2 norm over all parameters is at most ``max_norm``.
+    """Scale an update down so that its L2 norm over all parameters is at most ``max_norm``.
 
-    The clipping step of user-level DP-FedAvg. On its own it bounds what one client can change and hides nothing: the
-    direction of the update, which reconstruction attacks match, is unchanged. With noise behind it, no epsilon is stated: two
-    clipped updates lie up to 2 ``max_norm`` apart, and the number of examples travels beside them.
+    The clipping step of user-level DP-FedAvg. Clipping alone bounds the contribution of one client and hides nothing: it keeps
+    the direction of the update, which reconstruction attacks match. With noise after it, no epsilon is stated: two clipped
+    updates lie up to 2 ``max_norm`` apart, and the client also sends its number of examples.
 
     Args:
         max_norm: Largest norm, in the unit of the update (of the gradient, per step); ``inf`` changes nothing.
@@ -35,7 +35,7 @@ class Clip(UpdateDefense):
     )
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
-        """Multiplies the update by min(1, max_norm / norm), the norm accumulated in float64; deterministic."""
+        """Multiply the update by min(1, max_norm / norm), with the norm accumulated in float64; deterministic."""
         norm = math.sqrt(sum(update[name].detach().double().square().sum().item() for name in sorted(update)))
         factor = 1.0 if norm <= self.max_norm else self.max_norm / norm
         return map_update(lambda tensor: tensor * factor, update)

@@ -14,7 +14,7 @@ from defenses.functional import gaussian_like, laplace_like, map_update
 
 @dataclass(frozen=True, repr=False)
 class ImageNoise(InputDefense):
-    """Adds N(0, std^2) to every pixel and channel, once per image.
+    """Add N(0, std^2) to every pixel and channel, once per image.
 
     The "DP (sigma = 50)" baseline of VisualMixer. No privacy budget follows from it: the paper neither bounds an
     image's sensitivity nor accounts for anything, so it is noise, not differential privacy (for that see ``DPSGD``).
@@ -44,7 +44,7 @@ class ImageNoise(InputDefense):
 
 @dataclass(frozen=True, repr=False)
 class GaussianNoise(UpdateDefense):
-    """Adds N(0, std^2) to every entry of each step's gradient or of the update, 0-d parameters included.
+    """Add N(0, std^2) to every entry of each step's gradient or of the update, scalar parameters included.
 
     The baseline of the ATS paper (1e-3 and 1e-2 on the gradient of each step; its text writes N(0, 1e-3), its code uses the
     number as standard deviation, as here). Without clipping and accounting it carries no privacy budget.
@@ -52,7 +52,7 @@ class GaussianNoise(UpdateDefense):
     Args:
         std: Standard deviation; per step in the unit of the gradient, so that one step of SGD sends -lr * (g + noise); per
             update in that of the update, which is lr times as large. 0 changes nothing.
-        per: "step" or "update"; see ``UpdateDefense``. Per step, BatchNorm's statistics, which have no gradient, travel
+        per: "step" or "update"; see ``UpdateDefense``. Per step, BatchNorm's statistics have no gradient and are sent
             without noise.
     """
 
@@ -70,7 +70,7 @@ class GaussianNoise(UpdateDefense):
 
 @dataclass(frozen=True, repr=False)
 class LaplaceNoise(UpdateDefense):
-    """Adds Laplace(0, scale) to every entry; as ``GaussianNoise`` otherwise.
+    """Add Laplace(0, scale) noise to every entry of each step's gradient or of the update.
 
     Args:
         scale: Mean absolute value of the noise (its standard deviation is sqrt(2) times that), in the unit of the

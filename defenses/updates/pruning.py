@@ -29,11 +29,11 @@ def prune_smallest(tensor: Tensor, fraction: float) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class Pruning(UpdateDefense):
-    """Zeroes the smallest ``fraction`` of every parameter tensor's entries, by magnitude.
+    """Zero the ``fraction`` of entries with the smallest magnitude in each tensor of a gradient or update.
 
     Gradient compression used as a defence; the ATS paper's baseline prunes 0.7, 0.95 and 0.99 of each tensor's
-    gradient, in every step. Per step the optimizer's weight decay comes after it: a pruned weight still decays, and over several
-    steps other entries are pruned each time, so that an update may have few zeros.
+    gradient, in every step. Per step, the optimizer adds weight decay after pruning, so that a pruned weight still decays. Each
+    of several steps prunes other entries, so that an update may have few zeros.
 
     Args:
         fraction: Part of each tensor's entries that is set to zero, in [0, 1]; 0 changes nothing.
@@ -48,5 +48,5 @@ class Pruning(UpdateDefense):
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.2; Gao et al., CVPR 2021, Table 3"
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
-        """Prunes every tensor on its own; deterministic."""
+        """Prune each tensor separately; deterministic."""
         return map_update(lambda tensor: prune_smallest(tensor, self.fraction), update)

@@ -21,7 +21,7 @@ GRADIENTS_AT_ONCE = 256
 
 @dataclass(frozen=True, repr=False)
 class Soteria(TrainingDefense):
-    """Zeroes the columns of one layer's weight gradient that belong to entries of its representation.
+    """Zero columns of one layer's weight gradient, those whose absence should change a reconstruction most.
 
     For the representation r (B, D), which is the input of a fully connected layer, and images x,
 
@@ -29,14 +29,14 @@ class Soteria(TrainingDefense):
 
     and the floor(fraction * D) entries with the lowest scores are pruned: columns i of the layer's weight gradient become zero, in
     every local step. These are the entries with the largest ||r_i|| / ||d r_i / d x||, whose absence should move the
-    reconstruction the farthest. All other gradients, and this layer's bias, stay as they are; so does the forward pass. The
-    batch decides together, so that one example's gradient depends on the others.
+    reconstruction the farthest. All other gradients, this layer's bias and the forward pass stay unchanged. The scores sum over
+    the batch, so that one example's gradient depends on the others.
 
-    Known break: all other layers are sent untouched, and a matching that leaves the defended layer's weights out does not see the
-    defence (Balunovic et al., ICLR 2022, section 5): ``OmittedLayerInversion``.
+    Known break: the client sends all other layers unchanged, and an attack that does not match the defended layer's weights is
+    not affected (Balunovic et al., ICLR 2022, section 5): ``OmittedLayerInversion``.
 
-    A ReLU's zero has the lowest score, 0; its column is zero without a defence. From the authors' code it differs in taking |r_i|
-    for r_i, and in pruning an exact number of entries: their percentile prunes none where scores of 0 are more than it.
+    An entry that a ReLU set to zero has the lowest score, 0; its column is zero without a defence. Differences from the authors'
+    code: |r_i| for r_i, and an exact number of pruned entries. Their percentile prunes none if too many scores are 0.
 
     Args:
         fraction: Part of the representation's entries that is pruned, in [0, 1]; 0 changes nothing. The paper uses 0.8.
@@ -62,11 +62,11 @@ class Soteria(TrainingDefense):
         require(named, self, "layer", "3, head.fc or another name of an nn.Linear; '' for the last")
 
     def check_model(self, model: nn.Module) -> None:
-        """Refuses a model without the layer."""
+        """Refuse a model without the layer."""
         self.defended(model)
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
-        """Every loss has the pruned gradient; deterministic."""
+        """Prune the gradient of every loss; deterministic."""
         layer, inner = self.defended(training.model)[1], training.loss
 
         def loss(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:

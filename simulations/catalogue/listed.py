@@ -15,8 +15,9 @@ from rich.table import Table
 
 from simulations.console.terminal import Terminal
 from simulations.runtime.user_cache import cache_folder
+from simulations.settings.presets import CONFIGS
 
-SECTIONS = ("scenarios", "defenses", "attacks", "datasets", "models", "settings", "search")
+SECTIONS = ("scenarios", "defenses", "attacks", "datasets", "models", "settings", "presets", "search")
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")
 
@@ -39,9 +40,10 @@ def listed() -> Catalogue:
 
 
 def fingerprint() -> str:
-    """Changes with every file of our packages, and with Python's version."""
+    """Changes with every file of our packages, configurations among them, and with Python's version."""
     found = hashlib.sha256(sys.version.encode())
-    for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+    files = [*CONFIGS.glob("*.toml"), *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))]
+    for path in sorted(files):
         about = path.stat()
         found.update(f"{path}\0{about.st_size}\0{about.st_mtime_ns}\n".encode())
     return found.hexdigest()[:32]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from simulations.console.command_line import fail
+from simulations.console.results import AsJson, Quiet, print_json, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.settings.errors import ConfigError
 
@@ -16,9 +17,20 @@ console = Terminal(highlight=False)
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs.")],
-    out: Annotated[Path, typer.Option(help="The page.")] = Path("comparison.html"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page, an HTML file.")] = Path("comparison.html"),
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Put several runs side by side on one page; those that differ in their seed alone are put together."""
+    """Put several runs side by side on one page; those that differ in their seed alone are put together.
+
+    The table has one line for each group of runs and defence.
+
+    --json prints "page" and "groups"; each group has its "name",
+    "folders", "seeds", "unfinished" folders and "outcomes", which have the keys of `fedveil run --json`.
+
+    Exit codes: 0 when the page was written, 2 when a folder holds no run, two runs are the same, or the page cannot be written.
+    """
+    from simulations.compare.findings import group_as_json, print_groups
     from simulations.compare.groups import grouped
     from simulations.compare.page import write_comparison
 
@@ -29,6 +41,8 @@ def compare(
         fail(str(error))
     except OSError as error:
         fail(f"--out: cannot write {out}: {error.strerror}")
-    for group in groups:
-        console.say(f"{group.name}: seeds {', '.join(map(str, group.seeds))}")
-    console.say(f"page: {out.resolve()}")
+    if as_json:
+        print_json({"page": str(out.resolve()), "groups": list(map(group_as_json, groups))})
+    elif not quiet:
+        print_groups(console, groups)
+    terminal_for(console, quiet=quiet or as_json).say(f"page: {out.resolve()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import tomllib
 from collections.abc import Mapping
@@ -82,6 +83,11 @@ def self_contained(text: str, key: str) -> str:
 
     with naming(key):
         return read_files(text)
+
+
+def paragraphs(text: str) -> str:
+    """A docstring whose paragraphs are single lines, for a help text that is wrapped where it is shown."""
+    return "\n\n".join(" ".join(one.split()) for one in inspect.cleandoc(text).split("\n\n"))
 
 
 def setting_of(text: str, fields: Mapping[str, Field[Any]]) -> tuple[str, Any]:

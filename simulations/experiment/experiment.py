@@ -1,4 +1,4 @@
-"""The experiment: the settings of all scenarios with default, meaning and range, read from a Flower run config."""
+"""Experiments: checked settings of one run, read from keys and values such as a Flower run config."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ NO_DEFENSE = Pipeline()
 
 @dataclass(frozen=True)
 class Experiment(CommonSettings):
-    """The settings that all scenarios read; each adds its own in a subclass (``Scenario.settings``), which ``of`` finds.
+    """Checked settings of one run; use ``Experiment.of``, which makes the subclass of the scenario (``Scenario.settings``).
 
-    In TOML files and on the command line names are written with hyphens, as ``batch-size``.
+    TOML files and the command line write names with hyphens, such as ``batch-size``.
 
     Raises:
         ConfigError: On any value that cannot be run.
@@ -51,8 +51,8 @@ class Experiment(CommonSettings):
         check_values(self)
         if self.scenario not in client_sides():
             raise ConfigError(
-                f"scenario is {self.scenario!r}, of which clients know nothing: its package must offer their side, too "
-                "(entry points fedveil.clients)"
+                f"scenario is {self.scenario!r}, and no package offers its client side: offer it as an entry point of the group "
+                "fedveil.clients"
             )
         if type(self) is not (wanted := scenario(self.scenario).settings):
             raise ConfigError(f"the settings of scenario {self.scenario!r} are a {wanted.__name__}: use Experiment.of")
@@ -65,36 +65,34 @@ class Experiment(CommonSettings):
         if self.auxiliary_data not in OWN_AUXILIARY:
             require_dataset("auxiliary-data", self.auxiliary_data, also=OWN_AUXILIARY)
         if self.nesterov and not self.momentum:
-            raise ConfigError(
-                "nesterov is True; allowed with momentum = 0: False, as there is nothing to look ahead by"
-            )
+            raise ConfigError("nesterov is True, and momentum is 0; allowed: a momentum above 0, or nesterov = false")
         if self.output_dir and not Path(self.output_dir).is_absolute():
             raise ConfigError(
-                f"output-dir is {self.output_dir!r}; expected an absolute path, because the server's folder is not yours"
+                f"output-dir is {self.output_dir!r}; allowed: an absolute path, because the server runs in another folder"
             )
         if self.resume and not self.output_dir:
             raise ConfigError("resume needs output-dir, the folder of the run to continue")
         with naming("partition"):
             _ = self.owns_data or parse_partition(self.partition)
-        # Read here, so that texts that cannot be read end before any work.
+        # Parsed here, so that errors in texts end the run before any work.
         _ = self.pipelines, self.attacks, self.attacked_rounds
         check_data(self, self.pipelines, self.attacks)
         self.check()
         for pipeline in self.pipelines:
             if missing := [name for name in pipeline.adaptive_attacks if name not in ATTACKS]:
                 raise ConfigError(
-                    f"defenses: {pipeline} names {missing[0]} as an attack that knows it, and there is none of that name; install "
-                    "the package that offers it, or take the name out of adaptive_attacks"
+                    f"defenses: {pipeline} names the adaptive attack {missing[0]}, which is unknown; install the package that "
+                    "offers the attack, or remove the name from adaptive_attacks"
                 )
             if pipeline.once and self.plan(pipeline).augments:
                 raise ConfigError(
                     f"defenses: {pipeline} protects an image once and keeps the result, but crop-padding = {self.crop_padding} "
-                    f"and horizontal-flip = {self.horizontal_flip} show training another view at every use, which would be "
-                    "protected anew each time, and the server could average: leave one of the two out"
+                    f"and horizontal-flip = {self.horizontal_flip} make a new view for each use, which would be protected anew, so "
+                    "that the server could average over the views: leave one of the two out"
                 )
 
     def check(self) -> None:
-        """Raise ``ConfigError`` for settings that the scenario does not read, or that contradict each other in it."""
+        """Raise ``ConfigError`` for settings that the scenario does not use, or that contradict each other in the scenario."""
 
     @property
     def on_tables(self) -> bool:
@@ -103,24 +101,23 @@ class Experiment(CommonSettings):
 
     @property
     def who_holds_labels(self) -> str:
-        """The value of ``labels``, or the scenario's usual one."""
+        """The value of ``labels``, or the scenario's default."""
         return self.labels or scenario(self.scenario).labels[0]
 
     @classmethod
     def of(cls, **values: Any) -> Experiment:
-        """The experiment of a scenario (``scenario``; federated, if none is named) with these settings; see ``from_mapping``."""
+        """Make the experiment of ``scenario`` (default: federated) with these settings; see ``from_mapping``."""
         return cls.from_mapping({key_of(name): value for name, value in values.items()})
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
-        """Reads hyphenated keys. Settings of other scenarios may be among them as long as they have their defaults.
+        """Make an experiment from hyphenated keys and values; other scenarios' settings may be present with their defaults.
 
-        What is not among them, or is "auto" there, has the scenario's usual value (``CommonSettings.usual``), or its default.
-        A plain `flwr run` gives every setting that the app's file names: there those that some scenario has a usual value of are
-        "auto".
+        A missing key, or the value "auto", means the scenario's own default (``CommonSettings.usual``), or the common default.
+        A plain `flwr run` passes every setting of the app's file, where settings with a scenario's own default are "auto".
 
         Raises:
-            ConfigError: On unknown keys, with the nearest known one, and on bad values.
+            ConfigError: For unknown keys, with the nearest known key, and for bad values.
         """
         name = values.get("scenario", FEDERATED)
         settings = scenario(name).settings
@@ -135,12 +132,12 @@ class Experiment(CommonSettings):
         return experiment
 
     def to_mapping(self) -> dict[str, Value]:
-        """Hyphenated key -> value, all settings of its scenario."""
+        """Hyphenated key -> value, of all settings of the scenario."""
         return {key_of(spec.name): getattr(self, spec.name) for spec in fields(self)}
 
     @cached_property
     def pipelines(self) -> tuple[Pipeline, ...]:
-        """The pipelines of ``defenses``, no defence first; each stands in the order in which a client runs it."""
+        """The pipelines of ``defenses``, the empty pipeline first; each is written in the order in which a client runs it."""
         with naming("defenses"):
             found = tuple(parse_pipelines(self.defenses))
             for pipeline in found:
@@ -149,7 +146,7 @@ class Experiment(CommonSettings):
 
     @cached_property
     def attacks(self) -> dict[Kind, list[Attack[Any, Any]]]:
-        """Kind of observation -> attacks that its setting names; on attributes "auto" means those that are usual there."""
+        """Kind of observation -> attacks of its setting; for attributes, "auto" means the default attacks of that kind."""
         return {kind: self._read_attacks(kind) for kind in self.kinds}
 
     def _read_attacks(self, kind: Kind) -> list[Attack[Any, Any]]:
@@ -158,12 +155,12 @@ class Experiment(CommonSettings):
             return kind.usual(self.dataset) if kind.of_attributes and text == AUTO else kind.parse(text, self.kinds)
 
     def check_images(self, shape: tuple[int, int, int]) -> None:
-        """Raise ``ConfigError`` for defences that are not meant for images (C, H, W)."""
+        """Raise ``ConfigError`` for defences that are unsuitable for images (C, H, W)."""
         if why := next(filter(None, (pipeline.unfit(*shape) for pipeline in self.pipelines)), ""):
             raise ConfigError(f"defenses: {why}")
 
     def attacks_on(self, pipeline: Pipeline, kind: Kind) -> list[Attack[Any, Any]]:
-        """The attacks on one kind of observation of a pipeline, the adaptive ones last; none of what the scenario does not show."""
+        """Attacks on one kind of observation of a pipeline, adaptive attacks last; [] if the scenario lacks the kind."""
         if kind not in self.kinds:
             return []
         chosen = self.attacks[kind]
@@ -173,18 +170,18 @@ class Experiment(CommonSettings):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What the scenario lets a server observe."""
+        """Kinds of observations that the server makes in the scenario."""
         return scenario(self.scenario).kinds
 
     @property
     def owns_data(self) -> bool:
-        """Whether each node trains on data of its own."""
+        """Whether each node trains on its own data."""
         return self.partition == "node"
 
     def plan(self, pipeline: Pipeline = NO_DEFENSE, card: DataCard | None = None) -> Plan:
-        """What the run fixes for the clients of a pipeline, whose data are as a card says.
+        """Make the plan that the server sends to the clients of a pipeline; ``card`` describes the clients' data.
 
-        Every field of the plan that the experiment has too, under the same name, is taken from it.
+        The plan takes its values from the experiment's fields of the same names.
         """
         kind = client_side(self.scenario).plan
         values = {spec.name: getattr(self, spec.name) for spec in fields(kind) if hasattr(self, spec.name)}
@@ -192,10 +189,10 @@ class Experiment(CommonSettings):
 
 
 def all_settings() -> dict[str, Field[Any]]:
-    """Key -> field, of all scenarios.
+    """Key -> field, of the settings of all scenarios.
 
     Raises:
-        RegistryError: When a scenario of another package gives a setting that others have, too, another default.
+        RegistryError: When two scenarios give the same setting different defaults.
     """
     found = {key_of(spec.name): spec for spec in fields(Experiment)}
     for one in scenarios().values():
@@ -203,7 +200,8 @@ def all_settings() -> dict[str, Field[Any]]:
             known = found.setdefault(key_of(spec.name), spec)
             if (type(known.default), known.default) != (type(spec.default), spec.default):
                 raise RegistryError(
-                    f"scenario {one.name!r}: {key_of(spec.name)} has the default {spec.default!r}, and {known.default!r} elsewhere"
+                    f"scenario {one.name!r}: {key_of(spec.name)} has the default {spec.default!r}; allowed: {known.default!r}, as "
+                    "in the other scenarios"
                 )
     return found
 

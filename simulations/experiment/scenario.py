@@ -51,8 +51,8 @@ class KnownClients:
     Attributes:
         card: Shape and normalisation of their images.
         sizes: Partition -> (training examples, test examples).
-        labels: Partition -> What is true of its training examples, in its order; empty where the server does not have it.
-        randomness: Where the nodes' random draws start, as each of them says of itself.
+        labels: Partition -> labels of its training examples, in its order; empty if the server does not have them.
+        randomness: Source of the nodes' random draws, as reported by the nodes.
     """
 
     card: DataCard
@@ -132,7 +132,7 @@ class Scenario(ABC, Generic[E]):
 
     @abstractmethod
     def rounds(self, experiment: E, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
-        """The training of one pipeline, of which ``plan`` says what is fixed; ``label`` is its short name in file names."""
+        """The training of one pipeline under ``plan``; ``label`` is the pipeline's short name in file names."""
 
     def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """The modules that are trained, and what makes logits of images (B, C, H, W) in [0, 1]: for estimates."""
@@ -176,8 +176,8 @@ def scenario(name: str) -> Scenario[Any]:
 def check_message(key: str, batches: int, batch_size: int, values: int, of: str = "") -> None:
     """Raise ``ConfigError``, naming ``key``, for messages of more than ``LARGEST_MESSAGE``.
 
-    A message holds ``batches``, the setting's value, of ``batch_size`` images, of each of which ``values`` floats are sent; ``of``
-    says what these are, such as " of 64 tokens".
+    A message holds ``batches``, the setting's value, of ``batch_size`` images with ``values`` floats each; ``of`` describes these
+    in the error, such as " of 64 tokens".
     """
     size = FLOAT_BYTES * batches * batch_size * values
     if size > LARGEST_MESSAGE:

@@ -108,6 +108,10 @@ class AppResults(RunDirectory[AppStudy]):
         if len(image) in (1, 3):
             super().picture(task, image, image_number=image_number, **fields)
 
+    def attacked(self) -> bool:
+        """Whether an attack has a score."""
+        return any(row.is_attack and row.value is not None for row in self._rows)
+
     def keep_progress(self, *, finished: bool) -> None:
         """Writes how far the audit is."""
         rounds = max((row.round for row in self._rows), default=0)
@@ -137,7 +141,7 @@ def _settings_of(plan: AppPlan, audit: AuditSettings) -> dict[str, Any]:
         "scenario": plan.scenario, "model": plan.model, "defenses": plan.pipeline, "seed": plan.seed,
         "probe-attacks": audit.probe_attacks, "update-attacks": audit.update_attacks,
         "attack-rounds": ",".join(map(str, sorted(audit.rounds))), "probe-images": audit.probe_images,
-        "probe-targets": audit.probe_targets, "learning-rate": plan.learning_rate,
+        "probe-targets": plan.probe_targets, "learning-rate": plan.learning_rate,
         "local-epochs": plan.local_epochs or NOT_REPORTED, "batch-size": plan.batch_size or NOT_REPORTED,
         "momentum": audit.momentum, "nesterov": audit.nesterov, "weight-decay": audit.weight_decay,
         "share-images": audit.share_images,
@@ -160,6 +164,8 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
         ConfigError: When the folder is relative, or holds results.
         ValueError: Naming the setting, what came and what is allowed.
         AttackError: When an attack is not one on that kind of observation.
+        AuditError: In ``start`` of what is returned: before the first round with all that is missing, after the last where nothing
+            was attacked. A page is written in both cases. ``go_on=True`` turns it off.
         RuntimeError: When a script calls this outside of ``if __name__ == "__main__":``, and attacks run in workers.
     """
     path, audit = Path(folder), AuditSettings(model, **settings)  # refused without a folder, too

@@ -21,6 +21,6 @@ def too_few_images(experiment: Experiment, num_clients: int) -> str:
 
 
 def idle_defenses(experiment: Experiment, card: DataCard) -> list[str]:
-    """Why defences of the run do nothing to its images, one clause each: the run goes on, and says so."""
+    """Reasons why defences of the run have no effect on its images, one clause each, for notices of a run that goes on."""
     found = (why for pipeline in experiment.pipelines for why in pipeline.idle(*card.input_shape[1:]))
     return list(dict.fromkeys(found))

@@ -22,7 +22,7 @@ from simulations.settings.errors import ConfigError
 def check_outline(experiment: Experiment, data: ImageDataset, there: int | None = None) -> None:
     """Refuse a model or images that this machine cannot hold, before the model is built.
 
-    ``there`` are the bytes that the machine has, by default what the system says. The ``ConfigError`` says what to lower.
+    ``there`` is the machine's memory in bytes, by default as reported by the system. The ``ConfigError`` names settings to lower.
     """
     if is_usual(data.input_shape, experiment.width, getattr(experiment, "depth", 0)):
         return

@@ -117,7 +117,7 @@ def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
     if len(seen) < 2 and not data.multi_label:
         raise ConfigError(
             f"dataset = {experiment.dataset!r}: all {len(data.train)} training examples are of the class {int(seen[0])}; allowed: "
-            "two or more classes, which a classifier tells apart (or a larger train-limit)"
+            "data with two or more classes (or a larger train-limit)"
         )
     share, tested = shares(experiment, data)
     held = len(Auxiliary(experiment.plan()).held_out(data.train.strata()))

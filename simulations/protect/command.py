@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from simulations.console.results import AsJson, Quiet
+
 
 def protect(
     source: Annotated[str, typer.Argument(metavar="IN", help="Folder of pictures, or the name of a data set.")],
@@ -19,19 +21,27 @@ def protect(
         typer.Option("--preview", help="Also write a page with what attacks on such copies get back."),
     ] = False,
     workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0: one for each processor.")] = 0,
-    data_dir: Annotated[str, typer.Option(help="Directory of the files of a named data set.")] = "",
+    data_dir: Annotated[str, typer.Option(metavar="DIR", help="Directory of the files of a named data set.")] = "",
     secret: Annotated[
         Path | None,
         typer.Option(
-            help="File that the draws start from, made at first use.", show_default="~/.fedveil/secrets/protect"
+            metavar="FILE",
+            help="File that the draws start from, made at first use.",
+            show_default="~/.fedveil/secrets/protect",
         ),
     ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a protected copy of pictures; the originals are never touched.
 
     A picture, whatever its name, gets the same copy whenever it is protected with the same defence and the same secret, which
     stays on this machine: with it a shuffle can be undone. Copies are lossless, upright and without metadata. manifest.json
     says what was done.
+
+    --json prints "directory", "manifest", "defense", how many pictures were "protected", which were "unreadable", how many files of
+    each ending were "skipped", and of a "preview" its "page", "attacks" (how many pictures each recovered, "of" how many) and those
+    that "did_not_run".
 
     Exit codes: 0 when every picture was protected, 2 for what cannot be done, 3 when some pictures could not be read (they are
     listed) or no attack of the preview ran, 130 when it was stopped.
@@ -40,5 +50,5 @@ def protect(
 
     work(
         source, out, defense, image_size=image_size, resume=resume, preview=preview, workers=workers, data_dir=data_dir,
-        secret=secret,
+        secret=secret, quiet=quiet, as_json=as_json,
     )  # fmt: skip

@@ -25,6 +25,8 @@ from strategies.audit.whole_files import PARTIAL
 MANIFEST, JOURNAL = "manifest.json", ".journal.jsonl"
 LEFTOVERS = {LOCK, JOURNAL + PARTIAL}
 """Of a command that was killed before it had begun."""
+UNTESTED = "No attack ran: these copies were not tested."
+"""What is said of copies that no attack was run on."""
 
 
 class Manifest:

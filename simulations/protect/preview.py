@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import io
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -25,8 +25,9 @@ from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
 from defenses.spec import parse
 from simulations.protect.copies import protect_image
-from simulations.protect.manifest import Manifest
+from simulations.protect.manifest import UNTESTED, Manifest
 from simulations.protect.pictures import read
+from simulations.protect.recovered import RULE, count_recovered
 from simulations.report import write_page
 from simulations.report.drawing.pictures import Strip, Tile
 from simulations.report.page.page import render
@@ -39,27 +40,65 @@ SIDE = 64
 """Pixels of the attacked pictures where the copies keep their sizes: attacks that learn want one size."""
 
 
+LOOKING = "looking at the copy"
+"""The guess of a server that takes the copy as it is."""
+
+
 @dataclass(frozen=True)
-class Preview:
+class TriedAttacks:
+    """What attacks got back from a few copies.
+
+    Attributes:
+        shown: Each picture beside its copy and, where an attack ran, the best guess.
+        recovered: Attack -> how many pictures it recovered (``recovered.RULE``); ``LOOKING`` is first, then the attacks that ran.
+        missing: The attacks that did not run, each with its reason.
+    """
+
+    shown: tuple[Strip, ...] = ()
+    recovered: Mapping[str, int] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+    @property
+    def ran(self) -> tuple[str, ...]:
+        """The attacks that ran on the copies."""
+        return tuple(name for name in self.recovered if name != LOOKING)
+
+    @property
+    def first(self) -> str:
+        """The most important fact, in a sentence."""
+        if not self.ran:
+            return UNTESTED
+        strongest, most = max(self.recovered.items(), key=lambda one: one[1])
+        of = f"{most} of {len(self.shown)} copies"
+        if strongest == LOOKING and most:
+            return f"Looking at the copies recovers {of}; no attack recovered more."
+        return (
+            f"The strongest attack recovered {of} ({strongest})."
+            if most
+            else f"No attack recovered a picture from its copy ({of})."
+        )
+
+    @property
+    def summary(self) -> str:
+        """Which attacks ran, or why none did, in a sentence."""
+        if self.ran:
+            return f"Attacks that ran: {', '.join(self.ran)}."
+        return (
+            "None of the attacks on these defences could run."
+            if self.missing
+            else "There is no attack on these defences."
+        )
+
+
+@dataclass(frozen=True)
+class Preview(TriedAttacks):
     """What was written.
 
     Attributes:
         page: Where; None where no picture has a copy that could be shown.
-        ran: The attacks that ran on the copies.
-        missing: The attacks that did not, each with its reason.
     """
 
     page: Path | None = None
-    ran: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-
-    @property
-    def summary(self) -> str:
-        """Which attacks ran, in a sentence."""
-        if self.ran:
-            return f"Attacks that ran: {', '.join(self.ran)}."
-        why = "none of them could run" if self.missing else "there is none for these defences"
-        return f"No attack ran ({why}), so nothing here shows what an attack gets back from the copies."
 
 
 def write_preview(manifest: Manifest) -> Preview:
@@ -77,24 +116,18 @@ def write_preview(manifest: Manifest) -> Preview:
     attacked = images[:: max(1, len(images) // SHOWN)][:SHOWN]
     chosen = {name for name, _ in attacked}
     others = [image for name, image in images if name not in chosen][:MOST_LEARNED]
-    shown, ran, missing = attack(parse(order.pipeline), attacked, others, order.secret)
-    made = Preview(order.out / "preview.html", tuple(ran), tuple(missing))
-    context = {"title": "Protected pictures", "defense": order.pipeline, "shown": shown, "made": made}
+    found = attack(parse(order.pipeline), attacked, others, order.secret)
+    made = Preview(found.shown, found.recovered, found.missing, order.out / "preview.html")
+    context = {"title": "Protected pictures", "defense": order.pipeline, "made": made, "rule": RULE}
     context |= {"others": len(others), "side": side, "scaled": not order.size}
     write_page(order.out / "preview.html", render(BODY, context))
     return made
 
 
-def attack(
-    pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[Tensor], secret: str
-) -> tuple[list[Strip], list[str], list[str]]:
+def attack(pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[Tensor], secret: str) -> TriedAttacks:
     """The loss of each picture (name and image (C, H, W), all of one shape) to the strongest attack that knows the defences.
 
     Attacks may learn from ``others``; none sees the ``secret``, where the draws of the copies start.
-
-    Returns:
-        Each picture beside its copy and, where an attack ran, the best guess; the attacks that ran; those that could not, each with
-        its reason.
     """
     truth = torch.stack([image for _, image in attacked])
     protected = torch.stack([protect_image(pipeline, image, secret) for _, image in attacked])
@@ -102,8 +135,10 @@ def attack(
     observation = UploadedImages(protected, labels)
     stream = generator_for("preview", "attack")
     looked = AsUploaded().attack_many([observation], [stream])[0]
-    best, by = [looked.images[at] for at in range(len(truth))], ["looking at the copy"] * len(truth)
-    scores, ran, missing = psnr(protected, truth), list[str](), list[str]()
+    best, by = [looked.images[at] for at in range(len(truth))], [LOOKING] * len(truth)
+    scores, missing = psnr(protected, truth), list[str]()
+    candidates = torch.stack(others) if others else truth[:0]
+    recovered = {LOOKING: count_recovered(looked.images, truth, candidates)}
     looking = scores.clone()
     for refinement in _refinements(pipeline):
         try:
@@ -115,16 +150,16 @@ def attack(
         if found.failure:
             missing.append(f"{refinement}: {found.failure}")
             continue
-        ran.append(repr(refinement))
+        recovered[repr(refinement)] = count_recovered(found.images, truth, candidates)
         mine = psnr(found.images, truth)
         for at in (mine > scores).nonzero().flatten().tolist():
             best[at], by[at], scores[at] = found.images[at], repr(refinement), mine[at]
     shown = []
     for at, (name, image) in enumerate(attacked):
         tiles = [Tile("as it is", name, uri(image)), Tile("copy", name, uri(protected[at]), float(looking[at]))]
-        guess = [Tile(by[at], name, uri(best[at]), float(scores[at]))] if ran else []
+        guess = [Tile(by[at], name, uri(best[at]), float(scores[at]))] if len(recovered) > 1 else []
         shown.append(Strip(name, (*tiles, *guess)))
-    return shown, ran, missing
+    return TriedAttacks(tuple(shown), recovered, tuple(missing))
 
 
 def _refinements(pipeline: Pipeline) -> Iterator[Refinement]:
@@ -168,17 +203,17 @@ def uri(image: Tensor) -> str:
 BODY = """
 <p class="kicker">fedveil protect</p>
 <h1>{{ defense }}</h1>
-{% if not made.ran %}<p class="banner alarm"><b>{{ made.summary }}</b></p>{% endif %}
+<p class="banner alarm"><b>{{ made.first }}</b>{% if not made.ran %} {{ made.summary }}{% endif %}</p>
 {% if made.missing %}<p class="facts">Attacks that did not run:</p>
 <ul>{% for why in made.missing %}<li>{{ why }}</li>{% endfor %}</ul>{% endif %}
 <p class="facts">{% if made.ran %}Each row: a picture as it is, its copy, and the best guess of the attacks from the copy alone.
-{{ made.summary }} They know the defence and {{ others }} other pictures of the folder, not the draws. The best guess of each
-picture was chosen by the truth: no server can choose so.
+{{ made.summary }} {{ rule }} The attacks know the defence and {{ others }} other pictures of the folder, not the draws. The best
+guess of each picture was chosen by the truth: no server can choose so.
 {% else %}Each row: a picture as it is, and its copy.
 {% endif %}
 {% if scaled %}
 Here the pictures were scaled to {{ side }} x {{ side }} pixels before they were protected, because attacks that learn want one
 size. The copies in the folder have their own sizes, where windows of as many pixels are smaller parts of a picture.
 {% endif %}</p>
-{{ tiles(shown) }}
+{{ tiles(made.shown) }}
 """

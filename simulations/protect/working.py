@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,13 +16,18 @@ from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.console.command_line import errors, fail, self_contained
 from simulations.console.progress import Display
+from simulations.console.results import print_json, table, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.protect.copies import Order, copies
-from simulations.protect.manifest import Manifest
+from simulations.protect.manifest import UNTESTED, Manifest
 from simulations.protect.pictures import left_out, output_names
 from simulations.protect.sources import Pictures, pictures_of
+from simulations.report.text import count
 from simulations.settings.errors import ConfigError, naming
 from simulations.settings.fields import IMAGE_SIDE
+
+if TYPE_CHECKING:
+    from simulations.protect.preview import Preview
 
 console = Terminal(highlight=False)
 MOST_REASONS = 3
@@ -41,8 +47,11 @@ def work(
     workers: int,
     data_dir: str,
     secret: Path | None,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """What ``fedveil protect`` does; its options, as they were written."""
+    shown = terminal_for(console, quiet=quiet or as_json)
     try:
         pipeline = _pipeline(defense)
         if not IMAGE_SIDE["check"](image_size):
@@ -52,18 +61,21 @@ def work(
         manifest = Manifest(Order(pictures.root, out.resolve(), str(pipeline), key, image_size, pictures.text))
         with manifest.claim(resume=resume):
             names = _begin(manifest, pictures, resume=resume)
-            _copy_all(manifest, names, workers or os.cpu_count() or 1)
+            _copy_all(shown, manifest, names, workers or os.cpu_count() or 1)
             try:
-                attacked = _finish(manifest, names, preview=preview)
+                path, made = manifest.finish(names), _preview(manifest) if preview else None
             finally:
                 pictures.remove()
-            _print_left_out(pictures)
+            left = left_out(pictures.root, set(pictures.names)) if pictures.data is None else {}
+            _conclude(shown, manifest, names, path, made, left)
+            if as_json:
+                _print_json(manifest, names, path, made, left)
     except KeyboardInterrupt:
         errors.say("\nstopped; go on with the same command and --resume")
         raise typer.Exit(130) from None
     except (ConfigError, SecretError) as error:
         fail(str(error))
-    if manifest.failed or not attacked:
+    if manifest.failed or (made and made.page and not made.ran):
         raise typer.Exit(EXIT_SOME_FAILED)
 
 
@@ -79,7 +91,7 @@ def _begin(manifest: Manifest, pictures: Pictures, *, resume: bool) -> dict[str,
     return names
 
 
-def _copy_all(manifest: Manifest, names: Mapping[str, str], workers: int) -> None:
+def _copy_all(console: Terminal, manifest: Manifest, names: Mapping[str, str], workers: int) -> None:
     """Protects what the journal does not have yet, and shows how far it is."""
     todo = [(name, copy) for name, copy in names.items() if name not in manifest.done]
     with Display(console) as display:
@@ -88,37 +100,70 @@ def _copy_all(manifest: Manifest, names: Mapping[str, str], workers: int) -> Non
             display.show("protecting", done, len(names))
 
 
-def _finish(manifest: Manifest, names: Collection[str], *, preview: bool) -> bool:
-    """Writes the manifest and the preview, and prints the results; whether the preview, if any, shows an attack."""
-    attacked = True
-    path, failed = manifest.finish(names), manifest.failed
-    done = f"{len(names) - len(failed)} of {len(names)} pictures protected by {manifest.order.pipeline}: {path}"
-    console.say(done)
-    if preview:
-        from simulations.protect.preview import write_preview
+def _preview(manifest: Manifest) -> Preview:
+    from simulations.protect.preview import write_preview
 
-        made = write_preview(manifest)
-        page = made.page or "none, as there is no copy to show"
-        console.say(f"preview: {page}")
-        attacked = made.page is None or bool(made.ran)
-        if made.page:
-            (console if made.ran else errors).say(made.summary)
-        for why in made.missing:
-            errors.say(f"did not run: {why}")
-    for why, count in Counter(why for name in names for why in manifest.done[name].idle).most_common(MOST_REASONS):
-        errors.say(f"{count} of them: {why}")
+    return write_preview(manifest)
+
+
+def _conclude(
+    console: Terminal,
+    manifest: Manifest,
+    names: Collection[str],
+    path: Path,
+    made: Preview | None,
+    left: Mapping[str, int],
+) -> None:
+    """Prints what was protected, what was not, and what attacks of a preview recovered; the page comes last."""
+    failed = manifest.failed
+    counted = [f"{len(names) - len(failed)} of {len(names)} pictures protected by {manifest.order.pipeline}"]
+    counted += [f"{len(failed)} unreadable"] if failed else []
+    counted += [f"{count(sum(left.values()), 'file')} skipped"] if left else []
+    console.say(", ".join(counted))
+    for why, times in Counter(why for name in names for why in manifest.done[name].idle).most_common(MOST_REASONS):
+        errors.say(f"{times} of them: {why}")
     if failed:
         errors.print(f"[red]{len(failed)} could not be protected:[/red]")
     for one in failed:
         errors.say(f"  {one.source}: {one.error}")
-    return attacked
-
-
-def _print_left_out(pictures: Pictures) -> None:
-    """How many files of a person's own folder were no pictures."""
-    if pictures.data is None and (others := left_out(pictures.root, set(pictures.names))):
-        listed = ", ".join(f"{count} {ending or 'without ending'}" for ending, count in sorted(others.items()))
+    if left:
+        listed = ", ".join(f"{times} {ending or 'without ending'}" for ending, times in sorted(left.items()))
         errors.say(f"files left alone, as Pillow reads no pictures of their kind: {listed}")
+    _print_attacked(console, made)
+    console.say(f"manifest: {path}")
+    if made:
+        console.say(f"preview: {made.page or 'none, as there is no copy to show'}")
+
+
+def _print_attacked(console: Terminal, made: Preview | None) -> None:
+    """Which attacks ran and what they recovered, or that none ran."""
+    if made is None:
+        console.say(UNTESTED)
+        return
+    if made.ran:
+        rows = ([name, f"{recovered} of {len(made.shown)}"] for name, recovered in made.recovered.items())
+        console.print(table(("attack", "recovered"), (), rows))
+    if made.page:
+        (console if made.ran else errors).say(made.first if made.ran else f"{made.first} {made.summary}")
+    for why in made.missing:
+        errors.say(f"did not run: {why}")
+
+
+def _print_json(
+    manifest: Manifest, names: Collection[str], path: Path, made: Preview | None, left: Mapping[str, int]
+) -> None:
+    """What was done, as `fedveil protect --help` describes it."""
+    failed = [{"source": one.source, "error": one.error} for one in manifest.failed]
+    about: dict[str, Any] = {
+        "directory": str(manifest.order.out),
+        "manifest": str(path),
+        "defense": manifest.order.pipeline,
+    }
+    about |= {"protected": len(names) - len(failed), "unreadable": failed, "skipped": left, "preview": None}
+    if made:
+        page = str(made.page) if made.page else None
+        about["preview"] = {"page": page, "attacks": made.recovered, "of": len(made.shown), "did_not_run": made.missing}
+    print_json(about)
 
 
 def _pipeline(text: str) -> Pipeline:

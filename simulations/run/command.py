@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from clients.data.card import DataCard
 from defenses.registry import RegistryError
 from simulations.console.command_line import errors, fail
+from simulations.console.results import print_json
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.forecast.dry_run import describe, measure, workers_of
@@ -81,16 +81,16 @@ class RunRequest:
             return code
         out = Path(experiment.output_dir)
         if self.as_json and not self.seeds:
-            print_json(out, experiment.seed)
+            print_run(out, experiment.seed)
         return send_to_trackers(console, self.trackers, out) or code
 
     def _resources(self, experiment: Experiment, cores: int = 0) -> Resources:
         return Resources(experiment.num_clients, self.cpus_per_client, self.gpus_per_client, cores)
 
 
-def print_json(out: Path, seed: int) -> None:
+def print_run(out: Path, seed: int) -> None:
     """Print what a run found as a line of JSON."""
-    print(json.dumps({"directory": str(out.resolve()), "seed": seed, "outcomes": as_json(out)}, ensure_ascii=False))
+    print_json({"directory": str(out.resolve()), "seed": seed, "outcomes": as_json(out)})
 
 
 def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
@@ -133,7 +133,7 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         code = request.run_seeds(console, experiment, at_once)
         for seed in request.seeds if request.as_json else ():
             if (folder := Path(experiment.output_dir) / f"seed-{seed}" / "rows.jsonl").is_file():
-                print_json(folder.parent, seed)
+                print_run(folder.parent, seed)
         return code
     return request.run(console, experiment)
 

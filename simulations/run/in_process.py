@@ -1,12 +1,14 @@
-"""A run in the calling process: no daemon, no Ray; for notebooks, debuggers and quick looks."""
+"""Runs in the calling process, without a daemon or Ray; for notebooks, debuggers and quick checks."""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing import resource_tracker
@@ -26,11 +28,13 @@ from simulations.report.analysis.summary import summarise
 from simulations.report.studies.rows import read_rows
 from simulations.run.requested import requested
 from simulations.run_folder.rows import Row
+from simulations.runtime.flower_log import flower_log
 from simulations.runtime.guardian import scratch_folder
 from simulations.runtime.launch import end_politely, undisturbed
 from simulations.runtime.local_grid import LocalGrid
 from simulations.runtime.local_run import conclude, what_next
 from simulations.runtime.main_guard import require_guard
+from simulations.runtime.progress import STEPS_IN_PROCESS, follow
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from simulations.settings.presets import chosen, presets
@@ -38,30 +42,30 @@ from simulations.settings.presets import chosen, presets
 
 @dataclass(frozen=True)
 class Audited:
-    """What an experiment left behind in its ``directory``: rows, report, pictures, checkpoints."""
+    """Results of an experiment in its ``directory``: rows, report, pictures, checkpoints."""
 
     directory: Path
 
     @property
     def report(self) -> Path:
-        """The page, one file without outer references."""
+        """The report's HTML page, a single file without external references."""
         return self.directory / "report.html"
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Every number with its threat card, as in ``rows.jsonl``."""
+        """All rows of ``rows.jsonl``: every number with its threat card."""
         return read_rows(self.directory / "rows.jsonl")[0]
 
     @cached_property
     def conclusions(self) -> dict[str, str]:
-        """Defence ("" without one) -> the report's sentence about it."""
+        """Defence ("" without a defence) -> the report's sentence about it."""
         return {
             line.defense: sentence(line) for study in read_run(self.directory).studies for line in summarise(study, {})
         }
 
     @property
     def failures(self) -> Sequence[Failure]:
-        """Attacks that gave no score, with the reason."""
+        """Attacks without a score, with the reasons."""
         return failed_attacks(self.directory)
 
 
@@ -76,28 +80,27 @@ def audit(
     cpus_per_client: int = 1,
     **settings: Any,
 ) -> Audited:
-    """Runs an experiment in this process and returns its rows and report: ``audit(dataset="mnist-5k", defenses="DPSGD()")``.
+    """Run an experiment in this process and return its results: ``audit(dataset="mnist-5k", defenses="DPSGD()")``.
 
-    The same seed gives the same rows as ``fedveil run``. Clients answer one after the other; attacks run beside them in
-    ``attack_workers`` processes, so that a script must call this below ``if __name__ == "__main__":``; with
-    ``attack_workers=0`` they run in this process as well. What one should know beforehand, such as too few images for a verdict
-    or pictures that were left out, comes as a Python warning. What was complete when it is interrupted is kept, and ``resume``
-    goes on from there.
+    The same seed gives the same rows as ``fedveil run``. Clients run one after the other, and attacks in parallel in
+    ``attack_workers`` processes. A script must therefore call this function under ``if __name__ == "__main__":``; with
+    ``attack_workers=0`` the attacks run in this process too. Notices, such as too few images for a conclusion or omitted pictures,
+    are Python warnings. An interrupted run keeps its complete rounds, and ``resume`` continues from there.
 
     Args:
         config: TOML file of settings.
-        preset: Name of a configuration that fedveil brings along, such as "quick", in place of a file.
-        size: "paper" for the file's experiment at the size of the paper, where it has one.
-        out: New folder for the results; by default ``runs/DATE-TIME``.
-        resume: Folder of a run that was broken off.
-        clients: Simulated clients; by default as set, else 4.
-        cpus_per_client: Threads of torch while a client works.
-        settings: Over the file, as ``fedveil list settings`` names them, with underscores for hyphens; ``model`` and ``dataset``
-            also as a class or function of a module.
+        preset: Name of a configuration that comes with fedveil, such as "quick", in place of a file.
+        size: "paper" for the file's experiment at the size of the paper, if it has one.
+        out: New folder for the results; default: ``runs/DATE-TIME``.
+        resume: Folder of an interrupted run.
+        clients: Number of simulated clients; default: the setting ``num_clients``, or 4.
+        cpus_per_client: Threads of torch for a client.
+        settings: Settings that override the file, named as in ``fedveil list settings`` with underscores for hyphens; ``model`` and
+            ``dataset`` may also be a class or function of a module.
 
     Raises:
-        ConfigError: Before any work, naming the key, what came and what is allowed.
-        RuntimeError: When too few clients send something usable, or a script calls this without that guard.
+        ConfigError: Before any work, with the key, the value and the allowed values.
+        RuntimeError: When too few clients send usable replies, or a script calls this function without the guard above.
     """
     for name, value in (("clients", clients), ("cpus_per_client", cpus_per_client)):
         if value is not None and (type(value) is not int or value < 1):
@@ -124,33 +127,48 @@ def audit(
 
 
 def run_in_process(console: Terminal, experiment: Experiment, cpus_per_client: int) -> int:
-    """Run an experiment, whose checks are passed, with an output folder here, and say how it ended; the exit code."""
+    """Run a checked experiment with an output folder on this machine, print how it ended, and return the exit code."""
     out, started = Path(experiment.output_dir), time.monotonic()
     end_politely()
     if experiment.attack_workers:
-        with undisturbed():  # which it inherits: a terminal that closes would end it before what it is there for
+        with undisturbed():  # the tracker inherits this, and so survives a closing terminal until its work is done
             resource_tracker.ensure_running()
     try:
-        with scratch_folder():
+        with flower_log(out / "flower.log") as begin, _followed(console, experiment, begin), scratch_folder():
             run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
     except KeyboardInterrupt:
         errors.say(f"\nstopped; {what_next(out)}")
         return 130
-    except ConfigError as error:  # such as a damaged file of a run that was to go on: the same command would not help
+    except ConfigError as error:  # such as a damaged file of a resumed run: repeating the command would not help
         errors.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
         return 2
     except (RuntimeError, OSError) as error:
         errors.print(f"[red]the run failed[/red]: {escape(f'{type(error).__name__}: {error}')}", soft_wrap=True)
-        errors.say(what_next(out))
+        errors.say(f"log: {out / 'flower.log'}\n{what_next(out)}")
         return 1
     return conclude(console, out, started)
 
 
+@contextmanager
+def _followed(console: Terminal, experiment: Experiment, begin: int) -> Iterator[None]:
+    """Shows how far a run is that goes on within; a thread reads what the run writes, as that of a run elsewhere is read."""
+    ended = threading.Event()
+    shown = threading.Thread(
+        target=follow, args=(console, ended.wait, experiment, begin, STEPS_IN_PROCESS), name="progress", daemon=True
+    )
+    shown.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        shown.join()
+
+
 def place_of(key: str, code: Any) -> str:
-    """A class or function by its place, as other processes find it: ``package.module:NAME``, or ``FILE.py:NAME`` of the script.
+    """Text by which other processes find a class or function: ``package.module:NAME``, or ``FILE.py:NAME`` of the script.
 
     Raises:
-        ConfigError: When they could not, as it stands within another function, or in a notebook.
+        ConfigError: When other processes cannot find it, such as a function in another function or in a notebook.
     """
     module, name = getattr(code, "__module__", ""), getattr(code, "__qualname__", "")
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -163,10 +181,10 @@ def place_of(key: str, code: Any) -> str:
 
 
 def path_or_none(name: str, path: Any) -> Path | None:
-    """An argument as a path.
+    """Convert an argument to a path; None stays None.
 
     Raises:
-        ConfigError: When it is none. Of an empty text, as of a variable that is not set, ``Path`` makes the folder one stands in.
+        ConfigError: When the argument is no path. An empty text is refused, because ``Path`` makes it the working directory.
     """
     if path is None:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import sys
@@ -17,17 +16,16 @@ from simulations.runtime.launch import Resources
 from simulations.runtime.local_run import run_locally
 
 SECONDS_TO_END = 50
-"""Until a run that was told to stop is over in any case."""
+"""Seconds from the signal to stop until the process ends in any case."""
 
 
 def main() -> int:
-    """Runs what the first line says; the exit code."""
+    """Carry out the order in the first line of the input; return the exit code."""
     order = json.loads(sys.stdin.readline())
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_stop_with_input, daemon=True).start()
     experiment, resources = Experiment.from_mapping(order["settings"]), Resources(**order["resources"])
     console = Terminal(highlight=False)
-    _only_our_lines()
     if order["in_process"]:
         return run_in_process(console, experiment, resources.cpus_per_client)
     return run_locally(console, experiment, resources)
@@ -38,14 +36,6 @@ def _stop_with_input() -> None:
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(SECONDS_TO_END)
     os._exit(130)
-
-
-def _only_our_lines() -> None:
-    """Of what Flower's log would print here: warnings, and what fedveil says of its rounds; several runs share one screen."""
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.getMessage().startswith("fedveil:"))
-    logging.getLogger("flwr").handlers = [handler]
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ def finish_seeds(console: Terminal, experiment: Experiment, seeds: Sequence[int]
     The experiment's folder has one for each seed; ``ended`` are the runs that were left. A run that fails, or ends without some of
     its attacks' scores, does not end the others; one that is stopped does. The same command again goes on with what is left.
     """
+    from simulations.compare.findings import print_groups
     from simulations.compare.groups import grouped
     from simulations.compare.page import write_comparison
 
@@ -69,6 +70,9 @@ def finish_seeds(console: Terminal, experiment: Experiment, seeds: Sequence[int]
         errors.say(f"{which}{len(seeds)} seeds are finished. The same command goes on with what is left")
         return 1
     done = [folder for seed in seeds if (folder := out / f"seed-{seed}").is_dir()]
-    write_comparison(grouped(done), out / "comparison.html")
+    groups = grouped(done)
+    write_comparison(groups, out / "comparison.html")
+    if not console.quiet:
+        print_groups(console, groups)
     console.say(f"all seeds: {out / 'comparison.html'}")
     return worst

@@ -26,7 +26,7 @@ from simulations.runtime.launch import Resources, undisturbed
 from simulations.settings.errors import ConfigError
 
 SECONDS_TO_STOP = 60
-"""Until a run that was told to stop is killed; its guardian then ends what it started."""
+"""Seconds from the signal to stop until a run is killed; its guardian then ends its processes."""
 
 
 def require_jobs(jobs: int) -> None:
@@ -41,7 +41,7 @@ def runs_at_once(jobs: int, left: int, experiment: Experiment, needs: Needs, *, 
     ``jobs`` is ``--jobs``; 0 leaves the choice here: as many as have cores and free memory of their own.
 
     Raises:
-        ConfigError: When more are asked for than fit.
+        ConfigError: When ``jobs`` is more than fit.
     """
     require_jobs(jobs)
     cores, memory = os.cpu_count() or 1, memory_of_machine()

@@ -66,7 +66,7 @@ def require_free(folder: Path, refusal: str) -> None:
 
 
 def _holder(file: IO[str]) -> str:
-    """The process that has it, as far as the file says, which is closed."""
+    """The process that holds the lock, as written in the file, which is closed here."""
     with file:
         file.seek(0)
         number = file.read(32).strip()

@@ -9,7 +9,7 @@ from simulations.run_folder.line_files import kept_lines
 from simulations.run_folder.rows import Row
 
 PLACE = ("defense", "round", "attack", "observation")
-"""What a picture belongs to, as its line of the index says."""
+"""Keys of an index line that identify the picture's cell."""
 
 
 def kept(path: Path) -> tuple[list[Row], list[dict[str, Any]], list[str]]:
@@ -20,7 +20,7 @@ def kept(path: Path) -> tuple[list[Row], list[dict[str, Any]], list[str]]:
 
 
 def _placed(entry: Any) -> dict[str, Any]:
-    """A line of the index, which says what its picture belongs to."""
+    """Check that a line of the index identifies its picture's cell."""
     missing = [key for key in (*PLACE, "file") if key not in entry]
     if missing or not isinstance(entry, dict):
         raise ValueError(f"expected an object with {', '.join(PLACE)} and file")

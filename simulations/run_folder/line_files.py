@@ -60,7 +60,7 @@ def read_json_lines(
 
     Args:
         path: The file.
-        read: From a decoded line to what it says; what it raises makes the line a damaged one.
+        read: Parses a decoded line; a line for which it raises an error counts as damaged.
         replace: Bytes that are no UTF-8, and halves of characters, become replacement characters; else bytes that are no UTF-8
             damage their line.
 

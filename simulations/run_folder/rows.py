@@ -93,7 +93,7 @@ class Row:
 
     @property
     def learns_prior(self) -> bool:
-        """Whether the attack has a prior of images and could hallucinate one, as its threat card says."""
+        """Whether the attack has an image prior and could hallucinate images, by its threat card."""
         return self.card.more.get("learns_prior") is True
 
     @property

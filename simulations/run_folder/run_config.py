@@ -1,4 +1,4 @@
-"""What config.json says of a run, and whether another experiment may go on with it."""
+"""Content of a run's config.json, and the check that another experiment may resume the run."""
 
 from __future__ import annotations
 

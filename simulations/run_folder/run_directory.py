@@ -1,7 +1,7 @@
 """What a run leaves on disk, written so that a killed run keeps what it had and can go on.
 
     rows.jsonl          one number a line
-    pictures/           PNG files and index.jsonl, which says what each shows
+    pictures/           PNG files and index.jsonl, which describes each
     config.json         the resolved experiment, versions and progress
     checkpoints/        the global model and the clients' ledgers of each pipeline, after its last complete round; what
                         clients uploaded is in files of its own, written once
@@ -52,7 +52,7 @@ _ROLES = list(Role)
 OF_STUDY = ("experiment", "scenario", "dataset", "model", "seed")
 """Fields of a row that are those of its study."""
 LINES_LOST = "lines-lost"
-"""Metric of a row that says that a line of the run's files could not be read when the run went on."""
+"""Metric of a row about a line of the run's files that could not be read on resume."""
 
 
 @dataclass
@@ -71,6 +71,9 @@ class RunDirectory(Generic[S]):
     _attacks: dict[tuple[str, str], int] = field(default_factory=dict)
     _lock: IO[str] | None = None
     _progress: dict[str, Any] = field(default_factory=dict)
+    _open: dict[str, int] = field(default_factory=dict)
+    _begun: int = 0
+    _done: int = 0
     _round_started: float = field(default_factory=time.perf_counter)
     _times: RunTimes = field(default_factory=RunTimes)
 
@@ -165,7 +168,7 @@ class RunDirectory(Generic[S]):
     def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
         """Adds one number. ``fields`` are those of a row, or columns of a scenario's own."""
         if value is not None and not math.isfinite(value):
-            # JSON has no infinity, and a client may report anything: the row says so, and the run goes on.
+            # JSON has no infinity, and a client may report anything: the row records it, and the run goes on.
             fields["message"] = f"{metric} is {value}"
             value = None
         fields = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields.items()}
@@ -208,11 +211,16 @@ class RunDirectory(Generic[S]):
     def open_job(self, job: AttackJob) -> None:
         """Keeps a job until its rows are written."""
         job.save(self.path / "jobs")
+        self._open[job.name] = len(job.attacks)
+        self._begun += len(job.attacks)
 
     def close_job(self, job: AttackJob) -> None:
         """Writes the rows, then forgets the job: killed in between, a resumed run does it again."""
         self.flush()
         (self.path / "jobs" / f"{job.name}.safetensors").unlink(missing_ok=True)
+        self._done += self._open.pop(job.name, 0)
+        if self._progress:  # before the first round, a run that goes on still shows what it had reached
+            self.write_progress(self._progress)
 
     def keep_history(self, job: AttackJob) -> None:
         """Keeps what was observed in a round until the pipeline's attacks on all rounds begin."""
@@ -266,14 +274,15 @@ class RunDirectory(Generic[S]):
         self._rows = judged(self._rows)
 
     def write_failure(self, reason: str) -> None:
-        """Keeps what was recorded, and says in config.json why the run ended."""
+        """Keep what was recorded, and write the reason of the run's end into config.json."""
         self.flush()
         self.write_progress({**self._progress, "finished": False, "failed": reason})
 
     def write_progress(self, progress: Mapping[str, Any], on_change: Callable[[Path], Any] | None = None) -> None:
-        """Writes config.json; ``on_change`` then rebuilds what depends on it (the report)."""
+        """Writes config.json with the attacks that this process began and finished; ``on_change`` then rebuilds the report."""
         self._progress = dict(progress)
-        about = about_run(self.experiment, self.path, progress) | {"run": self._times.about()}
+        counted = {**progress, "attacks": self._begun, "attacks_done": self._done}
+        about = about_run(self.experiment, self.path, counted) | {"run": self._times.about()}
         write_atomically(self.path / "config.json", json.dumps(about, indent=1))
         if on_change:
             on_change(self.path)

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from clients.process.ray_cluster import ray_reason
 from simulations.console.command_line import errors
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.runtime.launch import LocalRuntime, Resources, end_politely
+from simulations.runtime.launch import LocalRuntime, Resources, end_politely, wait_for
 from simulations.runtime.progress import follow, read_progress
 
 EXIT_ATTACKS_FAILED = 3
@@ -44,7 +45,7 @@ def run_locally(console: Terminal, experiment: Experiment, resources: Resources)
         with LocalRuntime(log) as runtime:
             process = runtime.start(experiment.to_mapping(), resources)
             try:
-                follow(console, process, experiment, begin)
+                follow(console, partial(wait_for, process), experiment, begin)
                 text = _read(log, begin)
                 box, engine = box_text(text), engine_failure(text)
                 if engine and start < STARTS and not _has_worked(read_progress(out), before):

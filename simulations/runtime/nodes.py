@@ -23,6 +23,8 @@ from simulations.experiment.scenario import KnownClients, scenario
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
 from strategies.exchange.exchange import Exchange
 
+CLIENTS_READY = "the clients are set up"
+"""In the log of a run, once each client has its share of the data."""
 NODE_WAIT_SECONDS = 120.0
 MOST_EXAMPLES = 2**31
 """Of a client that has data of its own: the server plans by what it says."""

@@ -3,63 +3,166 @@
 from __future__ import annotations
 
 import json
-import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from rich.progress import TimeElapsedColumn
-
-from simulations.console.progress import bar_on
+from simulations.console.progress import Display, Pace, left_text
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.runtime.launch import wait_for
+from simulations.runtime.nodes import CLIENTS_READY
 
-WAITING = "its SuperLink, then Ray's workers, each of which imports torch"
-"""What takes the time before the first round."""
-ACCEPTED = b"Successfully started run"
-"""In the log of Flower's command, once a SuperLink is there and has taken the run."""
+SECONDS_BETWEEN_LOOKS = 0.5
+READY = f"fedveil: {CLIENTS_READY}".encode(), "measuring the untrained model"
+STEPS = {
+    b"": "starting Flower: SuperLink",
+    b"Successfully started run": "starting Flower: Ray",
+    b"fedveil: results go to": "starting Flower: client workers, each of which imports torch",
+    READY[0]: READY[1],
+}
+"""Text in the log -> what a run does behind it until its first round is over, in order."""
+STEPS_IN_PROCESS = {b"": "setting up the clients", READY[0]: READY[1]}
+"""Likewise, without Flower's runtime."""
 
 
-def follow(console: Terminal, process: subprocess.Popen[bytes], experiment: Experiment, begin: int = 0) -> None:
-    """Shows the rounds and open attacks of Flower's command until it ends; plain lines where the output is no terminal.
+@dataclass(frozen=True)
+class Now:
+    """What a run does at the moment.
 
-    The first ``begin`` bytes of its log are of an earlier start.
+    Attributes:
+        pipeline: Number of the pipeline that is trained, from 1; 0 when training is over.
+        doing: In words.
+        rounds: Rounds that are done, and in all: of all pipelines, with what is measured before and behind training.
+        attacks: Attacks that are done, that were begun, and that there are in all, as far as is known.
+        accuracy: Of the pipeline's model on test images, in [0, 1]; None where it was not measured.
     """
-    pipelines = [str(pipeline) or "no defence" for pipeline in experiment.pipelines]
-    shown: tuple[Any, ...] = ()
-    log = Path(experiment.output_dir) / "flower.log"
-    with bar_on(console, TimeElapsedColumn()) as bar:
-        total = len(pipelines) * experiment.rounds
-        row = bar.add_task("starting Flower", total=total, note=WAITING)
-        if not console.is_terminal:
-            console.print(f"starting Flower: {WAITING}")
-        waited = WAITING
-        while not wait_for(process, 0.5):
-            progress = read_progress(Path(experiment.output_dir))
-            if "pipeline" not in progress:  # nothing has begun, or it failed before it did
-                if (note := waits_for(log, begin)) != waited:
-                    bar.update(row, note=(waited := note))
-                    if not console.is_terminal:
-                        console.print(f"starting Flower: {note}")
-                continue
-            at = min(int(progress["pipeline"]), len(pipelines)) - 1
-            done = at * experiment.rounds + int(progress["round"])
-            note = f"round {progress['round']} of {progress['rounds']}, {progress.get('open_jobs', 0)} attacks open"
-            bar.update(row, completed=done, description=pipelines[at], note=note)
-            if not console.is_terminal and (at, progress["round"]) != shown:
-                shown = (at, progress["round"])
-                accuracy = progress.get("accuracy")
-                seen = "" if accuracy is None else f", test accuracy {accuracy:.3f}"
-                console.say(f"[{at + 1}/{len(pipelines)}] {pipelines[at]}: {note}{seen}")
+
+    pipeline: int
+    doing: str
+    rounds: tuple[int, int]
+    attacks: tuple[int, int, int]
+    accuracy: float | None = None
+
+    @property
+    def counted(self) -> str:
+        """How many attacks are done, unless ``doing`` says so."""
+        done, begun, _ = self.attacks
+        return f"attacks: {done} of {begun} done" if begun and self.pipeline else ""
 
 
-def waits_for(log: Path, begin: int) -> str:
-    """What a run that has not begun waits for, as far as Flower's log says behind its first ``begin`` bytes."""
+def follow(
+    console: Terminal,
+    ended: Callable[[float], bool],
+    experiment: Experiment,
+    begin: int = 0,
+    steps: Mapping[bytes, str] = MappingProxyType(STEPS),
+) -> None:
+    """Shows what a run does until it has ended; plain lines where the output is no terminal.
+
+    Args:
+        console: Where to show it.
+        ended: Waits for so many seconds, or less; whether the run has ended.
+        experiment: The run's.
+        begin: The first bytes of its log that are of an earlier start.
+        steps: Text in its log -> what it does behind it until its first round is over.
+    """
+    out, pipelines = Path(experiment.output_dir), [str(one) or "no defence" for one in experiment.pipelines]
+    before, view = read_progress(out), _View(console, pipelines)
+    with view.display:
+        while True:
+            progress = read_progress(out)
+            if "pipeline" in progress and progress != before:
+                view.show(now_of(progress))
+            else:  # nothing has begun, or it failed before it did
+                view.show_start(step_of(out / "flower.log", begin, steps))
+            if ended(SECONDS_BETWEEN_LOOKS):
+                return
+
+
+class _View:
+    """The display of one run."""
+
+    def __init__(self, console: Terminal, pipelines: Sequence[str]) -> None:
+        self.display, self._pipelines = Display(console), pipelines
+        self._said, self._pipeline = "", -1
+        self._rounds: Pace | None = None
+        self._attacks: Pace | None = None
+
+    def show_start(self, doing: str) -> None:
+        """Show a step before the first round."""
+        self.display.draw(doing, 0, 0, "")
+        self._say(doing, "", due=True)
+
+    def show(self, now: Now) -> None:
+        """Show what is done, and how long the rest takes."""
+        done, _, attacks = now.attacks
+        left = self._left(now)
+        of = len(self._pipelines)
+        where = f" of pipeline {now.pipeline} of {of}" if now.pipeline and of > 1 else ""
+        note = f"{now.counted if self.display.is_wide else ''}{left}".removeprefix(", ")
+        self.display.draw(now.doing + where, now.rounds[0] + done, now.rounds[1] + attacks, note)
+        parts = [now.doing, now.counted]
+        if now.pipeline:
+            parts[0] = f"[{now.pipeline}/{of}] {self._pipelines[now.pipeline - 1]}: {now.doing}"
+            parts += [f"test accuracy {now.accuracy:.3f} so far"] if now.accuracy is not None else []
+        self._say(", ".join(filter(None, parts)), left, due=now.pipeline != self._pipeline)
+        self._pipeline = now.pipeline
+
+    def _left(self, now: Now) -> str:
+        """The expected time of the rest, or of the training alone while no attack is done; "" where neither is known."""
+        done, begun, attacks = now.attacks
+        self._rounds = self._rounds or Pace(now.rounds[0])
+        if begun:
+            self._attacks = self._attacks or Pace(done)
+        training = self._rounds.left(*now.rounds) if now.pipeline else 0.0
+        attacking = self._attacks.left(done, attacks) if self._attacks else None
+        if not now.pipeline and done == attacks:
+            return ""
+        if attacks > done and attacking is None:
+            return left_text(training, "training") if now.pipeline else ""
+        # Attacks run beside the rounds: whichever takes longer ends last.
+        return "" if training is None else left_text(max(training, attacking or 0.0))
+
+    def _say(self, line: str, left: str, *, due: bool) -> None:
+        """Prints a line where there is no terminal, unless nothing has changed since the last."""
+        if line != self._said and self.display.say(line + left, due=due):
+            self._said = line
+
+
+def now_of(progress: Mapping[str, Any]) -> Now:
+    """What a run does that wrote this ``progress`` last, which it does after each round and each attack."""
+    pipeline, of, rounds, step, steps = (_count(progress, key) for key in ("pipeline", "of", "rounds", "step", "steps"))
+    done, begun = _count(progress, "attacks_done"), _count(progress, "attacks")
+    attacks = (done, begun, begun + _count(progress, "attacks_ahead"))
+    passed = ((pipeline - 1) * steps + step, of * steps)
+    accuracy = progress.get("accuracy")
+    if step >= steps:
+        pipeline, step, accuracy = pipeline + 1, 0, None
+    if pipeline > of or progress.get("finished"):
+        doing = f"attacks: {done} of {begun} done" if done < begun else "writing the report"
+        return Now(0, doing, passed, attacks)
+    if step == 0:
+        doing = "measuring the untrained model"
+    else:
+        doing = f"training round {step} of {rounds}" if step <= rounds else "observing the trained model"
+    return Now(pipeline, doing, passed, attacks, accuracy if isinstance(accuracy, float) else None)
+
+
+def _count(progress: Mapping[str, Any], key: str) -> int:
+    """A number of things; 0 where there is none."""
+    found = progress.get(key)
+    return found if isinstance(found, int) else 0
+
+
+def step_of(log: Path, begin: int, steps: Mapping[bytes, str]) -> str:
+    """The last of ``steps`` whose text a log has behind its first ``begin`` bytes; every log has an empty one."""
     try:
-        accepted = ACCEPTED in log.read_bytes()[begin:]
+        text = log.read_bytes()[begin:]
     except OSError:
-        accepted = False
-    return "Ray, and its workers, each of which imports torch" if accepted else WAITING
+        text = b""
+    return [step for sign, step in steps.items() if sign in text][-1]
 
 
 def read_progress(directory: Path) -> dict[str, Any]:

@@ -227,7 +227,7 @@ class Inference(Scenario[InferenceExperiment]):
     ) -> Rounds:
         """Training by the server, and queries of the clients."""
         leave_cores_to_attacks(experiment.attack_workers)
-        # Every task says what the model's images look like, and so clients and attacks normalise as the server does.
+        # Every task holds the normalisation of the model's images, so that clients and attacks normalise as the server does.
         mine = replace(InferencePlan.narrow(plan), card=experiment.normalised(clients.card))
         if auditor not in self._trainings:
             self._trainings[auditor] = self._training(experiment, mine)

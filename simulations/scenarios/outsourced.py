@@ -57,7 +57,7 @@ class OutsourcedExperiment(OutsourcedSettings, WholeModelExperiment):
                     continue
                 if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
                     raise ConfigError(
-                        f"defenses: {defense} protects tokens, which nobody sends with scenario = {self.scenario!r}"
+                        f"defenses: {defense} protects tokens, which no client sends with scenario = {self.scenario!r}"
                     )
                 raise ConfigError(
                     f"defenses: {defense} protects what a client trains, and with scenario = {self.scenario!r} the server trains; "

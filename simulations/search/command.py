@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from simulations.console.results import AsJson, Quiet
+
 
 def search(
     config: Annotated[Path | None, typer.Argument(help="TOML file of settings; without it, the defaults.")] = None,
@@ -14,7 +16,8 @@ def search(
         list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="One setting, over the file.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="New folder for the results.", show_default="runs/search-DATE-TIME")
+        Path | None,
+        typer.Option(metavar="DIR", help="New folder for the results.", show_default="runs/search-DATE-TIME"),
     ] = None,
     resume: Annotated[
         Path | None,
@@ -23,15 +26,20 @@ def search(
             help="Go on with the killed search in DIR, with the settings it had; -s may change workers and ray-address.",
         ),
     ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search policies for ATS that hide much and cost little accuracy, before any client trains.
 
     Writes policies.json, which `ATS(policies="DIR/policies.json")` reads, and a page about the search. Every setting is in `fedveil
     list search`.
 
+    --json prints "directory", "page", "file" (policies.json), "policies", "wanted", how many candidates were "scored"
+    and "passed", "privacy_score", "accuracy_threshold" and "scores" of each chosen policy.
+
     Exit codes: 0 when all went well, 2 for settings that cannot be run, 3 when fewer policies passed than were asked for, 130 when
     it was stopped.
     """
     from simulations.search.working import work
 
-    work(config, setting or [], out, resume)
+    work(config, setting or [], out, resume, quiet=quiet, as_json=as_json)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 
-from simulations.console.command_line import fail, read_toml, setting_of
+from simulations.console.command_line import errors, fail, read_toml, setting_of
 from simulations.console.progress import Display
+from simulations.console.results import print_json, table, terminal_for
 from simulations.console.terminal import Terminal
+from simulations.report.text import NOTHING
 from simulations.search.algorithm import PolicySearch, SearchProgress
 from simulations.search.folder import AUDIT, SearchFolder
 from simulations.search.pictures import digests_of
@@ -25,19 +27,32 @@ from simulations.settings.errors import ConfigError, require_known
 
 console = Terminal(highlight=False)
 
+KEYS = ("policies", "wanted", "scored", "passed", "privacy_score", "accuracy_threshold", "scores")
+"""Of a result: what ``--json`` prints."""
+SCORES = ("privacy", "other_privacy", "accuracy")
+"""Of a chosen policy, in the order of the table."""
 EXIT_TOO_FEW = 3
 """Fewer policies passed than were asked for."""
 
 
-def work(config: Path | None, setting: list[str], out: Path | None, resume: Path | None) -> None:
+def work(
+    config: Path | None,
+    setting: list[str],
+    out: Path | None,
+    resume: Path | None,
+    *,
+    quiet: bool = False,
+    as_json: bool = False,
+) -> None:
     """What ``fedveil search`` does; its options, as they were written."""
+    shown = terminal_for(console, quiet=quiet or as_json)
     try:
         folder = _folder(config, setting, out, resume)
     except ConfigError as error:
         fail(str(error))
     started = time.monotonic()
     try:
-        with Display(console) as display:
+        with Display(shown) as display:
             result = PolicySearch(folder, functools.partial(_show, display)).run()
     except DegenerateModelError as error:
         # To go on would train the same again.
@@ -45,14 +60,15 @@ def work(config: Path | None, setting: list[str], out: Path | None, resume: Path
     except ConfigError as error:
         _give_up(folder, str(error), f"\nwhat was scored is kept; continue with: fedveil search --resume {folder.path}")
     except KeyboardInterrupt:
-        console.say(f"\nstopped; continue with: fedveil search --resume {folder.path}")
+        errors.say(f"\nstopped; continue with: fedveil search --resume {folder.path}")
         raise typer.Exit(130) from None
     finally:
         folder.close()
     from simulations.search.page import write_search_page
 
     folder.keep_result(result)
-    _conclude(folder, result, write_search_page(folder, result), time.monotonic() - started)
+    shown.say(f"finished in {time.monotonic() - started:.0f} s")
+    _conclude(shown, folder, result, write_search_page(folder, result), as_json=as_json)
 
 
 def _show(display: Display, step: SearchProgress) -> None:
@@ -69,32 +85,63 @@ def _give_up(folder: SearchFolder, error: str, where_kept: str) -> NoReturn:
     fail(error + where_kept)
 
 
-def _conclude(folder: SearchFolder, result: Mapping[str, Any], page: Path, seconds: float) -> None:
+def _conclude(console: Terminal, folder: SearchFolder, result: Mapping[str, Any], page: Path, *, as_json: bool) -> None:
     """Prints what was found, and what to do with it; ends the command where it is less than was asked for."""
-    path, own = folder.result_path, result["privacy_score"]
-    lines = [f"finished in {seconds:.0f} s: {result['policies'] or 'no policy passed'}"]
-    lines += [
-        f"  {one['policy']}: privacy score {one['privacy']:.4f} ({own}; by the other, {OTHER[own]}, {one['other_privacy']:.4f}), "
-        f"accuracy score {one['accuracy']:.4f}"
-        for one in result["scores"]
-    ]
-    lines += [f"page:     {page}", f"policies: {path}"]
-    if result["policies"]:
-        lines += [
-            f'defence:  ATS(policies="{path}")',
-            f"attack it, beside random policies: fedveil run {path.with_name('audit.toml')} --out {path.with_name(AUDIT)}",
-            f"and show that on the page:          fedveil search --resume {folder.path}",
-        ]
-    found, least = len(result["policies"].split("+")) if result["policies"] else 0, result["accuracy_threshold"]
-    if found < result["wanted"]:
-        # Policies share no transform, so that longer ones use the library up sooner.
-        advice = "lower longest, or ask for fewer" if least is None else (
-            f"lower accuracy-threshold (it is {least:.4f}), raise accuracy-factor, or score more candidates"
-        )  # fmt: skip
-        lines.append(f"{found} of {result['wanted']} policies passed: {advice}")
-    console.say("\n".join(lines))
-    if found < result["wanted"]:
+    print_result(console, result)
+    for line in _next_steps(folder, result):
+        console.say(line)
+    if lacking := _lacking(result):
+        errors.say(lacking)
+    console.say(f"page: {page}")
+    if as_json:
+        about = {key: result[key] for key in KEYS}
+        print_json({"directory": str(folder.path), "page": str(page), "file": str(folder.result_path), **about})
+    if lacking:
         raise typer.Exit(EXIT_TOO_FEW)
+
+
+def print_result(console: Terminal, result: Mapping[str, Any]) -> None:
+    """Print a line for each chosen policy with its scores, and of how many candidates they were chosen."""
+    own = result["privacy_score"]
+    found, candidates = len(_policies(result)), result["scored"]
+    if result["scores"]:
+        rows = [
+            [one["policy"], *(NOTHING if one[key] is None else f"{one[key]:.4f}" for key in SCORES)]
+            for one in result["scores"]
+        ]
+        console.print(table(["policy"], [f"privacy ({own})", f"privacy ({OTHER[own]})", "accuracy"], rows))
+    of = (
+        f"of {candidates} scored candidates, of which {result['passed']} passed"
+        if candidates
+        else "drawn without scores"
+    )
+    console.say(f"{found} {'policy' if found == 1 else 'policies'} {of}: {result['policies'] or 'none'}")
+
+
+def _policies(result: Mapping[str, Any]) -> list[str]:
+    return result["policies"].split("+") if result["policies"] else []
+
+
+def _next_steps(folder: SearchFolder, result: Mapping[str, Any]) -> Iterator[str]:
+    """Where the result is, and what to do with it."""
+    path = folder.result_path
+    yield f"policies: {path}"
+    if result["policies"]:
+        yield f'defence:  ATS(policies="{path}")'
+        yield f"attack it, beside random policies: fedveil run {path.with_name('audit.toml')} --out {path.with_name(AUDIT)}"
+        yield f"and show that on the page:          fedveil search --resume {folder.path}"
+
+
+def _lacking(result: Mapping[str, Any]) -> str:
+    """What to change where fewer policies passed than were asked for; "" where as many did."""
+    found, least = len(_policies(result)), result["accuracy_threshold"]
+    if found >= result["wanted"]:
+        return ""
+    # Policies share no transform, so that longer ones use the library up sooner.
+    advice = "lower longest, or ask for fewer" if least is None else (
+        f"lower accuracy-threshold (it is {least:.4f}), raise accuracy-factor, or score more candidates"
+    )  # fmt: skip
+    return f"{found} of {result['wanted']} policies passed: {advice}"
 
 
 def _folder(config: Path | None, settings: list[str], out: Path | None, resume: Path | None) -> SearchFolder:

@@ -1,1 +1,1 @@
-"""The settings of all scenarios: names, defaults, meanings, ranges. Nothing here imports torch: bad values end at once."""
+"""Settings of all scenarios: names, defaults, meanings, ranges. Nothing here imports torch, so that errors appear at once."""

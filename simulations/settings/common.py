@@ -34,25 +34,25 @@ def attribute_attacks() -> Any:
     """The setting ``attribute-attacks`` of several scenarios."""
     return setting(
         AUTO,
-        "attacks on the sensitive attribute behind queries (inference), tokens of test images (split) or one-step probes "
-        "(federated), separated by ;; auto: with scenario = inference a static and a retrained adversary where the data set has "
-        "such an attribute; else none",
+        "attacks that infer a sensitive attribute from queries (inference), tokens of test images (split) or one-step probes "
+        "(federated), separated by ;; auto: with scenario = inference, a static and a retrained adversary if the data set has "
+        "such an attribute; otherwise none",
     )
 
 
 def attribute_queries() -> Any:
     """The setting ``attribute-queries`` of several scenarios."""
-    about = "of each client, the first ones, whose sensitive attribute is guessed; 0: all of its test images"
+    about = "number of each client's test images whose sensitive attribute is attacked, from the first on; 0: all"
     return setting(0, about, **at_least(0))
 
 
 @dataclass(frozen=True)
 class CommonSettings:
-    """Their names, defaults, meanings and ranges.
+    """Names, defaults, meanings and ranges of the settings that all scenarios read.
 
     Attributes:
-        usual: Key -> value of a scenario where a configuration sets none, in place of a default that the scenario would refuse.
-        usual_on_tables: Likewise where examples are rows of a table; over ``usual``.
+        usual: Key -> the scenario's own default, for settings whose common default does not suit the scenario.
+        usual_on_tables: Key -> the scenario's own default for data sets of tables; overrides ``usual``.
     """
 
     usual: ClassVar[Mapping[str, Any]] = {}
@@ -60,100 +60,105 @@ class CommonSettings:
 
     experiment: str = setting("default", "name of the experiment, written into every row", **at_most_characters(200))
     scenario: str = setting(
-        FEDERATED, "how clients and server work together; `fedveil list scenarios` says which there are"
+        FEDERATED, "kind of cooperation between clients and server; `fedveil list scenarios` lists them"
     )
     output_dir: str = setting(
-        "", "absolute folder for rows.jsonl, pictures and report.html; empty: a new one in ~/fedveil-runs"
+        "", "absolute path of the folder for rows.jsonl, pictures and report.html; empty: a new one in ~/fedveil-runs"
     )
     resume: bool = setting(False, "continue the run in output-dir from its last complete round")
-    seed: int = setting(0, "every random stream of the run starts from it", **limited("seed"))
+    seed: int = setting(0, "seed of all random streams of the run", **limited("seed"))
 
-    dataset: str = setting("photos", "data set; `fedveil list` describes them")
-    data_dir: str = setting("", "folder of data sets that are read from files")
+    dataset: str = setting("photos", "data set; `fedveil list datasets` describes them")
+    data_dir: str = setting("", "folder of the data set's files, for data sets read from files")
     download: bool = setting(False, "let torchvision download a missing data set")
-    image_size: int = setting(0, "side to resize images to; 0: as they are", **IMAGE_SIDE)
-    train_limit: int = setting(0, "use at most so many training examples; 0: all", **limited("train_limit"))
-    test_limit: int = setting(0, "use at most so many test examples; 0: all", **limited("test_limit"))
+    image_size: int = setting(0, "side in pixels to which images are resized; 0: no resizing", **IMAGE_SIDE)
+    train_limit: int = setting(0, "largest number of training examples; 0: all", **limited("train_limit"))
+    test_limit: int = setting(0, "largest number of test examples; 0: all", **limited("test_limit"))
     image_memory: float = setting(
         1.0,
-        "GiB of images that a process may hold: as bytes of a data set's training or test part, as floats of a client's share "
-        "after its once-only defences, and of the server's examples. What is more is read, decoded and protected batch by batch, "
-        "with the same results; only the server's examples must fit (auxiliary-limit)",
+        "GiB of images that a process may hold in memory. The limit applies to the bytes of a data set's training or test part, to "
+        "the floats of a client's share after defences that act once, and to the server's examples. Larger data are read, decoded "
+        "and protected batch by batch, with the same results; only the server's examples must fit (auxiliary-limit)",
         **limited("image_memory"),
     )
     partition: str = setting(
-        "iid", "iid, dirichlet(alpha=0.5), shards(num_shards_per_partition=2), or node: each node's own data"
+        "iid",
+        "division of the training examples among clients: iid, dirichlet(alpha=0.5), shards(num_shards_per_partition=2), or "
+        "node: each node's own data",
     )
-    num_clients: int = setting(0, "clients to wait for; 0: those that are connected, at least two", **at_least(0))
+    num_clients: int = setting(
+        0, "number of clients to wait for; 0: all connected clients, at least two", **at_least(0)
+    )
 
-    model: str = setting("cnn", "model; `fedveil list` describes them")
-    width: int = setting(0, "width of the model; 0: its usual width", **limited("width"))
-    norm: str = setting("group", "normalisation layers", **one_of("group", "batch"))
+    model: str = setting("cnn", "model; `fedveil list models` describes them")
+    width: int = setting(0, "width of the model; 0: the model's default width", **limited("width"))
+    norm: str = setting("group", "kind of normalisation layers", **one_of("group", "batch"))
 
     defenses: str = setting(
-        DEFAULT_DEFENSES, "pipelines: stages joined by |, pipelines separated by ; (no defence always runs first)"
+        DEFAULT_DEFENSES,
+        "pipelines of defences: | joins stages, ; separates pipelines; the pipeline without a defence always runs first",
     )
-    rounds: int = setting(16, "federated rounds of each pipeline", **limited("rounds"))
-    local_epochs: int = setting(6, "passes over the local data in a round", **limited("local_epochs"))
+    rounds: int = setting(16, "training rounds of each pipeline", **limited("rounds"))
+    local_epochs: int = setting(6, "passes of a client over its data in a round", **limited("local_epochs"))
     local_steps: int = setting(
         0,
-        "optimizer steps in a round, whatever local-epochs says; 0: as many as local-epochs takes",
+        "optimizer steps of a client in a round, in place of local-epochs; 0: local-epochs applies",
         **limited("local_steps"),
     )
-    batch_size: int = setting(16, "examples of a local step", **limited("batch_size"))
-    learning_rate: float = setting(0.01, "of local SGD", **limited("learning_rate"))
-    momentum: float = setting(0.9, "of local SGD", **limited("momentum"))
-    nesterov: bool = setting(False, "local SGD looks ahead by its momentum (Nesterov); needs a momentum above 0")
+    batch_size: int = setting(16, "examples per local step", **limited("batch_size"))
+    learning_rate: float = setting(0.01, "learning rate of local SGD", **limited("learning_rate"))
+    momentum: float = setting(0.9, "momentum of local SGD", **limited("momentum"))
+    nesterov: bool = setting(False, "use Nesterov momentum in local SGD; needs a momentum above 0")
     weight_decay: float = setting(0.0, "L2 coefficient of local SGD", **limited("weight_decay"))
     crop_padding: int = setting(
         0,
-        "local training sees random crops of images padded with so many black pixels on all sides, drawn anew for every batch and "
-        "before all input defences, which then protect every view anew; 0: no crops. Probes see them, too",
+        "train on random crops of images padded with this many black pixels on each side; 0: no crops. Crops are drawn anew for "
+        "each batch, before all input defences, which protect each crop anew. Probes use crops, too",
         **limited("crop_padding"),
     )
-    horizontal_flip: bool = setting(False, "local training also sees mirror images, with probability 1/2, like crops")
-    min_usable: float = setting(0.5, "share of the asked clients that must answer usably, or the run stops", **SHARE)
-    client_timeout: float = setting(300.0, "seconds a client may take for one message", **between(0.001, 1e6))
+    horizontal_flip: bool = setting(False, "mirror each training image with probability 1/2, drawn anew like crops")
+    min_usable: float = setting(0.5, "least share of clients with a usable reply; the run stops below it", **SHARE)
+    client_timeout: float = setting(
+        300.0, "seconds that the server waits for a client's reply to a message", **between(0.001, 1e6)
+    )
 
     attack_rounds: str = setting(
         "first,final",
-        "what is attacked, separated by commas: numbers of rounds, first and last (the model that the round begins with, and "
-        "what the round sends), final (the model after the last round; no training follows), or all; empty: nothing",
+        "rounds that are attacked, separated by commas: numbers, first, last, final or all; empty: none. A round's attacks use the "
+        "model at its start and the messages of the round; final attacks the model after the last round",
     )
-    adaptive: bool = setting(True, "also run the attacks that know the pipeline's defences")
+    adaptive: bool = setting(True, "also run the adaptive attacks, which know the pipeline's defences")
     auxiliary_fraction: float = setting(
         0.2,
-        "share of the training examples that the server holds for attacks that learn; no client gets them",
+        "share of the training examples held out for the server's attacks that learn; no client gets these examples",
         **limited("auxiliary_fraction"),
     )
     auxiliary_data: str = setting(
         "held-out",
-        "where the server's examples come from: held-out (auxiliary-fraction of the training examples), private (the clients' "
-        "own: the worst case; split only, attacks test images), or the name of another data set (split only)",
+        "source of the server's examples: held-out (auxiliary-fraction of the training examples), private (the clients' own "
+        "examples, the worst case; split only, where test images are attacked), or the name of another data set (split only)",
     )
-    auxiliary_limit: int = setting(
-        0, "use at most so many of the server's examples; 0: all", **limited("auxiliary_limit")
-    )
+    auxiliary_limit: int = setting(0, "largest number of the server's examples; 0: all", **limited("auxiliary_limit"))
     probe_targets: int = setting(
         4,
-        "observations of chosen images that the audit takes of each client: one-step updates, or batches of sent data",
+        "number of observations per client that the audit attacks: one-step updates, or batches of sent data",
         **limited("probe_targets"),
     )
-    probe_images: int = setting(1, "attacked images in each of them", **limited("probe_images"))
+    probe_images: int = setting(1, "images in each of these observations", **limited("probe_images"))
     labels: str = setting(
         "",
-        "federated: unknown or known, whether clients publish the classes of probed images; split: server or client, who holds "
-        "them (a client sends them with its tokens); outsourced: uploaded; inference: unknown; empty: the first of these",
+        "holder of the labels. federated: unknown or known (whether clients publish the classes of probed images); split: server "
+        "or client (a client sends labels with its tokens); outsourced: uploaded; inference: unknown; empty: the first of these",
     )
     attack_workers: int = setting(
-        2, "attacks that run at the same time, beside training; 0: between rounds", **between(0, 1024)
+        2, "number of attacks that run in parallel during training; 0: attacks run between rounds", **between(0, 1024)
     )
-    attack_gpus: float = setting(0.0, "share of a GPU for each of them", **between(0, 1024))
+    attack_gpus: float = setting(0.0, "share of a GPU for each attack worker", **between(0, 1024))
     share_images: bool = setting(True, "clients send pictures of probed images for the report")
 
     @cached_property
     def attacked_rounds(self) -> tuple[int, ...]:
-        """Attacked rounds, in order; ``rounds + 1`` is the model after the last one. ``ConfigError`` for a word that is none."""
+        """Attacked rounds, ascending; ``rounds + 1`` is the model after the last round. ``ConfigError`` for an unknown word."""
         final = self.rounds + 1
         names = {"first": [1], "last": [self.rounds], "final": [final], "all": list(range(1, final + 1))}
         chosen: set[int] = set()

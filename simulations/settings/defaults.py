@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 FEDERATED = "federated"
-"""The scenario of experiments that name none."""
+"""Scenario of configurations that name none."""
 AUTO = "auto"
 """Value that leaves the choice to the scenario (``Scenario.usual``); of ``attribute-attacks``, to what is observed."""
 SCENARIOS_GROUP = "fedveil.scenarios"
-"""Entry points by which other packages offer scenarios."""
+"""Group of entry points by which other packages offer scenarios."""
 DEFAULT_CLIENTS = 4
-"""Simulated clients of ``fedveil run``."""
+"""Number of simulated clients of ``fedveil run``."""
 DEFAULT_ATTACKS = "InvertingGradients(); LabelInference()"
-"""Of ``fedveil attack``."""
+"""Attacks of ``fedveil attack``."""

@@ -1,4 +1,4 @@
-"""What a setting that cannot be run raises."""
+"""Errors for settings that cannot be run."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from safetensors import SafetensorError
 UNREADABLE = (
     SafetensorError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError
 )  # fmt: skip
-"""What a file that a user or a broken disk wrote can provoke in its reader."""
+"""Exceptions that a damaged or foreign file can raise in its reader."""
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be run, named as the user writes it, with what came and what is allowed."""
+    """A setting that cannot be run: its key as users write it, the value, and the allowed values."""
 
 
 @contextmanager
 def undamaged(
     path: Path, key: str = "resume", instead: str = "restore it from a copy, or begin a run in another folder"
 ) -> Iterator[None]:
-    """Raise what a file provokes in its reader as ``ConfigError``: nothing that was complete is left out silently.
+    """Turn any exception while reading a file into a ``ConfigError``, so that damaged data are never skipped silently.
 
-    The error names the file, the option ``key`` that named it, and what the user can do ``instead``.
+    The error names the file, the option ``key`` that gave the file, and what the user can do ``instead``.
     """
     try:
         yield
@@ -39,7 +39,7 @@ def undamaged(
 
 @contextmanager
 def naming(key: str) -> Iterator[None]:
-    """Raise what other code refuses, or torch cannot do, as a ``ConfigError`` that begins with the setting or option behind it."""
+    """Turn errors of other code, or of torch, into a ``ConfigError`` that begins with the setting or option ``key``."""
     try:
         yield
     except (ValueError, RuntimeError, MemoryError) as error:
@@ -47,16 +47,16 @@ def naming(key: str) -> Iterator[None]:
 
 
 def unknown_scenario(name: object, known: Iterable[str]) -> ConfigError:
-    """The error of a scenario that there is not."""
+    """The error for an unknown scenario."""
     return ConfigError(f"scenario is {str(name)[:200]!r}; allowed: {' or '.join(map(repr, known))}")
 
 
 NEAREST = 5
-"""Known names that an error about an unknown one shows."""
+"""Number of known names that an error about an unknown name shows."""
 
 
 def require_known(what: str, name: str, known: Any, also: str = "") -> None:
-    """Raises ``ConfigError``, with the nearest known names, unless ``name`` is one of ``known``; of many, only five are named."""
+    """Raise ``ConfigError`` with the known names, or the five nearest of many, unless ``name`` is one of ``known``."""
     if name in known:
         return
     near, many = difflib.get_close_matches(name, list(known), n=NEAREST, cutoff=0.0), len(known) > 2 * NEAREST

@@ -12,12 +12,12 @@ from simulations.settings.fields import SHARE, one_of, setting, shown
 from simulations.settings.whole_models import WholeModelSettings
 
 SIZE = r"0*[1-9][0-9]{0,8}"
-"""A number of clients: Python reads no number of thousands of digits."""
+"""Pattern of a number of clients, of at most 9 digits: Python refuses to parse numbers of thousands of digits."""
 
 
 @dataclass(frozen=True)
 class FederatedSettings(WholeModelSettings):
-    """Their names, defaults, meanings and ranges."""
+    """Names, defaults, meanings and ranges of the settings of federated learning."""
 
     fraction_train: float = setting(1.0, "share of the clients that train in a round", **SHARE)
     probe_attacks: str = setting("InvertingGradients(); LabelInference()", "attacks on one-step probes, separated by ;")
@@ -27,24 +27,22 @@ class FederatedSettings(WholeModelSettings):
     attribute_attacks: str = attribute_attacks()
     active_attacks: str = setting(
         "",
-        "attacks that send clients a manipulated model in place of the agreed one, separated by ;. They need an active server: the "
-        "report shows them apart, and no headline counts them",
+        "attacks that send clients a manipulated model in place of the agreed model, separated by ;. They need an active server; "
+        "the report shows them separately and leaves them out of its summary",
     )
     model_check: bool = setting(
         False,
-        "simulated clients refuse a model that is not the agreed one, as far as they can tell; a deployed node decides by its "
-        "own key",
+        "simulated clients check for signs of a manipulated model and refuse it; a deployed node decides by its own key",
     )
     aggregate_clients: str = setting(
         "",
-        "sizes of the groups of clients whose one-step probes are summed before they are attacked, as secure aggregation leaves "
-        "them, such as 1,2,4; empty: none",
+        "group sizes for attacks on sums of clients' one-step probes, as under secure aggregation, such as 1,2,4; empty: no sums",
     )
     aggregate_attacks: str = setting("", "attacks on these sums, separated by ;")
     probe_mode: str = setting(
         "train",
-        "mode of the model in probes; in eval mode BatchNorm uses its running statistics and dropout is off, as most "
-        "papers on gradient inversion have it, though no training step sends such a gradient",
+        "mode of the model in probes. In eval mode BatchNorm uses its running statistics and dropout is off, as in most papers on "
+        "gradient inversion; training steps never send such a gradient",
         **one_of("train", "eval"),
     )
 
@@ -53,7 +51,7 @@ class FederatedSettings(WholeModelSettings):
         """The sizes of ``aggregate-clients``, in their order.
 
         Raises:
-            ConfigError: Naming the word that is no number of clients, a number that comes twice, or a list of 1 alone.
+            ConfigError: For a word that is no number of clients, a number that occurs twice, or a list of only 1.
         """
         text = self.aggregate_clients
         words = [word.strip() for word in text.split(",")] if text.strip() else []
@@ -70,12 +68,12 @@ class FederatedSettings(WholeModelSettings):
         if sizes == (1,):
             raise ConfigError(
                 f"aggregate-clients is {text!r}: the sum of one client is its plain probe, which probe-attacks attack; allowed: 1 "
-                "beside larger numbers, to compare with, such as 1,2,4"
+                "together with larger numbers, such as 1,2,4"
             )
         return sizes
 
     def check_groups(self, clients: int) -> None:
-        """Raise ``ConfigError`` for sums without attacks, attacks without sums, and sums over more than there are (0: unknown)."""
+        """Raise ``ConfigError`` for sums without attacks, attacks without sums, and groups above ``clients`` (0: unknown)."""
         text, attacks = self.aggregate_clients, self.aggregate_attacks.strip()
         if self.group_sizes and not attacks:
             raise ConfigError(
@@ -84,8 +82,7 @@ class FederatedSettings(WholeModelSettings):
             )
         if attacks and not self.group_sizes:
             raise ConfigError(
-                f"aggregate-attacks is {attacks!r}, and aggregate-clients is empty: say over how many clients updates are summed, "
-                "such as 1,2,4"
+                f"aggregate-attacks is {attacks!r}, and aggregate-clients is empty: set the group sizes of the sums, such as 1,2,4"
             )
         if clients and (too_large := [size for size in self.group_sizes if size > clients]):
             raise ConfigError(

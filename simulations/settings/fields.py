@@ -10,33 +10,33 @@ from clients.wire.limits import LIMITS
 from simulations.settings.errors import ConfigError
 
 LARGEST = 2**63 - 1
-"""Of numbers: what TOML, Flower and torch hold of a whole one. Infinity and NaN are none."""
+"""Largest number: the largest integer of TOML, Flower and torch. Infinity and NaN are not allowed."""
 
 LONGEST = 160
-"""Characters of a value in an error."""
+"""Most characters of a value in an error."""
 
 
 def setting(default: Any, about: str, allowed: str = "", check: Callable[[Any], bool] | None = None) -> Any:
-    """A field of an experiment: default, meaning, and what is allowed beyond its type."""
+    """A field of settings: default, meaning (its help text), allowed values, and their check."""
     return field(default=default, metadata={"about": about, "allowed": allowed, "check": check})
 
 
 def key_of(name: str) -> str:
-    """The field's name as users write it."""
+    """The key that users write for a field: its name with hyphens."""
     return name.replace("_", "-")
 
 
 def check_values(settings: Any) -> None:
-    """Check each field of a frozen dataclass of settings, as ``checked`` does; whole numbers become floats where asked."""
+    """Check each field of a frozen dataclass of settings by ``checked``; integers become floats in fields of floats."""
     for spec in fields(settings):
         object.__setattr__(settings, spec.name, checked(spec, getattr(settings, spec.name)))
 
 
 def checked(spec: Field[Any], value: Any) -> Any:
-    """A setting's value, by its type and its own check; a whole number as a float where that is asked for.
+    """Check a setting's value by type and range, and return it; an integer becomes a float in a field of floats.
 
     Raises:
-        ConfigError: Naming the key, what came and what is allowed.
+        ConfigError: With the key, the value and the allowed values.
     """
     kind: type[Any] = type(spec.default)
     key, check = key_of(spec.name), spec.metadata["check"]
@@ -55,7 +55,7 @@ def checked(spec: Field[Any], value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value in an error: what would fill a screen is cut, with its length."""
+    """Text of a value for an error; a long text is cut and its length is added."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of more digits than Python writes, or lists in lists
@@ -64,17 +64,17 @@ def shown(value: Any) -> str:
 
 
 def at_least(minimum: float) -> dict[str, Any]:
-    """From a minimum on."""
+    """Range of values from a minimum on."""
     return {"allowed": f"at least {minimum:g}", "check": lambda value: value >= minimum}
 
 
 def between(minimum: float, maximum: float) -> dict[str, Any]:
-    """Between two numbers, both included."""
+    """Range of values between two numbers, both included."""
     return {"allowed": f"at least {minimum}, at most {maximum}", "check": lambda value: minimum <= value <= maximum}
 
 
 def at_most_characters(maximum: int) -> dict[str, Any]:
-    """A text of one line, not longer than that."""
+    """Check for a text of one line with a largest length."""
     return {
         "allowed": f"one line of at most {maximum} characters",
         "check": lambda value: len(value) <= maximum and value.isprintable(),
@@ -82,21 +82,21 @@ def at_most_characters(maximum: int) -> dict[str, Any]:
 
 
 def above(minimum: float, maximum: float) -> dict[str, Any]:
-    """Above a minimum, up to a maximum."""
+    """Range of values above a minimum, up to and including a maximum."""
     return {"allowed": f"above {minimum:g}, at most {maximum:g}", "check": lambda value: minimum < value <= maximum}
 
 
 def one_of(*values: str) -> dict[str, Any]:
-    """One of a few words."""
+    """Check for one of a few words."""
     return {"allowed": " or ".join(map(repr, values)), "check": lambda value: value in values}
 
 
 def limited(name: str) -> dict[str, Any]:
-    """What a node takes on of a plan's field (``clients.wire.limits``)."""
+    """Range of values that nodes accept for a plan's field (``clients.wire.limits``)."""
     return {"allowed": str(LIMITS[name]), "check": LIMITS[name].allows}
 
 
 IMAGE_SIDE: dict[str, Any] = limited("image_size")
-"""0 for no scaling. One pixel is no image: shuffles, crops and scores have nothing to work on, and torch cannot scale to it."""
+"""Side of images, 0 for no scaling. Images of one pixel are refused: shuffles, crops and scores need more."""
 
 SHARE: dict[str, Any] = above(0, 1)

@@ -12,14 +12,14 @@ from simulations.settings.fields import at_least, between, one_of, setting
 from simulations.settings.whole_models import WholeModelSettings
 
 STATISTICS = ("imagenet", "efficientnet-lite0")
-"""Keys of ``clients.models.packaged_weights.NORMALISATIONS``, which brings torch with it, as does the next one's module."""
+"""Keys of ``clients.models.packaged_weights.NORMALISATIONS``, repeated because that module imports torch."""
 ARCHITECTURES = ("split", "tuned", "full")
-"""Of an adversary (``attacks.attributes.inference``)."""
+"""Architectures of an adversary (``attacks.attributes.inference``), repeated for the same reason."""
 
 
 @dataclass(frozen=True)
 class InferenceSettings(WholeModelSettings):
-    """Their names, defaults, meanings and ranges."""
+    """Names, defaults, meanings and ranges of the settings of edge-cloud inference."""
 
     usual: ClassVar[Mapping[str, Any]] = {
         "model": "vgg_small",
@@ -30,26 +30,26 @@ class InferenceSettings(WholeModelSettings):
 
     cuts: str = setting(
         "",
-        "behind which layers the client half ends, separated by commas, such as conv2,conv4: each is a deployment of its own, of "
-        "the same trained model, and a phase behind the last round; errors name those there are; empty: the model's first",
+        "last layers of the client half, separated by commas, such as conv2,conv4; empty: the model's first cut. Each cut is a "
+        "deployment of the same trained model and is audited after the last round; an error lists the model's cuts",
     )
     weights: str = setting(
         "",
-        "weights of the whole model: efficientnet-lite0 (ImageNet's; install fedveil[pretrained]), or the absolute path of a file "
-        "at the server (a state dict by torch.save, .safetensors, or a checkpoint that such a run has left). Where its last layer "
-        "has as many classes as the data, nothing is trained: set rounds = 1; else the last layer is new, and all are trained from "
-        "there; empty: random weights",
+        "initial weights of the whole model: efficientnet-lite0 (ImageNet's; install fedveil[pretrained]), or the absolute path of "
+        "a file at the server (a state dict by torch.save, .safetensors, or a checkpoint of such a run); empty: random weights. If "
+        "their last layer has the data's number of classes, the model is not trained: set rounds = 1. Otherwise the last layer "
+        "starts from random weights, and all layers are trained",
     )
     normalisation: str = setting(
         "",
-        "mean and standard deviation by which images are normalised: data (the data set's), imagenet (of torchvision's weights), "
-        "efficientnet-lite0; empty: those of named weights, else the data set's. A checkpoint wants what its own run had",
+        "mean and standard deviation of the images' normalisation: data (the data set's), imagenet (torchvision's weights), "
+        "efficientnet-lite0; empty: those of named weights, otherwise the data set's. A checkpoint needs the value of its own run",
         **one_of("", "data", *STATISTICS),
     )
     path_images: int = setting(
         0,
-        "how many of the server's own images are kept to measure curves on, of what a defence is worth while it learns; neither "
-        "the model nor a defence learns from them; 0: no curves",
+        "number of the server's images held out to measure a defence's protection and accuracy while it learns; 0: no such curves. "
+        "Neither the model nor a defence learns from these images",
         **at_least(0),
     )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
@@ -57,14 +57,14 @@ class InferenceSettings(WholeModelSettings):
     attribute_queries: int = attribute_queries()
     offline_adversary: str = setting(
         "split",
-        "architecture of the adversary by which a defence learns what to hide: the server half with new weights (split), with its "
-        "own as a start (tuned), or a whole network (full)",
+        "architecture of the adversary against which a defence is trained: the server half with new weights (split), the server "
+        "half starting from its own weights (tuned), or a whole network (full)",
         **one_of(*ARCHITECTURES),
     )
     offline_iterations: int = setting(
-        1000, "steps of its training, on 32 of the server's images each", **between(1, MOST_STEPS)
+        1000, "training steps of this adversary, each on 32 of the server's images", **between(1, MOST_STEPS)
     )
-    query_batches: int = setting(4, "batches of queries in a message", **between(1, MOST_IMAGES))
+    query_batches: int = setting(4, "batches of queries per message", **between(1, MOST_IMAGES))
 
 
 SETTINGS = InferenceSettings

@@ -13,7 +13,7 @@ from simulations.settings.whole_models import WholeModelSettings
 
 @dataclass(frozen=True)
 class OutsourcedSettings(WholeModelSettings):
-    """Their names, defaults, meanings and ranges."""
+    """Names, defaults, meanings and ranges of the settings of outsourced training."""
 
     usual: ClassVar[Mapping[str, Any]] = {
         "defenses": "VisualMixer(window_lower=2, window_upper=16); ATS(policies='3-1-7+43-18-18')"
@@ -21,19 +21,19 @@ class OutsourcedSettings(WholeModelSettings):
 
     upload_attacks: str = setting(
         "AsUploaded()",
-        "attacks on uploaded images, separated by ;, refinements behind |; with adaptive, those that know a defence are put behind "
-        "AsUploaded()",
+        "attacks on uploaded images, separated by ;, each followed by refinements after |. With adaptive, refinements that know a "
+        "defence are run after AsUploaded()",
     )
     collection_attacks: str = setting(
-        "", "attacks on all that a client uploaded together, separated by ;, such as JointEncodingInversion()"
+        "", "attacks on all uploads of a client at once, separated by ;, such as JointEncodingInversion()"
     )
     upload_passes: int = setting(
         1,
-        "times that a client uploads each image, under fresh draws of what draws afresh (InstaHide)",
+        "number of times that a client uploads each image; defences such as InstaHide draw anew each time",
         **limited("upload_passes"),
     )
     model_attacks: str = setting("LossThreshold()", "attacks on the model that the server trained, separated by ;")
-    upload_batches: int = setting(4, "batches of uploaded images in a message", **between(1, MOST_IMAGES))
+    upload_batches: int = setting(4, "batches of uploaded images per message", **between(1, MOST_IMAGES))
 
 
 SETTINGS = OutsourcedSettings

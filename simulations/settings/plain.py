@@ -1,4 +1,4 @@
-"""Checks of settings by name, type and range, which need no torch: an error comes at once."""
+"""Checks of settings by name, type and range, without importing torch, so that errors appear at once."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _BESIDE = (info.name for info in iter_modules([str(Path(__file__).parent)]) if f
 SETTINGS: Mapping[str, type[CommonSettings]] = {
     name: module.SETTINGS for name in _BESIDE if hasattr(module := import_module(f"{__package__}.{name}"), "SETTINGS")
 }
-"""Scenario -> its settings, in the file of its name. A test compares them with the scenarios themselves, which need torch."""
+"""Scenario -> its settings, from the module of the same name. A test compares them with the scenarios, which import torch."""
 
 USUAL = {key for kind in SETTINGS.values() for key in (*kind.usual, *kind.usual_on_tables)}
-"""Keys whose value may be "auto": a scenario has one of its own."""
+"""Keys whose value may be "auto": some scenario has its own default."""
 
 
 def fields_of(settings: Mapping[str, type[Any]]) -> dict[str, Field[Any]]:
-    """Key -> field of the settings of scenarios, which are given by name."""
+    """Key -> field, of all given settings (scenario -> class)."""
     return {key_of(spec.name): spec for kind in settings.values() for spec in fields(kind)}
 
 
 def others_declare() -> bool:
-    """Whether another package offers a scenario, whose settings are unknown before it is imported."""
+    """Whether another package offers a scenario, whose settings are unknown until it is imported."""
     return bool(entry_points(group=SCENARIOS_GROUP))
 
 
 def refuse_plain(values: Mapping[str, Any], *, resumed: bool = False) -> None:
-    """Raise ``ConfigError``, as ``Experiment`` would, for keys, scenarios, types, ranges, and settings of another scenario.
+    """Raise ``ConfigError``, as ``Experiment`` would, for unknown keys, wrong types or ranges, and other scenarios' settings.
 
-    Where other packages offer scenarios, only types and ranges of our own settings are checked: ``Experiment`` checks the rest.
-    Values that are ``resumed`` go on top of a run's own, which name the scenario.
+    If other packages offer scenarios, this function checks only types and ranges of our own settings, and ``Experiment`` the rest.
+    With ``resumed``, the values override those of a stored run, which name the scenario.
     """
     known, values = (
         fields_of(SETTINGS),
@@ -56,9 +56,9 @@ def refuse_plain(values: Mapping[str, Any], *, resumed: bool = False) -> None:
 
 
 def refuse_keys(values: Mapping[str, Any], scenario: str, settings: Mapping[str, type[Any]]) -> None:
-    """Raise ``ConfigError`` for unknown keys, an unknown scenario, and settings of another one that have not their defaults.
+    """Raise ``ConfigError`` for unknown keys, an unknown scenario, and other scenarios' settings with values but their defaults.
 
-    ``settings`` are those of each scenario, by its name.
+    ``settings`` maps each scenario's name to its settings.
     """
     if scenario not in settings:
         raise unknown_scenario(scenario, settings)

@@ -13,7 +13,7 @@ from simulations.settings.fields import SHARE, between, limited, one_of, setting
 
 @dataclass(frozen=True)
 class SplitSettings(CommonSettings):
-    """Their names, defaults, meanings and ranges."""
+    """Names, defaults, meanings and ranges of the settings of split learning."""
 
     usual: ClassVar[Mapping[str, Any]] = {"model": "vit", "defenses": "PatchShuffle(); FeatureNoise(std=1.0)"}
     usual_on_tables: ClassVar[Mapping[str, Any]] = {
@@ -24,33 +24,34 @@ class SplitSettings(CommonSettings):
         "smashed-attacks": "EmbeddingReversal(); FieldReading()",
     }
 
-    patch_size: int = setting(4, "side of a patch in pixels, which divides the images' sides", **limited("patch_size"))
-    depth: int = setting(4, "transformer blocks of both halves together", **limited("depth"))
-    heads: int = setting(4, "attention heads of a block", **limited("heads"))
+    patch_size: int = setting(4, "side of a patch in pixels, a divisor of the images' sides", **limited("patch_size"))
+    depth: int = setting(4, "number of transformer blocks of both halves together", **limited("depth"))
+    heads: int = setting(4, "attention heads per block", **limited("heads"))
     edge_blocks: int = setting(
-        1, "blocks at the clients, unless a defence asks for another number", **limited("edge_blocks")
+        1, "number of blocks in the client half, unless a defence requires another number", **limited("edge_blocks")
     )
-    train_edge: bool = setting(False, "the clients' half is trained and averaged; else it stays as initialised")
+    train_edge: bool = setting(False, "train and average the client half; otherwise it keeps its initial weights")
     pretrained: str = setting(
         "",
-        "vit: absolute path of a file of weights to start from, the same file on every machine: a state dict of timm by "
-        "torch.save, or .safetensors; set its model's width, depth, patch-size and heads (which no check can tell); empty: random "
-        "weights",
+        "vit: absolute path of a file of initial weights, the same file on every machine (a state dict of timm by torch.save, or "
+        ".safetensors); empty: random weights. Set width, depth, patch-size and heads to the file's (heads cannot be checked)",
     )
     block_learning_rate: float = setting(
         0.0,
-        "of the transformer blocks in both halves; 0: learning-rate, which is else that of the head",
+        "learning rate of transformer blocks in both halves; 0: learning-rate. Otherwise learning-rate applies only to the head",
         allowed=f"0, or {LIMITS['learning_rate']}",
         check=lambda value: value == 0 or LIMITS["learning_rate"].allows(value),
     )
     learning_rate_floor: float = setting(
         0.004,
-        "the last round's learning rates over the first's; between them they fall along a cosine",
+        "last round's learning rates divided by the first round's; rates fall along a cosine",
         **SHARE,
     )
-    optimizer: str = setting("sgd", "of both halves", **one_of("sgd", "adamw"))
+    optimizer: str = setting("sgd", "optimizer of both halves", **one_of("sgd", "adamw"))
     batches_per_message: int = setting(
-        4, "batches in a message (K); with 1 a trained client half is never behind", **between(1, MOST_IMAGES)
+        4,
+        "batches per message (K); with 1, a trained client half is updated after each batch",
+        **between(1, MOST_IMAGES),
     )
     smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
     attribute_attacks: str = attribute_attacks()

@@ -11,19 +11,19 @@ from simulations.settings.errors import ConfigError
 from simulations.settings.fields import SHARE, setting
 
 DEFAULT_MILESTONES = "5/8,7/8"
-"""Where accuracy has climbed, the rate falls, so that the end of a run is no longer where the last steps happened to throw it."""
+"""The rate falls late in a run, so that the final accuracy depends less on the noise of the last steps."""
 
 
 @dataclass(frozen=True)
 class WholeModelSettings(CommonSettings):
-    """Their names, defaults, meanings and ranges."""
+    """Names, defaults, meanings and ranges of the settings of training whole models."""
 
     learning_rate_milestones: str = setting(
         DEFAULT_MILESTONES,
-        "rounds after each of which learning-rate is multiplied by learning-rate-factor (MultiStepLR, a round for an "
-        "epoch), separated by commas: numbers, or shares such as 5/8, which few rounds may lack; empty: the rate is constant",
+        "rounds after which learning-rate is multiplied by learning-rate-factor (MultiStepLR with rounds as epochs), separated by "
+        "commas: numbers, or shares of rounds such as 5/8 (ignored if no round fits); empty: constant rate",
     )
-    learning_rate_factor: float = setting(0.1, "see learning-rate-milestones", **SHARE)
+    learning_rate_factor: float = setting(0.1, "factor of learning-rate at each of learning-rate-milestones", **SHARE)
 
     @cached_property
     def milestones(self) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ class WholeModelSettings(CommonSettings):
 
 
 def milestones_of(text: str, rounds: int) -> tuple[int, ...]:
-    """The rounds that a text such as ``learning-rate-milestones`` names, ascending; ``ConfigError`` for a word that is no round."""
+    """Rounds in a text such as ``learning-rate-milestones``, ascending; ``ConfigError`` for a word that is no round."""
     found = {_milestone(word.strip(), rounds) for word in text.split(",") if word.strip()}
     # A share of few rounds may be all of them, or none; two shares may be the same round.
     return tuple(sorted(at for at in found if 0 < at < rounds))

@@ -21,11 +21,11 @@ def adaptive_attacks(
 ) -> list[Attack[Any, Any]]:
     """A pipeline's adaptive attacks on one kind of observation, with their default settings.
 
-    An attack that the run uses anyway (``chosen``), with settings of its own, is not added again, unless these keep it from knowing
-    the defences: a static adversary says nothing of an adaptive one. Where any pipeline has a defence, an attack that knows none is
-    joined by the one that does (``Attack.aware``), with the same settings. A refinement is put behind the first attack
-    that the run uses anyway and that gives it images, so that it costs little. The pipeline without a defence gets the other
-    pipelines' attacks that stand alone, as their positive control. ``tables``: examples are rows of a table, not images.
+    A chosen attack (``chosen``) is not added again, unless its settings make it ignore the defences: a static adversary is no
+    evidence about an adaptive one. If any pipeline has a defence, a chosen attack that knows none gets a version that does
+    (``Attack.aware``), with the same settings. A refinement follows the first chosen attack that returns images, which costs
+    little. The pipeline without a defence gets the other pipelines' attacks, except refinements, as their positive control.
+    ``tables``: examples are rows of a table, not images.
     """
     names = pipeline.adaptive_attacks
     controls = not pipeline.defenses

@@ -12,7 +12,7 @@ AUXILIARY = {
     "held-out": "disjoint from all clients",
     "private": "the clients' training images (worst case); attacked are test images",
 }
-"""Setting -> what a threat card says of auxiliary data."""
+"""Value of the setting -> text about auxiliary data on threat cards."""
 
 
 def attack_card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:

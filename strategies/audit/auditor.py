@@ -45,7 +45,7 @@ class Auditor:
         pool: Runs the attacks.
         recorder: Keeps what comes out.
         share_images: Clients send pictures of their images for the report.
-        randomness: What every threat card says of the clients' draws; see ``Clients.randomness``.
+        randomness: Entry of all threat cards about the clients' random draws; see ``Clients.randomness``.
     """
 
     shows_training = False

@@ -125,14 +125,15 @@ class Kind(ABC):
         name: In messages and file names; the setting that names the attacks on it is NAME-attacks, or ATTRIBUTE_SETTING.
         title: What threat cards and reports call one.
         plural: What sentences call several.
-        observation: What attacks on it are given; those that declare it as ``observes`` are meant for it.
-        seen: How the server holds one.
-        start: How a chain of attacks on it may begin.
-        chosen: The audit chooses its images (``probe-targets``, ``probe-images``), so that pictures of them can be shown.
-        instead_of: Title of the kind that training does send, in whose place the server asks for it: reports say both; "" for none.
-        paired: It says which row is of which image, so that guess i is of image i.
-        pooled: One is of several clients together, each of whom scores the guess.
-        of_attributes: Attacks on it guess a sensitive attribute; on other kinds they never do.
+        observation: Type of the observations that attacks get; attacks with this type as ``observes`` fit the kind.
+        seen: Type of an observation at the server.
+        start: Text of the first attack that a chain may have.
+        chosen: The audit chooses the images (``probe-targets``, ``probe-images``), so that pictures of them can be shown.
+        instead_of: Title of the kind that training sends, in whose place the server requests this kind; reports show both; "" for
+            none.
+        paired: The observation keeps the rows of images, so that guess i is of image i.
+        pooled: An observation covers several clients together, each of which scores the guess.
+        of_attributes: Attacks guess a sensitive attribute; on other kinds they never do.
     """
 
     name: ClassVar[str]
@@ -162,7 +163,7 @@ class Kind(ABC):
         return attack.observes is self.observation and attack.infers_attributes == self.of_attributes
 
     def usual(self, dataset: str) -> list[Attack[Any, Any]]:
-        """Attacks on a sensitive attribute of a data set where the experiment says "auto"; by default none."""
+        """Attacks on a data set's sensitive attribute for the setting "auto"; by default none."""
         return []
 
     @abstractmethod
@@ -196,7 +197,7 @@ class Kind(ABC):
         return Knowledge(own, plan.defenses(), card.mean, card.std, self.train(plan), self.sender(observed))
 
     def parse(self, text: str, beside: Sequence[Kind] = ()) -> list[Attack[Any, Any]]:
-        """Read attacks on it; the kinds ``beside`` it in the scenario are for the error that says where an attack belongs.
+        """Parse attacks on this kind; ``beside`` are the scenario's other kinds, which errors about misplaced attacks name.
 
         Raises:
             SpecError: Naming what is unknown or not allowed.

@@ -36,7 +36,7 @@ def judged(
     images: int = 0,
     each: int | None = None,
 ) -> list[S]:
-    """The observations whose clients score guesses, which is asked by having the null baselines scored.
+    """The observations whose clients score guesses, found by a request to score the null baselines.
 
     ``images`` is as in ``Auditor.baselines``; ``each`` counts the values of an attribute that are guessed of an observation (None:
     one for each image behind it).
@@ -51,7 +51,7 @@ def judged(
 def _majority_judges(
     auditor: Auditor, task: Task, kind: Kind, seen: Sequence[Seen], card: ThreatCard, each: int | None
 ) -> list[int]:
-    """Clients that score guesses of a sensitive attribute, which is asked by having this baseline scored."""
+    """Clients that score guesses of a sensitive attribute, found by a request to score this baseline."""
     values = Auxiliary(task.plan).sensitive()
     assert values is not None  # or there would be no attacks on it
     counts: dict[int, list[int]] = defaultdict(list)

@@ -1,6 +1,6 @@
 """Runs attacks beside training: on Ray actors in a simulation, in worker processes in a deployment.
 
-Client actors hold every CPU of a simulation for the whole run, so an attack that asked Ray for a CPU would wait for ever. Attack
+Client actors hold every CPU of a simulation for the whole run, so an attack that requests a CPU would wait forever. Attack
 actors therefore ask for none and share the cores with the clients, one thread each.
 """
 
@@ -196,7 +196,7 @@ def _run_bytes(job: bytes) -> bytes:
 
 
 def _killed_for_memory() -> int:
-    """How many processes this machine's kernel has ended for their memory, as far as it tells."""
+    """Number of processes that this machine's kernel has ended for lack of memory, as far as the kernel reports it."""
     try:
         counts = dict(line.split() for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines())
         return int(counts["oom_kill"])

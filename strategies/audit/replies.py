@@ -55,7 +55,7 @@ def _fault_in_score(text: str, found: Mapping[str, Any], guessed: str) -> str:
         return f"metrics: {shortened(text)} is {shortened(values)}, expected a list of numbers"
     metric = metric_of(name.metric)
     if guess == COUNTS:
-        # A defence of another package counts under names of its own; a declared one must be what defences count.
+        # A defence of another package uses its own names; a registered metric must be one that defences report.
         return unknown if known_metric(name.metric) not in (None, *COUNTED) else ""
     allowed = {Values.HIT: lambda value: value in (0, 1), Values.SHARE: lambda value: 0 <= value <= 1}.get(
         metric.values

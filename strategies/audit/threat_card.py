@@ -147,7 +147,7 @@ class ThreatCard:
 def strength(task: Task, *, one_step: bool) -> dict[str, Any]:
     """Facts for a threat card: whether accuracy was paid at the same strength of a defence of gradients or updates.
 
-    ``one_step``: the observation is an update of one step that the server asked for, not one of training.
+    ``one_step``: the observation is an update of one step that the server requested, not one of training.
     """
     found = {defense.per for defense in task.plan.defenses().update_defenses}
     if not found:

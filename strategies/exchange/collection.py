@@ -15,12 +15,12 @@ from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, fault, 
 
 @dataclass(eq=False)
 class BatchCollection:
-    """Asks every client for all of its batches; one that fails is asked no more, and what it has sent is used.
+    """Requests all batches of every client; a client that fails gets no further request, and its earlier replies are used.
 
     Attributes:
-        work: Partition -> the examples of each batch that the client has to send.
-        per_message: Batches in one message.
-        whole: Partitions that have failed in nothing so far.
+        work: Partition -> the examples of each batch that the client must send.
+        per_message: Batches per message.
+        whole: Partitions without a failure so far.
     """
 
     exchange: GuardedExchange

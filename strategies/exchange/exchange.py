@@ -15,8 +15,8 @@ MARGIN_SECONDS = 300.0
 """Beyond what clients may take: for worker processes that are started (again). Only what never answers waits so long."""
 
 SHORTEST_POLL, LONGEST_POLL = 0.005, 1.0
-"""Seconds between two looks for replies, where the grid says nothing of its own: with every message whose reply is not fetched yet,
-Flower's simulation takes longer to find the next one, and its grid looks every tenth of a second."""
+"""Seconds between two polls for replies, if the grid cannot notify: with every message whose reply is not fetched yet, Flower's
+simulation takes longer to find the next one, and its grid polls every tenth of a second."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Exchange:
             now = time.monotonic()
             if not open_ids or now >= deadline:
                 break
-            # Short messages are asked for often, long ones rarely: a tenth of the wait at most is lost.
+            # Poll often for short messages and rarely for long ones: at most a tenth of the wait is lost.
             time.sleep(min(max(0.1 * (now - start), SHORTEST_POLL), longest))
         return replies
 

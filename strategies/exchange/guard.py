@@ -41,10 +41,10 @@ class Rows(Protocol):
 
 
 class Answers(dict[int, Message]):
-    """Partition -> reply that can be used, in the order asked.
+    """Partition -> usable reply, in the order of the requests.
 
     Attributes:
-        refused: Partition whose node's configuration does not allow the question -> the node's reason.
+        refused: Partition whose node's configuration does not allow the request -> the node's reason.
     """
 
     def __init__(self) -> None:
@@ -53,9 +53,9 @@ class Answers(dict[int, Message]):
 
 
 class GuardedExchange:
-    """Ask clients, hand on the replies that can be used, and write a row for every other and for what a reply leaves out.
+    """Send requests, return usable replies, and write a row for every unusable reply and for omitted content.
 
-    ``min_usable`` is the share of those asked that must answer usably, at least one; 0 lets all fail.
+    ``min_usable`` is the least share of requested clients with a usable reply, at least one client; 0 allows all to fail.
     """
 
     def __init__(self, exchange: Exchange, rows: Rows, min_usable: float = 0.0) -> None:
@@ -100,10 +100,10 @@ class GuardedExchange:
         *,
         at_least: float | None = None,
     ) -> Answers:
-        """The usable ones among replies; each of the others costs a row, and so does what they leave out.
+        """Return the usable replies; write a row for each other reply, and for omitted content.
 
-        A client that refuses the question has not failed: the share ``at_least`` (else ``min_usable``) is of the others.
-        ``fault_in`` says what else than an error makes a reply useless.
+        A client that refuses the request has not failed: the share ``at_least`` (else ``min_usable``) is of the others.
+        ``fault_in`` returns further reasons, besides an error, why a reply is unusable.
 
         Raises:
             TooFewReplies: When too few can be used.
@@ -152,7 +152,7 @@ class GuardedExchange:
 def require_enough(
     task: Task, what: str, requested: Sequence[int], good: Sequence[int], min_usable: float, reasons: Sequence[str] = ()
 ) -> None:
-    """Raises ``TooFewReplies`` when less than ``min_usable`` of the partitions asked, or none, sent something usable."""
+    """Raise ``TooFewReplies`` if no requested partition, or a share below ``min_usable``, sent a usable reply."""
     if requested and len(good) < max(1, min_usable * len(requested)):
         why = f"; first reason: {reasons[0]}" if reasons else ""
         raise TooFewReplies(
@@ -218,7 +218,7 @@ def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "ar
         return f"the reply has no {record!r}"
     if set(arrays) != set(reference):
         odd = sorted(set(arrays) ^ set(reference))
-        return f"{record}: names differ from what was asked for at {shortened(odd[:3])} ({len(odd)} in all)"
+        return f"{record}: names differ from the requested ones at {shortened(odd[:3])} ({len(odd)} in all)"
     for name, expected in reference.items():
         try:
             values = view_of(name, arrays[name])

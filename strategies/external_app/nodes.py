@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -12,6 +12,7 @@ from clients.wire.records import reason_of, values_of
 from clients.wire.texts import shortened
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
 from strategies.external_app.replies import UnusableReplyError, card_text
+from strategies.external_app.requests import beside_own
 
 REPORTED = ("card", "protection", "loss", "budgets")
 """Texts of ``query.setup``: the card of a node's data, what protects its replies, its loss, and its mods' privacy budgets."""
@@ -35,12 +36,20 @@ class AppNodes:
         self.reported: dict[str, str] = {}
         self.randomness = ""
 
-    def set_up(self, task: Task, nodes: Iterable[int], grid: Grid, timeout: float) -> list[tuple[int, str]]:
-        """Ask new nodes what they have; (partition, why) of those left out. ``UnusableReplyError`` while no node answers."""
+    def set_up(self, task: Task, sent: Mapping[int, Message], grid: Grid, timeout: float) -> list[tuple[int, str]]:
+        """Ask new nodes what they have; (partition, why) of those left out. ``UnusableReplyError`` while no node answers.
+
+        ``sent`` maps a node to the round's own message, whose configuration the request carries, too.
+        """
         known, config = set(self.ids.values()), ConfigRecord({"task": task.to_json(), "timeout": timeout})
-        new = [node for node in nodes if node not in known]
         requests = [
-            Message(RecordDict({"config": config}), dst_node_id=node, message_type="query.setup") for node in new
+            Message(
+                beside_own(dict(message.content.config_records), RecordDict({"config": config})),
+                dst_node_id=node,
+                message_type="query.setup",
+            )
+            for node, message in sent.items()
+            if node not in known
         ]
         replies = list(grid.send_and_receive(requests, timeout=timeout)) if requests else []
         answered = sorted((reply for reply in replies if not reply.has_error()), key=_partition)

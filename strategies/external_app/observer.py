@@ -1,4 +1,4 @@
-"""A curious server beside any Flower strategy: it asks for probes, observes replies, and has guesses scored."""
+"""A curious server next to any Flower strategy, which requests probes, observes replies, and has clients score guesses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from logging import INFO
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -22,10 +22,10 @@ from clients.wire.records import MAX_REASON, REFUSED
 from clients.wire.texts import one_line
 from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
-from strategies.exchange.exchange import Exchange
 from strategies.external_app.assumptions import ASSUMED, assumptions
 from strategies.external_app.nodes import AppNodes
-from strategies.external_app.orders import STEPS_FROM, Orders, orders_in
+from strategies.external_app.orders import OF_ARGUMENTS, Orders, orders_in
+from strategies.external_app.preflight import NO_RATE, NO_STEPS, AuditError, missing, say_how_many
 from strategies.external_app.replies import (
     UnusableReplyError,
     examples_behind,
@@ -34,7 +34,7 @@ from strategies.external_app.replies import (
     update_of,
     weights_sent,
 )
-from strategies.external_app.requests import ask_differences, probe_question
+from strategies.external_app.requests import AppExchange, ask_differences, probe_question
 from strategies.external_app.results import AppAuditor, AppFacts, OpenResults, Results
 from strategies.external_app.settings import AuditSettings
 from strategies.federated.audit import UpdateAudit
@@ -72,26 +72,38 @@ class AppAudit:
         # Buffers that no state holds are the same everywhere, and are never sent.
         self._names = {name: value for name, value in shared_tensors(model).items() if name in self._state}
         self._nodes = AppNodes()
+        self._own: dict[str, ConfigRecord] = {}
+        self._results: Results | None = None
         self._running: _Running | None = None
         self._round: _Round | None = None
-
-    @property
-    def begun(self) -> bool:
-        """Whether a node has answered, so that there are results."""
-        return self._running is not None
+        self._checked = False
+        self._left_out: list[tuple[int, str]] | None = None
+        self._failures: dict[str, None] = {}
+        """What could not be attacked, in order of appearance."""
 
     def before(self, server_round: int, messages: Sequence[Message], grid: Grid) -> None:
-        """Remembers what is sent, and asks for probes where the round is attacked."""
+        """Remember what is sent, and ask for probes where the round is attacked.
+
+        Raises:
+            AuditError: In the first round, with all that is missing for an audit.
+        """
         if self._running is not None:
             self._running.auditor.collect()
         self._round = None
-        if server_round not in self.settings.rounds or not messages:
+        if not messages:
             return
-        records = [list(message.content.config_records.values()) for message in messages]
-        ordered = [orders_in(one, self.settings.settings) for one in records]
+        self._own.update(messages[0].content.config_records)
+        ordered = [self._ordered(message) for message in messages]
+        if not self._checked:
+            self._checked = True
+            if missing := self._missing(server_round, messages, ordered, grid):
+                raise AuditError(missing)
+        if server_round not in self.settings.rounds:
+            self._left_out = None
+            return
         orders = ordered[0]
         if orders.learning_rate <= 0:
-            raise UnusableReplyError("no learning rate: send it as lr or learning-rate, or name it in settings")
+            raise UnusableReplyError(NO_RATE)
         sent = weights_sent(messages, self._state, self._names)
         # One observation has one learning rate: a node that trains in another way is left out of this round.
         requests = {
@@ -100,20 +112,46 @@ class AppAudit:
             if one == orders
         }
         self._round = _Round(orders, requests, {node: sent[node] for node in requests})
-        left_out = self._nodes.set_up(self._plan.at(server_round), requests, grid, self.settings.timeout)
+        # The first round's check has set up the nodes of that round already.
+        left_out = self._set_up(server_round, requests, grid) if self._left_out is None else self._left_out
+        self._left_out = None
         running = self._running = self._running or self._begin(orders, grid)
         task = self._task(server_round, orders)
         for partition, why in left_out:
-            _note(running, task, why, partition)
+            self._note(running, task, why, partition)
         running.auditor.facts = self._facts(orders)
         unknown = assumptions(self._plan, orders, self._nodes.reported["loss"], mods=self._nodes.reported["protection"])
         count = len(self._nodes.ids)
         running.results.row(task, metric=ASSUMED, value=float(count), n=count, assumed=unknown)
         if others := len(messages) - len(requests):
             why = f"train: {others} of {len(messages)} nodes train by other settings than the first; left out"
-            _note(running, task, why)
+            self._note(running, task, why)
         if running.updates.attacks[PROBE]:
             self._probe(running, task, self._round)
+
+    def _ordered(self, message: Message) -> Orders:
+        """The training settings that a message names, or the app's settings, or the arguments of the audit."""
+        given = Orders(self.settings.learning_rate, OF_ARGUMENTS, self.settings.local_epochs, self.settings.batch_size)
+        return orders_in(list(message.content.config_records.values()), self.settings.settings, given)
+
+    def _set_up(self, server_round: int, sent: Mapping[int, Message], grid: Grid) -> list[tuple[int, str]]:
+        return self._nodes.set_up(self._plan.at(server_round), sent, grid, self.settings.timeout)
+
+    def _missing(
+        self, server_round: int, messages: Sequence[Message], ordered: Sequence[Orders], grid: Grid
+    ) -> list[str]:
+        """All that keeps the audit from attacking anything, each with what to do about it."""
+        found = missing(self.settings, server_round, messages, ordered)
+        try:
+            weights_sent(messages, self._state, self._names)
+        except UnusableReplyError as error:
+            found.append(f"model: {error}. Name the class or function that builds the app's own model")
+        try:
+            nodes = {message.metadata.dst_node_id: message for message in messages}
+            self._left_out = self._set_up(server_round, nodes, grid)
+        except UnusableReplyError as error:
+            found.append(f"clients: {error}")
+        return found
 
     def after(self, server_round: int, replies: Sequence[Message]) -> None:
         """Hands an attacked round's updates to the attacks."""
@@ -125,22 +163,21 @@ class AppAudit:
             if reply.metadata.src_node_id not in sent.requests:
                 continue
             if wrong := mismatch(reply, self._nodes.examples[partition]):
-                _note(running, task, f"train: {wrong}", partition)
+                self._note(running, task, f"train: {wrong}", partition)
             else:
                 usable.append((partition, reply))
         self._check(running, task, sent, usable)
         if not running.updates.attacks[UPDATE]:
             return
         if not sent.orders.knows_steps:
-            why = f"train: updates are not attacked: {STEPS_FROM} are unknown; send them, or name them in settings"
-            _note(running, task, why)
+            self._note(running, task, f"train: updates are not attacked: {NO_STEPS}")
             return
         weights, seen = self._weights(sent), list[SeenUpdate]()
         for partition, reply in usable:
             try:
                 update, count = self._update(reply, sent, weights), examples_behind(reply)
             except UnusableReplyError as error:
-                _note(running, task, f"train: {error}", partition)
+                self._note(running, task, f"train: {error}", partition)
                 continue
             seen.append(SeenUpdate(partition, 0, count, update, sent.orders.steps(count)))
         running.updates.attack(task, UPDATE, weights, None, seen)
@@ -172,15 +209,26 @@ class AppAudit:
                 self._running.auditor.collect(wait=True)
         finally:
             self._pool.close()
-            if self._running is not None:
-                self._running.results.finish()
+            self._open_results().finish()
+
+    def require_attacked(self) -> None:
+        """Raise ``AuditError`` where no attack has a score, unless the run is to go on without."""
+        if not (self.settings.go_on or (self._results and self._results.attacked())):
+            reasons = list(self._failures) or ["no attacked round had a reply"]
+            raise AuditError(reasons, "the audit attacked nothing")
 
     def note(self, server_round: int, message: str) -> None:
-        """Adds a row about a failure; none before a node has answered, as there is no folder yet."""
-        if self._running is not None:
-            results, text = self._running.results, one_line(message, MAX_REASON)
-            results.row(self._plan.at(server_round), metric="audit", value=None, status="failed", message=text)
-            results.flush()
+        """Add a row about a failure."""
+        results, text = self._open_results(), one_line(message, MAX_REASON)
+        self._failures[text] = None
+        results.row(self._plan.at(server_round), metric="audit", value=None, status="failed", message=text)
+        results.flush()
+
+    def _open_results(self) -> Results:
+        """The results; where no node has answered, of an app of which nothing is known."""
+        if self._results is None:
+            self._results = self._open(self._plan)
+        return self._results
 
     def _begin(self, orders: Orders, grid: Grid) -> _Running:
         """Opens the results."""
@@ -188,9 +236,12 @@ class AppAudit:
         self._plan = replace(
             self._plan, card=DataCard.from_json(reported["card"]), pipeline=reported["protection"],
             local_epochs=orders.local_epochs, batch_size=orders.batch_size, learning_rate=orders.learning_rate,
+            probe_targets=self.settings.targets(self._nodes.examples.values()),
         )  # fmt: skip
-        results = self._open(self._plan)
-        exchange = Exchange(grid, self._nodes.ids, self.settings.timeout)
+        if self.settings.attacks_on_probes():
+            say_how_many(len(self._nodes.ids), self._plan.probe_targets, self.settings.probe_images)
+        results = self._open_results()
+        exchange = AppExchange(grid, self._nodes.ids, self.settings.timeout, self._own)
         auditor = AppAuditor(
             exchange, self._pool, results, share_images=self.settings.share_images, randomness=self._nodes.randomness
         )
@@ -203,10 +254,10 @@ class AppAudit:
 
     def _probe(self, running: _Running, task: Task, sent: _Round) -> None:
         """One-step updates of every node that trains in this round, one message for each: mods expect the weights of one model."""
-        weights, count = self._weights(sent), self.settings.probe_targets
+        weights, count = self._weights(sent), self._plan.probe_targets
         found: dict[int, list[SeenUpdate]] = {}
         for target in range(count):
-            # A node that did not answer one probe is asked for no more: its others could not be attacked without a gap.
+            # A node that did not answer one probe gets no further ones, as its others could not be attacked without a gap.
             messages = self._nodes.numbered(sent.requests.values(), sent=True)
             questions = {
                 partition: probe_question(message, task, target, self.settings.timeout)
@@ -222,7 +273,7 @@ class AppAudit:
                     update, images = self._update(reply, sent, weights), examples_behind(reply)
                 except UnusableReplyError as error:
                     why = f"train.probe {target}: {error}; its probes of this round are left out"
-                    _note(running, task, why, partition, reply)
+                    self._note(running, task, why, partition, reply)
                     continue
                 found.setdefault(partition, []).append(SeenUpdate(partition, target, images, update))
         complete = (ones for _, ones in sorted(found.items()) if len(ones) == count)
@@ -231,7 +282,7 @@ class AppAudit:
     def _facts(self, orders: Orders) -> AppFacts:
         """The facts of a round for threat cards."""
         steps = {orders.steps(self._nodes.examples[partition]) for partition in self._nodes.ids}
-        probes = self.settings.probe_targets if self.settings.attacks_on_probes() else 0
+        probes = self._plan.probe_targets if self.settings.attacks_on_probes() else 0
         reported = self._nodes.reported
         budgets = reported_budgets(reported["budgets"])
         return AppFacts(reported["loss"], budgets, probes, orders.rate_source, one_step=steps == {1})
@@ -252,13 +303,20 @@ class AppAudit:
             raise UnusableReplyError("this node was sent other weights than the first one of the round")
         return update_of(reply, mine, self._names, self._state)
 
-
-def _note(
-    running: _Running, task: Task, message: str, partition: int | None = None, reply: Message | None = None
-) -> None:
-    """A row of what could not be attacked."""
-    refused = reply is not None and reply.has_error() and reply.error.code == REFUSED
-    running.results.row(
-        task, metric=CLIENT.name, value=None, status="refused" if refused else "failed", client=partition,
-        message=one_line(message, MAX_REASON),
-    )  # fmt: skip
+    def _note(
+        self, running: _Running, task: Task, message: str, partition: int | None = None, reply: Message | None = None
+    ) -> None:
+        """A row of what could not be attacked."""
+        refused, text = (
+            reply is not None and reply.has_error() and reply.error.code == REFUSED,
+            one_line(message, MAX_REASON),
+        )
+        self._failures[text] = None
+        running.results.row(
+            task,
+            metric=CLIENT.name,
+            value=None,
+            status="refused" if refused else "failed",
+            client=partition,
+            message=text,
+        )

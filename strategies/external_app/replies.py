@@ -1,4 +1,4 @@
-"""From the weights in an app's replies to the updates that attacks read."""
+"""Updates computed from the weights in an app's replies."""
 
 from __future__ import annotations
 

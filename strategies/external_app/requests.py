@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
@@ -15,12 +16,36 @@ from strategies.exchange.guard import GuardedExchange
 from strategies.external_app.assumptions import DIFFERENCE
 
 
+@dataclass(frozen=True)
+class AppExchange(Exchange):
+    """As ``Exchange``; each message carries the configuration of the app's own round beside its own, as mods look for it there.
+
+    Attributes:
+        own: Record name -> the configuration that the round's messages hold.
+    """
+
+    own: Mapping[str, ConfigRecord] = field(default_factory=dict)
+
+    def messages(self, message_type: str, contents: Mapping[int, RecordDict]) -> list[Message]:
+        """One message to the node of each partition in ``contents``."""
+        return super().messages(message_type, {at: beside_own(self.own, one) for at, one in contents.items()})
+
+
+def beside_own(own: Mapping[str, ConfigRecord], content: RecordDict) -> RecordDict:
+    """A message's content with an app's configuration records; where both have a record or a key, the message's own key counts."""
+    configs = {
+        name: ConfigRecord({**own.get(name, {}), **content.config_records.get(name, {})})
+        for name in {**own, **content.config_records}
+    }
+    return RecordDict({**content, **configs})
+
+
 def probe_question(sent: Message, task: Task, target: int, timeout: float) -> RecordDict:
-    """The app's own message of training, with the task beside its configuration: mods look for their settings there."""
-    own = {key: value for record in sent.content.config_records.values() for key, value in record.items()}
-    config = ConfigRecord({**own, "task": task.to_json(), "timeout": timeout, "target": target})
+    """The app's own message of training, with the task in its configuration."""
+    config = ConfigRecord({"task": task.to_json(), "timeout": timeout, "target": target})
     (arrays,) = sent.content.array_records.values()
-    return RecordDict({"arrays": ArrayRecord(dict(arrays)), "config": config})
+    own = dict(sent.content.config_records)
+    return beside_own(own, RecordDict({"arrays": ArrayRecord(dict(arrays)), "config": config}))
 
 
 def ask_differences(

@@ -31,6 +31,9 @@ class Results(Recorder, Protocol):
     def flush(self) -> None:
         """Writes what there is."""
 
+    def attacked(self) -> bool:
+        """Whether an attack has a score."""
+
     def finish(self) -> None:
         """Judges the rows and writes the report."""
 
@@ -41,15 +44,15 @@ OpenResults = Callable[[AppPlan], Results]
 
 @dataclass(frozen=True)
 class AppFacts:
-    """What threat cards say of an app beyond its plan.
+    """Facts about an app for threat cards, besides its plan.
 
     Attributes:
-        loss: What the app calls its loss.
-        budgets: What each of its mods for local differential privacy is set to spend on a message.
-        probes: One-step probes that are asked of each client in an attacked round.
-        learning_rate: Where that of the round comes from.
-        one_step: A round of every client is a single step, as a probe is.
-        difference: The largest that clients reported between their replies and such a step; None where no client did.
+        loss: The app's name of its loss.
+        budgets: Privacy budget per message of each of the app's mods for local differential privacy.
+        probes: Number of one-step probes of each client in an attacked round.
+        learning_rate: Source of the round's learning rate.
+        one_step: Each client takes a single step per round, as in a probe.
+        difference: Largest reported difference between a client's reply and such a step; None without a report.
     """
 
     loss: str = CROSS_ENTROPY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,36 +14,44 @@ from clients.wire.limits import LIMITS, Limit
 from strategies.federated.observations import PROBE, UPDATE
 from strategies.recording.wrapper import whole_rounds
 
+OR_UNKNOWN = ("probe_targets", "learning_rate", "local_epochs", "batch_size")
 RANGES = {
-    **{name: LIMITS[name] for name in ("probe_images", "probe_targets", "momentum", "weight_decay", "seed")},
+    **{name: LIMITS[name] for name in ("probe_images", "momentum", "weight_decay", "seed")},
+    **{name: replace(LIMITS[name], zero=True) for name in OR_UNKNOWN},
     "workers": Limit(0, 1024), "timeout": Limit(0.001, 1e9),
 }  # fmt: skip
+ENOUGH = 16
+"""Images from which on a report gives a verdict."""
 
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """How an app is audited.
+    """Settings of the audit of an external app.
 
     Attributes:
-        model: Builds the app's model, without arguments; a class or function at the top level of a module.
-        probe_attacks: On one-step probes, separated by ";"; "" asks for none.
-        update_attacks: On the app's own updates.
-        rounds: Server rounds that are attacked.
-        probe_images: Images of a probe.
-        probe_targets: Probes of each client in an attacked round.
-        momentum: Of the app's SGD.
-        nesterov: The app's SGD looks ahead by its momentum, as probes then do.
-        weight_decay: Of the app's SGD; probes decay likewise.
-        seed: Of the attacks.
-        share_images: Nodes are asked for pictures of probed images; a deployed node decides.
-        workers: Attacks that run at the same time, beside the rounds; 0: in the server's process, while the round waits.
-        timeout: Seconds that a node may take for an answer.
-        settings: Where learning rate, local epochs and batch size are looked for where a round's own message does not tell them:
+        model: Class or function without arguments that builds the app's model, at the top level of a module.
+        probe_attacks: Attacks on one-step probes, separated by ";"; "" for no probes.
+        update_attacks: Attacks on the app's own updates, separated by ";".
+        rounds: Attacked server rounds.
+        probe_images: Number of images in a probe.
+        probe_targets: Number of probes of each client in an attacked round; 0: as many as give ``ENOUGH`` images in all.
+        learning_rate: Learning rate of the app's SGD; 0: that of the round's message or of ``settings``.
+        local_epochs: Local epochs of a round; 0: as above.
+        batch_size: Batch size of the clients; 0: as above.
+        momentum: Momentum of the app's SGD.
+        nesterov: The app's SGD, and therefore a probe, uses Nesterov momentum.
+        weight_decay: Weight decay of the app's SGD and of probes.
+        seed: Seed of the attacks.
+        share_images: Request pictures of probed images; a deployed node decides.
+        workers: Number of attacks in parallel with the rounds; 0: attacks run in the server's process, and the round waits.
+        timeout: Seconds that the server waits for a node's reply.
+        settings: Learning rate, local epochs and batch size for rounds whose messages do not contain them, such as
             ``context.run_config``.
+        go_on: Continue a run whose audit cannot begin or attacks nothing; otherwise the run ends with ``AuditError``.
 
     Raises:
-        ValueError: Naming the setting, what came, and what is allowed.
-        AttackError: When an attack is not one on that kind of observation.
+        ValueError: With the setting, the value and the allowed values.
+        AttackError: When an attack does not fit the kind of observation.
     """
 
     model: ModelFactory
@@ -51,7 +59,10 @@ class AuditSettings:
     update_attacks: str = "LabelInference()"
     rounds: Collection[int] = (1,)
     probe_images: int = 1
-    probe_targets: int = 4
+    probe_targets: int = 0
+    learning_rate: float = 0.0
+    local_epochs: int = 0
+    batch_size: int = 0
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
@@ -60,6 +71,7 @@ class AuditSettings:
     workers: int = 1
     timeout: float = 600.0
     settings: Mapping[str, Any] = field(default_factory=dict)
+    go_on: bool = False
 
     def __post_init__(self) -> None:
         name_of(self.model)
@@ -83,17 +95,24 @@ class AuditSettings:
         """As objects."""
         return tuple(UPDATE.parse(self.update_attacks, (PROBE, UPDATE)))
 
+    def targets(self, examples: Collection[int]) -> int:
+        """Probes of each client, where the nodes have so many examples: no image is probed twice."""
+        if self.probe_targets or not examples:
+            return self.probe_targets or 1
+        wanted = -(-ENOUGH // (len(examples) * self.probe_images))
+        return max(1, min(wanted, min(examples) // self.probe_images))
+
     def plan(self, num_rounds: int = 1) -> AppPlan:
-        """What is known before a node has answered; its card of the data is not."""
+        """The plan before a node has replied, without the card of its data."""
         return AppPlan.known(
             scenario=SCENARIO, dataset=OWN_DATA, model=name_of(self.model), seed=self.seed, rounds=num_rounds,
             momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
-            probe_targets=self.probe_targets, probe_images=self.probe_images, card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)),
+            probe_targets=self.probe_targets or 1, probe_images=self.probe_images, card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)),
         )  # fmt: skip
 
 
 def _checked(name: str, value: Any, kind: str) -> Any:
-    """A value of an annotated kind as plain Python has it: Flower sends no numbers of NumPy."""
+    """Convert a value to a plain Python value of the annotated type, because Flower cannot send NumPy numbers."""
     if kind in ("bool", "str"):
         if isinstance(value, bool if kind == "bool" else str):
             return value

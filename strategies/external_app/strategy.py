@@ -1,4 +1,4 @@
-"""AuditingStrategy: any strategy of Flower, run by a curious server that attacks what the clients send."""
+"""AuditingStrategy: a wrapper of any Flower strategy that attacks the clients' updates."""
 
 from __future__ import annotations
 
@@ -9,36 +9,52 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
 from strategies.external_app.observer import AppAudit
+from strategies.external_app.preflight import AuditError
 from strategies.external_app.results import OpenResults
 from strategies.external_app.settings import AuditSettings
 from strategies.recording.wrapper import WrappingStrategy
 
 
 class AuditingStrategy(WrappingStrategy):
-    """Does what the wrapped strategy does, and attacks what clients send beside the rounds; the clients score the guesses.
+    """Runs a wrapped strategy and attacks the clients' updates in parallel; the clients score the guesses.
 
     Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place. The clients' app must have
-    called ``clients.answer_audits``. What goes wrong in an audit is logged, and never ends a run.
+    called ``clients.answer_audits``. An error of the audit is logged, and gets a row. Two errors end the run with ``AuditError``,
+    after the page was written, unless ``settings.go_on``: the audit cannot begin (before the first round), or it attacked nothing
+    (after the last).
 
     Args:
-        strategy: Any strategy of Flower's message API; attributes that this class lacks are its, to read and to set.
-        open_results: Opens what keeps rows and pictures.
-        settings: What is attacked, and how.
+        strategy: Any strategy of Flower's message API; unknown attributes of this class are those of ``strategy``.
+        open_results: Opens the storage of rows and pictures.
+        settings: Settings of the audit.
     """
 
     def __init__(self, strategy: Strategy, open_results: OpenResults, settings: AuditSettings) -> None:
         super().__init__(strategy, settings.rounds)
         self._audit = AppAudit(open_results, settings)
 
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        """``start`` of the wrapped strategy, audited."""
+        result = super().start(*args, **kwargs)
+        try:
+            self._audit.require_attacked()
+        except AuditError as error:
+            error.result = result
+            raise
+        return result
+
+    def finish(self) -> None:
+        """As ``WrappingStrategy``; ``AuditError`` where nothing was attacked."""
+        super().finish()
+        self._audit.require_attacked()
+
     def _end(self) -> None:
         """Waits for the attacks and writes the report."""
         self._safely("report", max(self._audit.settings.rounds), self._audit.finish)
         super()._end()
-        if not self._audit.begun:
-            log(WARNING, "Audit: nothing was attacked, so there is no report")
 
     def _said(self) -> str:
         """Which rounds."""
@@ -47,7 +63,7 @@ class AuditingStrategy(WrappingStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages of the wrapped strategy; in an attacked round their nodes are asked for probes first."""
+        """Make the wrapped strategy's messages; in an attacked round, request probes from their nodes first."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._safely(f"round {server_round}", server_round, self._audit.before, server_round, messages, grid)
         return messages
@@ -55,7 +71,7 @@ class AuditingStrategy(WrappingStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Looks at the replies, then lets the wrapped strategy aggregate them."""
+        """Pass the replies to the audit, then let the wrapped strategy aggregate them."""
         received = list(replies)
         self._safely(f"round {server_round}", server_round, self._audit.after, server_round, received)
         return super().aggregate_train(server_round, received)
@@ -64,6 +80,12 @@ class AuditingStrategy(WrappingStrategy):
         """A failed audit costs its rows, not the run: the reason is in the log and, where it can be written, in a row."""
         try:
             step(*args)
+        except AuditError as error:
+            for reason in error.reasons:
+                self._audit.note(server_round, reason)
+            if not self._audit.settings.go_on:
+                raise
+            log(WARNING, "Audit: %s", error)
         except Exception as error:
             log(WARNING, "Audit: %s: %s: %s", where, type(error).__name__, error)
             try:

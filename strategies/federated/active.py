@@ -30,8 +30,8 @@ Ask = Callable[[Task, Mapping[str, Tensor]], Answers]
 class ActiveServer:
     """Probes with manipulated models, one for each attack of the kind ``ACTIVE``.
 
-    Training and honest probes always get the agreed model: what is sent here leaves no trace in it. Clients may refuse what
-    is not the agreed model; each attack has a row that says how many did ("model-refused").
+    Training and honest probes always get the agreed model, which manipulated probes never change. Clients may refuse a model
+    other than the agreed one; each attack has a row with the number of refusals ("model-refused").
     """
 
     def __init__(self, audit: UpdateAudit, ask: Ask) -> None:
@@ -73,7 +73,7 @@ class ActiveServer:
         judges: dict[int, bool],
     ) -> None:
         good = self._ask(task, sent)
-        # A client that answers no probes at all says nothing about the model; that has a row of its own.
+        # A client that answers no probes at all does not refuse this model; it has a row of its own.
         refused = [why for why in good.refused.values() if is_refusal(why, "model_check")]
         judged = len(self._auditor.exchange.nodes) - len(good.refused) + len(refused)
         for attack in group if judged else ():

@@ -136,7 +136,7 @@ def _statistics(task: Task, train_mode: bool) -> str:
 
 
 def _recipe(task: Task) -> dict[str, Any]:
-    """What a threat card says of the client's training beyond plain SGD on the images as they are."""
+    """Entries of a threat card about the client's training beyond plain SGD on unchanged images."""
     views = [f"crops of padding {task.plan.crop_padding}"] if task.plan.crop_padding else []
     views += ["flips"] if task.plan.horizontal_flip else []
     found = {"augmentation": f"{' and '.join(views)}; scored against the view that entered"} if views else {}

@@ -1,4 +1,4 @@
-"""CuriousFedAvg: federated averaging by a server that is honest in what it computes and curious about what it receives."""
+"""CuriousFedAvg: federated averaging by an honest-but-curious server, which attacks the updates that it receives."""
 
 from __future__ import annotations
 
@@ -41,38 +41,38 @@ from strategies.federated.replies import (
 from strategies.training.evaluation import fault_in_report, record_reports
 
 PROBED = (PROBE, PROBE_ATTRIBUTE)
-"""Kinds of observations that one-step probes are."""
+"""Kinds of observations that come from one-step probes."""
 
 
 class CuriousFedAvg(FedAvg):
-    """FedAvg on updates, with a guard before the average, and attacks on what arrives.
+    """FedAvg on updates, with a guard before averaging, and attacks on the received updates.
 
     Clients reply with updates (local - global), not with weights. Before the training messages of an attacked round the server
-    asks for one-step probes; both kinds of updates go to the auditor, whose attacks run beside the following rounds. The final
-    model, which no training follows, is probed too (``observe_model``); attacks on training updates then have the last round's.
+    requests one-step probes. The auditor gets both kinds of updates, and runs attacks in parallel with the next rounds. The
+    final model is probed too (``observe_model``); attacks on training updates then use those of the last round.
 
-    ``start`` runs it as any strategy of Flower; a loop of one's own calls the four hooks, as Flower's does.
+    ``start`` runs the strategy like any other Flower strategy; a custom loop calls the four hooks as Flower does.
 
     Args:
-        plan: What the run fixes for the clients.
-        auditor: Queues attacks and has them scored.
+        plan: The run's fixed settings for the clients.
+        auditor: Queues attacks and lets clients score the guesses.
         probe_attacks: Attacks on one-step probes.
         update_attacks: Attacks on real training updates.
         attribute_attacks: Attacks on the sensitive attribute behind one-step probes.
-        active_attacks: Attacks that send models of their own making instead of the agreed one; none unless a study is about them.
+        active_attacks: Attacks that send a manipulated model instead of the agreed one; empty except in studies of such attacks.
         aggregate_attacks: Attacks on sums of clients' one-step probes.
-        aggregate_clients: Over how many clients these sums are; one by one.
-        attack_rounds: Server rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one. None: the first round
-            and that model.
+        aggregate_clients: Numbers of clients in these sums.
+        attack_rounds: Attacked server rounds; ``plan.rounds`` + 1 is the model after the last one. None: the first round and that
+            model.
         known_labels: Clients publish the classes of probed images.
         fraction_train: Share of the clients that train in a round.
-        min_usable: Share of the asked clients that must send something usable, or the run stops.
+        min_usable: Least share of requested clients with a usable reply; the run stops below it.
         label: Short name of the pipeline for file names, such as "p02".
-        sizes: Partition -> training examples that the client reported at the set-up; it may not report more in a round. Empty:
-            unknown.
+        sizes: Partition -> number of training examples reported at the set-up, the most that the client may report in a round.
+            Empty: unknown.
 
     Raises:
-        TypeError: When the plan is of a scenario that trains no whole model.
+        TypeError: When the plan belongs to a scenario that trains no whole model.
         TooFewReplies: When a round leaves too few usable replies.
     """
 
@@ -119,7 +119,7 @@ class CuriousFedAvg(FedAvg):
     # The way in -------------------------------------------------------------------------------------------------------
 
     def initial_arrays(self) -> ArrayRecord:
-        """The weights to start from, as the clients build the model too."""
+        """The initial weights, which equal those of the model that clients build."""
         return to_record(shared_tensors(self.plan.build_model()))
 
     def start(
@@ -132,14 +132,13 @@ class CuriousFedAvg(FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Flower's loop over the rounds; before it the initial model is evaluated, behind it the final one is attacked.
+        """Evaluate the initial model, run Flower's loop over the rounds, and attack the final model.
 
-        Returns when all attacks are scored. ``grid`` is the auditor's, or one that carries messages to the same nodes. Values of
-        ``train_config`` and ``evaluate_config`` that this strategy sets itself come first. ``evaluate_fn`` is the server's own
-        evaluation of a round's model.
+        Returns when all attacks are scored. ``grid`` is the auditor's, or a grid to the same nodes. This strategy's own values
+        override ``train_config`` and ``evaluate_config``. ``evaluate_fn`` is the server's own evaluation of a round's model.
 
         Raises:
-            ValueError: When ``num_rounds`` is not ``plan.rounds``, which clients plan by (a privacy budget, for one).
+            ValueError: When ``num_rounds`` is not ``plan.rounds``, on which clients base their privacy budgets.
             TooFewReplies: When a round leaves too few usable replies.
         """
         if num_rounds != self.plan.rounds:
@@ -158,13 +157,13 @@ class CuriousFedAvg(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Probes the clients if this round is attacked, then orders the training of a seeded sample of them."""
+        """Probe the clients if this round is attacked, then make the training messages for a seeded sample of them."""
         self.observe_model(server_round, arrays)
         sampled = self._sample(server_round)
         return self.exchange.messages("train", self._contents(server_round, arrays, sampled, config))
 
     def observe_model(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Probes the clients on a round's global model, if it is to be attacked; nothing is trained."""
+        """Probe the clients on a round's global model if the round is attacked, without training."""
         self._weights = to_tensors(arrays)
         self.auditor.collect()
         if any(self.audit.wants(kind, server_round) for kind in (*PROBED, AGGREGATE)):
@@ -175,7 +174,7 @@ class CuriousFedAvg(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Refuses what cannot be averaged, shows the rest to the attacks, and returns global + weighted mean update."""
+        """Refuse unusable updates, pass the others to the attacks, and return global weights + weighted mean update."""
         task = self.plan.at(server_round)
         sampled, received = self._sample(server_round), self.exchange.by_partition(replies)
         public = self.plan.defenses().reported_examples(self.plan.batch_size)
@@ -216,7 +215,7 @@ class CuriousFedAvg(FedAvg):
     def _contents(
         self, server_round: int, arrays: ArrayRecord, partitions: Iterable[int], config: Mapping[str, Any]
     ) -> dict[int, RecordDict]:
-        """Partition -> content of its message: the model, the orders, and what the server keeps of its ledger."""
+        """Partition -> content of its message: model, training configuration, and the client's state kept at the server."""
         task = self.plan.at(server_round)
         orders = ConfigRecord({**config, **self.exchange.config(task)})
         contents = {partition: RecordDict({"arrays": arrays, "config": orders}) for partition in partitions}
@@ -277,7 +276,7 @@ class CuriousFedAvg(FedAvg):
         return good
 
     def _ask_active(self, task: Task, weights: Mapping[str, Tensor]) -> Answers:
-        """One-step updates on a model that is not the agreed one; a client that does not answer ends nothing."""
+        """Request one-step updates of a manipulated model; the run continues if a client does not reply."""
         config = {"publish-labels": self.known_labels, "question": 1}
         good = self._ask_step(task, to_record(weights), config, at_least=0.0)
         self._record_probe(task, good)
@@ -290,7 +289,7 @@ class CuriousFedAvg(FedAvg):
             self.recorder.row(task, metric=EPSILON_WITH_PROBES.name, worst=max(values), **mean_and_interval(values))
 
     def _keep_ledger(self, partition: int, reply: Message) -> None:
-        """Keep what the training defences of a client recorded, to be handed back on resume."""
+        """Keep the state of a client's training defences, which the server returns to the client on resume."""
         ledger = values_of(reply, "ledger").get(self.plan.pipeline)
         if isinstance(ledger, str) and 0 < len(ledger) <= MOST_LEDGER:
             self.ledgers[partition] = ledger
@@ -300,12 +299,12 @@ class CuriousFedAvg(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Asks every client for the accuracy on its share of the test data."""
+        """Make the messages that request each client's accuracy on its share of the test data."""
         partitions = sorted(self.exchange.nodes)
         return self.exchange.messages("evaluate", self._contents(server_round, arrays, partitions, config))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Means over the clients' test examples, and a row for each; a client that cannot evaluate ends nothing."""
+        """Means over the clients' test examples, with a row for each; the run continues if a client cannot evaluate."""
         task, received = self.plan.at(server_round), self.exchange.by_partition(replies)
         good = self._guarded.check(
             task, "evaluate", sorted(self.exchange.nodes), received, fault_in_report, at_least=0.0

@@ -118,7 +118,7 @@ class Probes(_Updates):
     observation: ClassVar[type] = Probe
 
     def suits(self, attack: Attack[Any, Any]) -> bool:
-        """Whether it attacks updates, and something that the server does not know: it asked for the images of a probe itself."""
+        """Whether the attack fits probes; membership is excluded, because the server itself chose the probed images."""
         return super().suits(attack) and not stages_of(attack)[0].infers_membership
 
     def knowledge(self, observed: Observed) -> Knowledge:

@@ -62,7 +62,7 @@ def fit_with_path(
     autoencoder that is fitted to these masks; longer training does not hide what they leave.
 
     All pipelines of a run share ``own``, the server's images, and ``recipe``, its static adversary; None takes ``ADVERSARY``.
-    ``DefenseError`` says why a defence cannot learn from these features.
+    ``DefenseError`` gives the reason if a defence cannot learn from these features.
     """
     if not len(own.kept) or not pipeline.path_axis:
         return pipeline.fit(context, key)

@@ -48,12 +48,12 @@ class OfflineAdversaries:
         self.architecture, self.iterations = architecture, iterations
         self._found: dict[str, OfflineAdversary] = {}
         self._kept: dict[str, dict[str, Tensor]] = {}
-        """Cut -> tensors of a checkpoint, until the adversary is asked for."""
+        """Cut -> tensors of a checkpoint, until the adversary is first used."""
 
     def at(
         self, cut: str, plan: InferencePlan, model: CutModel, examples: Batch, sensitive: Tensor | None
     ) -> OfflineAdversary:
-        """The adversary at a cut, trained when it is first asked for; ``AttackError`` without enough examples."""
+        """The adversary at a cut, trained on first use; ``AttackError`` without enough examples."""
         if cut not in self._found:
             weights = {name: tensor.cpu() for name, tensor in shared_tensors(model.whole).items()}
             builder = adversary_builder(plan, cut, weights)

@@ -101,11 +101,11 @@ class InferenceServer:
         """Nothing: clients report the model's accuracy with the answers to their queries."""
 
     def observe_model(self, server_round: int) -> None:
-        """One phase of service: fit what defences learn, have every client ask all that it has, once, answer, and attack.
+        """Run one phase of service: fit the defences, answer all queries of every client once, and attack the queries.
 
-        Each cut is a deployment of its own: nothing that was sent at another one is looked at. Of a budget there are two
-        numbers: "epsilon" of what was sent of an image at this cut, and "epsilon-all-cuts" at all so far, which a person has
-        spent. Where a defence cannot learn, nothing is sent at this cut, and a failed row "fit" says why.
+        Each cut is a separate deployment: attacks ignore messages at other cuts. There are two budgets: "epsilon" for an
+        image's messages at this cut, and "epsilon-all-cuts" for those at all cuts so far, the total for a person. If a defence
+        cannot learn, clients send nothing at this cut, and a failed row "fit" gives the reason.
 
         Raises:
             TooFewReplies: When too few clients ask all that they have.
@@ -201,7 +201,7 @@ class InferenceServer:
         return found
 
     def _evaluate(self, exchange: GuardedExchange, task: Task, model: CutModel, answers: Mapping[int, Tensor]) -> None:
-        """Send the answers to the clients that asked all that they have, and record means over their test examples."""
+        """Send predictions to the clients that sent all queries, and record means over their test examples."""
         whole = to_record(shared_tensors(model.whole))
         contents = {
             partition: RecordDict(

@@ -1,4 +1,4 @@
-"""Answering the clients' queries: what is asked in bounded messages, what is checked, and what it costs."""
+"""Service for the clients' queries: bounded messages, checks, and costs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Served:
 
 
 class Service:
-    """All queries of one pipeline: ``work`` says the batches that each client has to ask, ``pipeline`` is fitted."""
+    """All queries of one pipeline: ``work`` are each client's batches, and ``pipeline`` is fitted."""
 
     def __init__(
         self, exchange: GuardedExchange, task: Task, model: CutModel, pipeline: Pipeline, work: Mapping[int, list[Tensor]],
@@ -63,7 +63,7 @@ class Service:
             self._latent_shape = self.sender.latent(blank, ("shape",)).shape[1:]
 
     def run(self) -> dict[int, Served]:
-        """Ask every client for its queries; one that fails is asked no more, and what it has sent is kept."""
+        """Request every client's queries; a client that fails gets no further request, and its earlier replies are kept."""
         shapes = {"features": tuple(self._latent_shape)}
         for partition, reply in self.collection.replies(shapes, self._records, version=self.version):
             self._answer(partition, reply)
@@ -82,7 +82,7 @@ class Service:
         mine.seconds += seconds_of(reply, QUERY_SECONDS.name)
 
     def answers(self) -> dict[int, Tensor]:
-        """Partition -> logits of all its queries; of those that asked all: a part would be scored as if it were the whole."""
+        """Partition -> logits of all its queries, for clients that sent all: a part would be scored like the whole."""
         whole = self.collection.whole
         return {partition: torch.cat(mine.answers) for partition, mine in self.served.items() if partition in whole}
 

@@ -74,7 +74,7 @@ class OutsourcedServer:
     # Uploads ------------------------------------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Ask every client for its upload; one that fails is asked no more, and what it has sent is used."""
+        """Request every client's upload; a client that fails gets no further request, and its earlier replies are used."""
         task = self.plan.at(UPLOAD_ROUND)
         work = {
             partition: self.plan.upload_passes * chunks(size, self.plan.batch_size)

@@ -1,4 +1,4 @@
-"""Any strategy of Flower, with everything that crosses the wire in training kept on disk."""
+"""RecordingStrategy: a wrapper of any Flower strategy that keeps all messages of the training on disk."""
 
 from strategies.recording.strategy import RecordingStrategy
 

@@ -1,7 +1,7 @@
 """A recording on disk: what a server sent in each round of training and what came back, as safetensors and JSON.
 
     recording.json                    format, when, by which versions, the bound on disk
-    round-0001/sent.json              who was asked, the configuration, "arrays": record -> file, of each different content
+    round-0001/sent.json              receiving nodes, configuration, "arrays": record -> file, of each different content
     round-0001/sent-0-0.safetensors   the arrays of the first content's first record: the global weights
     round-0001/train-0000.json        a reply: node, which content it answers ("sent"), metrics, metadata, error, record -> file
     round-0001/train-0000-0.safetensors  its arrays as they crossed the wire, before the strategy saw them

@@ -1,4 +1,4 @@
-"""RecordingStrategy: any strategy of Flower, with everything that crosses the wire in training kept on disk."""
+"""RecordingStrategy: a wrapper of any Flower strategy that keeps all messages of the training on disk."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ DEFAULT_MAX_BYTES = 10 * 2**30
 
 
 class RecordingStrategy(WrappingStrategy):
-    """Does what the wrapped strategy does, and keeps the weights sent in each round, every reply and its metadata.
+    """Runs a wrapped strategy and keeps each round's sent weights, and every reply with its metadata.
 
-    Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place, and inside of one a recording
-    would hold what it made of them. The files are those of ``strategies.recording.files``; ``fedveil attack FOLDER`` reads them.
-    Training data can be read from them, so they deserve the protection that the data have.
+    Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place, so that a recording inside such a
+    wrapper would hold the clipped replies. ``strategies.recording.files`` describes the files, and ``fedveil attack FOLDER`` reads
+    them. Training data may be recovered from the files: protect them like the data.
 
-    Recording never ends a run: what cannot be written (a full disk, a reply that is no array) is logged and left out.
+    Recording never ends a run: content that cannot be written (a full disk, a reply that is no array) is logged and omitted.
 
     Args:
-        strategy: Any strategy of Flower's message API; attributes that this class lacks are its, to read and to set.
+        strategy: Any strategy of Flower's message API; unknown attributes of this class are those of ``strategy``.
         folder: Absolute path of a new folder.
-        max_bytes: Bound on the disk that the recording takes, 10 GiB by default. From the first arrays that would exceed it on,
-            only smaller ones that still fit are kept; the JSON of a reply says why its arrays are not there.
+        max_bytes: Largest size of the recording on disk, 10 GiB by default. Arrays that would exceed it are omitted, and smaller
+            ones that still fit are kept; the JSON of a reply gives the reason.
         rounds: Server rounds to record; None: all.
-        settings: What else is known of the training, such as ``context.run_config``: attacks look for the learning rate, the local
-            epochs and the batch size there.
+        settings: Further settings of the training, such as ``context.run_config``, in which attacks look for the learning rate, the
+            local epochs and the batch size.
 
     Raises:
-        RecordingError: When the folder is relative or already holds a recording.
-        TypeError: When ``strategy`` is none, such as a class in place of an object.
-        ValueError: When ``max_bytes``, ``rounds`` or ``settings`` are none.
+        RecordingError: When the folder is relative or already contains a recording.
+        TypeError: When ``strategy`` is no strategy, such as a class in place of an object.
+        ValueError: When ``max_bytes``, ``rounds`` or ``settings`` have a wrong value.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RecordingStrategy(WrappingStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages of the wrapped strategy, whose contents are kept."""
+        """Make the wrapped strategy's messages and keep their contents."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         if self._looks_at(server_round):
             with _tolerant(server_round):
@@ -151,7 +151,7 @@ class RecordingStrategy(WrappingStrategy):
     def _keep_arrays(self, name: str, arrays: ArrayRecord) -> str:
         try:
             return self._writer.keep_arrays(name, {key: view_of(key, array) for key, array in arrays.items()})
-        except Exception as error:  # what a client made unreadable, or a full disk: the reply's JSON says so
+        except Exception as error:  # an unreadable record or a full disk, which the reply's JSON reports
             return f"{type(error).__name__}: {error}"
 
 

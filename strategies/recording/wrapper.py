@@ -31,16 +31,16 @@ def whole_rounds(rounds: Any) -> tuple[int, ...]:
 
 
 class WrappingStrategy(Strategy):
-    """Does what the wrapped strategy does; subclasses observe what passes.
+    """Runs a wrapped strategy; subclasses observe its messages and replies.
 
-    Attributes that this class lacks are the wrapped strategy's, to read and to set.
+    Unknown attributes of this class are those of the wrapped strategy.
 
     Args:
         strategy: Any strategy of Flower's message API.
         rounds: Server rounds that are observed; None: all.
 
     Raises:
-        TypeError: When ``strategy`` is none, such as a class in place of an object.
+        TypeError: When ``strategy`` is no strategy, such as a class in place of an object.
         ValueError: When ``rounds`` are no numbers of rounds.
     """
 
@@ -102,7 +102,7 @@ class WrappingStrategy(Strategy):
         return self._inner.get(hook) or getattr(self.strategy, hook)
 
     def _looks_at(self, server_round: int) -> bool:
-        """Whether a round is one of those that were asked for."""
+        """Whether a round is one of the observed rounds."""
         return self._rounds is None or server_round in self._rounds
 
     def _said(self) -> str:

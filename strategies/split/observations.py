@@ -66,7 +66,7 @@ class Smashed(Kind):
     paired: ClassVar[bool] = True
 
     def suits(self, attack: Attack[Any, Any]) -> bool:
-        """Whether it says what the server must ask for: how many transmissions, true orders, steps."""
+        """Whether the attack defines its requests: number of transmissions, true orders, steps."""
         return isinstance(attack, SmashedAttack)
 
     def observations(self, observed: Observed) -> list[Any]:

@@ -1,4 +1,4 @@
-"""SplitFed: the server half of a split transformer, trained on clients' smashed data by a server that is curious about it.
+"""SplitFed: a curious server trains the server half of a split transformer on the clients' smashed data.
 
 A round is one pass (or ``local-steps`` batches) over every client's data. Each ``train.step`` message carries K batches and the
 gradients of the K before. The server steps its half once for every batch, client after client (SplitFedV2 of Thapa et al., AAAI
@@ -85,18 +85,18 @@ class _Progress:
 
 
 class SplitFed(SplitServer):
-    """Trains the server half on what clients send, and averages their halves.
+    """Trains the server half on the clients' smashed data, and averages the client halves.
 
     Args:
-        plan: What the run fixes for the clients.
-        auditor: Queues attacks and has them scored.
-        holders: Partition -> what the server knows of its data.
+        plan: The run's fixed settings for the clients.
+        auditor: Queues attacks and lets clients score the guesses.
+        holders: Partition -> the server's knowledge of the client's data.
         schedule: Learning rates.
         batches_per_message: K.
-        attacks: On smashed data.
-        attribute_attacks: On the sensitive attribute behind the tokens of test images.
-        attack_rounds: Rounds that are attacked; ``plan.rounds`` + 1 is the model after the last one.
-        min_usable: Share of the asked clients that must send something usable, at every step.
+        attacks: Attacks on smashed data.
+        attribute_attacks: Attacks on the sensitive attribute behind the tokens of test images.
+        attack_rounds: Attacked rounds; ``plan.rounds`` + 1 is the model after the last one.
+        min_usable: Least share of requested clients with a usable reply at every step; the run stops below it.
         label: Short name of the pipeline for file names.
     """
 

@@ -11,12 +11,12 @@ from strategies.exchange.guard import Rows
 
 
 def record_privacy(task: Task, rows: Rows, releases: int, more: Mapping[Metric, int]) -> None:
-    """Rows "epsilon" and "delta" of clipped and noised smashed data, and others of more that was sent of the same example.
+    """Write rows "epsilon" and "delta" of clipped and noised smashed data, and rows that include further transmissions.
 
-    Each is the exact budget of independent Gaussian noise on that many transmissions of an example, which the column "releases"
-    says; it grows with the square root of their number and not by adding up. ``releases`` is that of the training or test image
-    that the run has sent most often, ``more`` maps a metric to the number with further transmissions; it has no row where these
-    are none.
+    Each budget is exact for independent Gaussian noise on the number of transmissions of an example in the column "releases". The
+    underlying noise ratio grows with the square root of that number. ``releases`` is the number for the training or test image
+    that the run has sent most often; ``more`` maps a metric to the number with further transmissions, without a row if there are
+    none.
     """
     for defense in task.plan.defenses().smashed_defenses:
         if spent := defense.privacy(releases):

@@ -14,6 +14,8 @@ import pytest
 
 from tests.common.documents import ROOT
 
+pytest.importorskip("ruff", reason="ruff is not installed: uv sync --group dev")
+
 PAGES = {"adding_a_defense.md": "Posterise", "adding_an_attack.md": "NearestAuxiliary"}
 """Page -> the class that it adds."""
 BLOCK = re.compile(r"^`(?P<file>[\w/]+\.py)`[^\n]*\n\n```(?P<language>python|diff)\n(?P<text>.*?)^```$", re.M | re.S)

@@ -108,7 +108,7 @@ def test_the_examples_are_listed(installed: Path) -> None:
         ("Blur = my_package.posterise:Posterise", "there is another Blur"),
         ("Missing = my_package.nowhere:Missing", "cannot be loaded: ModuleNotFoundError"),
         ("Base = defenses.base:InputDefense", "is no dataclass that derives from Defense"),
-        ("Other = my_package.posterise:Posterise", "must be named as its class, Posterise"),
+        ("Other = my_package.posterise:Posterise", "must have the name of its class, Posterise"),
     ],
 )
 def test_a_wrong_entry_point_is_named(installed: Path, tmp_path: Path, line: str, message: str) -> None:

@@ -16,6 +16,10 @@ import pytest
 
 from simulations.experiment.experiment import all_settings
 from simulations.search.settings import keys as search_settings
+from tests.browser import open_browser
+
+for needed in ("mkdocs", "material", "mkdocstrings"):
+    pytest.importorskip(needed, reason=f"{needed} is not installed: uv sync --group dev")
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("defenses", "attacks", "clients", "strategies", "simulations")
@@ -143,6 +147,35 @@ def test_a_search_finds_pages_of_all_kinds(site: Path) -> None:
         one["location"].partition("#")[0] for one in json.loads((site / "search/search_index.json").read_text())["docs"]
     }
     assert {"index.html", "concepts.html", "reference/settings.html", "reference/api/defenses/images.html"} <= found
+
+
+def test_the_search_works_from_the_disk_and_asks_no_server(site: Path) -> None:
+    with open_browser() as browser:
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "tutorial.html").as_uri())
+        page.locator("input.md-search__input").press_sequentially("VisualMixer")
+        found = page.locator(".md-search-result__item a")
+        found.first.wait_for()
+        texts, links = found.all_inner_texts(), [link.get_attribute("href") or "" for link in found.all()]
+    assert any("VisualMixer" in text for text in texts)
+    assert links
+    assert all(link.startswith(site.as_uri()) for link in links)
+    assert not [address for address in asked if not address.startswith(("file:", "about:", "data:"))]
+
+
+def test_wide_tables_scroll_in_their_own_box_on_a_phone(site: Path) -> None:
+    """On the pages of results, which have the widest."""
+    with open_browser() as browser:
+        page = browser.new_page(viewport={"width": 400, "height": 900})
+        wide = {}
+        for path in sorted((site / "results").glob("*.html")):
+            page.goto(path.as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path.name
+            widths = "Math.max(0, ...[...document.querySelectorAll('table')].map((one) => one.scrollWidth))"
+            wide[path.name] = page.evaluate(widths)
+    assert sum(width > 800 for width in wide.values()) >= 3, "else nothing had to scroll"
 
 
 def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:

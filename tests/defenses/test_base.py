@@ -92,8 +92,8 @@ def batch() -> Batch:
     [
         ((InstaHide(), DPSGD()), "InstaHide.* mixes several examples.*per-example bound of DPSGD"),
         ((InstaHide(), Clip(), DPSGD()), "mixes several examples"),
-        ((GaussianNoise(), DPSGD()), "say per='update'"),
-        ((DPSGD(), Clip(per="step")), "say per='update'"),
+        ((GaussianNoise(), DPSGD()), "set per='update'"),
+        ((DPSGD(), Clip(per="step")), "set per='update'"),
         ((BatchShuffle(), DPSGD()), "BatchShuffle.* mixes several examples.*per-example bound of DPSGD"),
         ((STAdam(), STAdam()), "both replace the optimizer; keep one"),
         ((STAdam(), DPSGD()), "both replace the optimizer"),

@@ -172,7 +172,9 @@ def test_tokens_and_maps_do_not_mix():
 
 def test_a_stage_that_needs_maps_does_not_follow_components():
     pipeline = parse("FeaturePCA(components=4) | DeltaAutoencoder(delta='max', epochs=1)")
-    with pytest.raises(DefenseError, match=r"works on \(C, H, W\), and what reaches it is \(4,\); write it first"):
+    with pytest.raises(
+        DefenseError, match=r"needs features \(C, H, W\), and gets \(4,\) from the stage before; write it first"
+    ):
         pipeline.latent_shape(4, 8, 8)
     with pytest.raises(DefenseError, match=r"returns features \(1, 4\); allowed: maps"):
         pipeline.fit(a_context(), ("secret",))

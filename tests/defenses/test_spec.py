@@ -218,10 +218,10 @@ def many(count: int, join: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Clip();" * 20_000, "the defence text names 20000, separated by ;; allowed: at most 200"),
-        (many(201, "; "), "the defence text names 201, separated by ;; allowed: at most 200"),
-        (many(33, " | "), r"the defence text joins 33 by \|; allowed: at most 32"),
-        ("Blur()|" * 20_000 + "Blur()", r"the defence text joins 20001 by \||cannot be read"),
+        ("Clip();" * 20_000, "the defence text holds 20000 statements; allowed: at most 200"),
+        (many(201, "; "), "the defence text holds 201 statements; allowed: at most 200"),
+        (many(33, " | "), r"the defence text joins 33 stages by \|; allowed: at most 32"),
+        ("Blur()|" * 20_000 + "Blur()", r"the defence text joins 20001 stages by \||cannot be read"),
         ("#" * 3_000_000, "the defence text has 3000000 characters; allowed: at most 200000"),
     ],
 )

@@ -7,15 +7,10 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import mlflow
 import pytest
-import wandb
-from mlflow.tracking import MlflowClient
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from typer.testing import CliRunner
-from wandb.proto.wandb_internal_pb2 import Record
-from wandb.sdk.internal.datastore import DataStore
 
 import simulations
 from simulations.cli import app
@@ -26,6 +21,11 @@ from simulations.trackers import ASKS, EXIT_NOT_TRACKED, LONGEST_NAME, Tracked, 
 from tests.simulations.run.test_in_process import TINY
 
 ACCURACY = "no-defence/training/test-accuracy-original"
+
+
+def tracker(module: str) -> Any:
+    """A module of a tracker; its test is skipped where the tracker is not installed."""
+    return pytest.importorskip(module, reason=f"{module.partition('.')[0]} is not installed: uv sync --group dev")
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +47,11 @@ def values_of(directory: Path) -> list[float]:
 
 
 def test_mlflow_gets_settings_rows_by_round_conclusions_and_files(run: Path, tmp_path: Path) -> None:
+    mlflow = tracker("mlflow")
     result = CliRunner().invoke(app, ["report", str(run), "--track", "mlflow"])
     assert result.exit_code == 0, result.output
     assert "experiment 'digits'" in result.output
-    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    client = mlflow.tracking.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("digits")
     assert experiment is not None
     (found,) = client.search_runs([experiment.experiment_id])
@@ -70,10 +71,11 @@ def test_mlflow_gets_settings_rows_by_round_conclusions_and_files(run: Path, tmp
 
 
 def test_tensorboard_gets_each_number_once_however_often_it_is_asked(run: Path) -> None:
+    reader = tracker("tensorboard.backend.event_processing.event_accumulator")
     for _ in range(2):
         result = CliRunner().invoke(app, ["report", str(run), "--track", "tensorboard"])
         assert result.exit_code == 0, result.output
-    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
+    events = reader.EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
     events.Reload()
     scalars = [one for tag in events.Tags()["scalars"] for one in events.Scalars(tag)]
     assert sorted(one.value for one in scalars) == pytest.approx(values_of(run), rel=1e-6)
@@ -81,6 +83,9 @@ def test_tensorboard_gets_each_number_once_however_often_it_is_asked(run: Path) 
 
 
 def test_wandb_gets_them_offline(run: Path) -> None:
+    wandb = tracker("wandb")
+    Record = tracker("wandb.proto.wandb_internal_pb2").Record
+    DataStore = tracker("wandb.sdk.internal.datastore").DataStore
     result = CliRunner().invoke(app, ["report", str(run), "--track", "wandb"])
     assert result.exit_code == 0, result.output
     wandb.teardown()  # as the end of a process does: waits for the process that writes the file
@@ -104,6 +109,7 @@ def test_wandb_gets_them_offline(run: Path) -> None:
 
 
 def test_a_run_is_tracked_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker("tensorboard")
     monkeypatch.chdir(tmp_path)
     pairs = [f"{name.replace('_', '-')}={value}" for name, value in TINY.items() if name != "num_clients"]
     line = ["run", "--in-process", "--clients", "2", "--out", "made", "--track", "tensorboard"]
@@ -113,6 +119,8 @@ def test_a_run_is_tracked_when_it_ends(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_a_tracker_does_not_take_is_told_and_the_run_stays(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker("mlflow")
+    tracker("tensorboard")
     monkeypatch.delitem(ASKS, "mlflow")  # the server is gone only after the run
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "gopher://nobody")
     result = CliRunner().invoke(app, ["report", str(run), "--track", "mlflow,tensorboard"])
@@ -130,7 +138,8 @@ def test_what_a_tracker_does_not_take_is_told_and_the_run_stays(run: Path, monke
         ("wandb,wandb", "stands twice"),
     ],
 )
-def test_other_names_are_refused(text: str, said: str) -> None:
+def test_other_names_are_refused(text: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulations.trackers.find_spec", lambda _: object())  # all are installed
     with pytest.raises(ConfigError, match=said):
         parse_trackers(text)
 
@@ -145,6 +154,7 @@ def test_a_tracker_that_is_not_installed_names_its_extra(monkeypatch: pytest.Mon
 def test_a_store_that_cannot_be_reached_ends_the_command_before_any_work(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tracker("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "gopher://nobody")
     out = run.parent / "new"
     line = ["run", "--preset", "quick", "--in-process", "--out", str(out), "--track", "mlflow"]
@@ -174,6 +184,7 @@ def test_numbers_that_do_not_count_are_named_so_and_none_takes_anothers_place(ru
 def test_a_dry_run_leaves_no_database_and_says_that_nobody_was_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tracker("mlflow")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     result = CliRunner().invoke(app, ["run", "--preset", "quick", "--dry-run", "--track", "mlflow"])

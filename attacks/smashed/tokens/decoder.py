@@ -1,4 +1,4 @@
-"""The black-box attack of the shuffling paper: a transformer that learns to turn smashed data into images."""
+"""The black-box attack of the patch-shuffling paper: a transformer that maps smashed data to images."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ WARM_UP = 40
 
 @dataclass(frozen=True, repr=False)
 class TokenDecoder(DecoderAttack):
-    """A transformer trained on (smashed data, clean image) pairs of auxiliary images, by squared error.
+    """Decode smashed data to images by a transformer, trained on smashed data of auxiliary images by squared error.
 
-    Every batch is sent afresh by the clients' own algorithm, so that no shuffle is learned by heart, and input defences are
-    undone as well as they can be. Where the defences leave tokens in their slots (the attacker sees that when it sends images of
-    its own) tokens are read at slots, as in the paper; where they shuffle, as a set (see ``DecoderNetwork``): slots that mean
-    nothing are noise that drowns the rest.
+    The clients' own algorithm sends every training batch with new draws, so that the decoder memorises no shuffle and also undoes
+    input defences as far as possible. If the defences leave tokens in their slots (the attacker sees this from its own images),
+    the decoder uses the slots, as in the paper. If they shuffle, it treats tokens as a set (see ``DecoderNetwork``), because
+    random slots would only add noise.
 
     The paper's own decoder is a ViT-B/16 (768 wide, 12 blocks, 12 heads), trained on the private training set with a learning
-    rate of 1.5e-5 (1.5e-4 in its code) over 50 epochs with batches of 50; the fields reach it. Here it gets public images alone.
+    rate of 1.5e-5 (1.5e-4 in its code) over 50 epochs with batches of 50. The fields allow this size; here only public images are
+    used.
 
     Attributes:
         iterations: Steps of AdamW; 40 of warm-up, then a cosine to zero.
@@ -50,7 +51,7 @@ class TokenDecoder(DecoderAttack):
         require(self.width % self.heads == 0, self, "heads", f"a divisor of width = {self.width}")
 
     def train(self, sender: Sender, draw: Draw, layout: Layout, generator: torch.Generator) -> nn.Module:
-        """By squared error: AdamW with betas (0.9, 0.95), a warm-up, a cosine to zero."""
+        """Train by squared error: AdamW with betas (0.9, 0.95), a warm-up, then a cosine to zero."""
         as_set = not tells_slots(sender, draw()[1], generator)
         sample, _ = draw()
         network = DecoderNetwork(

@@ -1,4 +1,4 @@
-"""Undoing a batch shuffle from many transmissions of the same image: its own tokens recur in its row, foreign ones do not."""
+"""Undoing a batch shuffle from many transmissions: an image's own tokens recur in its row, and foreign tokens do not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attacks.smashed.tokens.positions import Reading, place, solve
 from defenses.checks import examples_field, flag_field, scale_field
 
 LEAST_KEPT = 0.05
-"""Below this share of tokens that stay, what recurs cannot be told from what does not."""
+"""Share of native tokens below which recurring tokens cannot be distinguished from foreign ones."""
 
 
 def leaders(points: Tensor, radius: float) -> Tensor:
@@ -68,26 +68,26 @@ def most_recurrent(multiplicity: Tensor, count: int) -> tuple[Tensor, float]:
 
 @dataclass(frozen=True, repr=False)
 class TokenIntersection(TokenReading):
-    """Intersects many transmissions of the same image, then places its own tokens.
+    """Intersect many transmissions of an image to find its own tokens, then place these tokens in the image.
 
-    1. Every received token is decoded to its patch by the network of ``TokenJigsaw``. This removes what the client's blocks mixed
-       in from the row's other tokens, which differ in every transmission; without blocks, equal tokens have equal patches.
+    1. The network of ``TokenJigsaw`` decodes every received token to its patch. This removes the influence of the row's other
+       tokens, which the client's blocks mix in; without blocks, equal tokens have equal patches.
     2. The patches of an image's row in all transmissions are clustered, and each cluster is counted, in that row and in the whole
-       batch. What is in the row more often than a random image would explain is the image's own, and how often says how many
-       copies it holds (``multiplicities``); the N most recurrent are kept.
-    3. Each of them is placed by what the network says on average over its appearances, as in ``TokenJigsaw``.
+       batch. Patches that occur in the row more often than in a random image are the image's own. Their counts give the number
+       of copies in the image (``multiplicities``); the N most recurrent are kept.
+    3. Each kept patch is placed by the network's average scores over its appearances, as in ``TokenJigsaw``.
 
-    The share of tokens that stay is that of the defence, measured on auxiliary images. With ``PatchShuffle`` it is 1, and
+    The share of native tokens is that of the defence, measured on auxiliary images. With ``PatchShuffle`` it is 1, and
     transmissions only average out noise; with BatchShuffle(k=0) nothing recurs and the attack fails.
 
     Diagnostics: those of ``train_reader``; ``clusters`` (mean per image) and ``recurrence_gap``, the smallest difference between
-    the last token that was kept and the next, in tokens per image: near 0 where own and foreign ones cannot be told apart.
+    the last kept token and the next, in tokens per image: near 0 if own and foreign tokens cannot be distinguished.
 
     Attributes:
-        transmissions: Of the same images, at most; it gets those that the run makes. With a single one nothing recurs, and it
-            takes an image's row for its own.
-        radius: Patches are the same within this root mean square difference of pixels, or three times the decoding error on
-            held-out images if that is more.
+        transmissions: Most transmissions of the same images; the attack uses those that the run makes. With a single one nothing
+            recurs, and all tokens of an image's row count as its own.
+        radius: Largest root mean square difference of equal patches' pixels, or three times the decoding error on held-out images
+            if that is more.
     """
 
     source: ClassVar[str] = (
@@ -100,7 +100,7 @@ class TokenIntersection(TokenReading):
     beyond_run: bool = flag_field(False)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Intersects all transmissions."""
+        """Intersect all transmissions and guess the images."""
         reader = self.reader_for(observation)
         if reader.kept_share < LEAST_KEPT:
             raise AttackError("no tokens stay with their image, so that none recur")

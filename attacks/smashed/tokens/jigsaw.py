@@ -1,4 +1,4 @@
-"""Undoing a shuffle of tokens from one transmission: decode every token to its patch, and put the puzzle together."""
+"""Undoing a shuffle of tokens from one transmission: decode every token to its patch, and solve the jigsaw puzzle."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ class TokenReading(SmashedAttack[Reconstruction]):
 
 @dataclass(frozen=True, repr=False)
 class TokenJigsaw(TokenReading):
-    """Decodes every received token to its patch and solves the puzzle, from a single transmission.
+    """Decode every received token to its patch and solve the jigsaw puzzle of an image, from a single transmission.
 
-    A shuffle hides where a token was, not what it is. One small network, trained on auxiliary images that it sends itself, says
-    of every token what its patch looks like, where it was, and which tokens were its neighbours; ``positions.solve`` finds
-    the most plausible whole. Where tokens stay in their image's row (``PatchShuffle``) every image is a puzzle of its own.
-    Where they change rows (``BatchShuffle``) the batch is one puzzle of B images, and the row that a token was sent in says
-    which image is likely. Where held-out images come out worse than the mean image, the guess is drawn to that.
+    A shuffle hides a token's position, not its content. A small network, trained on auxiliary images sent by the attacker,
+    predicts the patch, the position and the neighbours of every token; ``positions.solve`` finds the most plausible
+    arrangement. If tokens stay in their image's row (``PatchShuffle``), every image is a separate puzzle. If they change rows
+    (``BatchShuffle``), the batch is one puzzle of B images, and a token's row indicates its likely image. If held-out images are
+    recovered worse than by the mean image, the guess is shrunk towards the mean image.
 
     Diagnostics: those of ``train_reader``, on held-out auxiliary images.
 
     Attributes:
-        max_tokens: Of a batch that is one puzzle, only so many images are looked at as have this many tokens together (the
-            targets always): memory grows with the square, time with the cube.
+        max_tokens: Largest number of tokens in a puzzle of a batch; further images except the targets are left out. Memory grows
+            with the square, time with the cube.
     """
 
     source: ClassVar[str] = (
@@ -90,7 +90,7 @@ class TokenJigsaw(TokenReading):
     max_tokens: int = examples_field(1024)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
-        """Undoes the first transmission."""
+        """Recover the images of the first transmission."""
         reader = self.reader_for(observation)
         rows = max(observation.num_targets, self.max_tokens // observation.features.shape[2])
         reading = reader(observation.features[0, :rows])

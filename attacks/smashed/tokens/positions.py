@@ -19,7 +19,7 @@ from attacks.smashed.base import check_features
 
 HEADS = 4
 MATCH = 32
-"""Length of the vectors whose inner product says whether two tokens are neighbours."""
+"""Length of the vectors whose inner product scores two tokens as neighbours."""
 FLOOR = -5.0
 """Log-probabilities of neighbours count no less: a single wrong one must not rule a position out."""
 RIDGE = 1e-6

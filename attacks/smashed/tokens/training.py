@@ -41,7 +41,7 @@ def train_reader(
     position together, after ``solve``), ``patch_mse`` (of pixels) and ``trust`` (see ``TokenReader``).
     """
     if len(images) < 2 * HOLDOUT:
-        raise AttackError(f"learning to read tokens takes {2 * HOLDOUT} auxiliary images or more, not {len(images)}")
+        raise AttackError(f"training needs at least {2 * HOLDOUT} auxiliary images, got {len(images)}")
     shuffled = images[torch.randperm(len(images), generator=generator).to(images.device)]
     held, kept = shuffled[: len(images) // HOLDOUT], shuffled[len(images) // HOLDOUT :]
     reader = _fresh_reader(sender, kept[:512], generator, width)

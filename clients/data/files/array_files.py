@@ -23,7 +23,7 @@ _MOST_UNPACKED = 2**32
 
 
 def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
-    """Read an IDX file of unsigned bytes with ``ndim`` dimensions (3: images, 1: labels), gzipped or not, as its content says.
+    """Read an IDX file of unsigned bytes with ``ndim`` dimensions (3: images, 1: labels); its content shows gzip compression.
 
     Layout, big-endian: two zero bytes, the type (8 for unsigned bytes), the number of dimensions, each dimension as 32 bits,
     the values in row-major order.
@@ -122,7 +122,7 @@ def _array(pickled: _PickledType) -> NDArray[np.uint8]:
 def read_pickle(path: Path) -> dict[str, Any]:
     """Read a pickled dictionary of arrays of bytes, numbers and texts, as Python 2 wrote it; ``DataError`` for everything else.
 
-    torchvision's reader would run whatever a file says, and calls a damaged file "not found".
+    torchvision's reader would run code in a file, and reports a damaged file as "not found".
     """
     try:
         with path.open("rb") as file:

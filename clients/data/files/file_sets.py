@@ -133,7 +133,7 @@ def celeba(place: Place) -> Source:
 
 
 def lfw(place: Place) -> Source:
-    """Labeled Faces in the Wild: folders of people with so many pictures as the option says, or more."""
+    """Labeled Faces in the Wild: folders of people with at least the option's number of pictures."""
 
     def fetch(root: str) -> None:
         # torchvision can no longer download it. The limits keep what scikit-learn decodes on the way small.

@@ -225,7 +225,7 @@ def _difm(
     factors_at_edge: bool, num_classes: int, cardinalities: Sequence[int], shape: SplitShape
 ) -> tuple[EdgeHalf, ServerHalf]:
     if num_classes != 2:
-        raise ModelError(f"model is difm, which tells two classes apart; the data have {num_classes}")
+        raise ModelError(f"model is difm, and the data have {num_classes} classes; allowed: 2")
     if not 1 <= shape.width <= WIDEST_EMBEDDING:
         raise ModelError(f"width is {shape.width}; allowed with a table: 1 to {WIDEST_EMBEDDING}")
     _check_heads(shape)

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from attacks.metrics.metric import IMAGES
 from attacks.progress import watched
 from simulations.console.progress import Display
+from simulations.console.results import print_json
 from simulations.console.terminal import Terminal
 from simulations.external_app.recorded import attack_file
 from simulations.external_app.recorded.attack_recording import prepare_recording, run_recording
+from simulations.external_app.recorded.findings import AttackFinding, of_entries, of_recording, print_found
 from simulations.external_app.recorded.known import doubts_of
 from simulations.external_app.recorded.replies import RecordingRequest
 from simulations.external_app.recorded.request import Request
 from simulations.forecast.preflight import require_folder
+from simulations.report.analysis.run import read_run
 from simulations.report.sections.external_app import RECORDED
-from simulations.run_folder.rows import Row
 from simulations.settings.errors import ConfigError
 
 
-def attack_update(console: Terminal, request: Request, out: Path) -> bool:
-    """Attack one update and print the results; returns whether all attacks failed, or raises ``ConfigError`` before any work."""
+def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
+    """Attack one update and print the results, with ``as_json`` as a line of JSON; returns whether all attacks failed.
+
+    Raises:
+        ConfigError: Before any work.
+    """
     _require_new(out)
     prepared = attack_file.prepare(request)
     out.mkdir(parents=True, exist_ok=True)
@@ -31,13 +36,16 @@ def attack_update(console: Terminal, request: Request, out: Path) -> bool:
         console.say(f"notice: {notice}")
     with _shown(console) as begin:
         entries = attack_file.run(prepared, out, begin)
-    for entry in entries:
-        console.say(_ended(entry))
+    found = of_entries(entries)
+    scored = bool(prepared.truth)
+    print_found(console, found, out, scored=scored)
     console.say(f"results: {out / 'result.json'}")
+    if as_json:
+        _print_json(found, out, out / "result.json", scored=scored)
     return all(entry["failure"] for entry in entries)
 
 
-def attack_recording(console: Terminal, request: RecordingRequest, out: Path) -> bool:
+def attack_recording(console: Terminal, request: RecordingRequest, out: Path, *, as_json: bool = False) -> bool:
     """Attack a recording and print assumptions and results; returns or raises as ``attack_update`` does."""
     _require_new(out)
     prepared = prepare_recording(request)
@@ -52,10 +60,12 @@ def attack_recording(console: Terminal, request: RecordingRequest, out: Path) ->
         console.say(f"not known: {sentence}")
     with _shown(console) as begin:
         rows = run_recording(prepared, out, begin)
-    for row in rows:
-        if row.is_attack and (row.metric, row.reference) == IMAGES.decides:
-            console.say(_scored(row))
+    found = of_recording(read_run(out), rows)
+    scored = bool(prepared.truth)
+    print_found(console, found, out / "guesses", scored=scored)
     console.say(f"report: {out / 'report.html'}")
+    if as_json:
+        _print_json(found, out, out / "report.html", scored=scored)
     failed = {(row.round, row.attack) for row in rows if row.is_attack and row.metric == "attack"}
     return failed == {(row.round, row.attack) for row in rows if row.is_attack and row.metric != RECORDED}
 
@@ -84,17 +94,6 @@ def _shown(console: Terminal) -> Iterator[Callable[[str], object]]:
         yield begin
 
 
-def _scored(row: Row) -> str:
-    """One line on how an attack on a round scored."""
-    shown = "no score" if row.value is None else f"PSNR {row.value:.2f} dB, n = {row.n}"
-    return f"round {row.round}, {row.attack}: {shown}, {row.status}"
-
-
-def _ended(entry: dict[str, Any]) -> str:
-    """One line on how an attack on a recorded update ended."""
-    scores = ", ".join(
-        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {[round(v, 3) for v in value]}"
-        for key, value in entry["scores"].items()
-    )
-    ended = f"failed: {entry['failure']}" if entry["failure"] else scores or "done"
-    return f"{entry['attack']}: {ended} ({entry['seconds']:.1f} s)"
+def _print_json(found: Sequence[AttackFinding], out: Path, page: Path, *, scored: bool) -> None:
+    """What attacks found, as `fedveil attack --help` describes it."""
+    print_json({"directory": str(out), "page": str(page), "scored": scored, "attacks": list(map(asdict, found))})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from attacks import Labels, Reconstruction
 from attacks.scoring.metrics import blurred, null_baselines, score
+from simulations.console.results import finite
 from simulations.external_app.recorded.guesses import guess_tensors
 from simulations.run_folder.drawn import drawn
 
@@ -52,14 +52,5 @@ def write_results(out: Path, result: Mapping[str, Any], guesses: Mapping[str, Te
     """Writes ``guesses.safetensors``, then ``result.json``, whose presence says that all is there."""
     save_file(dict(guesses), out / "guesses.safetensors")
     (out / "result.json").write_text(
-        json.dumps(_finite(result), indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8"
+        json.dumps(finite(result), indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8"
     )
-
-
-def _finite(value: Any) -> Any:
-    """The same value with null for numbers that JSON cannot hold, such as the PSNR of equal images."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -34,7 +34,7 @@ main { max-width: 1400px; margin: 0 auto; padding: 28px 24px 40px; }
 h1 { font-size: clamp(1.7rem, 4vw, 2.5rem); line-height: 1.12; letter-spacing: -.022em; margin: 6px 0 10px; overflow-wrap: anywhere;
   font-weight: 700; text-wrap: balance; }
 h2 { font-size: 1.3rem; line-height: 1.2; letter-spacing: -.012em; margin: 0; font-weight: 680; }
-h3 { font-size: 1rem; margin: 14px 0 6px; font-weight: 650; }
+h3, .glance h2 { font-size: 1rem; margin: 14px 0 6px; font-weight: 650; }
 p { margin: 0 0 10px; }
 code, pre, .code { font-family: var(--mono); font-size: .86em; }
 code { overflow-wrap: break-word; }
@@ -148,8 +148,9 @@ tr.doubt td:not(.status) { color: var(--soft); }
 .tiles.large figcaption { font-size: 1rem; }
 .filter { display: block; margin: 0 0 8px; padding: 5px 10px; width: min(280px, 100%); font: inherit; font-size: .86rem;
   color: inherit; background: var(--card); border: 1px solid var(--rule); border-radius: 6px; }
-th button { all: unset; cursor: pointer; font: inherit; color: inherit; }
-  th button:focus-visible, .scroll:focus-visible, .tile img:focus-visible {
+th button { all: unset; display: inline-block; min-width: 24px; cursor: pointer; font: inherit; color: inherit;
+  text-align: inherit; }
+th button:focus-visible, .scroll:focus-visible, .tile img:focus-visible {
   outline: 2px solid var(--soft); outline-offset: 2px; }
 th[aria-sort] button::after { content: " ↑"; } th[aria-sort="descending"] button::after { content: " ↓"; }
 .heat { background: color-mix(in oklab, var(--heat-on) var(--heat), var(--card)); }

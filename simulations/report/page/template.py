@@ -7,7 +7,7 @@ from simulations.report.page.template_details import CONFIGURATION, DETAILS
 from simulations.report.page.template_results import RESULTS
 
 FRONT = """
-<a class="skip" href="#{{ 'headline' if alone else 'headline1' }}">Skip to the results</a>
+<a class="skip" href="#{{ 'headline' if alone else 'headline1' if studies else 'configuration' }}">Skip to the results</a>
 <p class="kicker">fedveil privacy audit</p>
 <h1>What the server could see</h1>
 {% for view in studies %}{% set study = view.study %}
@@ -59,7 +59,7 @@ defence works.</p>
 {% set apart = messages | length > 1 %}
 <section class="glance{{ ' apart' if apart }}" id="glance{{ '' if alone else loop.index }}">
 <div>
-{% if not alone %}<h3>{{ view.study.words | join(' · ') }}</h3>{% endif %}
+{% if not alone %}<h2>{{ view.study.words | join(' · ') }}</h2>{% endif %}
 {% if view.probed %}<p>What the {{ term('Strongest attack', 'strongest attack') }} recovered
 {{- ' from ' ~ messages[0] ~ 's' if not apart and messages[0] }}. {{ term('One-step probe') }}: the server asks a client for the
 gradient of a few images. {{ term('Training update') }}: what a client sends after a round of training
@@ -68,7 +68,8 @@ gradient of a few images. {{ term('Training update') }}: what a client sends aft
 {{ head(['Defence', apart and 'From', term('Verdict'), '#' ~ term('Recovered'), '#Accuracy', view.has.epsilon and '#ε']) }}
 <tbody>
 {% for one in view.outcomes %}
-<tr><th scope="row">{% if one.first %}{{ who(one.defense) }}{% endif %}</th>
+<tr><th scope="row">
+  {%- if one.first %}{{ who(one.defense) }}{% else %}<span class="unseen">{{ label(one.defense) }}</span>{% endif %}</th>
 {% if apart %}<td>{{ one.message }}</td>{% endif %}
 <td>{{ verdict(one.verdict) }}{% if one.attack %}<small>by {{ attack_names[one.attack] | breakable }}</small>{% endif %}
 {%- for warning in one.warnings %}<small>{{ warning }}</small>{% endfor %}</td>

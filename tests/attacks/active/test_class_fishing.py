@@ -69,12 +69,12 @@ def test_says_that_nobody_bit() -> None:
 
 
 def test_does_not_apply_to_unknown_classes_or_several_steps() -> None:
-    with pytest.raises(AttackError, match="does not apply: target is 10, and the model knows classes 0 to 9"):
+    with pytest.raises(AttackError, match="does not apply: target is 10; allowed: a class of the model, 0 to 9"):
         ClassFishing(target=10).manipulated(agreed("cnn"), torch.Generator())
     attack = ClassFishing(target=3, iterations=2)
     sent = attack.manipulated(agreed("cnn"), torch.Generator())
     guess = attack(answered(sent, photos(8, 1), labels_with(3), local_steps=2), torch.Generator())
-    assert guess.failure.startswith("does not apply: the update is of 2 local steps")
+    assert guess.failure.startswith("does not apply: the update has 2 local steps")
 
 
 def test_says_what_it_allows() -> None:

@@ -124,7 +124,7 @@ def test_it_repeats_itself_and_a_guess_depends_on_its_own_update() -> None:
     assert alone.logits.shape == (1, 2)
 
 
-@pytest.mark.parametrize(("broken", "why"), [("names", "other names or shapes"), ("NaN", "NaN or infinite")])
+@pytest.mark.parametrize(("broken", "why"), [("names", "names or shapes differ"), ("NaN", "NaN or infinite")])
 def test_an_update_that_cannot_be_read_is_never_right(broken: str, why: str) -> None:
     (seen,), (value,) = observed(1)
     update = {"other": torch.zeros(2)} if broken == "names" else {n: t * math.nan for n, t in seen.update.items()}
@@ -138,7 +138,7 @@ def test_an_update_that_cannot_be_read_is_never_right(broken: str, why: str) -> 
     [
         ({"sensitive": None}, "no sensitive attribute"),
         ({"sensitive": torch.ones(160, dtype=torch.int64)}, "the same sensitive attribute"),
-        ({"probes": None}, "only one-step probes of federated learning"),
+        ({"probes": None}, "only probes of federated learning"),
     ],
 )
 def test_knowledge_that_is_not_enough_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -89,7 +89,7 @@ def test_tokens_of_another_length_are_never_read() -> None:
     images, value = small(4, seed=1)
     seen = sent(images)
     guess = fitted("split", "retrained")(replace(seen, features=seen.features[..., :8]), seeded(0))
-    assert "fitted to (16, 16)" in guess.failure
+    assert "allowed: (16, 16)" in guess.failure
     assert attribute_hits(guess, value) == [0.0] * 4
 
 

@@ -142,7 +142,7 @@ def test_without_a_bias_sign_and_contrast_follow_from_the_range() -> None:
 def test_fresh_noise_gives_no_picture() -> None:
     seen = sent(6)
     noise = {name: torch.randn(value.shape, generator=stream(7)) for name, value in seen.update.items()}
-    assert "rank is that of noise" in QUICK(replace(seen, update=noise), stream()).failure
+    assert "without a gap there, noise" in QUICK(replace(seen, update=noise), stream()).failure
     loud = {name: value + 1e-3 * noise[name] for name, value in seen.update.items()}
     assert "examples stand out from noise" in QUICK(replace(seen, update=loud), stream()).failure
     left, right = torch.randn(100, 6, generator=stream(8)), torch.randn(6, SIDE * SIDE, generator=stream(9))
@@ -189,8 +189,8 @@ def flat() -> ClientUpdate:
     [
         (observe(nn.Sequential(nn.Conv2d(1, CLASSES, SIDE), nn.Flatten()), drawings(2), classes(2)), "no linear layer"),
         (observe(network(6, nn.ReLU()), drawings(8), classes(8)), "a batch of 8 fills the rank"),
-        (replace(sent(4), local_steps=3), "of 3 local steps"),
-        (flat(), "an example is flat"),
+        (replace(sent(4), local_steps=3), "the update has 3 local steps"),
+        (flat(), "an example is constant"),
     ],
 )
 def test_where_it_does_not_apply_it_says_so(seen: ClientUpdate, why: str) -> None:

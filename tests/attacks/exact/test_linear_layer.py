@@ -77,8 +77,8 @@ def test_the_rank_is_that_of_the_examples() -> None:
 @pytest.mark.parametrize(
     ("gradient", "examples", "why"),
     [
-        (product(5, 1.0), 5, "rank is that of noise"),
-        (product(9), 5, "rank is that of noise"),
+        (product(5, 1.0), 5, "without a gap there, noise"),
+        (product(9), 5, "without a gap there, noise"),
         (product(5), 30, "fills the rank of a layer of 50 inputs and 30 outputs"),
         (LayerGradient(torch.zeros(3, 4).double(), None), 1, "is zero"),
     ],

@@ -141,7 +141,7 @@ def test_what_it_cannot_learn_from_is_refused_in_words() -> None:
     few = LearningToInvert(**LearningToInvert.quick)
     with pytest.raises(AttackError, match="15 auxiliary examples are too few to learn from; at least 16"):
         few.fit(knowledge(count=15), seeded(0))
-    with pytest.raises(AttackError, match="does not apply: it learns from updates of one step"):
+    with pytest.raises(AttackError, match="does not apply: the attack learns from one-step updates"):
         few.fit(knowledge(probes=None), seeded(0))
     with pytest.raises(AttackError, match="call fit first"):
         few.attack_many(victims(1, None, 1)[0], [seeded(0)])
@@ -151,7 +151,7 @@ def test_a_whole_round_fails_and_names_what_attacks_it() -> None:
     fitted = LearningToInvert(**LearningToInvert.quick).fit(knowledge(), seeded(1))
     round_of_three = replace(victims(1, None, 1)[0][0], local_steps=3)
     failure = fitted(round_of_three, seeded(0)).failure
-    assert failure.startswith("does not apply: the update is of 3 local steps")
+    assert failure.startswith("does not apply: the update has 3 local steps")
     assert "SurrogateMatching" in failure
 
 
@@ -160,8 +160,8 @@ def test_updates_of_another_size_or_model_fail_and_say_why() -> None:
     other = replace(one, update={name: tensor[..., :1] for name, tensor in one.update.items()})
     nan = replace(one, update={name: tensor * torch.nan for name, tensor in one.update.items()})
     guesses = fitted().attack_many([two, other, nan, one], [seeded(0)] * 4)
-    assert f"images (2, 1, {SIDE}, {SIDE}), it was fitted to updates of images (1, 1, {SIDE}" in guesses[0].failure
-    assert "other names or shapes" in guesses[1].failure
+    assert f"images have shape (2, 1, {SIDE}, {SIDE}); allowed: (1, 1, {SIDE}" in guesses[0].failure
+    assert "names or shapes differ" in guesses[1].failure
     assert "NaN" in guesses[2].failure
     assert [tuple(guess.images.shape[:1]) for guess in guesses] == [(2,), (1,), (1,), (1,)]
     assert not guesses[3].failure

@@ -89,7 +89,7 @@ def test_a_guess_that_failed_is_grey_and_says_why() -> None:
     with pytest.raises(AttackError, match="call fit first"):
         InverseNetwork()(seen, seeded(0))
     guess = fitted("retrained")(replace(seen, features=seen.features[..., :3]), seeded(0))
-    assert "fitted to (4, 16, 16)" in guess.failure
+    assert "allowed: (4, 16, 16)" in guess.failure
     assert torch.equal(guess.images, torch.full_like(images, 0.5))
 
 

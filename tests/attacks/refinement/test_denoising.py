@@ -110,7 +110,7 @@ def test_it_goes_by_no_defence_and_is_learned_once_for_all() -> None:
 
 def test_what_it_cannot_learn_from_or_refine_is_refused_in_words() -> None:
     quick = LearnedDenoiser(**LearnedDenoiser.quick)
-    with pytest.raises(AttackError, match="16 auxiliary examples or more, there are 15"):
+    with pytest.raises(AttackError, match="at least 16 auxiliary examples, got 15"):
         quick.fit(knowledge(15), seeded())
     guess = Reconstruction(torch.rand(2, 1, 8, 12, generator=seeded()), torch.zeros(2, dtype=torch.int64))
     with pytest.raises(AttackError, match="needs auxiliary data: call fit first"):

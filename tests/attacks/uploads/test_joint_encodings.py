@@ -175,7 +175,7 @@ def test_what_cannot_be_attacked_fails_alone_and_says_why() -> None:
         seen,
     ]
     guesses = attack(iterations=2).attack_many(cases, [torch.Generator().manual_seed(at) for at in range(4)])
-    reasons = ["in one encoding", "images have shape (1, 8, 4)", "not finite", ""]
+    reasons = ["a single encoding", "images have shape (1, 8, 4)", "not finite", ""]
     for guess, reason in zip(guesses, reasons, strict=True):
         assert bool(guess.failure) == bool(reason)
         assert reason in guess.failure

@@ -145,9 +145,9 @@ def test_a_node_with_a_secret_never_sends_the_same_noise_again(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("server_round", "first", "count", "said"),
     [
-        (2, 0, 1, "queries were asked for in round 2; allowed: 3 to 3, one for each cut"),
-        (3, 0, 0, "0 batches of queries were asked for; allowed: 1 or more"),
-        (3, -1, 1, "a query number -1 was asked for; allowed: 0 or more"),
+        (2, 0, 1, "queries were requested in round 2; allowed: 3 to 3, one for each cut"),
+        (3, 0, 0, "0 batches of queries were requested; allowed: 1 or more"),
+        (3, -1, 1, "a query number -1 was requested; allowed: 0 or more"),
     ],
 )
 def test_what_nobody_needs_is_not_answered(

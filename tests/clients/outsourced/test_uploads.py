@@ -271,7 +271,7 @@ def test_a_node_with_a_secret_uploads_in_as_many_passes_as_its_operator_allows(t
 def test_an_upload_in_another_round_is_an_error(tmp_path: Path, randomness: str, server_round: int) -> None:
     node = Uploader(tmp_path, randomness)
     reply = node.ask(task_of(round=server_round), 0, 1)
-    assert f"an upload was asked for in round {server_round}; allowed: 1" in str(reply.error.reason)
+    assert f"an upload was requested in round {server_round}; allowed: 1" in str(reply.error.reason)
     assert not node.ask(task_of(), 0, 1).has_error(), "and is not counted as one"
 
 

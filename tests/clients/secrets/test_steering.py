@@ -178,7 +178,7 @@ def test_a_message_cannot_ask_which_files_a_node_has(
     ask, answers = asking(tmp_path, **pinned), []
     for name in ("there.json", "away.json", f"{tmp_path}/there.json", f"{tmp_path}/away.json"):
         reply = ask("train.step", FROZEN.but(pipeline=f"ATS(policies={name!r})"), first=0, **STEP)
-        assert "files are read only where a person names them" in str(reply.error.reason)
+        assert "allowed: the name of a file only in the configuration" in str(reply.error.reason)
         answers.append((reply.error.code, str(reply.error.reason).replace(name, "NAME")))
     assert len(set(answers)) == 1
 

@@ -155,7 +155,9 @@ def test_a_text_opens_no_file(result: Path, monkeypatch: pytest.MonkeyPatch):
     told = set()
     for name in ("found.json", "missing.json", str(result), "found.json/x.json"):
         for read, text in ((parse, f"ATS({name!r})"), (parse_pipelines, f"ATS({name!r})"), (ATS, name)):
-            with pytest.raises(ValueError, match=r"policies is '.*\.json', and files are read only where") as error:
+            with pytest.raises(
+                ValueError, match=r"policies is '.*\.json'; allowed: the name of a file only in"
+            ) as error:
                 read(text)
             told.add(str(error.value).replace(name, "NAME").removeprefix("defence ATS: "))
     assert len(told) == 1
@@ -194,8 +196,8 @@ def test_channels_beside_a_file_are_those_of_the_transfer(result: Path, channels
         ("no json", "no result of fedveil search"),
         ("\udcff", "no result of fedveil search"),
         ('{"policies": "3", "channels": "grey"}', "no result of fedveil search"),
-        ('{"policies": "", "channels": 3}', "of a search that found none"),
-        ('{"policies": "other.json", "channels": 3}', "policies is 'other.json', and files are read only"),
+        ('{"policies": "", "channels": 3}', "the search found no policies"),
+        ('{"policies": "other.json", "channels": 3}', "policies is 'other.json'; allowed: the name of a file only"),
         ('{"policies": "3-50", "channels": 3}', "index 50 is not in"),
         ('{"policies": "3", "channels": 2}', "channels is 2; allowed: 0"),
     ],

@@ -208,7 +208,7 @@ def test_a_split_that_cannot_be_restored_is_refused(channels: int, side: int, va
 
 
 def test_what_the_context_lacks_is_said():
-    with pytest.raises(DefenseError, match="give one, or say delta='max'"):
+    with pytest.raises(DefenseError, match="allowed: a context with one, or delta='max'"):
         DeltaAutoencoder().fit(replace(a_context(), adversary=None), generator_for(0))
     with pytest.raises(DefenseError, match=r"the client half returns features \(1, 432\); allowed: maps"):
         DeltaAutoencoder().fit(replace(a_context(), client=nn.Flatten()), generator_for(0))

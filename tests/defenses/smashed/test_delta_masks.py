@@ -115,7 +115,7 @@ def test_a_threshold_of_one_leaves_nothing_hot(context: FitContext):
 
 def test_min_needs_an_adversary_and_max_does_not(context: FitContext):
     alone = replace(context, adversary=None)
-    with pytest.raises(DefenseError, match="the context has none: give one, or say delta='max'"):
+    with pytest.raises(DefenseError, match="the context has none; allowed: a context with one, or delta='max'"):
         MIN.apply(context.images, alone)
     assert torch.equal(MAX.apply(context.images, alone)[1], MAX.apply(context.images, context)[1])
 

@@ -99,10 +99,10 @@ def test_a_sweep_over_components_needs_one_fit():
 @pytest.mark.parametrize(
     ("rows", "components", "message"),
     [
-        (features(12), 12, "12 components were asked for; the centred features of 12 images have rank 11"),
-        (features(3).repeat(4, 1, 1, 1), 3, "have rank 2"),
-        (features(1), 1, "of 1 images have rank 0"),
-        (torch.ones(5, *SHAPE), 1, "of 5 images have rank 0"),
+        (features(12), 12, "components is 12; allowed: at most 11, the rank of the centred features of 12 images"),
+        (features(3).repeat(4, 1, 1, 1), 3, "components is 3; allowed: at most 2"),
+        (features(1), 1, "allowed: at most 0, .* of 1 images"),
+        (torch.ones(5, *SHAPE), 1, "allowed: at most 0, .* of 5 images"),
         (features(12), 61, "4 x 3 x 5 features have at most 60 components"),
     ],
 )

@@ -93,5 +93,5 @@ def test_a_chain_that_learns_nothing_has_no_path():
 
 
 def test_too_many_components_are_refused_before_the_first_state():
-    with pytest.raises(DefenseError, match="rank 19"):
+    with pytest.raises(DefenseError, match="at most 19, the rank"):
         next(iter(FeaturePCA(components=20).path(a_context(), generator_for(0))))

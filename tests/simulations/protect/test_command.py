@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 from clients.data.datasets import load_dataset
 from defenses.images.vfe import vfe_map
 from defenses.registry import DEFENSES
 from defenses.spec import parse
+from simulations.cli import app
 from simulations.protect.copies import protect_image
 from simulations.protect.pictures import read
-from simulations.protect.preview import Preview
+from simulations.protect.preview import LOOKING, Preview, TriedAttacks
+from simulations.report.drawing.pictures import Strip
 from tests.other_package import offer
 from tests.simulations.protect.commands import MIXER, NOISE, files, protect, refused
 from tests.simulations.report.report_run import Page
@@ -31,6 +34,7 @@ def test_every_picture_gets_a_copy_that_the_defence_made_and_the_manifest_tells(
     assert code == 0, told
     assert files(source) == before, "originals are never touched"
     assert "24 of 24 pictures protected" in told
+    assert "No attack ran: these copies were not tested." in told
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["defense"] == MIXER
     assert [one["source"] for one in manifest["files"]] == sorted(before)
@@ -74,11 +78,28 @@ def test_broken_files_are_listed_and_the_rest_is_written(source: Path, tmp_path:
     code, told = protect(source, tmp_path / "out", "--defense", MIXER)
     assert code == 3
     assert "24 of 26 pictures protected" in told
+    assert ", 2 unreadable" in told
     assert "2 could not be protected" in told
     assert "odd/broken.png: cannot be read: cannot identify" in told
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert [one["source"] for one in manifest["failed"]] == ["odd/broken.png", "odd/empty.jpg"]
     assert len(manifest["files"]) == 24
+
+
+def test_json_has_what_the_terminal_says_and_errors_stay_errors(source: Path, tmp_path: Path) -> None:
+    (source / "odd" / "broken.png").write_text("no picture")
+    (source / "notes.txt").write_text("no picture")
+    words = ["protect", str(source), str(tmp_path / "out"), "--defense", MIXER]
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 3
+    found = json.loads(done.stdout)
+    assert (found["protected"], found["skipped"], found["preview"]) == (24, {".txt": 1}, None)
+    assert [one["source"] for one in found["unreadable"]] == ["odd/broken.png"]
+    assert Path(found["manifest"]).is_file()
+    assert "odd/broken.png: cannot be read" in done.stderr
+    again = CliRunner().invoke(app, [*words, "--resume", "--quiet"])
+    assert (again.exit_code, again.stdout) == (3, "")
+    assert "odd/broken.png: cannot be read" in again.stderr
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "webp"])
@@ -115,14 +136,20 @@ def test_a_preview_of_pictures_that_all_failed_is_none(tmp_path: Path) -> None:
 
 
 def test_the_preview_shows_what_an_attack_gets_back(source: Path, tmp_path: Path) -> None:
-    code, told = protect(source, tmp_path / "out", "--defense", MIXER, "--image-size", 32, "--preview")
-    assert code == 0, told
+    code, printed = protect(source, tmp_path / "out", "--defense", MIXER, "--image-size", 32, "--preview")
+    assert code == 0, printed
     page = Page((tmp_path / "out" / "preview.html").read_text(encoding="utf-8"))
     assert not page.open
     images = [about for name, about in page.tags if name == "img"]
     assert len(images) == 3 * 6
     told = " ".join(page.text.split())
     assert "Attacks that ran: LearnedRestorer(), WindowMean(), Shredder(), Jigsaw()." in told
+    (first,) = re.findall(
+        r"The strongest attack recovered \d of 6 copies \(\w+\(\)\)\.|No attack recovered .*? copies\)\.", told
+    )
+    assert first in " ".join(printed.split())
+    assert told.index(first) < told.index("Attacks that ran")
+    assert printed.splitlines()[-1] == f"preview: {tmp_path / 'out' / 'preview.html'}"
     assert "did not run" not in told
     assert "17 other pictures" in told, "all but six that are shown and the grey one"
     # The strongest of these is shown, which may be the copy itself.
@@ -143,7 +170,7 @@ def test_a_preview_in_which_no_attack_ran_claims_nothing_of_attacks(tmp_path: Pa
     Image.effect_noise((32, 32), 60).save(tmp_path / "in" / "one.png")
     code, told = protect(tmp_path / "in", tmp_path / "out", "--defense", defense, "--preview")
     assert code == 3, told
-    none = "No attack ran (none of them could run), so nothing here shows what an attack gets back from the copies."
+    none = "No attack ran: these copies were not tested. None of the attacks on these defences could run."
     assert none in " ".join(told.split())
     assert "did not run: LearnedRestorer(): there are no other pictures to learn from" in told
     page = Page((tmp_path / "out" / "preview.html").read_text())
@@ -156,8 +183,23 @@ def test_a_preview_in_which_no_attack_ran_claims_nothing_of_attacks(tmp_path: Pa
 
 
 def test_a_preview_names_the_attacks_that_ran_beside_those_that_did_not(tmp_path: Path) -> None:
-    assert Preview(tmp_path, ("A()",), ("B(): why",)).summary == "Attacks that ran: A()."
-    assert Preview(tmp_path).summary.startswith("No attack ran (there is none for these defences)")
+    made = Preview(recovered={LOOKING: 0, "A()": 0}, missing=("B(): why",), page=tmp_path)
+    assert (made.ran, made.summary) == (("A()",), "Attacks that ran: A().")
+    assert Preview(page=tmp_path).summary == "There is no attack on these defences."
+
+
+@pytest.mark.parametrize(
+    ("recovered", "first"),
+    [
+        ({}, "No attack ran: these copies were not tested."),
+        ({LOOKING: 2}, "No attack ran: these copies were not tested."),
+        ({LOOKING: 1, "A()": 0, "B()": 2}, "The strongest attack recovered 2 of 3 copies (B())."),
+        ({LOOKING: 2, "A()": 2}, "Looking at the copies recovers 2 of 3 copies; no attack recovered more."),
+        ({LOOKING: 0, "A()": 0}, "No attack recovered a picture from its copy (0 of 3 copies)."),
+    ],
+)
+def test_the_first_sentence_of_a_preview_is_the_most_important_fact(recovered: dict[str, int], first: str) -> None:
+    assert TriedAttacks(tuple(Strip(name, ()) for name in "abc"), recovered).first == first
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"defenses": "DPSGD(target_epsilon=8.0)"}, ("DPSGD(target_epsilon=8.0)", TRAINS, "optimizers such as STAdam")),
     ({"defenses": "GaussianNoise(std=0.1)"}, ("GaussianNoise(std=0.1", TRAINS)),
     ({"defenses": "Clip(max_norm=1.0, per='step')"}, ("Clip(max_norm=1.0", TRAINS)),
-    ({"defenses": "PatchShuffle()"}, ("PatchShuffle() protects tokens, which nobody sends with scenario = 'outsourced'",)),
+    ({"defenses": "PatchShuffle()"}, ("PatchShuffle() protects tokens, which no client sends with scenario = 'outsourced'",)),
     ({"defenses": "AdversarialTraining()"}, ("AdversarialTraining(weight=1.0) protects tokens",)),
     # The second pipeline, and a stage behind one that may stay, are checked before the first is trained.
     ({"defenses": "VisualMixer(); VisualMixer() | Pruning(fraction=0.5)"}, ("Pruning(fraction=0.5, per='step')", TRAINS)),

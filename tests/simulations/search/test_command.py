@@ -276,9 +276,21 @@ def test_a_search_says_what_it_does_and_what_to_do_with_the_result(tmp_path: Pat
     ):
         assert line in told
     assert f'ATS(policies="{tmp_path / "out" / "policies.json"}")' in told.replace("\n", "")
+    assert "1 policy of 3 scored candidates, of which " in told
+    (scores,) = result["scores"]
+    (line,) = [one.split() for one in told.splitlines() if one.split()[:1] == [scores["policy"]]]
+    assert line[1:] == [f"{scores[key]:.4f}" for key in ("privacy", "other_privacy", "accuracy")]
+    assert told.splitlines()[-1].startswith("page: ")
     code, told = search("--resume", str(tmp_path / "out"))
     assert code == 0
     assert "policies: 3 of 3" not in told, "nothing is scored twice"
+    code, told = search("--resume", str(tmp_path / "out"), "--json")
+    found = json.loads(told)
+    assert {key: found[key] for key in ("policies", "scores", "scored", "passed")} == {
+        key: result[key] for key in ("policies", "scores", "scored", "passed")
+    }
+    assert found["file"] == str(tmp_path / "out" / "policies.json")
+    assert search("--resume", str(tmp_path / "out"), "-q") == (0, "")
 
 
 def test_too_few_policies_are_told_with_what_to_change(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from simulations.cli import app
 from simulations.run.requested import requested
 from simulations.settings.errors import ConfigError
-from simulations.settings.presets import chosen, presets
+from simulations.settings.presets import chosen, description, presets
 
 
 def fedveil(*words: str) -> Result:
@@ -28,6 +28,24 @@ def test_a_name_is_the_file_of_that_name(tmp_path: Path) -> None:
     assert (chosen(tmp_path, ""), chosen(None, "")) == (tmp_path, None)
 
 
+def test_a_description_is_the_first_sentence_of_what_a_configuration_shows(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    shows = "# Shows: what Gao et al. 2021 show (Table 1), of batches that\n#     are small. More.\n"
+    file.write_text(f"# Own.\n{shows}# Costs: 1 s. Much.\nrounds = 1\n")
+    assert description(file) == "What Gao et al. 2021 show (Table 1), of batches that are small."
+    file.write_text("# A comment.\nrounds = 1\n")
+    assert description(file) == ""
+
+
+def test_the_list_has_every_preset_with_a_line_about_it() -> None:
+    result = fedveil("list", "presets")
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.output.splitlines() if line]
+    assert lines[0] == "presets"
+    assert lines[1::2] == list(presets())
+    assert all(line.startswith("    ") and len(line) > 30 for line in lines[2::2])
+
+
 @pytest.mark.parametrize("name", presets())
 def test_every_name_is_an_experiment(name: str, tmp_path: Path) -> None:
     assert requested(chosen(None, name), {}, tmp_path).experiment
@@ -39,7 +57,10 @@ def test_a_wrong_name_and_two_configurations_are_told_before_anything_starts(tmp
     assert "did you mean 'quick'?" in result.output
     plain = fedveil("run", "quick", "--out", str(tmp_path / "run"))
     assert "; a configuration of fedveil has this name: --preset quick" in " ".join(plain.output.split())
-    with pytest.raises(ConfigError, match=r"unknown preset 'nothing'; nearest of \d+: (\w+, ){4}\w+$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"unknown preset 'nothing'; nearest of \d+: (\w+, ){4}\w+ \(`fedveil list presets` describes all\)$",
+    ):
         chosen(None, "nothing")
     both = fedveil("run", str(tmp_path / "own.toml"), "--preset", "quick", "--out", str(tmp_path / "run"))
     assert both.exit_code == 2

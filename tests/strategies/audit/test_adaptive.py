@@ -100,11 +100,11 @@ def test_every_adaptive_attack_that_a_defence_names_exists(name: str) -> None:
 
 
 def test_chains_are_refused_when_they_begin_with_a_refinement_or_refine_nothing() -> None:
-    with pytest.raises(AttackError, match="refines what another attack found"):
+    with pytest.raises(AttackError, match="refines the guess of another attack"):
         parse_attacks("LearnedRestorer()")
     with pytest.raises(AttackError, match="must not be a refinement"):
         parse_attacks("LearnedRestorer() | InvertingGradients()")
-    with pytest.raises(AttackError, match="refines nothing"):
+    with pytest.raises(AttackError, match="is no refinement"):
         parse_attacks("DLG() | InvertingGradients()")
     (chain,) = parse_attacks("DLG(iterations=3) | WindowMean() | LearnedRestorer(iterations=5)")
     assert parse_attacks(repr(chain)) == [chain]

@@ -29,7 +29,12 @@ PROTECTED = "Clip(max_norm=1.0, per='update') | GaussianNoise(std=0.05, per='upd
 def run(
     out: Path, grid: AppGrid, strategy: Strategy | None = None, rounds: int = 1, **told: Any
 ) -> list[dict[str, Any]]:
-    settings = {"workers": 0, "settings": {"batch-size": 2, "local-epochs": 1}, "probe_attacks": EXACT, **told}
+    known: dict[str, Any] = {
+        "settings": {"batch-size": 2, "local-epochs": 1},
+        "probe_attacks": EXACT,
+        "probe_targets": 4,
+    }
+    settings = {"workers": 0, **known, **told}
     with torch.random.fork_rng():
         torch.manual_seed(0)
         start = ArrayRecord(Net().state_dict())
@@ -195,7 +200,7 @@ def test_flowers_clipping_acts_on_probes_and_says_so(tmp_path: Path) -> None:
 
 def test_a_deployed_node_refuses_what_its_operator_does_not_allow(tmp_path: Path) -> None:
     grid = AppGrid(an_app(), randomness="secret", **{"secret-dir": str(tmp_path)})
-    rows = run(tmp_path / "out", grid)
+    rows = run(tmp_path / "out", grid, go_on=True)
     refused = [row for row in rows if row["status"] == "refused"]
     assert {row["client"] for row in refused} == {0, 1}
     assert any("probes in the node's configuration" in row["message"] for row in refused)
@@ -211,7 +216,8 @@ def test_an_app_that_answers_no_audit_runs_and_the_log_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("WARNING", logger="flwr"):
-        assert run(tmp_path / "out", AppGrid(an_app(audited=False))) == []
+        (row,) = run(tmp_path / "out", AppGrid(an_app(audited=False)), go_on=True)
+    assert row["status"] == "failed"
     assert "does the ClientApp call answer_audits?" in caplog.text
 
 
@@ -221,7 +227,7 @@ def test_images_outside_0_1_are_told_to_who_wrote_data(tmp_path: Path, caplog: p
         return list(zip((images - 0.5) / 0.25, labels, strict=True))
 
     with caplog.at_level("WARNING", logger="flwr"):
-        run(tmp_path / "out", AppGrid(an_app(data=normalised)))
+        run(tmp_path / "out", AppGrid(an_app(data=normalised)), go_on=True)
     assert "expected [0, 1], before the normalisation of your transform" in caplog.text
 
 

@@ -29,6 +29,7 @@ def run(out: Path, grid: AppGrid, **told: Any) -> list[dict[str, Any]]:
         "workers": 0,
         "settings": {"batch-size": 2, "local-epochs": 1},
         "probe_attacks": "LabelInference()",
+        "probe_targets": 4,
         **told,
     }
     watched = audited(FedAvg(fraction_evaluate=0.0), out, Net, **settings)

@@ -43,7 +43,7 @@ def nothing() -> None:
         ("weight_decay", -1, "a number, at least 0"),
         ("probe_images", 1.5, "a whole number, at least 1"),
         ("probe_images", 10**9, "a whole number, at least 1, at most 1048576"),
-        ("probe_targets", INF, "a whole number, at least 1"),
+        ("probe_targets", INF, "a whole number, 0, or at least 1"),
         ("seed", "a", "a whole number, at least 0"),
         ("seed", -1, "a whole number, at least 0"),
         ("seed", True, "a whole number, at least 0"),
@@ -133,7 +133,10 @@ def test_pipelines_of_other_mods_are_told_apart() -> None:
 
 def run(app: ClientApp, out: Path, **told: Any) -> None:
     watched = audited(
-        FedAvg(fraction_evaluate=0.0), out, Net, **{"workers": 0, "probe_attacks": "LabelInference()", **told}
+        FedAvg(fraction_evaluate=0.0),
+        out,
+        Net,
+        **{"workers": 0, "probe_attacks": "LabelInference()", "go_on": True, **told},
     )
     start = ArrayRecord(Net().state_dict())
     watched.start(AppGrid(app), start, num_rounds=1, train_config=ConfigRecord({"lr": 0.1}))

@@ -241,7 +241,7 @@ BAD: dict[str, tuple[Break, str]] = {
     "classes": (setting("targets", "1", lambda v: v[:, :-1]), "targets: '1' is float32(16, 9), expected float32(16, 10)"),
     "type": (setting("images", "1", lambda v: v.astype(np.float64)), "images: '1' is float64(16, 1, 28, 28), expected float32"),
     "another batch": (edit("images", lambda a: a.update({"2": a.pop("1")})), "images: names differ from what was asked"),
-    "one more": (edit("targets", lambda a: a.update({"7": a["1"]})), "targets: names differ from what was asked for at ['7']"),
+    "one more": (edit("targets", lambda a: a.update({"7": a["1"]})), "targets: names differ from the requested ones at ['7']"),
     "no images": (without("images"), "the reply has no 'images'"),
     "no targets": (without("targets"), "the reply has no 'targets'"),
     "no examples": (counting(0), "metrics: num-examples is 0, expected a positive whole number"),

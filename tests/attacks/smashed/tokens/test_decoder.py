@@ -119,7 +119,7 @@ def test_every_decoder_must_be_fitted_on_enough(attack):
         attack(observe(sender(width=16), attack.transmissions), seeded())
     with pytest.raises(AttackError, match="16 auxiliary"):
         attack.fit(knowledge(sender(width=16), count=15), seeded())
-    with pytest.raises(AttackError, match="client half"):
+    with pytest.raises(AttackError, match="clients hold no half"):
         attack.fit(knowledge(None), seeded())
 
 

@@ -101,7 +101,7 @@ def test_it_is_cut_behind_the_embeddings_and_drawn_from_the_seed() -> None:
     assert not torch.equal(edge(rows), build(4)[0](rows))
     with pytest.raises(ModelError, match="heads is 4; allowed: 1, 2, 3, 6"):
         build(0, width=6)
-    with pytest.raises(ModelError, match="tells two classes apart; the data have 3"):
+    with pytest.raises(ModelError, match="the data have 3 classes; allowed: 2"):
         build(0, classes=3)
 
 

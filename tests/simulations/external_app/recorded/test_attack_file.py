@@ -79,6 +79,34 @@ def invoke(update: Path, *options: Any, **changes: Any) -> Result:
     return CliRunner().invoke(app, ["attack", str(update), *named, *map(str, options)])
 
 
+def test_json_has_the_scores_of_each_attack_and_the_reasons_of_those_that_failed(files: Path, tmp_path: Path) -> None:
+    result = invoke(
+        files / "update", "--truth", files / "truth", "--out", tmp_path / "out", "--json",
+        weights=files / "global", attack="Spear(); InvertingGradients(iterations=2, restarts=1)",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["directory"], found["scored"]) == (str(tmp_path / "out"), True)
+    exact, inverting = found["attacks"]
+    written = json.loads((tmp_path / "out" / "result.json").read_text())["attacks"]
+    assert inverting["psnr"] == inverting["best_psnr"] == pytest.approx(written[1]["scores"]["psnr"][0])
+    assert inverting["recovered"] is None, "one picture has no others to be identified among"
+    assert exact["failure"] == written[0]["failure"] != ""
+    assert f"Spear() failed: {exact['failure']}" in result.stderr.replace("\n", " ")
+
+
+def test_without_the_truth_nothing_was_scored_and_a_quiet_command_prints_nothing(files: Path, tmp_path: Path) -> None:
+    words = [files / "update", "--out", tmp_path / "out"]
+    result = invoke(*words, weights=files / "global", attack="LabelInference()")
+    told = "No guess was scored, as no originals were given. The guesses of LabelInference() are in"
+    assert f"{told} {tmp_path / 'out'}" in " ".join(result.output.split())
+    result = invoke(
+        files / "update", "--out", tmp_path / "b", "-q", weights=files / "global", attack="LabelInference()"
+    )
+    assert (result.exit_code, result.output) == (0, "")
+    assert (tmp_path / "b" / "result.json").is_file()
+
+
 @pytest.mark.parametrize("kind", ["update", "local"])
 def test_a_digit_comes_back_from_its_update(files: Path, tmp_path: Path, kind: str) -> None:
     out = tmp_path / "out"
@@ -189,7 +217,9 @@ def test_what_is_assumed_is_said(files: Path, tmp_path: Path) -> None:
     )
     assert "initial weights of seed 4" in result.output
     assert "mean 0 and std 1" in result.output
-    assert "label-accuracy 1" in result.output
+    (line,) = [one.split() for one in result.output.splitlines() if "100.0 %" in one]
+    assert line == ["LabelInference()", *["\N{EN DASH}"] * 3, "100.0", "%"]
+    assert result.output.splitlines()[-1] == f"results: {tmp_path / 'o' / 'result.json'}"
     again = invoke(files / "local", "--out", tmp_path / "p", attack="LabelInference()", weights=files / "global")
     assert "add --local" in again.output
 

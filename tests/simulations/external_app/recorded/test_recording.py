@@ -134,6 +134,10 @@ def test_without_originals_it_guesses_reports_and_claims_nothing(tmp_path: Path)
     assert "No attack on the images has a score, so nothing is known about them" in page
     assert "so they were taken in order" in page
     assert "not known: Which classes the examples have" in result.output
+    said = " ".join(result.output.split())
+    assert "No guess was scored, as no originals were given. The guesses of" in said
+    assert f"are in {out / 'guesses'}" in said
+    assert result.output.splitlines()[-1] == f"report: {out / 'report.html'}"
     for word in (
         "Which loss the clients used",
         "dropout acted",
@@ -174,9 +178,14 @@ def test_who_interrupts_it_keeps_what_every_attack_has_found_that_ended(
 
 def test_with_originals_it_scores_and_digits_come_back(tmp_path: Path) -> None:
     folder, out = record(tmp_path, **{"local-epochs": 1, "batch-size": 1}), tmp_path / "out"
-    result = invoke(folder, originals=tmp_path / "originals", out=out, attack=f"{DLG}; LabelInference()")
+    result = invoke(folder, "--json", originals=tmp_path / "originals", out=out, attack=f"{DLG}; LabelInference()")
     assert result.exit_code == 0, result.output
     rows = read_lines(out / "rows.jsonl")
+    told = {one["attack"]: one for one in json.loads(result.stdout)["attacks"]}
+    assert told["LabelInference()"]["labels"] == 1.0
+    assert [(one["round"], one["psnr"], one["status"]) for name, one in told.items() if name.startswith("DLG")] == [
+        (1, row["value"], row["status"]) for row in rows if row["attack"].startswith("DLG") and row["metric"] == "psnr"
+    ]
     mine = {(row["attack"], row["metric"]): row for row in rows}
     attack = next(name for name, metric in mine if name.startswith("DLG") and metric == "psnr")
     assert mine[attack, "psnr"]["value"] > mine["grey", "psnr"]["value"] + 3

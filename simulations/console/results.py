@@ -1,0 +1,62 @@
+"""The results of a command: as a table, as one line of JSON, or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from simulations.console.terminal import Terminal
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print errors, and at the end one line of JSON with what the table shows; see above for its keys.",
+    ),
+]
+
+
+def terminal_for(console: Terminal, *, quiet: bool) -> Terminal:
+    """The terminal that progress and tables go to: none where they are not wanted."""
+    return Terminal(quiet=True) if quiet else console
+
+
+def print_json(about: Mapping[str, Any]) -> None:
+    """Print a line of JSON; numbers that are not finite are null."""
+    print(json.dumps(finite(about), ensure_ascii=False, allow_nan=False, default=str))
+
+
+def finite(value: Any) -> Any:
+    """The same value with null for numbers that JSON cannot hold, such as the PSNR of equal images."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
+    """A table whose cells hold no markup, with columns of texts and behind them columns of numbers.
+
+    Args:
+        texts: Headings of the columns that are read from the left.
+        numbers: Headings of those that are aligned at the right, and whose cells are never broken.
+        rows: As many cells as headings, or fewer.
+        title: Above it.
+    """
+    found = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title) if title else None)
+    for name in texts:
+        found.add_column(name, overflow="fold")
+    for name in numbers:
+        found.add_column(name, overflow="fold", justify="right", no_wrap=True)
+    for row in rows:
+        found.add_row(*map(Text, row))
+    return found

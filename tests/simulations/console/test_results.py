@@ -1,0 +1,34 @@
+"""Results of commands: tables without markup, and lines of JSON that any parser reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import pytest
+
+from simulations.console.results import print_json, table, terminal_for
+from simulations.console.terminal import Terminal
+
+
+def test_json_is_one_line_and_what_is_not_finite_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"psnr": [math.inf, 2.5, {"low": math.nan}], "n": (1, -math.inf), "name": "ü\n[red]"})
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert json.loads(printed) == {"psnr": [None, 2.5, {"low": None}], "n": [1, None], "name": "ü\n[red]"}
+
+
+def test_a_table_prints_its_cells_as_they_are() -> None:
+    console = Terminal(file=io.StringIO(), width=80)
+    console.print(table(["attack"], ["share"], [["Odd(values=[red])", "1 %"]], title="[bold]"))
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    head, row = [line.split() for line in printed.splitlines() if "attack" in line or "Odd" in line]
+    assert (head, row) == (["attack", "share"], ["Odd(values=[red])", "1", "%"])
+    assert "[bold]" in printed
+
+
+def test_a_quiet_terminal_prints_nothing() -> None:
+    console = Terminal(file=io.StringIO())
+    assert terminal_for(console, quiet=False) is console
+    assert terminal_for(console, quiet=True).quiet

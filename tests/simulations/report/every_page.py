@@ -1,0 +1,174 @@
+"""One page of each kind that fedveil writes, from small rows: name -> a function that writes it into a folder."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from attacks.metrics.costs import MODEL_REFUSED
+from simulations.compare.groups import grouped
+from simulations.compare.page import write_comparison
+from simulations.protect import preview
+from simulations.report import write_report
+from simulations.report.drawing.pictures import Strip, Tile
+from simulations.report.page.page import render
+from simulations.report.sections.external_app import RECORDED
+from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
+from simulations.search.page import write_search_page
+from simulations.search.scorer import Scores
+from simulations.search.settings import Search
+from strategies.external_app.assumptions import ASSUMED, DIFFERENCE
+from strategies.federated.aggregates import WITHHELD
+from strategies.federated.observations import ACTIVE, AGGREGATE
+from tests.simulations.compare.test_compare import a_run
+from tests.simulations.report import report_split_run
+from tests.simulations.report.page import test_attributes, test_inference, test_leaks, test_outsourced, test_page
+from tests.simulations.report.report_run import (
+    CONFIG,
+    INVERSION,
+    PIPELINES,
+    chain_rows,
+    demo_rows,
+    drawing_rows,
+    member_rows,
+    png,
+    row,
+    setting,
+    write_run,
+)
+from tests.simulations.search.test_attacked import written
+
+ROUND_PICTURES = [one | {"client": int(one["client"]) + 3 * more} for more in range(2) for one in test_page.PICTURES]
+"""Of six targets, so that some are folded."""
+
+
+FEW = [one for one in demo_rows() if one["defense"] in PIPELINES[:2]]
+
+
+def report(folder: Path, rows: Iterable[dict[str, Any]] | None = None, **parts: Any) -> Path:
+    return write_report(write_run(folder, rows, **parts))
+
+
+def federated(folder: Path) -> Path:
+    """With failures, an upper bound, several seeds, settings, a broken picture and an unfinished state."""
+    failed = {"metric": "attack", "status": "failed", "message": "out of memory", "n": 2, "attack": INVERSION}
+    rows = [*demo_rows((0, 1)), row(defense=PIPELINES[1], round=2, **failed), *chain_rows(PIPELINES[1], 20.0)]
+    settings = {"scenario": "federated", "rounds": 3, "seed": 7, "output-dir": "run"}
+    more = {"config": settings, "progress": {"pipeline": 1, "of": 4, "round": 2, "rounds": 8}}
+    missing = test_page.PICTURES[1] | {"file": "../none.png", "client": 9}
+    return report(folder, rows, config=CONFIG | more, pictures=[*ROUND_PICTURES, missing])
+
+
+def members_and_attributes(folder: Path) -> Path:
+    """Membership, a sensitive attribute, class representatives, and no picture of an attacked image."""
+    rows = [*FEW, *drawing_rows("", 0.4), *drawing_rows(PIPELINES[1], 0.12, half=0.04)]
+    for defense, mean in {"": 0.7, PIPELINES[1]: 0.51}.items():
+        rows += member_rows(defense, mean, (mean - 0.05, mean + 0.05), round=3)
+        rows.append(test_attributes.inferred(defense, test_attributes.RETRAINED, mean + 0.1))
+        rows.append(test_attributes.inferred(defense, "majority", 0.5) | {"role": "null baseline"})
+    return report(folder, rows, pictures=test_leaks.DRAWN)
+
+
+def adversaries(folder: Path) -> Path:
+    """An active server, and sums of clients."""
+    rows = list(FEW)
+    active = setting(1, observation=ACTIVE.title, server="active", threat_class="G")
+    summed = setting(1, observation=AGGREGATE.title, clients=4)
+    for attack, card, mean in (("ImprintLayer(bins=96)", active, 45.0), (INVERSION, summed, 11.0)):
+        for defense in PIPELINES[:2]:
+            known = {"attack": attack, "card": card, "defense": defense}
+            ends = {"ci_low": mean - 1, "ci_high": mean + 1, "worst": mean + 2}
+            rows.append(row(metric="psnr", reference="original", value=mean, **ends, **known))
+            rows.append(row(**known | {"metric": "retrieval", "value": 1.0, "card": card | {"chance": 0.01}}))
+    refused = {"attack": "ImprintLayer(bins=96)", "card": active, "metric": MODEL_REFUSED.name, "n": 4}
+    rows.append(row(value=0.5, **refused))
+    rows.append(row(metric=WITHHELD, message="a group of 3 clients stayed hidden", card=summed))
+    pictures = [one | {"observation": ACTIVE.title} for one in test_page.PICTURES[:9]]
+    return report(folder, rows, pictures=pictures)
+
+
+def external_app(folder: Path) -> Path:
+    """A recording, and an app whose clients answer: two experiments on one page."""
+    told = {"examples": [6, 9], "local_steps": [1, 3], "unusable": ["client 3: no arrays"], "clients": {"0": "11"}}
+    known = {"experiment": "recorded", "scenario": "external-app", "assumed": ["The learning rate: 0.1"]}
+    rows = [*FEW, row(metric=RECORDED, value=2.0, n=2, **told, **known)]
+    answered = known | {"experiment": "answers"}
+    rows.append(row(metric=ASSUMED, **answered))
+    return report(folder, [*rows, row(metric=DIFFERENCE, value=0.2, client=1, **answered)])
+
+
+def split(folder: Path) -> Path:
+    """Several seeds of split learning, one image recovered."""
+    picture = {"defense": "", "round": 2, "client": 0, "target": 0, "kind": "reconstruction", "psnr": 30.0}
+    of = [picture | {"attack": report_split_run.DECODER, "file": "0.png"}]
+    return report(folder, report_split_run.split_rows((0, 1)), config=report_split_run.SETTINGS, pictures=of)
+
+
+def outsourced(folder: Path) -> Path:
+    return report(folder, test_outsourced.outsourced_rows(), config=test_outsourced.SETTINGS)
+
+
+def inference(folder: Path) -> Path:
+    """Fitted defences with their curves, and masks."""
+    of = test_inference
+    rows = [one for defense in of.PIPELINES[:3] for one in of.phase(defense, "conv2")]
+    rows += of.path_rows(of.PCA, "components", of.COMPONENTS) + of.path_rows(of.ADP, "epochs", of.EPOCHS)
+    masks = [
+        of.known(of.ADP, "conv2")
+        | {"attack": "", "kind": kind, "client": "server", "target": 0, "image": 0, "observation": "delta masks"}
+        | {"caption": "cut at conv2, image 1", "file": f"{kind}.png"}
+        for kind in ("image", "server-cam", "adversary-cam", "mask", "masked")
+    ]
+    return report(folder, rows, config=CONFIG | {"pipelines": of.PIPELINES[:3], "defenses": {}}, pictures=masks)
+
+
+def empty(folder: Path) -> Path:
+    return report(folder, [], config=None)
+
+
+def comparison(folder: Path) -> Path:
+    """Two seeds of one run, and another run that is not finished."""
+    folders = [a_run(folder / name, seed, model=model) for name, seed, model in (("a", 0, ""), ("b", 1, ""))]
+    folders.append(a_run(folder / "c", model="cnn", progress={"finished": False}))
+    write_comparison(grouped(folders), folder / "comparison.html")
+    return folder / "comparison.html"
+
+
+def search(folder: Path) -> Path:
+    """All pictures, the transfer, and the run that attacked the result."""
+    result = {"policies": "1-2+3", "random": ["4-5+6", "7-8+9"], "channels": 3, "defense": "ATS", "scored": 9}
+    result |= {"passed": 5, "accuracy_threshold": -4.0}
+    policies = [(), (1, 2), (3,), (4,), (5,), (6,), (7, 8)]
+    scored = {}
+    for kind in (IDENTITY, SINGLE, CANDIDATE, TRANSFER):
+        for at, policy in enumerate(policies if kind != IDENTITY else [()]):
+            if policy or kind in (IDENTITY, TRANSFER):
+                scores = Scores(-1.0 - at / 2, 0.1 + at / 20, 0.2 + at % 3 / 10, (0.1, 0.4, 0.2 * at / 2), 1.0)
+                scored[kind, policy] = Scored(kind, policy, scores)
+    settings = Search(dataset="photos", model="cnn", transfer_to="mnist-5k")
+    found = SearchFolder(written(folder, (13.0, 12.0), 0.78, result), settings, {}, scored)
+    return write_search_page(found, result)
+
+
+def protected(folder: Path) -> Path:
+    """Two pictures with their copies and guesses, and an attack that did not run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    picture = "data:image/png;base64," + base64.b64encode(png(90)).decode()
+    tiles = tuple(Tile(name, "a.png", picture, psnr) for name, psnr in (("as it is", None), ("copy", 9.0)))
+    shown = [Strip(name, (*tiles, Tile("Jigsaw()", "a.png", picture, 17.0))) for name in ("a.png", "b.png")]
+    made = preview.Preview(None, ("Jigsaw()",), ("LearnedRestorer(): there are no other pictures to learn from",))
+    context = {"title": "Protected pictures", "defense": "VisualMixer()", "shown": shown, "made": made}
+    page = folder / "preview.html"
+    page.write_text(render(preview.BODY, context | {"others": 7, "side": 64, "scaled": True}), encoding="utf-8")
+    return page
+
+
+PAGES: dict[str, Callable[[Path], Path]] = {
+    one.__name__: one
+    for one in (
+        federated, members_and_attributes, adversaries, external_app, split, outsourced, inference, empty, comparison, search,
+        protected,
+    )
+}  # fmt: skip

@@ -1,0 +1,128 @@
+"""Accessibility of every page that fedveil writes: axe-core in Chromium finds nothing against WCAG 2.2 AA and best practice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.browser import open_browser
+from tests.simulations.report.every_page import PAGES
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+LOOKS = [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")]
+UNFOLDED = "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+OPTIONS = "{ resultTypes: ['violations', 'incomplete'], rules: { 'target-size': { enabled: true } } }"
+"""All rules that axe has on by default, and the one of WCAG 2.2 that it leaves off."""
+Checker = Callable[["Page"], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def axe() -> Checker:
+    """What axe-core says of a page, as it is at the moment."""
+    base = pytest.importorskip("axe_playwright_python.base", reason="axe is not installed: uv sync --group dev")
+
+    def check(page: Page) -> dict[str, Any]:
+        page.evaluate("(script) => { if (!window.axe) (0, eval)(script); }", base.AXE_SCRIPT)
+        found: dict[str, Any] = page.evaluate(f"axe.run({OPTIONS})")
+        return found
+
+    return check
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Callable[[Path], Page]]:
+    """Opens a file; axe comes as a script that the policy of the pages forbids."""
+    context = browser.new_context(bypass_csp=True)
+
+    def show(path: Path) -> Page:
+        page = context.new_page()
+        page.goto(path.as_uri())
+        return page
+
+    yield show
+    context.close()
+
+
+def told(found: dict[str, Any], what: str) -> list[str]:
+    """Each violation in a line: rule, element, what is wrong, where it was seen."""
+    return [
+        f"{rule['id']} ({rule['impact']}): {rule['help']}\n    {' '.join(map(str, one['target']))}: {one['html'][:200]}\n"
+        f"    {' '.join(one['failureSummary'].split())}\n    {what}"
+        for rule in found["violations"]
+        for one in rule["nodes"]
+    ]
+
+
+def undecided(found: dict[str, Any]) -> list[str]:
+    """Elements whose contrast axe could not decide, but texts of charts, which tests of charts check, and single characters."""
+    return [
+        f"contrast of {one['html'][:200]}: {one['any'][0]['message']}"
+        for rule in found["incomplete"]
+        if rule["id"] == "color-contrast"
+        for one in rule["nodes"]
+        if not one["html"].startswith("<text") and one["any"][0]["data"]["messageKey"] != "shortTextContent"
+    ]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing_wrong(name: str, tmp_path: Path, opened: Callable[[Path], Page], axe: Checker) -> None:
+    """At both widths and in both colour schemes, with all folded parts open."""
+    page = opened(PAGES[name](tmp_path / name))
+    page.evaluate(UNFOLDED)
+    wrong = []
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        found = axe(page)
+        wrong += told(found, f"page {name!r}, {width} pixels, {scheme}") + undecided(found)
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            wrong.append(f"page {name!r} scrolls sideways at {width} pixels")
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_axe_finds_nothing_wrong_in_a_page_that_is_used(
+    tmp_path: Path, opened: Callable[[Path], Page], axe: Checker
+) -> None:
+    """A table is sorted, another filtered, and pictures are enlarged."""
+    page = opened(PAGES["federated"](tmp_path / "run"))
+    page.evaluate(UNFOLDED)
+    page.locator("#summary th button").first.click()
+    assert page.locator("#summary th[aria-sort]").count() == 1
+    page.locator("input.filter").first.fill("Mixer")
+    assert page.locator("tr[hidden]").count()
+    page.locator(".strips .tile img").first.press("Enter")
+    assert page.locator(".tiles.large").is_visible()
+    wrong = told(axe(page), "in use")
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        ("html-has-lang", "document.documentElement.removeAttribute('lang')"),
+        ("color-contrast", "document.documentElement.style.setProperty('--soft', '#bbbbbb')"),
+        ("button-name", "document.querySelector('th button').replaceChildren()"),
+        ("image-alt", "['alt', 'title'].forEach((name) => document.querySelector('img').removeAttribute(name))"),
+    ],
+    ids=["html-has-lang", "color-contrast", "button-name", "image-alt"],
+)
+def test_axe_finds_what_is_made_wrong(
+    rule: str, change: str, tmp_path: Path, opened: Callable[[Path], Page], axe: Checker
+) -> None:
+    """Else a page could pass because nothing looked at it."""
+    page = opened(PAGES["protected" if rule == "image-alt" else "comparison"](tmp_path / "page"))
+    page.set_viewport_size({"width": 400, "height": 900})
+    assert not told(axe(page), "")
+    page.evaluate(change)
+    assert rule in {one["id"] for one in axe(page)["violations"]}

@@ -1,0 +1,193 @@
+"""The live display of a run: which step it names, and that its counts are those of the run."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulations.console import progress
+from simulations.console.terminal import Terminal
+from simulations.experiment.experiment import Experiment
+from simulations.run.in_process import run_in_process
+from simulations.run_folder.run_directory import RunDirectory
+from simulations.runtime.flower_log import flower_log
+from simulations.runtime.progress import STEPS, STEPS_IN_PROCESS, follow, now_of, read_progress, step_of
+from tests.simulations.run.test_in_process import TINY
+
+ROUND = {"pipeline": 1, "of": 2, "round": 0, "rounds": 2, "step": 1, "steps": 4, "finished": False}
+"""After round 0 of two, behind which the trained model is observed."""
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, in seconds, that the display reads."""
+    now = [1000.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def shown(
+    console: Terminal, folder: Path, clock: list[float], states: list[tuple[float, dict[str, Any]]], log: str = ""
+) -> str:
+    """What ``follow`` prints while a run writes states, each so many seconds after the last."""
+    (folder / "flower.log").write_text(log, encoding="utf-8")
+    left = iter(states)
+
+    def ended(_: float) -> bool:
+        seconds, state = next(left, (0.0, None))
+        clock[0] += seconds
+        if state is not None:
+            (folder / "config.json").write_text(json.dumps({"progress": state}), encoding="utf-8")
+        return state is None
+
+    follow(console, ended, Experiment.of(output_dir=str(folder), defenses="ImageNoise(std=0.1)", rounds=2))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_pipe_gets_a_line_for_each_pipeline_and_one_now_and_then(tmp_path: Path, clock: list[float]) -> None:
+    states = [
+        (5, {**ROUND, "attacks": 0, "attacks_done": 0, "attacks_ahead": 4, "accuracy": 0.5}),
+        (2, {**ROUND, "step": 2, "attacks": 0, "attacks_done": 0, "attacks_ahead": 4}),
+        (9, {**ROUND, "step": 3, "attacks": 2, "attacks_done": 0, "attacks_ahead": 2}),
+        (1, {**ROUND, "step": 4, "attacks": 2, "attacks_done": 0, "attacks_ahead": 2}),
+        (12, {**ROUND, "pipeline": 2, "step": 4, "attacks": 4, "attacks_done": 0, "attacks_ahead": 0}),
+        (20, {**ROUND, "pipeline": 2, "step": 4, "attacks": 4, "attacks_done": 1, "attacks_ahead": 0}),
+        (0, {**ROUND, "pipeline": 2, "step": 4, "attacks": 4, "attacks_done": 2, "attacks_ahead": 0}),
+        (20, {**ROUND, "pipeline": 2, "step": 4, "attacks": 4, "attacks_done": 4, "attacks_ahead": 0}),
+    ]  # fmt: skip
+    assert shown(Terminal(file=io.StringIO(), width=300), tmp_path, clock, states).splitlines() == [
+        "starting Flower: SuperLink",
+        "[1/2] no defence: training round 1 of 2, test accuracy 0.500 so far",
+        # Two rounds in 11 s, and five steps are left.
+        "[1/2] no defence: observing the trained model, attacks: 0 of 2 done, about 28 s of training left",
+        "[2/2] ImageNoise(std=0.1): measuring the untrained model, attacks: 0 of 2 done, about 16 s of training left",
+        "attacks: 0 of 4 done",
+        # Begun with the third state, 33 s ago: three such are left.
+        "attacks: 1 of 4 done, about 2 min left",
+        "writing the report",
+    ]
+
+
+def test_a_terminal_has_a_bar_that_moves_with_rounds_and_attacks(
+    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(progress.Display, "draw", lambda _, *shown: drawn.append(shown))
+    states = [
+        (1, {**ROUND, "attacks": 3, "attacks_done": 1, "attacks_ahead": 3}),
+        (9, {**ROUND, "pipeline": 2, "step": 4, "attacks": 6, "attacks_done": 5}),
+    ]
+    console = Terminal(file=io.StringIO(), width=130, force_terminal=True)
+    shown(console, tmp_path, clock, states)
+    assert drawn == [
+        ("starting Flower: SuperLink", 0, 0, ""),
+        ("training round 1 of 2 of pipeline 1 of 2", 1 + 1, 8 + 6, "attacks: 1 of 3 done"),
+        ("attacks: 5 of 6 done", 8 + 5, 8 + 6, "about 2 s left"),
+    ]
+
+
+def test_rounds_and_attacks_are_both_steps() -> None:
+    now = now_of({**ROUND, "pipeline": 2, "step": 3, "attacks": 5, "attacks_done": 2, "attacks_ahead": 4})
+    assert now.rounds == (4 + 3, 8)
+    assert now.attacks == (2, 5, 9)
+    assert now.counted == "attacks: 2 of 5 done"
+    assert now_of({**ROUND, "pipeline": 2, "step": 4, "attacks": 5, "attacks_done": 5}).doing == "writing the report"
+
+
+@pytest.mark.parametrize("odd", [{}, {"pipeline": "x", "step": [], "accuracy": "high"}, {"of": 0, "steps": -3}])
+def test_a_damaged_progress_shows_something(odd: dict[str, Any]) -> None:
+    assert now_of(odd).doing
+
+
+def test_the_log_says_what_a_start_waits_for(tmp_path: Path) -> None:
+    log = tmp_path / "flower.log"
+    found = [step_of(log, 0, STEPS)]
+    before = "Successfully started run 7\nfedveil: results go to /earlier\n"
+    log.write_text(before, encoding="utf-8")
+    found.append(step_of(log, len(before), STEPS))
+    for line in (
+        "Successfully started run 8",
+        "INFO: fedveil: results go to /x",
+        "INFO: fedveil: the clients are set up",
+    ):
+        log.write_text(log.read_text(encoding="utf-8") + line + "\n", encoding="utf-8")
+        found.append(step_of(log, len(before), STEPS))
+    assert found == [
+        "starting Flower: SuperLink", "starting Flower: SuperLink", "starting Flower: Ray",
+        "starting Flower: client workers, each of which imports torch", "measuring the untrained model",
+    ]  # fmt: skip
+    assert step_of(tmp_path / "none", 0, STEPS_IN_PROCESS) == "setting up the clients"
+
+
+def test_what_a_resumed_run_wrote_before_is_not_shown(tmp_path: Path, clock: list[float]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"progress": ROUND}), encoding="utf-8")
+    console = Terminal(file=io.StringIO(), width=200)
+    assert shown(console, tmp_path, clock, [(1, ROUND)], "Successfully started run 1\n") == "starting Flower: Ray\n"
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Every progress that a run writes, as a reader finds it."""
+    found: list[dict[str, Any]] = []
+    write = RunDirectory.write_progress
+
+    def kept(self: RunDirectory[Any], *args: Any, **more: Any) -> None:
+        write(self, *args, **more)
+        found.append(read_progress(self.path))
+
+    monkeypatch.setattr(RunDirectory, "write_progress", kept)
+    return found
+
+
+def test_a_run_counts_its_attacks_and_knows_how_many_are_ahead(
+    tmp_path: Path, written: list[dict[str, Any]], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    attacks = "InvertingGradients(iterations=2); LabelInference()"
+    settings, out = {**TINY, "probe_attacks": attacks, "attack_rounds": "first,final"}, tmp_path / "run"
+    assert run_in_process(Terminal(), Experiment.of(output_dir=str(out), **settings), 1) == 0
+    # Two attacks in two rounds of two pipelines.
+    assert {one["attacks"] + one.get("attacks_ahead", 0) for one in written} == {8}
+    done = [one["attacks_done"] for one in written]
+    assert done == sorted(done)
+    assert set(done) == set(range(9))
+    rounds = [now_of(one).rounds for one in written if "step" in one]
+    assert rounds == sorted(rounds)
+    assert rounds[-1] == (8, 8)
+    # Flower's log is in its file and nowhere else.
+    printed = capsys.readouterr()
+    assert "fedveil: results go to" in (out / "flower.log").read_text(encoding="utf-8")
+    assert "results go to" not in printed.out + printed.err
+    assert "results go to" not in caplog.text
+    assert printed.out.startswith("setting up the clients\n")
+
+
+@pytest.fixture
+def flwr() -> Iterator[logging.Logger]:
+    log = logging.getLogger("flwr")
+    before = (list(log.handlers), log.propagate, log.level)
+    yield log
+    assert (log.handlers, log.propagate, log.level) == before
+
+
+def test_flowers_log_is_as_it_was_after_a_run_that_failed(tmp_path: Path, flwr: logging.Logger) -> None:
+    path = tmp_path / "run" / "flower.log"
+    path.parent.mkdir()
+    path.write_text("earlier\n", encoding="utf-8")
+
+    def fail() -> None:
+        with flower_log(path) as begin:
+            assert begin == len("earlier\n")
+            flwr.info("of a client: %s", "ü\ud800")
+            raise RuntimeError("failed")
+
+    with pytest.raises(RuntimeError, match="failed"):
+        fail()
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("earlier\n")
+    assert "INFO: of a client: ü\\ud800" in text

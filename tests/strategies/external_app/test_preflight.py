@@ -1,0 +1,134 @@
+"""What keeps an audit from beginning is named at once, before any training; an audit that attacked nothing fails, with a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.serverapp.strategy import FedAvg
+
+from simulations.audited import audited
+from simulations.report.studies.control import LEAST_IMAGES
+from strategies.external_app.preflight import AuditError
+from strategies.external_app.settings import ENOUGH, AuditSettings
+from tests.lines import read_lines
+from tests.strategies.external_app.app import EXAMPLES, AppGrid, Net, an_app
+
+
+class Counted(AppGrid):
+    """Counts the messages of training that nodes answer."""
+
+    trained = 0
+
+    def answer(self, message: Message) -> Message:
+        self.trained += message.metadata.message_type == "train"
+        return super().answer(message)
+
+
+def run(out: Path, grid: AppGrid, config: dict[str, Any] | None = None, rounds: int = 1, **told: Any) -> Any:
+    settings = {"workers": 0, "probe_attacks": "LabelInference()", **told}
+    # Flower's default waits for two nodes.
+    watched = audited(FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1), out, Net, **settings)
+    given = ConfigRecord({"lr": 0.1} if config is None else config)
+    return watched.start(grid, ArrayRecord(Net().state_dict()), num_rounds=rounds, train_config=given)
+
+
+def page(out: Path) -> str:
+    return " ".join((out / "report.html").read_text(encoding="utf-8").split())
+
+
+def test_all_that_is_missing_is_named_before_any_client_trains(tmp_path: Path) -> None:
+    grid = Counted(an_app(audited=False))
+    with pytest.raises(AuditError) as found:
+        run(tmp_path / "out", grid, {"round-size": 3})
+    rate, clients = found.value.reasons
+    assert "give audited(..., learning_rate=...)" in rate
+    assert "round 1 hold round-size, server-round" in rate
+    assert "does the ClientApp call answer_audits?" in clients
+    assert grid.trained == 0
+    assert all(reason in str(found.value) for reason in found.value.reasons)
+    assert "No attack has a score." in page(tmp_path / "out")
+    assert {row["message"] for row in read_lines(tmp_path / "out" / "rows.jsonl")} == set(found.value.reasons)
+
+
+def test_steps_are_missing_where_only_updates_are_attacked(tmp_path: Path) -> None:
+    with pytest.raises(AuditError, match="local-epochs and batch-size are unknown"):
+        run(tmp_path / "out", AppGrid(an_app()), probe_attacks="")
+    run(tmp_path / "told", AppGrid(an_app()), probe_attacks="", local_epochs=1, batch_size=2)
+    assert [row for row in read_lines(tmp_path / "told" / "rows.jsonl") if row["metric"] == "label-accuracy"]
+
+
+def test_with_go_on_the_run_goes_on_and_the_page_says_why_nothing_was_attacked(tmp_path: Path) -> None:
+    grid = Counted(an_app(audited=False))
+    result = run(tmp_path / "out", grid, go_on=True)
+    assert list(result.arrays) == list(Net().state_dict())
+    assert grid.trained == 2
+    assert "no node answers audits" in page(tmp_path / "out")
+
+
+def test_an_audit_that_attacked_nothing_fails_after_the_last_round_and_keeps_the_model(tmp_path: Path) -> None:
+    """Every node refuses probes, and updates are not attacked."""
+    grid = Counted(an_app(), randomness="secret", audits=True, **{"secret-dir": str(tmp_path)})
+    with pytest.raises(AuditError, match="the audit attacked nothing") as found:
+        run(tmp_path / "out", grid, update_attacks="", rounds=2)
+    assert grid.trained == 4
+    assert found.value.result is not None
+    assert list(found.value.result.arrays) == list(Net().state_dict())
+    assert "its operator may allow it by probes" in found.value.reasons[0]
+    assert "No attack has a score." in page(tmp_path / "out")
+
+
+def test_arguments_replace_what_messages_and_settings_say(tmp_path: Path) -> None:
+    """The client trains at a rate of its own, which no message tells."""
+    told = {"learning_rate": 0.05, "local_epochs": 1, "batch_size": 2, "settings": {"lr": 0.5, "batch-size": 8}}
+    run(tmp_path / "out", AppGrid(an_app()), {"lr": 0.1}, **told)
+    cards = [row["card"] for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "label-accuracy"]
+    assert {card["learning_rate"] for card in cards} == {"as given to the audit, the same in every round"}
+    update = next(card for card in cards if card["observation"] == "training update")
+    assert update["local_steps"] == EXAMPLES // 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("learning_rate", -1), ("local_epochs", 0.5), ("batch_size", "8"), ("go_on", 1)]
+)
+def test_wrong_arguments_are_refused_at_once(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is {value!r}; allowed"):
+        AuditSettings(Net, **{name: value})
+
+
+def test_a_verdict_has_enough_images_whatever_the_number_of_nodes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert ENOUGH == LEAST_IMAGES
+    settings = AuditSettings(Net)
+    assert [settings.targets([100] * nodes) for nodes in (1, 2, 3, 4, 16, 100)] == [16, 8, 6, 4, 1, 1]
+    assert AuditSettings(Net, probe_images=4).targets([100, 100]) == 2
+    assert settings.targets([100, 5]) == 5, "no image is probed twice"
+    assert AuditSettings(Net, probe_targets=3).targets([100]) == 3
+    with caplog.at_level("INFO", logger="flwr"):
+        run(tmp_path / "one", AppGrid(an_app(), clients=1), rounds=1)
+    assert "one-step probes of 16 images in an attacked round (16 x 1 from each of 1 nodes)" in caplog.text
+    probes = [
+        row
+        for row in read_lines(tmp_path / "one" / "rows.jsonl")
+        if row["metric"] == "label-accuracy" and row["card"]["observation"] == "one-step probe"
+    ]
+    assert [row["n"] for row in probes] == [ENOUGH]
+
+
+def reads_the_round(message: Message, context: Context, call_next: Any) -> Message:
+    """As the logging mod of Flower's example for custom mods: it expects the round's configuration in every message."""
+    assert int(message.content["config"]["server-round"]) >= 1  # type: ignore[index, arg-type]
+    return call_next(message, context)
+
+
+def test_mods_find_the_configuration_of_the_round_in_every_message(tmp_path: Path) -> None:
+    run(tmp_path / "out", AppGrid(an_app(everywhere=[reads_the_round])), batch_size=2, local_epochs=1)
+    rows = read_lines(tmp_path / "out" / "rows.jsonl")
+    assert not [row for row in rows if row["status"] == "failed"]
+    assert {row["card"]["observation"] for row in rows if row["metric"] == "label-accuracy"} == {
+        "one-step probe",
+        "training update",
+    }
