@@ -8,8 +8,8 @@ from variants import QUICKSTART, VARIANTS
 
 SHORT = 'probe_attacks="InvertingGradients(iterations=60, restarts=1); LabelInference()", '
 """For networks on which the usual attack takes more than minutes on two cores."""
-MONAI = 'settings={"lr": 1e-5, "local-epochs": 1, **context.run_config}'
-FASTAI = 'settings={"lr": 1e-3, "local-epochs": 1, "batch-size": 32}'
+MONAI = "learning_rate=1e-5, local_epochs=1, settings=context.run_config"
+FASTAI = "learning_rate=1e-3, local_epochs=1, batch_size=32"
 
 APPS = {
     "quickstart-pytorch": App(
@@ -21,7 +21,7 @@ APPS = {
         (
             *server(
                 "pytorch_example",
-                wrapped('momentum=0.9, settings={"batch-size": 32, **context.run_config}'),
+                wrapped('momentum=0.9, batch_size=32, settings=context.run_config'),
             ),
             *client(
                 "pytorch_example",
@@ -41,7 +41,7 @@ def pixels(context):
     "opacus": App(
         "DP-SGD inside `train`; learning rate and batch size in the client", "examples/opacus", "opacus_fl", CIFAR,
         (
-            *server("opacus_fl", wrapped('momentum=0.9, settings={"lr": 0.001, "local-epochs": 1, "batch-size": 32}')),
+            *server("opacus_fl", wrapped('momentum=0.9, learning_rate=0.001, local_epochs=1, batch_size=32')),
             *client("opacus_fl", loaders_of('load_data(own["partition-id"], own["num-partitions"])'), HALVES),
         ),
         mentions=("clipping or noise inside",),
@@ -70,7 +70,7 @@ def pixels(context):
         (
             *server(
                 "vitexample",
-                wrapped('settings={"local-epochs": 1, **context.run_config}', "Net"),
+                wrapped("local_epochs=1, settings=context.run_config"),
             ),
             *client(
                 "vitexample",
