@@ -22,7 +22,7 @@ QUIET = {"WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
 PATH = os.environ.get("PYTHONPATH", "")
 REASON = re.compile(r"(Audit: .*|\w*(?:Error|Exception|Mistake): .+)")
 
-HARMLESS = ("report written", "waiting for", "exit_actor() is called")
+HARMLESS = ("report written", "waiting for", "exit_actor() is called", "a verdict needs")
 
 
 @dataclass(frozen=True)

@@ -189,6 +189,6 @@ def test_a_resnet_with_batch_norm_is_recorded_and_attacked(tmp_path: Path, monke
     )  # fmt: skip
     assert "taken in order" not in told, "torchvision's names are the model's own"
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "Nothing could be scored: the true images were not given" in page.split("Headline")[0]
+    assert "No guess was scored: the true images were not given" in page.split("Headline")[0]
     about = next(row for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "recorded-updates")
     assert (about["value"], about["local_steps"], about["unusable"]) == (2, [2, 2], [])

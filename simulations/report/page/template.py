@@ -41,7 +41,8 @@ FRONT = """
 {%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %} {{ 'was' if view.too_few == 1 else 'were' }} attacked
 in a round, and a verdict needs {{ least_images }} or more: counts are of these few images alone, and nothing here says that a
 defence works.
-Raise <code>probe-targets</code>, <code>probe-images</code> or the number of clients.</p>
+{% if not view.sections.recorded %}Raise <code>probe-targets</code>, <code>probe-images</code> or the number of clients.
+{% endif %}</p>
 {% endfor %}
 {% for view in studies if view.open %}
 <p class="banner"><b>Could not be judged.</b> A client{{ '' if alone else ' of ' ~ view.study.words | join(' · ') }} has fewer

@@ -128,7 +128,7 @@ def _ends(row: Row, key: str) -> tuple[int, int]:
 def _verdict(study: Study, *, scored: bool) -> str:
     if not scored:
         return (
-            "Nothing could be scored: the true images were not given (--originals). Only the people who hold the data can tell "
+            "No guess was scored: the true images were not given (--originals). Only the people who hold the data can tell "
             "whether the guesses show it."
         )
     of_images = [cell for cell in study.cells if cell.psnr]
@@ -221,6 +221,6 @@ SECTION = (
         view=recording,
         template=RECORDING,
         metrics=(RECORDED,),
-        first=lambda found: "" if found.scored else found.verdict,
+        first=lambda found: found.verdict,
     ),
 )

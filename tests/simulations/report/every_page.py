@@ -157,9 +157,10 @@ def protected(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     picture = "data:image/png;base64," + base64.b64encode(png(90)).decode()
     tiles = tuple(Tile(name, "a.png", picture, psnr) for name, psnr in (("as it is", None), ("copy", 9.0)))
-    shown = [Strip(name, (*tiles, Tile("Jigsaw()", "a.png", picture, 17.0))) for name in ("a.png", "b.png")]
-    made = preview.Preview(None, ("Jigsaw()",), ("LearnedRestorer(): there are no other pictures to learn from",))
-    context = {"title": "Protected pictures", "defense": "VisualMixer()", "shown": shown, "made": made}
+    shown = tuple(Strip(name, (*tiles, Tile("Jigsaw()", "a.png", picture, 17.0))) for name in ("a.png", "b.png"))
+    recovered = {preview.LOOKING: 0, "Jigsaw()": 1}
+    made = preview.TriedAttacks(shown, recovered, ("LearnedRestorer(): there are no other pictures to learn from",))
+    context = {"title": "Protected pictures", "defense": "VisualMixer()", "made": made, "rule": preview.RULE}
     page = folder / "preview.html"
     page.write_text(render(preview.BODY, context | {"others": 7, "side": 64, "scaled": True}), encoding="utf-8")
     return page

@@ -94,16 +94,18 @@ def test_axe_finds_nothing_wrong(name: str, tmp_path: Path, opened: Callable[[Pa
 def test_axe_finds_nothing_wrong_in_a_page_that_is_used(
     tmp_path: Path, opened: Callable[[Path], Page], axe: Checker
 ) -> None:
-    """A table is sorted, another filtered, and pictures are enlarged."""
+    """A table is sorted, another filtered on the page of every attack, and pictures are enlarged."""
     page = opened(PAGES["federated"](tmp_path / "run"))
     page.evaluate(UNFOLDED)
     page.locator("#summary th button").first.click()
     assert page.locator("#summary th[aria-sort]").count() == 1
-    page.locator("input.filter").first.fill("Mixer")
-    assert page.locator("tr[hidden]").count()
     page.locator(".strips .tile img").first.press("Enter")
     assert page.locator(".tiles.large").is_visible()
-    wrong = told(axe(page), "in use")
+    every = opened(tmp_path / "run" / "attacks.html")
+    every.evaluate(UNFOLDED)
+    every.locator("input.filter").first.fill("Mixer")
+    assert every.locator("tr[hidden]").count()
+    wrong = told(axe(page), "in use") + told(axe(every), "every attack, in use")
     assert not wrong, "\n" + "\n".join(wrong)
 
 
@@ -126,3 +128,18 @@ def test_axe_finds_what_is_made_wrong(
     assert not told(axe(page), "")
     page.evaluate(change)
     assert rule in {one["id"] for one in axe(page)["violations"]}
+
+
+def test_axe_finds_nothing_wrong_on_the_page_of_every_attack(
+    tmp_path: Path, opened: Callable[[Path], Page], axe: Checker
+) -> None:
+    wrong = []
+    for name in ("federated", "split"):
+        PAGES[name](tmp_path / name)
+        page = opened(tmp_path / name / "attacks.html")
+        page.evaluate(UNFOLDED)
+        for width, scheme in LOOKS:
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            wrong += told(axe(page), f"every attack of {name!r}, {width} pixels, {scheme}")
+    assert not wrong, "\n" + "\n".join(wrong)

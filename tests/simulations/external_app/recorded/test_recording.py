@@ -130,7 +130,7 @@ def test_without_originals_it_guesses_reports_and_claims_nothing(tmp_path: Path)
     assert not [row for row in rows if row["metric"] in ("psnr", "ssim", "retrieval", "label-accuracy")]
     assert len(read_lines(out / "pictures" / "index.jsonl")) == 4, "a guess of each node in each round"
     page = page_of(out)
-    assert "Nothing could be scored: the true images were not given" in page.split("Headline")[0]
+    assert "No guess was scored: the true images were not given" in page.split("Headline")[0]
     assert "No attack on the images has a score, so nothing is known about them" in page
     assert "so they were taken in order" in page
     assert "not known: Which classes the examples have" in result.output
