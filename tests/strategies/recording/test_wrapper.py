@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from simulations.audited import audited
+from strategies.external_app.preflight import AuditError
 from strategies.recording.files import read_recording
 from strategies.recording.strategy import RecordingStrategy
 from strategies.recording.wrapper import WrappingStrategy
@@ -24,7 +25,7 @@ Wrap = Callable[..., Strategy]
 
 
 def watch(strategy: Strategy, folder: Path, **told: Any) -> Strategy:
-    return audited(strategy, folder, Net, **{"workers": 0, **told})
+    return audited(strategy, folder, Net, **{"workers": 0, "go_on": True, **told})
 
 
 BOTH = pytest.mark.parametrize("wrap", [RecordingStrategy, watch])
@@ -134,9 +135,10 @@ def test_rounds_that_never_came_are_told(wrap: Wrap, tmp_path: Path, caplog: pyt
     assert "asked for rounds that never came: 3, 4, 5, 6, 7 and 2 more" in caplog.text
 
 
-def test_an_audit_of_nothing_says_that_there_is_no_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING", logger="flwr"):
-        run(watch(FedAvg(fraction_evaluate=0.0), tmp_path / "out", rounds=[99]), rounds=1)
+def test_an_audit_of_rounds_that_never_came_fails_and_has_a_page(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING", logger="flwr"), pytest.raises(AuditError, match="the audit attacked nothing"):
+        run(watch(FedAvg(fraction_evaluate=0.0), tmp_path / "out", rounds=[99], go_on=False), rounds=1)
     assert "never came: 99" in caplog.text
-    assert "nothing was attacked, so there is no report" in caplog.text
-    assert not (tmp_path / "out").exists()
+    assert "No attack has a score." in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
