@@ -9,12 +9,20 @@ from simulations.report.analysis.line import Line
 from simulations.report.drawing.looks import Look
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score
-from simulations.report.text import count, decibel, percent, points, round_name, two
+from simulations.report.text import count, dagger, decibel, percent, points, round_name, two
 
 
 def plane_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
-    """Which defence lets fewest images be recovered, and what it costs; "" without a defence that has both numbers."""
-    known = [line for line in lines if line.defense and line.strongest and line.strongest.recovered and line.deployed]
+    """Which defence lets fewest images be recovered, by attacks that work without it, and its cost; "" without both numbers."""
+    known = [
+        line
+        for line in lines
+        if line.defense
+        and line.strongest
+        and line.strongest.recovered
+        and line.strongest.status == "ok"
+        and line.deployed
+    ]
     if not known:
         return ""
     best = min(known, key=lambda line: (_share(line), line.drop if line.drop is not None else 0.0))
@@ -55,7 +63,8 @@ def members_finding(cells: Sequence[Cell], faces: Mapping[str, Look]) -> str:
     auc, cell = max(known, key=lambda found: found[0])
     shown = sum(cell.tells_members for _, cell in known)
     where = f"{faces[cell.defense].name}, {round_name(cell.round, cell.final)}"
-    return f"{shown} of {count(len(known), 'test')} {'shows' if shown == 1 else 'show'} members; highest AUC {two(auc)} ({where})."
+    tests = f"{shown} of {count(len(known), 'test')} {'shows' if shown == 1 else 'show'} members"
+    return f"{tests}; highest AUC {two(auc)}{dagger(cell.status)} ({where})."
 
 
 def _share(line: Line) -> float:

@@ -75,7 +75,7 @@ def lead(rows: Sequence[HeatRow], names: Mapping[str, str], faces: Mapping[str, 
     if not able:
         return ""
     row, defense, one = max(able, key=lambda found: found[2].share)
-    return f"{names[row.attack]} recovered most images: {one.text} under {faces[defense].name} ({one.at})."
+    return f"{names[row.attack]} recovered most images: {one.text}{one.doubt} under {faces[defense].name} ({one.at})."
 
 
 def _of(cells: Sequence[Cell]) -> str:

@@ -36,6 +36,12 @@ def test_the_plane_names_the_defence_with_fewest_recovered_images_and_its_cost()
     found = plane_finding(lines(demo_rows()), FACES)
     assert found == f"Fewest images recovered: 0 of 16, under Mixer, which changes accuracy by {MINUS}5.0 points."
     assert plane_finding(lines([one for one in demo_rows() if not one["defense"]]), FACES) == ""
+    # Of an attack that does not work without a defence, nothing follows for the defences.
+    weak = demo_rows()
+    for one in weak:
+        if not one["defense"] and one["attack"] and one["metric"] == "psnr":
+            one |= {"value": 9.0, "ci_low": 8.5, "ci_high": 9.5}
+    assert plane_finding(lines(weak), FACES) == ""
 
 
 def test_accuracies_lie_between_those_of_two_defences() -> None:
