@@ -29,6 +29,15 @@ KNOWN = {
         "strategies/audit/pool.py",
         "import pickle",
     ): "jobs for worker processes that this process started, and their results, through pipes of the two",
+    (
+        "simulations/external_app/check/trial/work.py",
+        "import_module",
+    ): "the app that a person named, in a child process",
+    ("simulations/external_app/check/trial/models.py", "import_module"): "modules of that app",
+    (
+        "simulations/external_app/check/trial/surroundings.py",
+        "import_module",
+    ): "packages of data sets, by constant names",
     ("simulations/settings/plain.py", "import_module"): "files of its own folder, one for each scenario's settings",
     ("attacks/metrics/registry.py", "import_module"): "files of its own folder, one for each metric",
     ("defenses/registry.py", "import_module"): "modules of our own and of installed packages, by their entry points",
