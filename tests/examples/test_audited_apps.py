@@ -54,7 +54,7 @@ def test_the_quickstart_is_audited_on_a_superlink_with_two_supernodes(
     done = subprocess.run(command, env=env, cwd=cli, capture_output=True, text=True, timeout=PATIENCE, check=False)
     rows = read_lines(tmp_path / "out" / "rows.jsonl")
     found = [row for row in rows if row["attack"].startswith("InvertingGradients") and row["metric"] == "psnr"]
-    assert [row["n"] for row in found] == [8, 8], done.stdout[-3000:]  # against original and transformed images
+    assert [row["n"] for row in found] == [16, 16], done.stdout[-3000:]  # against original and transformed images
     assert found[0]["card"]["randomness"].startswith("each node's own secret: which images are probed;")
     assert {row["client"]: row["value"] < AS_ASSUMED for row in rows if row["metric"] == DIFFERENCE} == {
         0: True,
@@ -82,7 +82,7 @@ def test_what_flowers_own_mod_did_to_probes_is_seen_and_named(tmp_path: Path, mo
     assert max(apart) < AS_ASSUMED, "its training is one step of SGD on the images that it tells"
     assert not [row for row in rows["local_dp_pytorch"] if row["metric"] == DIFFERENCE], "its replies are noised"
     plain, noised = (psnr_of(one) for one in rows.values())
-    assert noised["n"] == plain["n"] == 8
+    assert noised["n"] == plain["n"] == 16
     assert noised["value"] < plain["value"] - 2
 
 
