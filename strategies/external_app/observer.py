@@ -25,7 +25,7 @@ from strategies.audit.pool import AttackPool
 from strategies.external_app.assumptions import ASSUMED, assumptions
 from strategies.external_app.nodes import AppNodes
 from strategies.external_app.orders import OF_ARGUMENTS, Orders, orders_in
-from strategies.external_app.preflight import NO_RATE, NO_STEPS, AuditError, missing, say_how_many
+from strategies.external_app.preflight import NO_RATE, NO_REPLY, NO_STEPS, AuditError, missing, say_how_many
 from strategies.external_app.replies import (
     UnusableReplyError,
     examples_behind,
@@ -34,7 +34,7 @@ from strategies.external_app.replies import (
     update_of,
     weights_sent,
 )
-from strategies.external_app.requests import AppExchange, ask_differences, probe_question
+from strategies.external_app.requests import AppExchange, ask_differences, common_config, probe_question
 from strategies.external_app.results import AppAuditor, AppFacts, OpenResults, Results
 from strategies.external_app.settings import AuditSettings
 from strategies.federated.audit import UpdateAudit
@@ -85,22 +85,23 @@ class AppAudit:
         """Remember what is sent, and ask for probes where the round is attacked.
 
         Raises:
-            AuditError: In the first round, with all that is missing for an audit.
+            AuditError: In the first attacked round, with all that is missing for an audit.
         """
         if self._running is not None:
             self._running.auditor.collect()
         self._round = None
         if not messages:
             return
-        self._own.update(messages[0].content.config_records)
+        if server_round not in self.settings.rounds:
+            return
+        self._own.clear()
+        self._own.update(common_config(messages))
         ordered = [self._ordered(message) for message in messages]
         if not self._checked:
             self._checked = True
             if missing := self._missing(server_round, messages, ordered, grid):
+                self._left_out = None
                 raise AuditError(missing)
-        if server_round not in self.settings.rounds:
-            self._left_out = None
-            return
         orders = ordered[0]
         if orders.learning_rate <= 0:
             raise UnusableReplyError(NO_RATE)
@@ -112,7 +113,7 @@ class AppAudit:
             if one == orders
         }
         self._round = _Round(orders, requests, {node: sent[node] for node in requests})
-        # The first round's check has set up the nodes of that round already.
+        # The first attacked round's check has set up the nodes of that round already.
         left_out = self._set_up(server_round, requests, grid) if self._left_out is None else self._left_out
         self._left_out = None
         running = self._running = self._running or self._begin(orders, grid)
@@ -209,13 +210,14 @@ class AppAudit:
                 self._running.auditor.collect(wait=True)
         finally:
             self._pool.close()
+            if not self._failures and not (self._results and self._results.attacked()):
+                self.note(max(self.settings.rounds), NO_REPLY)
             self._open_results().finish()
 
     def require_attacked(self) -> None:
         """Raise ``AuditError`` where no attack has a score, unless the run is to go on without."""
         if not (self.settings.go_on or (self._results and self._results.attacked())):
-            reasons = list(self._failures) or ["no attacked round had a reply"]
-            raise AuditError(reasons, "the audit attacked nothing")
+            raise AuditError(list(self._failures) or [NO_REPLY], "the audit attacked nothing")
 
     def note(self, server_round: int, message: str) -> None:
         """Add a row about a failure."""

@@ -16,6 +16,9 @@ NO_RATE = "learning rate: unknown; give audited(..., learning_rate=...), or send
 NO_STEPS = f"{STEPS_FROM} are unknown; give audited(..., local_epochs=..., batch_size=...), or send them"
 
 
+NO_REPLY = "no attacked round had a reply"
+
+
 class AuditError(RuntimeError):
     """An audit that cannot begin, or that attacked nothing.
 
@@ -36,7 +39,7 @@ def missing(
 ) -> list[str]:
     """What the messages of a round, the app's settings and the audit's arguments leave open; without it nothing can be attacked."""
     found = []
-    if min(one.learning_rate for one in ordered) <= 0:
+    if not all(one.learning_rate > 0 for one in ordered):
         named = sorted({key for message in messages for of in message.content.config_records.values() for key in of})
         found.append(f"{NO_RATE}. The messages of round {server_round} hold {', '.join(named) or 'no setting'}")
     if not settings.attacks_on_probes() and not any(one.knows_steps for one in ordered):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
@@ -29,6 +30,21 @@ class AppExchange(Exchange):
     def messages(self, message_type: str, contents: Mapping[int, RecordDict]) -> list[Message]:
         """One message to the node of each partition in ``contents``."""
         return super().messages(message_type, {at: beside_own(self.own, one) for at, one in contents.items()})
+
+
+def common_config(messages: Sequence[Message]) -> dict[str, ConfigRecord]:
+    """The configuration that all of a round's messages have in common: what one node alone was sent goes to no other."""
+    first, *others = [{name: dict(one) for name, one in m.content.config_records.items()} for m in messages]
+    return {
+        name: ConfigRecord(
+            {key: value for key, value in record.items() if all(_holds(one, name, key, value) for one in others)}
+        )
+        for name, record in first.items()
+    }
+
+
+def _holds(records: Mapping[str, Mapping[str, Any]], name: str, key: str, value: Any) -> bool:
+    return key in records.get(name, {}) and records[name][key] == value
 
 
 def beside_own(own: Mapping[str, ConfigRecord], content: RecordDict) -> RecordDict:

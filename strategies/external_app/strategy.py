@@ -82,7 +82,10 @@ class AuditingStrategy(WrappingStrategy):
             step(*args)
         except AuditError as error:
             for reason in error.reasons:
-                self._audit.note(server_round, reason)
+                try:
+                    self._audit.note(server_round, reason)
+                except Exception as unwritten:
+                    log(WARNING, "Audit: no row says so: %s: %s", type(unwritten).__name__, unwritten)
             if not self._audit.settings.go_on:
                 raise
             log(WARNING, "Audit: %s", error)

@@ -81,10 +81,19 @@ def rows_of_dots(
 
 
 def _marks(row: DotRow, at: int) -> list[Mark]:
-    step = -(-len(row.dots) // MOST_DOTS)
     lanes = 1 if row.interval else LANES
     return [
         Mark(dot.x, at + 0.1 + (0.4 * (place % lanes) / lanes - 0.16 if lanes > 1 else 0), row.look.shape, row.look.color,
              dot.tip, not dot.full, 6.5)
-        for place, dot in enumerate(row.dots[:: max(1, step)])
+        for place, dot in enumerate(_thinned(row.dots))
     ]  # fmt: skip
+
+
+def _thinned(dots: Sequence[Dot]) -> list[Dot]:
+    """At most ``MOST_DOTS``, evenly spaced in their order; full ones stay where they are no more than half as many."""
+    full = [dot for dot in dots if dot.full]
+    if 2 * len(full) > MOST_DOTS:
+        return list(dots[:: -(-len(dots) // MOST_DOTS)])
+    hollow = [dot for dot in dots if not dot.full]
+    step = max(1, -(-len(hollow) // (MOST_DOTS - len(full))))
+    return sorted([*full, *hollow[::step]], key=lambda dot: dot.x)

@@ -96,7 +96,7 @@ def spent(study: Study) -> dict[str, dict[int, Score]]:
     for defense in study.pipelines:
         series = study.series(defense, EPSILON.name)
         known = {at: one for at, one in series.items() if one.mean is not None and math.isfinite(one.mean)}
-        if len(known) >= LEAST_ROUNDS:
+        if len(known) >= LEAST_ROUNDS and max(series) in known:
             found[defense] = known
     return found
 

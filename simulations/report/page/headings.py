@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from attacks.metrics.metric import MEMBERSHIP
@@ -25,7 +26,7 @@ def plane_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
     ]
     if not known:
         return ""
-    best = min(known, key=lambda line: (_share(line), line.drop if line.drop is not None else 0.0))
+    best = min(known, key=lambda line: (_share(line), line.drop if line.drop is not None else math.inf))
     recovered, n = best.strongest.recovered if best.strongest and best.strongest.recovered else (0, 0)
     cost = f"changes accuracy by {points(-best.drop)} points" if best.drop is not None else "has no measured cost"
     return f"Fewest images recovered: {recovered} of {n}, under {faces[best.defense].name}, which {cost}."
@@ -33,7 +34,12 @@ def plane_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
 
 def accuracy_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
     """Between which defences the accuracy as deployed lies."""
-    known = [(line.deployed.mean, line.defense) for line in lines if line.deployed and line.deployed.mean is not None]
+    last = max((line.round for line in lines if line.round is not None), default=None)
+    known = [
+        (line.deployed.mean, line.defense)
+        for line in lines
+        if line.deployed and line.deployed.mean is not None and line.round == last
+    ]
     if len(known) < 2:
         return ""
     (low, worst), (high, best) = min(known), max(known)
@@ -48,11 +54,20 @@ def epsilon_finding(spent: Mapping[str, Mapping[int, Score]], faces: Mapping[str
 
 def gains_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
     """The largest gain of a recovered image, and how many are recovered under that defence."""
-    cells = [(line.strongest.best.gain, line) for line in lines if line.strongest and line.strongest.best]
-    if not cells:
+    counted = [line for line in lines if line.strongest and line.strongest.recovered and line.strongest.status == "ok"]
+    if counted and not any(
+        line.strongest.recovered[0] for line in counted if line.strongest and line.strongest.recovered
+    ):
         return "No image was recovered."
-    gain, line = max(cells, key=lambda found: found[0])
-    return f"The clearest recovered image lies {decibel(gain)} dB above its null baseline, under {faces[line.defense].name}."
+    gains = [
+        (max(line.strongest.gains[0]), line)
+        for line in counted
+        if line.strongest and line.strongest.gains and line.strongest.gains[0]
+    ]
+    if not gains:
+        return ""
+    gain, line = max(gains, key=lambda found: found[0])
+    return f"The largest gain of a recovered image is {decibel(gain)} dB, under {faces[line.defense].name}."
 
 
 def members_finding(cells: Sequence[Cell], faces: Mapping[str, Look]) -> str:

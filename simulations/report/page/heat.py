@@ -71,11 +71,11 @@ def heat_rows(cells: Sequence[Cell]) -> list[HeatRow]:
 def lead(rows: Sequence[HeatRow], names: Mapping[str, str], faces: Mapping[str, Look], bounds: Collection[str]) -> str:
     """The finding, as a sentence: which attack recovered most images, and under which defence; "" where none recovered any."""
     of_images = [(row, defense, one) for row in rows for defense, one in row.cells.items() if row.of == "images"]
-    able = [found for found in of_images if found[0].attack not in bounds and found[2].share]
+    able = [found for found in of_images if found[0].attack not in bounds and found[2].share and not found[2].doubt]
     if not able:
         return ""
     row, defense, one = max(able, key=lambda found: found[2].share)
-    return f"{names[row.attack]} recovered most images: {one.text}{one.doubt} under {faces[defense].name} ({one.at})."
+    return f"{names[row.attack]} recovered most images: {one.text} under {faces[defense].name} ({one.at})."
 
 
 def _of(cells: Sequence[Cell]) -> str:

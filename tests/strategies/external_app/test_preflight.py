@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from simulations.audited import audited
 from simulations.report.studies.control import LEAST_IMAGES
 from strategies.external_app.preflight import AuditError
+from strategies.external_app.requests import common_config
 from strategies.external_app.settings import ENOUGH, AuditSettings
 from tests.lines import read_lines
 from tests.strategies.external_app.app import EXAMPLES, AppGrid, Net, an_app
@@ -132,3 +133,14 @@ def test_mods_find_the_configuration_of_the_round_in_every_message(tmp_path: Pat
         "one-step probe",
         "training update",
     }
+
+
+def test_what_one_node_alone_was_sent_goes_to_no_other() -> None:
+    sent = [
+        Message(
+            RecordDict({"config": ConfigRecord({"lr": 0.1, "token": node})}), dst_node_id=node, message_type="train"
+        )
+        for node in (11, 22)
+    ]
+    assert {name: dict(one) for name, one in common_config(sent).items()} == {"config": {"lr": 0.1}}
+    assert {name: dict(one) for name, one in common_config(sent[:1]).items()} == {"config": {"lr": 0.1, "token": 11}}

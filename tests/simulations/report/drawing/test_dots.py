@@ -61,3 +61,10 @@ def test_many_marks_and_rows_are_thinned() -> None:
     drawing = chart([DotRow(f"A{at}", FACES["A()"], dots[:1]) for at in range(MOST_ROWS + 3)])
     assert len(marks(drawing)) == MOST_ROWS
     assert "3 more rows not drawn" in [one.text for one in drawing.iter("text")]
+
+
+def test_the_only_recovered_image_of_many_stays() -> None:
+    dots = [Dot(-3.0 + at / 1000, False, "") for at in range(3 * MOST_DOTS)] + [Dot(9.0, True, "recovered")]
+    drawing = chart([DotRow("A", FACES["A()"], dots)])
+    assert "recovered" in [one.text for one in drawing.iter("title")]
+    assert len(marks(drawing)) <= MOST_DOTS
