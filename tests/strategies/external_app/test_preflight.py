@@ -136,6 +136,7 @@ def test_mods_find_the_configuration_of_the_round_in_every_message(tmp_path: Pat
 
 
 def test_what_one_node_alone_was_sent_goes_to_no_other() -> None:
+    AppGrid(an_app())  # Flower makes messages only within a run, which a grid begins
     sent = [
         Message(
             RecordDict({"config": ConfigRecord({"lr": 0.1, "token": node})}), dst_node_id=node, message_type="train"
