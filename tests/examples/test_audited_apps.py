@@ -29,7 +29,7 @@ def test_the_quickstart_is_audited_in_a_simulation(tmp_path: Path) -> None:
     assert status == "finished:completed", (tmp_path / "log.txt").read_text()[-3000:]
     rows = read_lines(tmp_path / "out" / "rows.jsonl")
     found = next(row for row in rows if row["attack"].startswith("InvertingGradients") and row["metric"] == "psnr")
-    assert (found["n"], found["card"]["images"]) == (8, 1)
+    assert (found["n"], found["card"]["images"]) == (16, 1)
     labels = next(
         row
         for row in rows
