@@ -55,7 +55,10 @@ def table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[
         rows: As many cells as headings, or fewer.
         title: Above it.
     """
-    found, lines = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title) if title else None), list(rows)
+    found, lines = (
+        Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title) if title else None, title_justify="left"),
+        list(rows),
+    )
     for at, name in enumerate([*texts, *numbers]):
         words = [len(word) for cell in (name, *(line[at] for line in lines if at < len(line))) for word in cell.split()]
         justify: JustifyMethod = "left" if at < len(texts) else "right"

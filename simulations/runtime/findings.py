@@ -11,7 +11,7 @@ from simulations.console.results import table
 from simulations.console.terminal import Terminal
 from simulations.report.analysis.outcome import Finding, outcomes
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.report.text import NOTHING, dagger, percent, points, two
+from simulations.report.text import NOTHING, dagger, fixed, percent, points, two, within
 
 
 def print_findings(console: Terminal, directory: Path) -> None:
@@ -30,23 +30,37 @@ def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
                 console.say(f"  {one.defense or 'no defence'}: {warning}")
 
 
-def recovered_text(shown: str, status: str, interval: str) -> str:
-    """What an attack has right, with the mark of a score that is no verdict and its interval."""
-    return (shown or NOTHING) + dagger(status) + (f" ({interval})" if interval else "")
+def recovered_text(shown: str, status: str, interval: str, between: str = " ") -> str:
+    """What an attack has right, with the mark of a score that is no verdict and its interval after ``between``."""
+    return (shown or NOTHING) + dagger(status) + (f"{between}({interval})" if interval else "")
+
+
+def _interval(one: Finding) -> str:
+    """``one.interval`` in whole per cent, which a narrow table holds in one line."""
+    shown = [f"{found} %"] if (found := within(one.low, one.high, _whole)) else []
+    return ",\n".join(shown + ([f"null {_whole(one.null)} %"] if one.null is not None else []))
+
+
+def _whole(share: float | None) -> str:
+    return fixed(None if share is None else 100 * share, 0)
 
 
 def _table(found: Sequence[Finding], title: str) -> Table:
-    messages, budgets = any(one.message for one in found), any(one.epsilon is not None for one in found)
+    """Two lines a cell, so that 80 columns hold it; a column of messages only where there are several kinds."""
+    messages, budgets = {one.message for one in found}, any(one.epsilon is not None for one in found)
+    if len(messages) == 1:
+        attacked = "".join(f"What the strongest attack recovered from {one}s" for one in messages if one)
+        title = ". ".join(filter(None, (title, attacked)))
 
     def rows() -> Iterator[list[str]]:
         for one in found:
-            cells = [one.defense or "none" if one.first else "", *([one.message] if messages else []), one.verdict]
-            cells.append(recovered_text(one.shown, one.status, one.interval))
+            cells = [one.defense or "none" if one.first else "", *([one.message] if len(messages) > 1 else [])]
+            cells += [one.verdict, recovered_text(one.shown, one.status, _interval(one), "\n")]
             if one.first:
-                further = f" ({one.further_epsilon})" if one.further_epsilon else ""
-                cells += [percent(one.accuracy), points(one.change) if one.change is not None else ""]
-                cells += [two(one.epsilon) + further] if budgets else []
+                change = f"\n({points(one.change)})" if one.change is not None else ""
+                further = f"\n{one.further_epsilon}".replace(": ", ":\n") if one.further_epsilon else ""
+                cells += [percent(one.accuracy) + change, *([two(one.epsilon) + further] if budgets else [])]
             yield cells
 
-    texts = ("defence", *(["message"] if messages else []), "verdict", "recovered")
-    return table(texts, ("accuracy", "change", *(["epsilon"] if budgets else [])), rows(), title)
+    texts = ("defence", *(["message"] if len(messages) > 1 else []), "verdict", "recovered")
+    return table(texts, ("accuracy (change)", *(["epsilon"] if budgets else [])), rows(), title)

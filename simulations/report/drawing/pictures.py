@@ -20,6 +20,8 @@ SHOWN_DRAWINGS = 10
 """Class representatives shown of each attack on each client; classes come in order, so these differ."""
 LONG = 60
 """Characters of an attack's name below a picture, where it may break: the last stage of a chain tells it from others."""
+UNALTERED = "model's input, unaltered"
+"""What the protected image is called where it is the original."""
 SAME_PSNR = 1e-3
 """dB: rows and the index of pictures hold the PSNR of one image to so many digits."""
 LONGEST_NUMBER = 15
@@ -152,7 +154,7 @@ def best_recovered(pictures: Sequence[Picture], cell: Cell, embed: Embedder, cap
     what = caption if counts else "the image with the highest PSNR"
     if best.gain is not None and not counts:
         what = "closest guess, which does not count as recovered"
-    gain = "" if best.gain is None else f", {signed(best.gain)} dB over null"
+    gain = "" if best.gain is None else f", {signed(best.gain)} dB over its best null baseline"
     return Strip(
         f"{what}: {_named(best.target)}{gain}", _tiles([*beside, best], [cell.attack], {cell.attack: "guess"}, embed)
     )
@@ -197,7 +199,9 @@ def _tiles(
     for kind, attack in [*wanted, *others]:
         found = by_place.get((kind, attack))
         uri, psnr = (embed(found.file), found.psnr) if found else (None, None)
-        tiles.append(Tile(names.get(attack, kind), attack or kind, uri, psnr))
+        # A defence of updates leaves the model's input as it is.
+        same = kind == "protected" and uri is not None and [uri] == [tile.uri for tile in tiles]
+        tiles.append(Tile(UNALTERED if same else names.get(attack, kind), attack or kind, uri, psnr))
     return tuple(tiles)
 
 

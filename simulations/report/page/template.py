@@ -15,7 +15,7 @@ FRONT = """
   {% if study.name[0] %}<b>{{ study.name[0] }}</b> ·{% endif %}
   {{ study.words[1 if study.name[0] else 0:] | join(' · ') }} ·
   {{ numbered('seed', study.seeds) }} ·
-  {{ count(study.pipelines | length, 'pipeline') }} · {{ count(study.attacks | length, 'attack') }} ·
+  {{ count(study.pipelines | select | list | length, 'defence') }} · {{ count(study.attacks | length, 'attack') }} ·
   {% if view.rounds %}
   {{ 'round' if view.rounds | length == 1 else 'rounds' }}
   {{ [view.rounds[0], view.rounds[-1]] | unique | join(' to ') }}{{ ' and the final model' if study.final_rounds }}
@@ -61,10 +61,11 @@ defence works.</p>
 <section class="glance{{ ' apart' if apart }}" id="glance{{ '' if alone else loop.index }}">
 <div>
 {% if not alone %}<h2>{{ view.study.words | join(' · ') }}</h2>{% endif %}
-{% if view.probed %}<p>What the {{ term('Strongest attack', 'strongest attack') }} recovered
-{{- ' from ' ~ messages[0] ~ 's' if not apart and messages[0] }}. {{ term('One-step probe') }}: the server asks a client for the
-gradient of a few images. {{ term('Training update') }}: what a client sends after a round of training
-{{- '; this run has no score of an attack on its images' if not view.updates }}.</p>{% endif %}
+{% if view.probed %}<p>The table shows what the {{ term('Strongest attack', 'strongest attack') }} recovered
+{{- ' from ' ~ messages[0] ~ 's' if not apart and messages[0] }}. In a {{ term('One-step probe', 'one-step probe') }}, the server
+asks a client for the gradient of a few images. A {{ term('Training update', 'training update') }} is what a client sends after a
+round of training
+{{- '; no attack on images of training updates has a score here' if not view.updates }}.</p>{% endif %}
 {{ table('At a glance' ~ ('' if alone else ' ' ~ loop.index), 'plain') }}
 {{ head(['Defence', apart and 'From', term('Verdict'), '#' ~ term('Recovered'), '#Accuracy', view.has.epsilon and '#ε']) }}
 <tbody>
@@ -72,7 +73,7 @@ gradient of a few images. {{ term('Training update') }}: what a client sends aft
 <tr><th scope="row">
   {%- if one.first %}{{ who(one.defense) }}{% else %}<span class="unseen">{{ label(one.defense) }}</span>{% endif %}</th>
 {% if apart %}<td>{{ one.message }}</td>{% endif %}
-<td>{{ verdict(one.verdict) }}{% if one.attack %}<small>by {{ attack_names[one.attack] | breakable }}</small>{% endif %}
+<td>{{ verdict(one.verdict) }}{% if one.attack %}<small>strongest: {{ attack_names[one.attack] | breakable }}</small>{% endif %}
 {%- for warning in one.warnings %}<small>{{ warning }}</small>{% endfor %}</td>
 {{ number((one.shown or nothing) ~ (one.status | dagger), one.interval) }}
 {{ number(one.accuracy | percent if one.first else '', (one.change | points) ~ ' points' if one.change is not none else '') }}
@@ -81,7 +82,9 @@ gradient of a few images. {{ term('Training update') }}: what a client sends aft
 {% endif %}</tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft small after">{% if view.of_images %}{{ definition }} {% endif %}Intervals are of 95&nbsp;%, not corrected
+<p class="soft small after">{% if view.of_images %}{{ definition }}
+<i>Readable</i>: at least half of the images. <i>Partly readable</i>: some, or scores clearly above the baselines.
+{% endif %}Intervals are of 95&nbsp;%, not corrected
 for the choice of the strongest attack. An attack that fails shows only that this attack fails.
 <a href="#glossary">Glossary</a>.</p>
 <details><summary>The result in words</summary><p class="conclusion">{{ view.conclusion }}</p></details>

@@ -148,7 +148,7 @@ def best_pictures(line: Line, pictures: Sequence[Picture], embed: Embedder) -> l
     """The best-recovered image of the headline's attack, and that of all attacks where it is another's."""
     if line.strongest is None:
         return []
-    found = [best_recovered(pictures, line.strongest, embed, "best-recovered image")]
+    found = [best_recovered(pictures, line.strongest, embed, "best-recovered image of the strongest attack")]
     if better := line.better_image([line.strongest]):
         caption = f"best-recovered image of all attacks, by {called(better)}"
         found.append(best_recovered(pictures, better, embed, caption))

@@ -29,12 +29,24 @@ def printed(directory: Path, width: int = 140) -> str:
 def test_the_table_has_a_line_for_each_defence_and_warnings_below(tmp_path: Path) -> None:
     text = printed(write_run(tmp_path))
     head, *lines = [line.split() for line in text.splitlines() if line.strip(" ─")]
-    assert head == ["defence", "verdict", "recovered", "accuracy", "change", "epsilon"]
+    assert head == ["defence", "verdict", "recovered", "accuracy", "(change)", "epsilon"]
     assert lines[0][:5] == ["none", "readable", "16", "of", "16"]
-    (mixer,) = [line for line in lines if line[0] == "Mixer(window=4)" and "recovered" in line[:4]]
-    assert mixer == ["Mixer(window=4)", "not", "recovered", "0", "of", "16", "(0.0", "to", "20.6", "%)", "90.0", "%",
-                     "\N{MINUS SIGN}5.0", "\N{EN DASH}"]  # fmt: skip
+    at = next(i for i, line in enumerate(lines) if line[0] == "Mixer(window=4)")
+    assert lines[at] == ["Mixer(window=4)", "not", "recovered", "0", "of", "16", "90.0", "%", "\N{EN DASH}"]
+    assert lines[at + 1] == ["(0", "to", "21", "%)", "(\N{MINUS SIGN}5.0)"]
     assert "Mixer(window=4): untested against an adaptive attacker" in text
+
+
+def test_one_kind_of_message_stands_over_the_table_and_several_in_a_column(tmp_path: Path) -> None:
+    lines = write_run(tmp_path / "run").joinpath("rows.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    for row in rows:
+        row["card"]["observation"] = "one-step probe"
+    text = printed(write_run(tmp_path / "probes", rows=rows))
+    assert text.splitlines()[0].strip() == "What the strongest attack recovered from one-step probes"
+    assert "message" not in text
+    updates = [row | {"card": row["card"] | {"observation": "training update"}} for row in rows if row["attack"]]
+    assert "message" in printed(write_run(tmp_path / "both", rows=[*rows, *updates]))
 
 
 def test_names_are_no_markup_and_narrow_terminals_show_them_whole(tmp_path: Path) -> None:

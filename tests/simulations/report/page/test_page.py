@@ -163,7 +163,7 @@ def test_the_first_table_has_verdict_count_cost_and_budget_of_each_defence(demo:
     minus = "\N{MINUS SIGN}"
     assert table[0] == [["Defence"], ["Verdict"], ["Recovered"], ["Accuracy"], ["ε"]]
     found = {line[0][0]: line[1:] for line in table[1:]}
-    verdict = ["readable", "by InvertingGradients"]
+    verdict = ["readable", "strongest: InvertingGradients"]
     assert found["No defence"] == [verdict, ["16 of 16", "79.4 to 100.0 %"], ["95.0 %"], ["\N{EN DASH}"]]
     assert found["DPSGD(target_epsilon=8.0)"][2:] == [["88.0 %", minus + "7.0 points"], ["8.00", "with probes: 12.00"]]
     assert len(found) == len(PIPELINES)
