@@ -63,6 +63,7 @@ section > header details { margin: 2px 0 0; } section > header summary { font-si
 
 .glance { display: grid; grid-template-columns: minmax(0, 1fr) auto; gap: 14px 28px; align-items: start; margin-top: 18px; }
 .glance .tiles { grid-template-columns: repeat(3, 160px); } .glance .target { font-size: .9rem; }
+.glance .target > figcaption { width: 0; min-width: 100%; }
 dl { columns: 2 420px; margin: 0; font-size: .9rem; } dt { font-weight: 650; } dd { margin: 0 0 8px; break-before: avoid; }
 .conclusion { max-width: 90ch; text-wrap: pretty; }
 .skip { position: absolute; left: -999em; } .skip:focus { left: 16px; top: 8px; background: var(--card); padding: 6px 12px;

@@ -63,9 +63,8 @@ defence works.</p>
 {% if not alone %}<h2>{{ view.study.words | join(' · ') }}</h2>{% endif %}
 {% if view.probed %}<p>The table shows what the {{ term('Strongest attack', 'strongest attack') }} recovered
 {{- ' from ' ~ messages[0] ~ 's' if not apart and messages[0] }}. In a {{ term('One-step probe', 'one-step probe') }}, the server
-asks a client for the gradient of a few images. A {{ term('Training update', 'training update') }} is what a client sends after a
-round of training
-{{- '; no attack on images of training updates has a score here' if not view.updates }}.</p>{% endif %}
+asks a client for the gradient of a few images. A {{ term('Training update', 'training update') }} is what a client
+sends after a round of training{{ '; this run scored no attack on its images' if not view.updates }}.</p>{% endif %}
 {{ table('At a glance' ~ ('' if alone else ' ' ~ loop.index), 'plain') }}
 {{ head(['Defence', apart and 'From', term('Verdict'), '#' ~ term('Recovered'), '#Accuracy', view.has.epsilon and '#ε']) }}
 <tbody>
