@@ -740,7 +740,7 @@ def test_the_headline_says_what_real_updates_give_beside_the_probe(tmp_path: Pat
     assert text.count("Real updates: not attacked") == 2
     assert "SurrogateMatching(), round 1, training update" in text
     other = build(tmp_path / "none")
-    assert "One-step probe: the server asks a client for the gradient" in " ".join(page.sections["glance"].split())
+    assert "In a one-step probe, the server asks a client for the gradient" in " ".join(page.sections["glance"].split())
     assert "Training update" in page.sections["glossary"]
     assert "ne-step probe" not in other.sections["glance"] + other.sections["glossary"]
 
