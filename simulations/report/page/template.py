@@ -63,10 +63,12 @@ defence works.</p>
 {% if not alone %}<h2>{{ view.study.words | join(' · ') }}</h2>{% endif %}
 {% if view.probed %}<p>The table shows what the {{ term('Strongest attack', 'strongest attack') }} recovered
 {{- ' from ' ~ messages[0] ~ 's' if not apart and messages[0] }}. In a {{ term('One-step probe', 'one-step probe') }}, the server
-asks a client for the gradient of a few images. A {{ term('Training update', 'training update') }} is what a client
-sends after a round of training{{ '; this run scored no attack on its images' if not view.updates }}.</p>{% endif %}
+asks a client for the gradient of a few images. {{ term('Training update', 'Training updates') }} are what a client
+sends after a round of training{{ '' if view.updates else '; no attack on their images has a score' if view.tried else '; attacks on
+their images were not run' }}.</p>{% endif %}
 {{ table('At a glance' ~ ('' if alone else ' ' ~ loop.index), 'plain') }}
-{{ head(['Defence', apart and 'From', term('Verdict'), '#' ~ term('Recovered'), '#Accuracy', view.has.epsilon and '#ε']) }}
+{{ head(['Defence', apart and 'From', term('Verdict'),
+  '#' ~ term('Recovered', 'Images recovered' if view.all_images else ''), '#Accuracy', view.has.epsilon and '#Budget ε']) }}
 <tbody>
 {% for one in view.outcomes %}
 <tr><th scope="row">
@@ -82,7 +84,7 @@ sends after a round of training{{ '; this run scored no attack on its images' if
 {% endfor %}
 </tbody></table></div>
 <p class="soft small after">{% if view.of_images %}{{ definition }}
-<i>Readable</i>: at least half of the images. <i>Partly readable</i>: some, or scores clearly above the baselines.
+<i>Readable</i>: at least half of the images. <i>Partly readable</i>: fewer, or evidence beyond chance.
 {% endif %}Intervals are of 95&nbsp;%, not corrected
 for the choice of the strongest attack. An attack that fails shows only that this attack fails.
 <a href="#glossary">Glossary</a>.</p>
@@ -93,9 +95,9 @@ for the choice of the strongest attack. An attack that fails shows only that thi
 {% if view.tally.failed and not view.unbroken %}
 <p class="facts small after"><a href="#control{{ '' if alone else loop.index }}"
 title="{{ glossary['Positive control'] }}">Positive control</a>: {{ view.tally.failed }} of
-{{ count(view.tally.tests, 'test') }} on the {{ view.plain.run }} failed, of
-{% for attack in view.tally.where %}{{ attack_names[attack] | breakable }}{{ ', ' if not loop.last }}{% endfor %}.
-† marks their results{{ '; no score of the first table is among them' if not view.doubted }}.</p>
+{{ count(view.tally.tests, 'check') }} that an attack works on the {{ view.plain.run }} failed (
+{%- for attack in view.tally.where %}{{ attack_names[attack] | breakable }}{{ ', ' if not loop.last }}{% endfor %}).
+{{ '† marks their results' if view.doubted else 'They concern no score of the first table; † marks their results elsewhere' }}.</p>
 {% endif %}
 {% endif %}{% endfor %}
 {% if notes %}

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from attacks.metrics.images import PSNR
-from attacks.metrics.metric import MEMBERSHIP
+from attacks.metrics.metric import IMAGES, MEMBERSHIP
 from simulations.report import text
 from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.conclusion import conclusion
 from simulations.report.analysis.failures import failures
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.outcome import outcomes
+from simulations.report.analysis.real_updates import apart as apart_by_message
 from simulations.report.analysis.run import ReadRun
 from simulations.report.analysis.sentences import called
 from simulations.report.drawing import plots
@@ -83,7 +84,9 @@ def view(
         "outcomes": found,
         "probed": any(line.probe or line.update for line in lines),
         "updates": any(line.update for line in lines),
+        "tried": any(IMAGES.decides in cell.scores for line in lines for cell in apart_by_message(line.cells)[1]),
         "of_images": any(one.of == "images" for one in found),
+        "all_images": all(one.of == "images" for one in found),
         "doubted": any(text.dagger(cell.status) for line in lines for cell in line.leading),
         "best": best,
         "star": star(lines, best, plain.name),
@@ -163,7 +166,7 @@ def star(lines: Sequence[Line], best: Mapping[str, Sequence[Strip]], plain: str)
     defense = max(shown, key=lambda line: (bool(line.defense), _share(line))).defense
     strip = best[defense][0]
     name = text.short_names([defense])[defense] if defense else plain
-    return replace(strip, target=f"{name}, {strip.target}")
+    return replace(strip, target=f"{name}: {strip.target}")
 
 
 def _share(line: Line) -> float:

@@ -119,7 +119,10 @@ def test_the_picture_is_of_the_strongest_attacks_best_recovered_image(run: Path,
             assert best.best is not None
             first = max(recovered, key=lambda one: one["psnr"] - max(one["null_psnr"], one["flat_psnr"]))
             assert best.best.gain == pytest.approx(first["psnr"] - first["null_psnr"], abs=0.006)
-            assert f"{signed(best.best.gain)} dB over its best null baseline ({len(recovered)} of {len(own)} recovered)" in headline
+            assert (
+                f"{signed(best.best.gain)} dB over its best null baseline ({len(recovered)} of {len(own)} recovered)"
+                in headline
+            )
 
 
 def test_no_attack_holds_a_better_image_than_the_headline_says(lines: list[Line]) -> None:

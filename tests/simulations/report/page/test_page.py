@@ -161,7 +161,7 @@ def test_the_top_says_the_conclusion(demo: Page) -> None:
 def test_the_first_table_has_verdict_count_cost_and_budget_of_each_defence(demo: Page) -> None:
     (table,) = demo.tables["glance"]
     minus = "\N{MINUS SIGN}"
-    assert table[0] == [["Defence"], ["Verdict"], ["Recovered"], ["Accuracy"], ["ε"]]
+    assert table[0] == [["Defence"], ["Verdict"], ["Images recovered"], ["Accuracy"], ["Budget ε"]]
     found = {line[0][0]: line[1:] for line in table[1:]}
     verdict = ["readable", "strongest: InvertingGradients"]
     assert found["No defence"] == [verdict, ["16 of 16", "79.4 to 100.0 %"], ["95.0 %"], ["\N{EN DASH}"]]
