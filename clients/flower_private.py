@@ -103,6 +103,15 @@ def mods_around(app: ClientApp) -> Sequence[Any]:
     return mods
 
 
+def has_client_fn(app: ClientApp) -> bool:
+    """Return whether an app was made with ``client_fn``, Flower's older interface.
+
+    Use: ``fedveil check-app`` says that such an app cannot be audited. If it moves: read it from its new place, or drop this once
+    Flower has no such interface; until then ``check-app`` calls such an app one that answers no training.
+    """
+    return getattr(app, "_call", None) is not None
+
+
 def worker_options() -> dict[str, Any] | None:
     """Return the default options of the Ray actor that Flower's simulation starts, which may be changed; ``None`` without any.
 
