@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, Strategy
-from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 from torch.nn import functional as F
 
+from clients.flower_private import act_as_task, set_message_id
 from clients.models.classifiers import build_model
 from strategies.recording.strategy import RecordingStrategy
 
@@ -36,7 +36,7 @@ class Clients:
     """A grid in this process: every client trains the model that it is sent on noise, which costs what images cost."""
 
     def __init__(self, model: nn.Module, clients: int, steps: int, batch: int, side: int) -> None:
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        act_as_task()
         self.model, self.clients, self.steps = model, clients, steps
         self.batch = torch.rand(batch, 3, side, side), torch.randint(10, (batch,))
 
@@ -49,7 +49,7 @@ class Clients:
         return iter([self._answer(message) for message in messages])
 
     def _answer(self, message: Message) -> Message:
-        message.metadata.__dict__["_message_id"] = "m"
+        set_message_id(message, "m")
         self.model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         for _ in range(self.steps):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flwr.app import Message
-from flwr.app.error import Error
-from flwr.common.constant import ErrorCode
+from flwr.app import Error, Message
 
 from clients.app import app as client_app
+from clients.flower_private import error_code
 from simulations.runtime.local_grid import FIRST_NODE
 from simulations.runtime.local_grid import LocalGrid as PackageGrid
 
@@ -50,4 +49,4 @@ class LocalGrid(PackageGrid):
             return self.tamper(partition, message, client_app(message, self.contexts[FIRST_NODE + partition]))
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
+            return Message(Error(code=error_code("CLIENT_APP_RAISED_EXCEPTION"), reason=reason), reply_to=message)

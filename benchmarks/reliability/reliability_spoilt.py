@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.app.error import Error
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from reliability_wire import BOMB, header, pickled, raw
 
+from clients.flower_private import error_code, from_wire, to_wire
 from clients.wire.records import REFUSED, WITHHELD
 
 TEXTS = {
@@ -283,7 +281,7 @@ def spoilt(drawn: Drawn, reply: Message, request: Message) -> Message | None:
             found = _whole(drawn, way, reply, request) if way in WHOLE else _changed(drawn, way, reply)
             if found is None and way != "lost":
                 continue
-            return found and message_from_proto(message_to_proto(found))
+            return found and from_wire(to_wire(found))
         except Exception:  # it cannot be sent at all: the client's own process fails, or SuperLink refuses the bytes
             continue
     raise RuntimeError("no way applies")
@@ -307,18 +305,19 @@ def _whole(drawn: Drawn, way: str, reply: Message, request: Message) -> Message 
         return None
     if way in ("error", "refused"):
         drawn.bad = True
-        code = REFUSED if way == "refused" else drawn.draw.choice([ErrorCode.CLIENT_APP_RAISED_EXCEPTION, 0, -5, 10**6])
+        raised = error_code("CLIENT_APP_RAISED_EXCEPTION")
+        code = REFUSED if way == "refused" else drawn.draw.choice([raised, 0, -5, 10**6])
         return Message(Error(code=code, reason=drawn.text()), reply_to=request)
     return _flipped(drawn, reply)
 
 
 def _flipped(drawn: Drawn, reply: Message) -> Message:
     """A few bits of the content turn over; what addresses the message stays, as SuperLink checks that."""
-    proto = message_to_proto(reply)
+    proto = to_wire(reply)
     data = bytearray(proto.content.SerializeToString())
     places = [drawn.draw.randrange(8 * len(data)) for _ in range(drawn.draw.choice([1, 1, 2, 5]))] if data else []
     for at in places:
         data[at // 8] ^= 1 << at % 8
     drawn.said.append(f"bits {places} of {8 * len(data)}")
     proto.content.ParseFromString(bytes(data))
-    return message_from_proto(proto)
+    return from_wire(proto)

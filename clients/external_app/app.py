@@ -24,7 +24,6 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -45,8 +44,9 @@ from clients.external_app.mods import Budget, app_mods, budgets, inner_mods, mod
 from clients.external_app.plan import AppPlan, ModelFactory, built, named_as
 from clients.external_app.reply_check import distance, remembering, require_last_reply
 from clients.external_app.streams import in_own_streams
+from clients.flower_private import functions_of
 from clients.messages.audit_answers import answer_audit
-from clients.messages.node import MODS, answers_of, draws_from_seed, draws_of, partition_of, reply_to
+from clients.messages.node import MODS, Mod, answers_of, draws_from_seed, draws_of, partition_of, reply_to
 from clients.task.scenarios import read_task
 from clients.wire.records import metrics, to_record, values_of
 from defenses.base import Batch
@@ -161,7 +161,7 @@ def answer_audits(
     inner_of_probe = inner_mods(app, mods_of(app) if mods is None else mods)
     acting = [*app_mods(app), *inner_of_probe]
     answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss), budgets(acting))
-    registered: dict[str, ClientAppCallable] = getattr(app, "_registered_funcs")  # noqa: B009 (Flower has no public name for it)
+    registered = functions_of(app)
     app.train("probe", mods=[*MODS, *inner_of_probe])(answers.probe)
     for name, answer in (("setup", answers.setup), ("audit", answers.audit), ("check", answers.check)):
         app.query(name, mods=[*MODS])(answer)

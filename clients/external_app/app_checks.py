@@ -9,6 +9,7 @@ from typing import Any
 from flwr.clientapp import ClientApp
 from torch import nn
 
+from clients.flower_private import functions_of
 from clients.wire.texts import shortened
 
 LARGEST = 10.0
@@ -29,7 +30,7 @@ def check_arguments(app: Any, model: Any, data: Any, loss: Any, mods: Any) -> No
         if not good:
             came = " ".join(shortened(value).split())
             raise TypeError(f"answer_audits: {name} is {came}; allowed: {allowed}")
-    if "query.setup" in getattr(app, "_registered_funcs", {}):
+    if "query.setup" in functions_of(app):
         raise ValueError("answer_audits: this app answers audits already; call it once for each app")
 
 

@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, message_size_mod
-from flwr.clientapp.typing import Mod
 
 from clients.external_app.protect import ProtectMod
+from clients.flower_private import WRAPPED, functions_of, mods_around
+from clients.messages.node import Mod
 from defenses.base import DefenseError
 from defenses.registry import RegistryError
 from defenses.spec import SpecError, parse
 
-WRAPPED = ("_ffn", "_mod")
-"""Names that a function of Flower's closes over when it puts a mod (``_mod``) around another function (``_ffn``)."""
 PASSIVE: tuple[Mod, ...] = (arrays_size_mod, message_size_mod)
 """Log the size of what passes."""
 LONGEST, LONGEST_WORD = 200, 40
@@ -34,8 +33,8 @@ def mods_of(app: ClientApp) -> list[Mod]:
     Raises:
         ValueError: When nothing answers training yet, or its functions have different mods.
     """
-    registered: dict[str, Any] = getattr(app, "_registered_funcs", {})
-    chains = [_around(registered[name]) for name in training_names(app)]
+    functions = functions_of(app)
+    chains = [_around(functions[name]) for name in training_names(app)]
     if not chains:
         raise ValueError("answer_audits: nothing answers training yet; call it after @app.train, whose mods it reads")
     if any(chain != chains[0] for chain in chains):
@@ -48,8 +47,7 @@ def mods_of(app: ClientApp) -> list[Mod]:
 
 def training_names(app: ClientApp) -> list[str]:
     """The functions of an app that answer training, as Flower names them."""
-    registered: dict[str, Any] = getattr(app, "_registered_funcs", {})
-    return [name for name in registered if name.startswith("train.")]
+    return [name for name in functions_of(app) if name.startswith("train.")]
 
 
 def inner_mods(app: ClientApp, mods: Sequence[Mod]) -> list[Mod]:
@@ -61,7 +59,7 @@ def inner_mods(app: ClientApp, mods: Sequence[Mod]) -> list[Mod]:
 
 def app_mods(app: ClientApp) -> list[Mod]:
     """Those that Flower puts around every function of the app."""
-    return list(getattr(app, "_mods", []))
+    return list(mods_around(app))
 
 
 def named(mods: Sequence[Mod]) -> str:
@@ -168,6 +166,6 @@ def _around(function: Any) -> list[Mod]:
     found = []
     while getattr(getattr(function, "__code__", None), "co_freevars", ()) == WRAPPED:
         held = dict(zip(WRAPPED, (cell.cell_contents for cell in function.__closure__), strict=True))
-        found.append(held["_mod"])
-        function = held["_ffn"]
+        function, mod = (held[name] for name in WRAPPED)
+        found.append(mod)
     return found

@@ -6,9 +6,8 @@ import hashlib
 import secrets
 
 from flwr.app import ArrayRecord, Context, Message
-from flwr.clientapp.typing import ClientAppCallable
 
-from clients.messages.node import draws_from_seed, partition_of
+from clients.messages.node import Call, draws_from_seed, partition_of
 from clients.wire.records import to_record, to_tensors
 from defenses.base import DefenseError
 from defenses.random_draws import Key
@@ -42,7 +41,7 @@ class ProtectMod:
         """Text of the pipeline."""
         return str(self._pipeline)
 
-    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
         """Run the app and return its reply with a protected update."""
         sent = _only_record(message)
         before = to_tensors(sent[1])

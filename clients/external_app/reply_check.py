@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
-from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
+
+from clients.messages.node import Call
 
 KEPT = "fedveil-last-reply"
 """Record of a context's state that holds the digest."""
@@ -22,7 +23,7 @@ class UnknownReplyError(ValueError):
     """A reply that is not the node's last one, or that was checked before."""
 
 
-def remembering(answer: ClientAppCallable) -> ClientAppCallable:
+def remembering(answer: Call) -> Call:
     """The function of an app, which also keeps a digest of the last message with its reply."""
 
     def answered(message: Message, context: Context) -> Message:

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Context, Message
-from flwr.clientapp.typing import ClientAppCallable
 
-from clients.messages.node import draws_from_seed, partition_of
+from clients.messages.node import Call, draws_from_seed, partition_of
 
 
 @contextmanager
@@ -36,7 +35,7 @@ def own_streams(start: bytes) -> Iterator[None]:
         np.random.set_state(before[1])
 
 
-def in_own_streams(answer: ClientAppCallable) -> ClientAppCallable:
+def in_own_streams(answer: Call) -> Call:
     """The function of an app, drawing from streams of its own with every mod around it, the app's included."""
 
     def answered(message: Message, context: Context) -> Message:

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.app.error import Error
-from flwr.clientapp.typing import Mod
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
+from clients.flower_private import SIMULATION_WORKER
 from clients.process.machine import memory_of_machine
 from clients.secrets.draws import Draws, Notebook
 from clients.secrets.policy import (
@@ -46,6 +45,7 @@ IMAGE_SHARE = 0.25
 STDERR = 2
 """Its file descriptor, whatever became of ``sys.stderr``."""
 Call = Callable[[Message, Context], Message]
+Mod = Callable[[Message, Context, Call], Message]
 C = TypeVar("C", bound=Client)
 
 
@@ -121,9 +121,7 @@ def draws_from_seed(context: Context) -> bool:
     if chosen not in (None, "seed", "secret"):
         raise ValueError(f"randomness is {chosen!r} in the node's configuration; allowed: seed, secret")
     # The worker's program is Ray's, and it has loaded the actor that Flower's simulation sends it; a SuperNode has neither.
-    in_worker = (
-        Path(sys.argv[0]).name == "default_worker.py" and "flwr.simulation.ray_transport.ray_actor" in sys.modules
-    )
+    in_worker = Path(sys.argv[0]).name == "default_worker.py" and SIMULATION_WORKER in sys.modules
     return chosen == "seed" or (chosen is None and in_worker)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.common.constant import SType
 from torch import Tensor
 
 from clients.wire.texts import Received, RecordError, one_line, shortened
@@ -23,6 +22,8 @@ WITHHELD = "withheld"
 HEADERS = {(1, 0): (np.lib.format.read_array_header_1_0, 2), (2, 0): (np.lib.format.read_array_header_2_0, 4)}
 """Version of NumPy's format -> what reads its header, literals only, and the bytes of its length. Later versions are for tables
 with named columns."""
+NUMPY = Array(np.zeros(0)).stype
+"""What Flower calls the serialisation of NumPy's arrays."""
 LONGEST_HEADER = 1024
 """Bytes: twice what 32 axes need. What NumPy cannot parse it tries to repair, in a time that grows with its square."""
 KINDS, WIDEST = "biuf", 8
@@ -55,10 +56,8 @@ def view_of(name: str, array: Array) -> np.ndarray:
         RecordError: When its bytes are no array of whole or real numbers or truth values, or not as many as its shape says.
             Objects are never unpickled.
     """
-    if array.stype != SType.NUMPY:
-        raise RecordError(
-            f"array {shortened(name)} is serialised as {shortened(array.stype)}; allowed: {SType.NUMPY!r}"
-        )
+    if array.stype != NUMPY:
+        raise RecordError(f"array {shortened(name)} is serialised as {shortened(array.stype)}; allowed: {NUMPY!r}")
     try:
         return _values(array.data)
     except Exception as error:  # NumPy may raise anything on a header that another machine chose

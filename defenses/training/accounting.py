@@ -10,6 +10,7 @@ from typing import Any
 
 from defenses.base import DefenseError
 from defenses.checks import LEAST_MULTIPLIER, is_number, is_whole, shown
+from defenses.training.quiet_import import opacus_module
 
 # Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid bound.
 ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 72, 96, 128, 192, 256, 384, 512)
@@ -63,9 +64,7 @@ def epsilon_spent(state: Mapping[str, Any], delta: float) -> float:
     # Of next to no noise the accountant ends in an error or not at all; its true epsilon is no protection either.
     if any(noise_multiplier < LEAST_MULTIPLIER for noise_multiplier, _, _ in history):
         return math.inf
-    from opacus.accountants import RDPAccountant  # type: ignore[import-untyped]
-
-    accountant = RDPAccountant()
+    accountant = opacus_module("accountants").RDPAccountant()
     accountant.load_state_dict({"mechanism": "rdp", "history": history})
     return float(accountant.get_epsilon(delta=delta, alphas=list(ORDERS)))
 
@@ -82,7 +81,7 @@ def least_epsilon(delta: float) -> float:
 @functools.lru_cache(maxsize=64)
 def noise_for_budget(epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
     """The noise over the sensitivity with which ``steps`` steps spend at most ``epsilon``, and at least 99.9 % of it."""
-    from opacus.accountants.utils import get_noise_multiplier  # type: ignore[import-untyped]
+    get_noise_multiplier = opacus_module("accountants.utils").get_noise_multiplier
 
     with warnings.catch_warnings():
         # The search passes through extreme values, for which Opacus warns that the best order is at the edge.

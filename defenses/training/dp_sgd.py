@@ -27,6 +27,7 @@ from defenses.checks import (
 from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE, SENSITIVITY
 from defenses.random_draws import spawned
 from defenses.training.accounting import epsilon_spent, least_epsilon, noise_for_budget, recorded_steps
+from defenses.training.quiet_import import opacus_module
 
 LEAST_RATE = 1e-6
 """Of a sample: an epoch is then a million steps."""
@@ -152,8 +153,6 @@ class DPSGD(TrainingDefense):
             DefenseError: When the model has BatchNorm or another layer without per-example gradients, when there are no
                 examples, or when the budget cannot be met.
         """
-        from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
-
         if not len(training.loader.dataset):  # type: ignore[arg-type]
             raise DefenseError(f"{self}: the client has no examples")
         sampling, state = self._sampling(training), copy.deepcopy(training.state)
@@ -164,7 +163,7 @@ class DPSGD(TrainingDefense):
         by_steps = self.sample_rate is not None and not training.probe
         # Not through PrivacyEngine: it truncates n q to a whole number (0 for 49 batches of 1) and loses a step of 93
         # per epoch to the rounding of 1 / (1 / 93).
-        optimizer = DPOptimizer(
+        optimizer = opacus_module("optimizers").DPOptimizer(
             training.optimizer,
             noise_multiplier=noise_multiplier,
             max_grad_norm=self.max_grad_norm,
@@ -219,9 +218,6 @@ class DPSGD(TrainingDefense):
 
 
 def _attach_hooks(model: nn.Module, owner: DPSGD) -> None:
-    from opacus.grad_sample import GradSampleModule  # type: ignore[import-untyped]
-    from opacus.validators import ModuleValidator  # type: ignore[import-untyped]
-
     if layers := [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]:
         raise DefenseError(
             f"{owner}: BatchNorm ({', '.join(layers[:3])}) mixes examples, so that no bound per example holds; "
@@ -233,8 +229,9 @@ def _attach_hooks(model: nn.Module, owner: DPSGD) -> None:
         if getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]
     try:
-        ModuleValidator.validate(model, strict=True)
-        GradSampleModule(model, batch_first=True, loss_reduction="mean").forbid_grad_accumulation()
+        opacus_module("validators").ModuleValidator.validate(model, strict=True)
+        per_example = opacus_module("grad_sample").GradSampleModule
+        per_example(model, batch_first=True, loss_reduction="mean").forbid_grad_accumulation()
     except (NotImplementedError, ValueError) as error:
         raise DefenseError(f"{owner}: the model has no gradients per example: {error}") from error
 
@@ -251,10 +248,8 @@ def _record(state: dict[str, Any], noise_multiplier: float, sample_rate: float) 
 
 def _poisson_loader(loader: DataLoader[Any], sampling: _Sampling, generator: torch.Generator) -> DataLoader[Any]:
     """Batches of an epoch, each example in each of them with the probability of ``sampling``."""
-    from opacus.utils.uniform_sampler import UniformWithReplacementSampler  # type: ignore[import-untyped]
-
     dataset = loader.dataset
-    sampler = UniformWithReplacementSampler(
+    sampler = opacus_module("utils.uniform_sampler").UniformWithReplacementSampler(
         num_samples=len(dataset),  # type: ignore[arg-type]
         sample_rate=sampling.rate,
         generator=generator,

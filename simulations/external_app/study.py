@@ -9,7 +9,7 @@ from logging import INFO
 from pathlib import Path
 from typing import Any
 
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 

@@ -23,7 +23,7 @@ from logging import WARNING
 from pathlib import Path
 from typing import IO, Any, Generic, Self, TypeVar
 
-from flwr.common.logger import log
+from flwr.common import log
 from torch import Tensor
 
 from attacks.metrics.metric import Values

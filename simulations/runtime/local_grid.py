@@ -6,15 +6,12 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flwr.app import Context, Message, RecordDict
-from flwr.app.error import Error
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from clients.app import app as client_app
+from clients.flower_private import act_as_task, error_code, from_wire, set_message_id, to_wire
 from strategies.audit.pool import threads
 
 FIRST_NODE = 100
@@ -41,8 +38,7 @@ class LocalGrid(Grid):
         app: ClientApp = client_app,
         run_config: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
-        # Messages ask for the identity of a task, which Flower's processes are given by their runtime.
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        act_as_task()
         self.cpus_per_client = cpus_per_client
         self.app = app
         common: dict[str, Any] = {"num-partitions": clients, "randomness": "seed"}
@@ -76,11 +72,12 @@ class LocalGrid(Grid):
         """Has every message answered; ids of those that were."""
         ids = []
         for message in messages:
-            message.metadata.__dict__["_message_id"] = identity = uuid.uuid4().hex
+            identity = uuid.uuid4().hex
+            set_message_id(message, identity)
             with threads(self.cpus_per_client):
-                reply = self.answer(message_from_proto(message_to_proto(message)))
+                reply = self.answer(from_wire(to_wire(message)))
             if reply is not None:  # a lost one is not waited for
-                self._replies[identity] = message_from_proto(message_to_proto(reply))
+                self._replies[identity] = from_wire(to_wire(reply))
                 ids.append(identity)
         return ids
 
@@ -98,4 +95,4 @@ class LocalGrid(Grid):
             return self.app(message, self.contexts[message.metadata.dst_node_id])
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
+            return Message(Error(code=error_code("CLIENT_APP_RAISED_EXCEPTION"), reason=reason), reply_to=message)

@@ -8,7 +8,7 @@ from logging import INFO
 from typing import Any
 
 from flwr.app import ConfigRecord, Message
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 from torch import Tensor
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from logging import INFO, WARNING
 
 from flwr.app import Message
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp.strategy import Result
 
 from strategies.external_app.orders import STEPS_FROM, Orders

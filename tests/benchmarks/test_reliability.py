@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from reliability_failing import AFTERWARDS, FAILING, WAYS, way_of
 from reliability_real import ANSWER, COMPLETE, changed, copy_of_the_app
 
+from clients.flower_private import act_as_task
 from simulations.runtime.launch import ROOT
 
 
@@ -45,7 +45,7 @@ def test_a_fifth_fails_in_all_ways_and_only_what_is_asked_in_rounds() -> None:
 
 
 def test_spoilt_answers_are_not_what_they_were() -> None:
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+    act_as_task()
     for way, spoil in AFTERWARDS.items():
         content = RecordDict({"arrays": ArrayRecord({"x": Array(np.ones((2, 2), np.float32))})})
         spoil(reply := Message(content, dst_node_id=5, message_type="train"))

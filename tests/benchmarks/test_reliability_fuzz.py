@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.supercore.task_identity import TaskIdentity
 from reliability_files import READERS, Damaged, made, undamaged
 from reliability_replies import RUNS, Case, unspoilt
 from reliability_spoilt import WAYS, WHOLE, Drawn, spoilt
 
+from clients.flower_private import act_as_task, from_wire, set_message_id, to_wire
 from clients.task.scenarios import COMMON, client_sides
 from clients.wire.records import metrics, to_record
 from strategies.exchange import guard
@@ -32,7 +31,7 @@ def quiet() -> Iterator[None]:
 
 def drawn_reply(seed: int) -> tuple[Drawn, Message | None]:
     """A reply with records of every kind, spoilt."""
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+    act_as_task()
     content = RecordDict(
         {
             "arrays": to_record(REFERENCE),
@@ -42,7 +41,7 @@ def drawn_reply(seed: int) -> tuple[Drawn, Message | None]:
     )
     drawn = Drawn(random.Random(seed), [("another", RecordDict({"metrics": metrics({"x": 1.0})}))])
     request = Message(RecordDict(), dst_node_id=50, message_type="train")
-    request.metadata.__dict__["_message_id"] = "m"
+    set_message_id(request, "m")
     return drawn, spoilt(drawn, reply_of(content, 50), request)
 
 
@@ -56,7 +55,7 @@ def test_every_way_is_drawn_described_and_crosses_the_wire_and_a_seed_repeats_it
             assert (again.said, again.bad) == (drawn.said, drawn.bad)
         assert (reply is None) == (drawn.said == ["lost"])
         if reply is not None:
-            message_from_proto(message_to_proto(reply))
+            from_wire(to_wire(reply))
         said.append(drawn.said[0])
     for begins in (
         "lost",

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Context, RecordDict
-from flwr.cli.build import build_fab_from_disk
 from safetensors.torch import save_file
 from torch.nn import functional as F
 from typer.testing import CliRunner
@@ -27,6 +26,7 @@ from simulations.runtime.launch import LocalRuntime
 from simulations.runtime.local_grid import LocalGrid
 from strategies.recording.files import RecordedReply, read_recording
 from tests.examples.copies import EXAMPLES
+from tests.flower_private import build_fab_from_disk
 from tests.lines import read_lines
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, deployment, run_in
 

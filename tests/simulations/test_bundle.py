@@ -8,18 +8,24 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.cli.build import build_fab_from_disk, build_fab_from_files
-from flwr.cli.config_utils import get_fab_metadata
-from flwr.cli.utils import collect_files
 from packaging.requirements import Requirement
 
 from simulations.runtime.launch import PACKAGES, ROOT, Resources, app_folder
+from tests.flower_private import (
+    _collect_file_paths,
+    _validate_app_name,
+    _validate_description,
+    _validate_files,
+    build_fab_from_disk,
+    build_fab_from_files,
+    collect_files,
+    get_fab_metadata,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, of pathspec
 
@@ -88,15 +94,14 @@ def test_flower_hub_would_take_the_files(checkout: Path, tmp_path: Path, capsys:
 
     Of the folder that CONTRIBUTING.md makes for it, as the whole checkout has more files than Flower Hub takes.
     """
-    publish = import_module("flwr.cli.app_cmd.publish")  # its package calls the function so, too
     (line,) = re.findall(r"^git archive HEAD (.+?) \|", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
     for name in line.split():
         (shutil.copytree if (checkout / name).is_dir() else shutil.copy)(checkout / name, tmp_path / name)
-    paths = publish._collect_file_paths(tmp_path)
-    publish._validate_files(paths)
+    paths = _collect_file_paths(tmp_path)
+    _validate_files(paths)
     assert "Validation passed" in capsys.readouterr().out
-    publish._validate_description(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"])
-    publish._validate_app_name("fedveil", "name")
+    _validate_description(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"])
+    _validate_app_name("fedveil", "name")
     assert {tmp_path / name for name in ("LICENSE", "README.md", "pyproject.toml", "docs/tutorial.md")} <= set(paths)
 
 
@@ -115,8 +120,7 @@ def test_the_copy_that_an_installed_fedveil_starts_can_be_bundled(tmp_path: Path
 
 
 def test_resources_are_named_as_flower_names_them() -> None:
-    from flwr.cli.run.run import _parse_federation_config_overrides
-    from flwr.cli.typing import SuperLinkConnection
+    from tests.flower_private import SuperLinkConnection, _parse_federation_config_overrides
 
     def read(text: str) -> Any:
         return _parse_federation_config_overrides([text], SuperLinkConnection("local", address=":local:"))

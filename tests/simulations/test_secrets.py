@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import ArrayRecord, Message
-from flwr.common.serde import message_from_proto, message_to_proto
 
 import defenses.feature_chain
 import defenses.pipeline
 import defenses.random_draws
 from clients.app import app as client_app
+from clients.flower_private import from_wire, to_wire
 from clients.split import training as split_training
 from clients.task.protected_once import protected_share
 from clients.wire.records import values_of
@@ -38,6 +38,7 @@ from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from tests.common.any_attack import quick
 from tests.common.test_every_defense import outcome
+from tests.flower_private import message_pb2
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.federated.test_federation import experiment
@@ -107,7 +108,7 @@ class Wiretap(LocalGrid):
         self.drawn: dict[str, set[bytes]] = defaultdict(set)
 
     def answer(self, message: Message) -> Message | None:
-        sent = message_to_proto(message).SerializeToString()
+        sent = to_wire(message).SerializeToString()
         with self.streams.watch():
             reply = super().answer(message)
         assert reply is not None
@@ -129,9 +130,7 @@ def pipeline_of(message: Message) -> str:
 
 
 def read(sent: bytes) -> Message:
-    from flwr.proto.message_pb2 import Message as Proto
-
-    return message_from_proto(Proto.FromString(sent))
+    return from_wire(message_pb2.Message.FromString(sent))
 
 
 def arrays_of(reply: Message) -> dict[str, bytes]:
@@ -270,7 +269,7 @@ def test_in_a_deployment_the_server_rebuilds_no_draw_of_any_defence(
     assert len(everything) == len(set(everything))
 
     # Neither the secret nor a nonce ever crossed the wire.
-    wire = b"".join(sent + message_to_proto(reply).SerializeToString() for sent, reply in grid.log)
+    wire = b"".join(sent + to_wire(reply).SerializeToString() for sent, reply in grid.log)
     (file,) = (tmp_path / "secrets").iterdir()
     digits = file.read_text().strip()
     notes = json.loads(str(grid.contexts[100].state["nonces"]["text"]))  # type: ignore[call-overload, index]

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.app.error import Error
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+
+from clients.flower_private import act_as_task, set_message_id
 
 
 @dataclass
@@ -38,8 +38,7 @@ class StubGrid:
     """Nodes that keep to a plan."""
 
     def __init__(self, clock: Clock, plans: dict[int, list[tuple[float, int]]]) -> None:
-        # Who runs this process: Flower's messages cannot be made without it.
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        act_as_task()
         self.clock = clock
         self.nodes = {node: Node(deque(plan)) for node, plan in plans.items()}
         self.pushed: list[Message] = []
@@ -49,7 +48,7 @@ class StubGrid:
         ids = []
         for message in messages:
             identity = f"message-{len(self.pushed)}"
-            message.metadata.__dict__["_message_id"] = identity
+            set_message_id(message, identity)
             self.pushed.append(message)
             ids.append(identity)
             plan = self.nodes[message.metadata.dst_node_id].plan

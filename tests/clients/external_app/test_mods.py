@@ -11,10 +11,10 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, fixedclipping_mod, message_size_mod
-from flwr.clientapp.typing import Mod
 
 from clients import answer_audits, protect_mod
 from clients.external_app.mods import Budget, budgets, described, inner_mods, mods_of, named
+from clients.messages.node import Mod
 from tests.strategies.external_app.app import Net, digits
 
 NOISE = LocalDpMod(1.0, 1.0, 10.0, 1e-5)

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from clients.app import app
 from clients.data.card import DataCard
 from clients.federated import messages as federated_messages
+from clients.flower_private import act_as_task, set_message_id
 from clients.secrets.policy import AnswerPolicy, RefusedError, allowed_pipelines
 from clients.task.scenarios import read_task
 from clients.task.task import TaskError
@@ -63,7 +63,7 @@ def task_texts(draw: st.DrawFn) -> str:
 
 
 def ledger_sent_to_a_node(text: str) -> object:
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+    act_as_task()
     message = Message(RecordDict({"ledger": ConfigRecord({"": text})}), dst_node_id=5, message_type="train")
     return federated_messages._ledger(message, Context(1, 5, {}, RecordDict(), {}), "")
 
@@ -128,12 +128,12 @@ def test_tasks_of_every_scenario_are_read_as_they_were_written() -> None:
 
 def ask(message_type: str, content: RecordDict, node: dict[str, Any] | None = None) -> Message:
     """What Flower does with a message: an exception of the app is an error reply."""
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+    act_as_task()
     context = Context(
         1, 5, {"partition-id": 0, "num-partitions": 1, "randomness": "seed", **(node or {})}, RecordDict(dict(MINE)), {}
     )
     message = Message(content, dst_node_id=5, message_type=message_type)
-    message.metadata.__dict__["_message_id"] = "asked"
+    set_message_id(message, "asked")
     return app(message, context)
 
 

@@ -81,8 +81,8 @@ WATCHED = """
 import ctypes, signal, sys, time
 sys.argv = ["default_worker.py"]  # the name by which the watchdog knows a worker of Ray
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 import clients.messages.node
+from clients.flower_private import act_as_task
 
 def answers(message, context):
     return message
@@ -92,7 +92,7 @@ def deaf(message, context):
     ctypes.PyDLL(None).sleep(600)  # keeps the interpreter's lock: no thread of Python can end it either
 
 clients.messages.node.GRACE_SECONDS = 0.2
-TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+act_as_task()
 message = Message(RecordDict({"config": ConfigRecord({"timeout": 0.2})}), 1, "train")
 clients.messages.node.watchdog(message, Context(1, 1, {}, RecordDict(), {}), answers)
 time.sleep(1)

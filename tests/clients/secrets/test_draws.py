@@ -18,6 +18,7 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.federated.client import LocalClient
 from clients.federated.plan import FederatedPlan
+from clients.flower_private import SIMULATION_WORKER
 from clients.messages.node import answers_of, draws_from_seed, draws_of
 from clients.secrets.draws import MOST_NOTES, Draws, ForgottenError, Notebook
 from clients.split.training import SplitClient
@@ -271,12 +272,12 @@ def test_a_node_draws_from_the_seed_only_by_its_own_configuration_or_in_flowers_
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["/usr/bin/flwr-clientapp"])
-    monkeypatch.delitem(sys.modules, "flwr.simulation.ray_transport.ray_actor", raising=False)
+    monkeypatch.delitem(sys.modules, SIMULATION_WORKER, raising=False)
     assert not draws_from_seed(context_of())
     assert draws_from_seed(context_of(randomness="seed"))
     monkeypatch.setattr(sys, "argv", ["/site/ray/_private/workers/default_worker.py"])
     assert not draws_from_seed(context_of()), "a node inside somebody's own Ray job is no simulation"
-    monkeypatch.setitem(sys.modules, "flwr.simulation.ray_transport.ray_actor", SimpleNamespace())  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, SIMULATION_WORKER, SimpleNamespace())  # type: ignore[arg-type]
     assert draws_from_seed(context_of())
     assert not draws_from_seed(context_of(randomness="secret"))
     with pytest.raises(ValueError, match="allowed: seed, secret"):

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Message, RecordDict
-from flwr.common.config import parse_config_args
 
 from attacks.image_measures import psnr
 from clients.federated.client import LocalClient
@@ -22,6 +21,7 @@ from defenses.spec import parse
 from strategies.exchange.exchange import Exchange
 from tests.clients.secrets.test_draws import SECRET, TASK, Node, weights_of
 from tests.clients.split.test_training import TASK as SPLIT_TASK
+from tests.flower_private import parse_config_args
 from tests.local_grid import LocalGrid
 
 NOISE = "ImageNoise(std=0.5, clamp=False)"

@@ -8,9 +8,7 @@ import re
 from typing import get_type_hints
 
 import pytest
-from flwr.app import Message, RecordDict
-from flwr.app.error import Error
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import Error, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.progress import Progress, TextColumn
@@ -19,6 +17,7 @@ from rich.text import Text
 from typer.models import CommandInfo
 from typer.testing import CliRunner
 
+from clients.flower_private import act_as_task
 from clients.wire.records import MAX_REASON, reason_of
 from clients.wire.texts import log_plainly, one_line, plain, shortened
 from simulations.cli import app
@@ -80,9 +79,8 @@ def test_the_console_of_errors_is_such_a_one() -> None:
     assert isinstance(errors, Terminal)
 
 
-def test_a_clients_error_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+def test_a_clients_error_is_text() -> None:
+    act_as_task()
     question = Message(RecordDict(), 1, "train")
     reply = Message(Error(code=0, reason=f"line\n{HOSTILE}"), reply_to=question)
     assert reason_of(reply) == one_line(HOSTILE, MAX_REASON)

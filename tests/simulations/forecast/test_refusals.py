@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from flwr.app import Message
-from flwr.common.config import get_fused_config_from_dir
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -29,6 +28,7 @@ from simulations.settings.fields import checked
 from simulations.settings.inference import ARCHITECTURES as DECLARED_ARCHITECTURES
 from simulations.settings.inference import STATISTICS
 from simulations.settings.plain import SETTINGS, USUAL, fields_of, refuse_plain
+from tests.flower_private import get_fused_config_from_dir
 from tests.local_grid import LocalGrid
 
 

@@ -180,7 +180,8 @@ def audit_completes(command: Sequence[str], env: Mapping[str, str], out: Path) -
 def test_the_pages_certificates_are_accepted_and_its_keys_are_what_flower_reads(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-    from flwr.cli.supernode.register import try_load_public_key
+
+    from tests.flower_private import try_load_public_key
 
     lines = lines_of("bash", **{PLACE: str(tmp_path)})
     making = "\n".join(line for line in lines if line.split(" ")[0] in {"cd", "openssl", "printf", "ssh-keygen"})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from flwr.app import ConfigRecord, RecordDict
-from flwr.common.constant import ErrorCode
 
+from clients.flower_private import error_code
 from strategies.exchange.exchange import MARGIN_SECONDS, Exchange
 from tests.strategies.stub_grid import Clock, StubGrid, contents
 
@@ -17,8 +17,8 @@ def exchange_over(clock: Clock, plans: dict[int, list[tuple[float, int]]], timeo
     return Exchange(StubGrid(clock, {node: plans.get(p, []) for p, node in NODES.items()}), NODES, timeout)  # type: ignore[arg-type]
 
 
-CRASHED = ErrorCode.MESSAGE_UNAVAILABLE
-RAISED = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+CRASHED = error_code("MESSAGE_UNAVAILABLE")
+RAISED = error_code("CLIENT_APP_RAISED_EXCEPTION")
 
 
 def test_replies_come_in_order_of_partition_whoever_is_first(clock: Clock) -> None:

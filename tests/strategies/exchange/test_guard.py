@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.common.constant import ErrorCode
 
+from clients.flower_private import error_code
 from clients.task.task import Task
 from clients.wire.records import REFUSED, WITHHELD, values_of
 from strategies.exchange.exchange import Exchange
@@ -38,7 +38,7 @@ def test_a_round_needs_its_share_of_replies_and_one_at_least(asked: int, good: i
 
 
 SILENT: list[tuple[float, int]] = []
-FINE, RAISES, REFUSES = [(0.1, 0)], [(0.1, int(ErrorCode.CLIENT_APP_RAISED_EXCEPTION))], [(0.1, REFUSED)]
+FINE, RAISES, REFUSES = [(0.1, 0)], [(0.1, error_code("CLIENT_APP_RAISED_EXCEPTION"))], [(0.1, REFUSED)]
 
 
 @dataclass

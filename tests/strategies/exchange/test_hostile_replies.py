@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attacks.guesses import Reconstruction
 from clients.data.card import DataCard
+from clients.flower_private import act_as_task, set_message_id
 from clients.scoring.audit import ALONE
 from clients.wire.records import WITHHELD, metrics, tensors_of, to_record, to_tensors
 from clients.wire.texts import RecordError
@@ -55,9 +55,9 @@ class Rows:
 
 def reply_of(content: RecordDict, node: int) -> Message:
     """As it comes off the wire from a node."""
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+    act_as_task()
     asked = Message(RecordDict(), dst_node_id=node, message_type="train")
-    asked.metadata.__dict__["_message_id"] = f"to-{node}"
+    set_message_id(asked, f"to-{node}")
     return Message(content, reply_to=asked)
 
 

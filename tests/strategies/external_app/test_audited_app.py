@@ -12,8 +12,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
-from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg
-from flwr.serverapp.strategy.strategy import Strategy
+from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg, Strategy
 
 from clients import protect_mod
 from defenses.base import DefenseError

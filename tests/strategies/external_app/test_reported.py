@@ -21,6 +21,7 @@ from clients import answer_audits
 from clients.data.card import DataCard
 from clients.external_app.client import AppClient, OwnExamples
 from clients.external_app.mods import Budget, budgets
+from clients.flower_private import set_message_id
 from clients.secrets.draws import Draws
 from defenses.base import Batch
 from simulations.audited import audited
@@ -295,7 +296,7 @@ def through(mod: LocalDpMod, update: Tensor) -> Tensor:
     asked = Message(
         RecordDict({"arrays": ArrayRecord({"a": torch.zeros_like(update)})}), dst_node_id=1, message_type="train"
     )
-    asked.metadata.__dict__["_message_id"] = "m"
+    set_message_id(asked, "m")
 
     def answer(message: Message, context: Context) -> Message:
         return Message(RecordDict({"arrays": ArrayRecord({"a": update})}), reply_to=message)

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.app.error import Error
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
@@ -25,8 +24,8 @@ from flwr.serverapp.strategy import (
     Result,
     Strategy,
 )
-from flwr.supercore.task_identity import TaskIdentity
 
+from clients.flower_private import act_as_task, set_message_id
 from strategies.recording.files import RecordingError, RecordingWriter, read_recording, strategy_of
 from strategies.recording.strategy import RecordingStrategy
 
@@ -44,7 +43,7 @@ class TwoNodes:
     """A grid whose nodes add 1 and 2 to everything; the second can be told to fail in round 2."""
 
     def __init__(self, fails: bool = False) -> None:
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        act_as_task()
         self.fails = fails
 
     def get_node_ids(self) -> list[int]:
@@ -58,7 +57,7 @@ class TwoNodes:
         return message.metadata.dst_node_id
 
     def answer(self, at: int, message: Message) -> Message:
-        message.metadata.__dict__["_message_id"] = f"m{at}"
+        set_message_id(message, f"m{at}")
         node, round_ = self.node(message), message.content["config"]["server-round"]
         if self.fails and node == 8 and round_ == 2:
             return Message(Error(code=3, reason="out of memory"), reply_to=message)

@@ -7,14 +7,15 @@ from typing import Any
 from flwr.clientapp import ClientApp
 
 from clients.external_app.mods import app_mods, budgets, described, mods_of
+from clients.flower_private import functions_of, has_client_fn
 
 
 def look_at_client(app: ClientApp) -> dict[str, Any]:
     """Functions by Flower's names, and the mods with their settings, the outermost first."""
-    registered: dict[str, Any] = getattr(app, "_registered_funcs", {})
+    registered = functions_of(app)
     found: dict[str, Any] = {
         "functions": sorted(registered), "answers": "query.setup" in registered,
-        "client_fn": getattr(app, "_call", None) is not None,
+        "client_fn": has_client_fn(app),
         "app_mods": [described(one) for one in app_mods(app)], "train_mods": [], "differ": "", "budgets": [],
     }  # fmt: skip
     own = [name for name in registered if name.startswith("train.") and name != "train.probe"]

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Strategy
-from flwr.supercore.task_identity import TaskIdentity
 
+from clients.flower_private import act_as_task
 from simulations.external_app.check.trial.surroundings import OutOfTimeError, at_most
 from strategies.recording.wrapper import WrappingStrategy
 
@@ -33,7 +33,7 @@ class StandInGrid(Grid):
     """
 
     def __init__(self, nodes: int) -> None:
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        act_as_task()
         self.nodes = nodes
         self.messages: list[Message] = []
         self.others: list[str] = []

@@ -12,7 +12,6 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedProx
-from flwr.supercore.task_identity import TaskIdentity
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from typer.testing import CliRunner, Result
 
 from attacks.metrics.names import GuessName, Role
 from clients.data.datasets import load_dataset, to_float
+from clients.flower_private import act_as_task, set_message_id
 from clients.models.classifiers import build_model
 from simulations.cli import app
 from simulations.external_app.recorded import attack_recording, audit
@@ -42,7 +42,7 @@ class Torch:
     def __init__(
         self, model: nn.Module, each: int, batch: int, originals: Path | None, names: bool, nodes: int
     ) -> None:
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        act_as_task()
         self.model, self.each, self.batch, self.originals, self.names = model, each, batch, originals, names
         self.nodes = NODES[:nodes]
 
@@ -53,7 +53,7 @@ class Torch:
         return [self.answer(message) for message in messages]
 
     def answer(self, message: Message) -> Message:
-        message.metadata.__dict__["_message_id"] = "m"
+        set_message_id(message, "m")
         node, config = message.metadata.dst_node_id, message.content["config"]
         images, labels = digits(NODES.index(node) * self.each, self.each)
         state = message.content["arrays"].to_torch_state_dict()
