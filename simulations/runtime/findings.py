@@ -26,6 +26,8 @@ def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
         names = [title, *(study.words if len(read.studies) > 1 else ())]
         console.print(_table(found, " · ".join(filter(None, names))))
         for one in found:
+            for claim in one.claims:
+                console.say(f"  {one.defense or 'no defence'}: {claim.text}")
             for warning in one.warnings:
                 console.say(f"  {one.defense or 'no defence'}: {warning}")
 
@@ -36,7 +38,8 @@ def recovered_text(shown: str, status: str, interval: str) -> str:
 
 
 def _table(found: Sequence[Finding], title: str) -> Table:
-    messages, budgets = any(one.message for one in found), any(one.epsilon is not None for one in found)
+    messages = any(one.message for one in found)
+    budgets = any(one.epsilon is not None or one.numbered_claims for one in found)
 
     def rows() -> Iterator[list[str]]:
         for one in found:
@@ -45,7 +48,8 @@ def _table(found: Sequence[Finding], title: str) -> Table:
             if one.first:
                 further = f" ({one.further_epsilon})" if one.further_epsilon else ""
                 cells += [percent(one.accuracy), points(one.change) if one.change is not None else ""]
-                cells += [two(one.epsilon) + further] if budgets else []
+                claimed = "; ".join(f"{claim.number}, {claim.detail}" for claim in one.numbered_claims)
+                cells += [claimed or two(one.epsilon) + further] if budgets else []
             yield cells
 
     texts = ("defence", *(["message"] if messages else []), "verdict", "recovered")

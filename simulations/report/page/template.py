@@ -66,7 +66,8 @@ defence works.</p>
 gradient of a few images. {{ term('Training update') }}: what a client sends after a round of training
 {{- '; this run has no score of an attack on its images' if not view.updates }}.</p>{% endif %}
 {{ table('At a glance' ~ ('' if alone else ' ' ~ loop.index), 'plain') }}
-{{ head(['Defence', apart and 'From', term('Verdict'), '#' ~ term('Recovered'), '#Accuracy', view.has.epsilon and '#ε']) }}
+{{ head(['Defence', apart and 'From', term('Verdict'), '#' ~ term('Recovered'), '#Accuracy',
+  (view.has.epsilon or view.has.claimed) and '#ε']) }}
 <tbody>
 {% for one in view.outcomes %}
 <tr><th scope="row">
@@ -76,7 +77,9 @@ gradient of a few images. {{ term('Training update') }}: what a client sends aft
 {%- for warning in one.warnings %}<small>{{ warning }}</small>{% endfor %}</td>
 {{ number((one.shown or nothing) ~ (one.status | dagger), one.interval) }}
 {{ number(one.accuracy | percent if one.first else '', (one.change | points) ~ ' points' if one.change is not none else '') }}
-{% if view.has.epsilon %}
+{% if one.numbered_claims %}
+<td class="num">{% for claim in one.numbered_claims %}{{ claim.number }}<small>{{ claim.detail }}</small>{% endfor %}</td>
+{% elif view.has.epsilon or view.has.claimed %}
 {{ number(one.epsilon | two if one.first else '', one.further_epsilon) }}
 {% endif %}</tr>
 {% endfor %}
@@ -95,7 +98,10 @@ title="{{ glossary['Positive control'] }}">Positive control</a>: {{ view.tally.f
 {% for attack in view.tally.where %}{{ attack_names[attack] | breakable }}{{ ', ' if not loop.last }}{% endfor %}.
 † marks their results{{ '; no score of the first table is among them' if not view.doubted }}.</p>
 {% endif %}
-{% endif %}{% endfor %}
+{% endif %}
+{% for claim in view.claims %}
+<p class="facts small after">{{ 'The app’s own claims of differential privacy. ' if loop.first }}{{ claim }}</p>
+{% endfor %}{% endfor %}
 {% if notes %}
 <div class="banner alarm"><b>Notes on the data</b>
 <ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>
