@@ -38,7 +38,10 @@ MOST_MODS, MOST_WRAPPERS, LONGEST = 8, 16, 200
 """Mods and wrapped strategies that are named, and characters of a text that is not fedveil's."""
 
 UNCHECKED = "fedveil did not check this claim."
-AFTER_ARRIVAL = "The server adds the noise after it received the updates. So the noise does not protect the clients against this server."
+AFTER_ARRIVAL = (
+    "The server adds the noise after it received the updates. "
+    "So the noise does not protect the clients against this server."
+)
 
 
 @dataclass
