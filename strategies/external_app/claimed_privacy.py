@@ -37,6 +37,7 @@ LOCAL_DP = "LocalDpMod"
 MOST_MODS, MOST_WRAPPERS, LONGEST = 8, 16, 200
 """Mods and wrapped strategies that are named, and characters of a text that is not fedveil's."""
 
+TRAINING = "of training, not of probes"
 UNCHECKED = "fedveil did not check this claim."
 AFTER_ARRIVAL = (
     "The server adds the noise after it received the updates. "
@@ -140,9 +141,12 @@ class PrivacyClaims:
             for name, one in values.items()
             if one.faulty
         ]
+        text.append("The claim is about training, not about one-step probes.")
         text.append("fedveil did not check this claim, nor which rounds its numbers cover.")
         highest, lowest = (epsilon.high, epsilon.low) if epsilon.known else (None, None)
-        return Claim(METRICS, " ".join(text), len(self._reported), highest, lowest, delta.high if delta.known else None)
+        return Claim(
+            METRICS, " ".join(text), len(self._reported), highest, lowest, delta.high if delta.known else None, TRAINING
+        )
 
 
 def wrappers_in(strategy: Any) -> list[Any]:

@@ -100,7 +100,7 @@ title="{{ glossary['Positive control'] }}">Positive control</a>: {{ view.tally.f
 {% endif %}
 {% endif %}
 {% for claim in view.claims %}
-<p class="facts small after">{{ 'What the app itself says. ' if loop.first }}{{ claim }}</p>
+<p class="facts small after">{% if loop.first %}<b>Claimed by the app.</b> {% endif %}{{ claim }}</p>
 {% endfor %}{% endfor %}
 {% if notes %}
 <div class="banner alarm"><b>Notes on the data</b>
