@@ -46,7 +46,7 @@ AFTER_ARRIVAL = (
 
 
 @dataclass
-class Values:
+class ReportedRange:
     """Numbers that clients reported under one name: their ends, and how many were unusable."""
 
     low: float = math.inf
@@ -84,7 +84,7 @@ class PrivacyClaims:
     _rounds: set[int] = field(default_factory=set)
     _reported: set[int] = field(default_factory=set)
     _nodes: set[int] = field(default_factory=set)
-    _values: dict[str, Values] = field(default_factory=dict)
+    _values: dict[str, ReportedRange] = field(default_factory=dict)
 
     def observe(self, server_round: int, replies: Iterable[Message]) -> None:
         """Read the metrics of a round's replies to training; replies with an error have none."""
@@ -106,7 +106,7 @@ class PrivacyClaims:
         self._reported.add(server_round)
         self._nodes.add(node)
         for name, value in found.items():
-            self._values.setdefault(name, Values()).add(value, 1.0 if name == DELTA else math.inf)
+            self._values.setdefault(name, ReportedRange()).add(value, 1.0 if name == DELTA else math.inf)
 
     def found(self, mods: str = "", budgets: Sequence[Budget] = ()) -> list[Claim]:
         """The claims of metrics, then of mods, then of wrappers.
@@ -124,7 +124,7 @@ class PrivacyClaims:
 
     def _of_metrics(self) -> Claim:
         values = self._values
-        epsilon, delta = values.get(EPSILON, Values()), values.get(DELTA, Values())
+        epsilon, delta = values.get(EPSILON, ReportedRange()), values.get(DELTA, ReportedRange())
         said = [f"epsilon {brief(epsilon.high)}"] if epsilon.known else []
         if delta.known:
             said = [" at ".join([*said, f"delta {brief(delta.high)}"])]
