@@ -92,9 +92,9 @@ def attack(
 
     The client must have trained by SGD from the weights given by --weights, or in the recording.
 
-    --json prints "directory", "page", "scored" (whether originals were given) and "attacks". Each has "attack", "round",
-    "recovered" of "attacked" images, "share" in [0, 1] with its interval "low" to "high", "psnr", "best_psnr", "labels", "status"
-    and "failure".
+    --json prints "directory", "page", "scored" (whether originals were given), "claims" (what the app says about its differential
+    privacy, unchecked) and "attacks". Each attack has "attack", "round", "recovered" of "attacked" images, "share" in [0, 1] with
+    its interval "low" to "high", "psnr", "best_psnr", "labels", "status" and "failure".
 
     Exit codes: 0 when an attack gave a guess, 1 when all failed, 2 for what cannot be attacked, 130 when it was stopped.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import INFO
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.main_guard import require_guard
 from simulations.settings.errors import ConfigError
 from strategies.audit.kinds import Kind
+from strategies.external_app.claim import CLAIMED, Claim
 from strategies.external_app.settings import AuditSettings
 from strategies.external_app.strategy import AuditingStrategy
 from strategies.federated.observations import PROBE, UPDATE
@@ -107,6 +108,15 @@ class AppResults(RunDirectory[AppStudy]):
         """Adds one image; PNG files have one channel or three."""
         if len(image) in (1, 3):
             super().picture(task, image, image_number=image_number, **fields)
+
+    def claim(self, task: Task, claims: Sequence[Claim]) -> None:
+        """Adds what the app says about its differential privacy: a row of ``task``, and an entry of every threat card."""
+        if not claims:
+            return
+        of = [one.to_json() for one in claims]
+        self.row(task, metric=CLAIMED, value=float(len(claims)), n=len(claims), claims=of)
+        texts = tuple(one.text for one in claims)
+        self.judge(lambda rows: [replace(row, card=row.card.but(claimed_privacy=texts)) for row in rows])
 
     def attacked(self) -> bool:
         """Whether an attack has a score."""

@@ -26,6 +26,8 @@ def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
         names = [title, *(study.words if len(read.studies) > 1 else ())]
         console.print(_table(found, " · ".join(filter(None, names))))
         for one in found:
+            for claim in one.claims:
+                console.say(f"  {one.defense or 'no defence'}: {claim.text}")
             for warning in one.warnings:
                 console.say(f"  {one.defense or 'no defence'}: {warning}")
 
@@ -47,7 +49,8 @@ def _whole(share: float | None) -> str:
 
 def _table(found: Sequence[Finding], title: str) -> Table:
     """Two lines a cell, so that 80 columns hold it; a column of messages only where there are several kinds."""
-    messages, budgets = {one.message for one in found}, any(one.epsilon is not None for one in found)
+    messages = {one.message for one in found}
+    budgets = any(one.epsilon is not None or one.numbered_claims for one in found)
     if len(messages) == 1:
         attacked = "".join(f"What the strongest attack recovered from {one}s" for one in messages if one)
         title = ". ".join(filter(None, (title, attacked)))
@@ -59,7 +62,9 @@ def _table(found: Sequence[Finding], title: str) -> Table:
             if one.first:
                 change = f"\n({points(one.change)})" if one.change is not None else ""
                 further = f"\n{one.further_epsilon}".replace(": ", ":\n") if one.further_epsilon else ""
-                cells += [percent(one.accuracy) + change, *([two(one.epsilon) + further] if budgets else [])]
+                claimed = "; ".join(f"{claim.number}, {claim.detail}" for claim in one.numbered_claims)
+                spent = [claimed or two(one.epsilon) + further] if budgets else []
+                cells += [percent(one.accuracy) + change, *spent]
             yield cells
 
     texts = ("defence", *(["message"] if len(messages) > 1 else []), "verdict", "recovered")

@@ -70,6 +70,7 @@ class ThreatCard:
         members: Members among the records of a test of membership.
         others: Other records of that test.
         chance: How often a null guess is nearest to its image among the candidates of retrieval.
+        claimed_privacy: What an external app says about its differential privacy, in sentences; fedveil proves no part of it.
         server: ``ACTIVE_SERVER`` where it did more than look: no result of an honest-but-curious server, and never beside one.
         more: Further facts, JSON values.
     """
@@ -93,6 +94,7 @@ class ThreatCard:
     members: int | None = None
     others: int | None = None
     chance: float | None = None
+    claimed_privacy: tuple[str, ...] = ()
     server: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)
 

@@ -23,6 +23,7 @@ from clients.wire.texts import one_line
 from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
 from strategies.external_app.assumptions import ASSUMED, assumptions
+from strategies.external_app.claimed_privacy import PrivacyClaims
 from strategies.external_app.nodes import AppNodes
 from strategies.external_app.orders import OF_ARGUMENTS, Orders, orders_in
 from strategies.external_app.preflight import NO_RATE, NO_REPLY, NO_STEPS, AuditError, missing, say_how_many
@@ -60,10 +61,15 @@ class _Round:
 
 
 class AppAudit:
-    """The audit of one run; ``open_results`` opens what keeps rows and pictures, once a node has reported what it has."""
+    """The audit of one run; ``open_results`` opens what keeps rows and pictures, once a node has reported what it has.
+
+    Attributes:
+        settings: Settings of the audit.
+        claims: What the app says about its differential privacy.
+    """
 
     def __init__(self, open_results: OpenResults, settings: AuditSettings) -> None:
-        self.settings = settings
+        self.settings, self.claims = settings, PrivacyClaims()
         self._open = open_results
         self._pool = AttackPool(settings.workers)
         self._plan: AppPlan = settings.plan(max(settings.rounds))
@@ -212,7 +218,13 @@ class AppAudit:
             self._pool.close()
             if not self._failures and not (self._results and self._results.attacked()):
                 self.note(max(self.settings.rounds), NO_REPLY)
-            self._open_results().finish()
+            results = self._open_results()
+            try:
+                budgets = reported_budgets(self._nodes.reported.get("budgets", ""))
+                found = self.claims.found(self._plan.pipeline, budgets)
+                results.claim(self._plan.at(max(self.settings.rounds)), found)
+            finally:
+                results.finish()
 
     def require_attacked(self) -> None:
         """Raise ``AuditError`` where no attack has a score, unless the run is to go on without."""

@@ -15,6 +15,7 @@ from strategies.audit.kinds import Kind, Seen
 from strategies.audit.recorder import Recorder
 from strategies.audit.threat_card import Strength, ThreatCard
 from strategies.external_app.assumptions import AS_ASSUMED, NOT_IN_PROBE, UNCHECKED, recipe
+from strategies.external_app.claim import Claim
 from strategies.federated.observations import PROBE
 
 CLASSICAL = "; the mod's formula for its noise holds for an epsilon of at most 1 only (Dwork and Roth 2014, appendix A)"
@@ -33,6 +34,9 @@ class Results(Recorder, Protocol):
 
     def attacked(self) -> bool:
         """Whether an attack has a score."""
+
+    def claim(self, task: Task, claims: Sequence[Claim]) -> None:
+        """Adds what the app says about its differential privacy: a row of ``task``, and an entry of every threat card."""
 
     def finish(self) -> None:
         """Judges the rows and writes the report."""

@@ -11,6 +11,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from strategies.external_app.claimed_privacy import wrappers_in
 from strategies.external_app.observer import AppAudit
 from strategies.external_app.preflight import AuditError
 from strategies.external_app.results import OpenResults
@@ -35,6 +36,7 @@ class AuditingStrategy(WrappingStrategy):
     def __init__(self, strategy: Strategy, open_results: OpenResults, settings: AuditSettings) -> None:
         super().__init__(strategy, settings.rounds)
         self._audit = AppAudit(open_results, settings)
+        self._audit.claims.wrappers = wrappers_in(strategy)
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """``start`` of the wrapped strategy, audited."""
@@ -73,7 +75,10 @@ class AuditingStrategy(WrappingStrategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Pass the replies to the audit, then let the wrapped strategy aggregate them."""
         received = list(replies)
-        self._safely(f"round {server_round}", server_round, self._audit.after, server_round, received)
+        where = f"round {server_round}"
+        # Before the wrapped strategy sees the replies; claims are of all rounds, attacked or not.
+        self._safely(where, server_round, self._audit.claims.observe, server_round, received)
+        self._safely(where, server_round, self._audit.after, server_round, received)
         return super().aggregate_train(server_round, received)
 
     def _safely(self, where: str, server_round: int, step: Callable[..., None], *args: Any) -> None:

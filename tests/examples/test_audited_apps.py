@@ -77,6 +77,10 @@ def test_what_flowers_own_mod_did_to_probes_is_seen_and_named(tmp_path: Path, mo
     assert {row["defense"] for row in rows["local_dp_pytorch"]} == {
         "LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=10.0, delta=1e-05)"
     }
+    said = {tuple(row["card"].get("claimed_privacy", ())) for row in rows["local_dp_pytorch"]}
+    assert len(said) == 1, "every card names what the app says"
+    assert "LocalDpMod claims epsilon 10 at delta 1e-05 for each message (1 round)" in said.pop()[0]
+    assert not [row for row in rows["quickstart_pytorch"] if "claimed_privacy" in row["card"]]
     apart = [row["value"] for row in rows["quickstart_pytorch"] if row["metric"] == DIFFERENCE]
     assert len(apart) == 2
     assert max(apart) < AS_ASSUMED, "its training is one step of SGD on the images that it tells"

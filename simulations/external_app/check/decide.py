@@ -45,6 +45,8 @@ def limits(report: AppReport, source: AppSource) -> Iterator[str]:
         )
     for text in report.source.privacy:
         yield f"{text}: a probe has neither its clipping nor its noise, so scores of probes are those of an app without it."
+    if report.source.privacy:
+        yield "The page shows an epsilon of the app, unchecked, only if the replies to training have a metric epsilon."
     for text in report.source.beyond:
         yield f"{text[:1].upper()}{text[1:]}: a probe does not."
     if images.augmentations:

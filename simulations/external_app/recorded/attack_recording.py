@@ -53,6 +53,8 @@ def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str],
     try:
         attack_rounds(prepared, results, begin)
     except KeyboardInterrupt:
+        prepared.claim(results)
         results.conclude(finished=False)
         raise
+    prepared.claim(results)
     return results.conclude()

@@ -76,6 +76,11 @@ class PreparedRecording:
             auxiliary_data=self.auxiliary, card=DataCard(request.num_classes, parsed.input_shape, parsed.mean, parsed.std),
         )  # fmt: skip
 
+    def claim(self, results: AppResults) -> None:
+        """Adds to the results what the app says about its differential privacy."""
+        last = self.replayed.attackable[-1]
+        results.claim(self.plan().at(last.reply.round, last.request.learning_rate), self.replayed.claims)
+
     def study(self) -> AppStudy:
         """What the results folder records about the audit."""
         request = asdict(self.request)

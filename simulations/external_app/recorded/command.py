@@ -21,6 +21,7 @@ from simulations.forecast.preflight import require_folder
 from simulations.report.analysis.run import read_run
 from simulations.report.sections.external_app import RECORDED
 from simulations.settings.errors import ConfigError
+from strategies.external_app.claim import Claim
 
 
 def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
@@ -58,6 +59,8 @@ def attack_recording(console: Terminal, request: RecordingRequest, out: Path, *,
         console.say(f"notice: round {server_round}, node {node}: {why}")
     for sentence in replayed.assumed:
         console.say(f"not known: {sentence}")
+    for claim in replayed.claims:
+        console.say(f"claim of the app: {claim.text}")
     with _shown(console) as begin:
         rows = run_recording(prepared, out, begin)
     found = of_recording(read_run(out), rows)
@@ -65,7 +68,7 @@ def attack_recording(console: Terminal, request: RecordingRequest, out: Path, *,
     print_found(console, found, out / "guesses", scored=scored)
     console.say(f"report: {out / 'report.html'}")
     if as_json:
-        _print_json(found, out, out / "report.html", scored=scored)
+        _print_json(found, out, out / "report.html", scored=scored, claims=replayed.claims)
     failed = {(row.round, row.attack) for row in rows if row.is_attack and row.metric == "attack"}
     return failed == {(row.round, row.attack) for row in rows if row.is_attack and row.metric != RECORDED}
 
@@ -94,6 +97,9 @@ def _shown(console: Terminal) -> Iterator[Callable[[str], object]]:
         yield begin
 
 
-def _print_json(found: Sequence[AttackFinding], out: Path, page: Path, *, scored: bool) -> None:
+def _print_json(
+    found: Sequence[AttackFinding], out: Path, page: Path, *, scored: bool, claims: Sequence[Claim] = ()
+) -> None:
     """What attacks found, as `fedveil attack --help` describes it."""
-    print_json({"directory": str(out), "page": str(page), "scored": scored, "attacks": list(map(asdict, found))})
+    about = {"claims": [one.to_json() for one in claims], "attacks": list(map(asdict, found))}
+    print_json({"directory": str(out), "page": str(page), "scored": scored, **about})

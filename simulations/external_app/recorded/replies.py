@@ -19,6 +19,8 @@ from simulations.external_app.recorded.known import build, check_memory, observa
 from simulations.external_app.recorded.request import Parsed, Request, parse_request
 from simulations.external_app.recorded.update_files import model_tensors, resembles_differences
 from simulations.settings.errors import ConfigError
+from strategies.external_app.claim import Claim
+from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_named
 from strategies.external_app.orders import Orders, orders_in
 from strategies.recording.files import RecordedReply, RecordingError, read_recording, strategy_of
 from strategies.recording.usual_names import BATCHES, EXAMPLES, RATES
@@ -93,12 +95,14 @@ class Replay:
         unusable: (round, node, why) of the others.
         nodes: Node ids; their places are the clients' numbers.
         assumed: Sentences on what is not known, and what was taken instead.
+        claims: What the app says about its differential privacy, in the metrics of all replies and by its strategy.
     """
 
     attackable: Sequence[Attackable]
     unusable: Sequence[tuple[int, int, str]]
     nodes: Sequence[int]
     assumed: Sequence[str]
+    claims: Sequence[Claim] = ()
 
 
 def replay(request: RecordingRequest) -> Replay:
@@ -126,7 +130,8 @@ def replay(request: RecordingRequest) -> Replay:
         raise ConfigError(str(error)) from error
     unusable = [(reply.round, reply.node, reply.unusable) for reply in replies if reply.unusable] + faulty
     rates = tuple(dict.fromkeys(one.request.learning_rate for one in found))
-    return Replay(found, unusable, nodes, assumptions(request, usable[0], renamed=renamed, rates=rates))
+    assumed = assumptions(request, usable[0], renamed=renamed, rates=rates)
+    return Replay(found, unusable, nodes, assumed, _claims(request.options.update, replies))
 
 
 def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[str, Tensor]:
@@ -190,6 +195,14 @@ def assumptions(
             "What the images were: without --originals nothing is scored, and no attack is validated or refuted."
         )
     return found
+
+
+def _claims(folder: Path, replies: Sequence[RecordedReply]) -> list[Claim]:
+    """Of a recording: metrics of replies and names of strategies; which mods the clients have is not in it."""
+    claims = PrivacyClaims(wrappers_named(strategy_of(folder)))
+    for reply in replies:
+        claims.read(reply.round, reply.node, (reply.values.get("metrics") or {}).values())
+    return claims.found()
 
 
 def _ignored(names: Sequence[str], reply: RecordedReply) -> list[str]:

@@ -11,6 +11,7 @@ from simulations.report.analysis.windows import WindowCounts
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.recovery import chance_of_as_many
 from simulations.report.studies.score import Score
+from strategies.external_app.claim import Claim
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Line:
         update: The strongest among attacks on updates that training sends; ``update_attacks``: their number, of any kind.
         cells: All attacks, without upper bounds.
         apart: In words, the adversaries whose results stand in sections of their own.
+        claims: What an external app itself says about its differential privacy.
         untaught: What is said where the model without a defence is not shown to be above chance in that round, or "".
     """
 
@@ -77,6 +79,7 @@ class Line:
     update_attacks: int = 0
     cells: tuple[Cell, ...] = ()
     apart: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
     untaught: str = ""
 
     @property

@@ -15,6 +15,7 @@ from simulations.report.analysis.readability import readability
 from simulations.report.analysis.run import read_run
 from simulations.report.studies.cell import Cell
 from simulations.report.text import percent, percentage, two, within
+from strategies.external_app.claim import Claim
 
 OTHER = {CELLS.decides: "cells", ATTRIBUTES.decides: "values"}
 """Score -> what it is a share of, where an attack recovers no images."""
@@ -35,8 +36,9 @@ class Finding:
         status: Of that attack's score, such as "not-validated".
         accuracy: Of the model as deployed, in [0, 1]; ``change``: against no defence. None where they were not measured.
         epsilon: Spent by training or queries; None without a bound. Likewise with the audit's probes, and over all cuts.
+        claims: What an external app itself says about its differential privacy; ``epsilon`` is never taken from it.
         warnings: What a reader must know besides, of all messages.
-        first: It is the first line of its defence: the others have neither accuracy nor epsilon nor warnings.
+        first: It is the first line of its defence: the others have neither accuracy nor epsilon nor claims nor warnings.
     """
 
     defense: str
@@ -56,6 +58,7 @@ class Finding:
     epsilon: float | None = None
     epsilon_with_probes: float | None = None
     epsilon_all_cuts: float | None = None
+    claims: tuple[Claim, ...] = ()
     warnings: tuple[str, ...] = ()
     first: bool = False
 
@@ -78,6 +81,11 @@ class Finding:
         found = {"all cuts": self.epsilon_all_cuts, "with probes": self.epsilon_with_probes}
         return next((f"{name}: {two(value)}" for name, value in found.items() if value is not None), "")
 
+    @property
+    def numbered_claims(self) -> tuple[Claim, ...]:
+        """The claims that name an epsilon."""
+        return tuple(claim for claim in self.claims if claim.number)
+
 
 def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
     """One for each defence and kind of message, and for a sensitive attribute."""
@@ -91,6 +99,7 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
             "epsilon": line.epsilon,
             "epsilon_with_probes": line.epsilon_with_probes,
             "epsilon_all_cuts": line.epsilon_all_cuts,
+            "claims": line.claims,
             "warnings": line.caveats,
             "first": True,
         }

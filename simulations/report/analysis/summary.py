@@ -19,6 +19,7 @@ from simulations.report.studies.score import PARTLY_FAILED, Score
 from simulations.report.studies.study import Study
 from simulations.report.text import percent, percentage, within
 from strategies.audit.threat_card import KnownLabels, Strength
+from strategies.external_app.claim import CLAIMED, Claim
 
 _KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
 
@@ -96,6 +97,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         bounds=tuple(dict.fromkeys(cell.card.upper_bound for cell in cells if cell.is_upper_bound)),
         cells=tuple(cell for cell in cells if not cell.is_upper_bound),
         apart=study.apart,
+        claims=_claims(study, defense),
         caveats=tuple(filter(None, (*caveats, windows.caveat if windows else ""))),
         windows=windows,
         probe=probe,
@@ -112,6 +114,13 @@ def _at(study: Study, defense: str, metric: str, reference: str, at: int | None)
 def _spent(study: Study, defense: str, metric: str) -> float | None:
     """A budget only grows: the largest of all rounds."""
     return max((s.mean for s in study.series(defense, metric).values() if s.mean is not None), default=None)
+
+
+def _claims(study: Study, defense: str) -> tuple[Claim, ...]:
+    """Those of all seeds, each once; whatever else stands in the column is left out."""
+    columns = (row.extra.get("claims") for row in study.utility.get((defense, CLAIMED, ""), ()))
+    found = (Claim.from_json(one) for column in columns if isinstance(column, list) for one in column)
+    return tuple(dict.fromkeys(one for one in found if one is not None))
 
 
 def _drop(study: Study, defense: str, at: int | None) -> float | None:

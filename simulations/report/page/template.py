@@ -68,7 +68,8 @@ sends after a round of training{{ '' if view.updates else '; no attack on their 
 their images were not run' }}.</p>{% endif %}
 {{ table('At a glance' ~ ('' if alone else ' ' ~ loop.index), 'plain') }}
 {{ head(['Defence', apart and 'From', term('Verdict'),
-  '#' ~ term('Recovered', 'Images recovered' if view.all_images else ''), '#Accuracy', view.has.epsilon and '#Budget ε']) }}
+  '#' ~ term('Recovered', 'Images recovered' if view.all_images else ''), '#Accuracy',
+  (view.has.epsilon or view.has.claimed) and '#Budget ε']) }}
 <tbody>
 {% for one in view.outcomes %}
 <tr><th scope="row">
@@ -78,7 +79,9 @@ their images were not run' }}.</p>{% endif %}
 {%- for warning in one.warnings %}<small>{{ warning }}</small>{% endfor %}</td>
 {{ number((one.shown or nothing) ~ (one.status | dagger), one.interval) }}
 {{ number(one.accuracy | percent if one.first else '', (one.change | points) ~ ' points' if one.change is not none else '') }}
-{% if view.has.epsilon %}
+{% if one.numbered_claims %}
+<td class="num">{% for claim in one.numbered_claims %}{{ claim.number }}<small>{{ claim.detail }}</small>{% endfor %}</td>
+{% elif view.has.epsilon or view.has.claimed %}
 {{ number(one.epsilon | two if one.first else '', one.further_epsilon) }}
 {% endif %}</tr>
 {% endfor %}
@@ -99,7 +102,10 @@ title="{{ glossary['Positive control'] }}">Positive control</a>: {{ view.tally.f
 {%- for attack in view.tally.where %}{{ attack_names[attack] | breakable }}{{ ', ' if not loop.last }}{% endfor %}).
 {{ '† marks their results' if view.doubted else 'They concern no score of the first table; † marks their results elsewhere' }}.</p>
 {% endif %}
-{% endif %}{% endfor %}
+{% endif %}
+{% for claim in view.claims %}
+<p class="facts small after">{% if loop.first %}<b>Claimed by the app.</b> {% endif %}{{ claim }}</p>
+{% endfor %}{% endfor %}
 {% if notes %}
 <div class="banner alarm"><b>Notes on the data</b>
 <ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>

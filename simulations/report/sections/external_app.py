@@ -13,6 +13,7 @@ from simulations.report.studies.cell import Cell
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
 from strategies.external_app.assumptions import AS_ASSUMED, ASSUMED, DIFFERENCE
+from strategies.external_app.claim import CLAIMED
 
 RECORDED = "recorded-updates"
 """Metric of the row of each recorded round, whose further columns are read here."""
@@ -211,7 +212,7 @@ SECTION = (
         about="A Flower app with training code of its own, whose clients answer probes and score guesses.",
         view=audited_app,
         template=APP,
-        metrics=(ASSUMED, DIFFERENCE),
+        metrics=(ASSUMED, CLAIMED, DIFFERENCE),
     ),
     Section(
         name="recorded",

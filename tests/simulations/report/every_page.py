@@ -20,6 +20,7 @@ from simulations.search.page import write_search_page
 from simulations.search.scorer import Scores
 from simulations.search.settings import Search
 from strategies.external_app.assumptions import ASSUMED, DIFFERENCE
+from strategies.external_app.claim import CLAIMED, METRICS, Claim
 from strategies.federated.aggregates import WITHHELD
 from strategies.federated.observations import ACTIVE, AGGREGATE
 from tests.simulations.compare.test_compare import a_run
@@ -96,6 +97,8 @@ def external_app(folder: Path) -> Path:
     rows = [*FEW, row(metric=RECORDED, value=2.0, n=2, **told, **known)]
     answered = known | {"experiment": "answers"}
     rows.append(row(metric=ASSUMED, **answered))
+    claim = Claim(METRICS, "The clients' metrics claim epsilon 3.", 1, 3.0, 3.0, 1e-5)
+    rows.append(row(metric=CLAIMED, claims=[claim.to_json()], **answered))
     return report(folder, [*rows, row(metric=DIFFERENCE, value=0.2, client=1, **answered)])
 
 

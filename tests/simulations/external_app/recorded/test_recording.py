@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Iterable
@@ -195,6 +196,30 @@ def test_with_originals_it_scores_and_digits_come_back(tmp_path: Path) -> None:
     index = read_lines(out / "pictures" / "index.jsonl")
     assert sorted(one["kind"] for one in index) == ["original"] * 2 + ["reconstruction"] * 2
     assert "Under-powered: too few images for a verdict." in page_of(out)
+
+
+def test_what_a_recorded_app_says_about_its_privacy_is_on_the_page_and_in_json(tmp_path: Path) -> None:
+    """The metrics of every reply, and the strategy's wrapper by its name; JSON of a recording has no infinity."""
+    folder, out = record(tmp_path, rounds=2), tmp_path / "out"
+    about = json.loads((folder / "recording.json").read_text())
+    wrapper = "DifferentialPrivacyServerSideFixedClipping"
+    (folder / "recording.json").write_text(json.dumps(about | {"strategy": [wrapper, *about["strategy"]]}))
+    for path, epsilon in zip(sorted(folder.glob("round-*/train-*.json")), (2.5, 7.0, "inf", 4.0), strict=True):
+        reply = json.loads(path.read_text())
+        reply["metrics"]["metrics"] |= {"epsilon": epsilon, "delta": 1e-5}
+        path.write_text(json.dumps(reply))
+    result = invoke(folder, "--local-steps", 1, "--json", out=out, attack="LabelInference()")
+    assert result.exit_code == 0, result.output
+    metrics, server = json.loads(result.stdout)["claims"]
+    assert (metrics["epsilon"], metrics["lowest"], metrics["delta"], metrics["rounds"]) == (7.0, 2.5, 1e-5, 2)
+    assert "1 value of epsilon was left out" in metrics["text"]
+    assert f"The server's {wrapper} claims differential privacy in 2 rounds" in server["text"]
+    said = [metrics["text"], server["text"]]
+    assert all(row["card"]["claimed_privacy"] == said for row in read_lines(out / "rows.jsonl"))
+    page = html.unescape(page_of(out))
+    assert all(text in page for text in said)
+    assert not json.loads(invoke(record(tmp_path / "b"), "--local-steps", 1, "--json", out=tmp_path / "c",
+                                 attack="LabelInference()").stdout)["claims"]  # fmt: skip
 
 
 def test_guesses_are_pictured_under_the_number_of_the_original_that_they_are_scored_against(tmp_path: Path) -> None:

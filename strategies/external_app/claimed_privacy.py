@@ -1,0 +1,238 @@
+"""What an app itself says about its differential privacy: its clients' metrics, their mods, and the wrappers of its strategy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import Message
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+)
+
+from clients.external_app.mods import Budget
+from clients.wire.texts import one_line
+from strategies.external_app.claim import ACCOUNTANT, METRICS, MOD, WRAPPER, Claim, brief, number_of
+
+WRAPPERS = (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+)
+EPSILON, DELTA, NOISE, NORM = "epsilon", "delta", "noise multiplier", "clipping norm"
+NAMES = {
+    "epsilon": EPSILON, "dp_epsilon": EPSILON, "privacy_epsilon": EPSILON,
+    "delta": DELTA, "target_delta": DELTA, "dp_delta": DELTA,
+    "noise_multiplier": NOISE, "max_grad_norm": NORM, "clipping_norm": NORM, "l2_norm_clip": NORM,
+}  # fmt: skip
+"""Name of a metric, with "_" for "-" -> what it says. Only an epsilon or a noise multiplier makes a claim: many apps clip."""
+CLIPPING_MODS = ("fixedclipping_mod", "adaptiveclipping_mod")
+LOCAL_DP = "LocalDpMod"
+MOST_MODS, MOST_WRAPPERS, LONGEST = 8, 16, 200
+"""Mods and wrapped strategies that are named, and characters of a text that is not fedveil's."""
+
+TRAINING = "of training, not of probes"
+UNCHECKED = "fedveil did not check this claim."
+AFTER_ARRIVAL = (
+    "The server adds the noise after it received the updates. "
+    "So the noise does not protect the clients against this server."
+)
+
+
+@dataclass
+class ReportedRange:
+    """Numbers that clients reported under one name: their ends, and how many were unusable."""
+
+    low: float = math.inf
+    high: float = -math.inf
+    faulty: int = 0
+
+    def add(self, value: Any, below: float) -> None:
+        """Takes up one reported value."""
+        number = number_of(value, below)
+        if number is None:
+            self.faulty += 1
+        else:
+            self.low, self.high = min(self.low, number), max(self.high, number)
+
+    @property
+    def known(self) -> bool:
+        """Whether a number was usable."""
+        return self.low <= self.high
+
+    @property
+    def shown(self) -> str:
+        """The number, or both ends."""
+        return brief(self.high) if self.low == self.high else f"{brief(self.low)} to {brief(self.high)}"
+
+
+@dataclass
+class PrivacyClaims:
+    """Collects the claims of one app over its rounds.
+
+    Attributes:
+        wrappers: The strategies for differential privacy around the app's own; of a recording, their class names.
+    """
+
+    wrappers: Sequence[Any] = ()
+    _rounds: set[int] = field(default_factory=set)
+    _reported: set[int] = field(default_factory=set)
+    _nodes: set[int] = field(default_factory=set)
+    _values: dict[str, ReportedRange] = field(default_factory=dict)
+
+    def observe(self, server_round: int, replies: Iterable[Message]) -> None:
+        """Read the metrics of a round's replies to training; replies with an error have none."""
+        self._rounds.add(server_round)
+        for reply in replies:
+            if not reply.has_error():
+                self.read(server_round, reply.metadata.src_node_id, reply.content.metric_records.values())
+
+    def read(self, server_round: int, node: int, records: Iterable[Mapping[str, Any]]) -> None:
+        """Read the metrics of one reply: of each number the first record that has it."""
+        self._rounds.add(server_round)
+        found: dict[str, Any] = {}
+        for record in records:
+            for key, value in record.items():
+                if (name := NAMES.get(key.lower().replace("-", "_"))) is not None:
+                    found.setdefault(name, value)
+        if EPSILON not in found and NOISE not in found:
+            return
+        self._reported.add(server_round)
+        self._nodes.add(node)
+        for name, value in found.items():
+            self._values.setdefault(name, ReportedRange()).add(value, 1.0 if name == DELTA else math.inf)
+
+    def found(self, mods: str = "", budgets: Sequence[Budget] = ()) -> list[Claim]:
+        """The claims of metrics, then of mods, then of wrappers.
+
+        Args:
+            mods: The clients' mods as ``clients.external_app.mods.named`` gives them.
+            budgets: What each ``LocalDpMod`` among them is set to.
+        """
+        metrics = [self._of_metrics()] if self._values else []
+        return [
+            *metrics,
+            *_of_mods(mods, budgets, len(self._rounds)),
+            *(_of_wrapper(one, len(self._rounds)) for one in self.wrappers),
+        ]
+
+    def _of_metrics(self) -> Claim:
+        values = self._values
+        epsilon, delta = values.get(EPSILON, ReportedRange()), values.get(DELTA, ReportedRange())
+        said = [f"epsilon {brief(epsilon.high)}"] if epsilon.known else []
+        if delta.known:
+            said = [" at ".join([*said, f"delta {brief(delta.high)}"])]
+        said += [f"{name} {values[name].shown}" for name in (NOISE, NORM) if name in values and values[name].known]
+        who = f"{_count(len(self._nodes), 'node')} in {_count(len(self._reported), 'round')}"
+        text = [
+            f"The clients' metrics claim {', '.join(said) or 'differential privacy without a usable number'} ({who})."
+        ]
+        if epsilon.known and epsilon.low < epsilon.high:
+            text.append(f"Epsilon is {epsilon.shown} over nodes and rounds; the largest is shown.")
+        text += [
+            f"{_count(one.faulty, 'value')} of {name} {'was' if one.faulty == 1 else 'were'} left out: "
+            f"allowed is a finite number from 0 on{' and below 1' if name == DELTA else ''}."
+            for name, one in values.items()
+            if one.faulty
+        ]
+        text.append("The claim is about training, not about one-step probes.")
+        text.append("fedveil did not check this claim, nor which rounds its numbers cover.")
+        highest, lowest = (epsilon.high, epsilon.low) if epsilon.known else (None, None)
+        return Claim(
+            METRICS, " ".join(text), len(self._reported), highest, lowest, delta.high if delta.known else None, TRAINING
+        )
+
+
+def wrappers_in(strategy: Any) -> list[Any]:
+    """The strategies for differential privacy among a strategy and those inside it, which Flower's wrappers call ``strategy``."""
+    found: list[Any] = []
+    for _ in range(MOST_WRAPPERS):
+        if isinstance(strategy, WRAPPERS):
+            found.append(strategy)
+        strategy = getattr(strategy, "strategy", None)
+    return found
+
+
+def wrappers_named(names: Iterable[str]) -> list[str]:
+    """The class names of Flower's strategies for differential privacy among those of a recording."""
+    known = {one.__name__ for one in WRAPPERS}
+    return [name for name in names if name in known]
+
+
+def _of_mods(mods: str, budgets: Sequence[Budget], rounds: int) -> Iterator[Claim]:
+    names = [part.partition("(")[0].strip() for part in mods.split(" | ")]
+    for budget in budgets[:MOST_MODS]:
+        yield _of_budget(budget, rounds)
+    if names.count(LOCAL_DP) > len(budgets):
+        text = f"The clients' mod {LOCAL_DP} claims an epsilon or delta that is no finite number from 0 on."
+        yield Claim(MOD, f"{text} {UNCHECKED}", rounds)
+    for name in dict.fromkeys(name for name in names if name in CLIPPING_MODS):
+        text = f"The clients' mod {name} clips each update in {_count(rounds, 'round')}. It adds no noise and claims no epsilon."
+        yield Claim(MOD, f"{text} {UNCHECKED}", rounds)
+
+
+def _of_budget(budget: Budget, rounds: int) -> Claim:
+    said = f"epsilon {brief(budget.epsilon)} at delta {brief(budget.delta)} for each message"
+    text = [f"The clients' mod {LOCAL_DP} claims {said} ({_count(rounds, 'round')})."]
+    if budget.holds:
+        text.append(UNCHECKED)
+    else:
+        text.append(
+            f"Its noise does not give that: it is for a sensitivity of {brief(budget.sensitivity)}, and two clipped updates lie up "
+            f"to {brief(budget.farthest)} apart."
+        )
+    epsilon = number_of(budget.epsilon)
+    return Claim(MOD, " ".join(text), rounds, epsilon, epsilon, number_of(budget.delta, 1.0), "for each message")
+
+
+def _of_wrapper(wrapper: Any, rounds: int) -> Claim:
+    """A wrapper's settings, and the epsilon of its accountant; of a recording the name alone is known."""
+    over = f"in {_count(rounds, 'round')}"
+    if isinstance(wrapper, str):
+        known = f"The server's {wrapper} claims differential privacy {over}; the recording does not hold its settings."
+        return Claim(WRAPPER, f"{known} {AFTER_ARRIVAL} {UNCHECKED}", rounds)
+    noise, norm = (_setting(wrapper, name) for name in ("noise_multiplier", "clipping_norm"))
+    name = one_line(type(wrapper).__name__, LONGEST)
+    text = [
+        f"The server's {name} claims differential privacy {over}, with noise multiplier {noise} and clipping norm {norm}."
+    ]
+    text.append("With this multiplier it adds no noise." if noise == "0" else AFTER_ARRIVAL)
+    accountant = getattr(wrapper, "accountant", None)
+    if accountant is None:
+        return Claim(WRAPPER, " ".join([*text, UNCHECKED]), rounds)
+    return _accounted(accountant, text, rounds)
+
+
+def _accounted(accountant: Any, text: Sequence[str], rounds: int) -> Claim:
+    name = one_line(type(accountant).__name__, LONGEST)
+    try:
+        spent = accountant.get_privacy_spent()
+        epsilon, delta = number_of(spent.epsilon), number_of(spent.delta, 1.0)
+    except Exception as error:  # foreign code, whose failure costs its number and no audit
+        why = one_line(f"{type(error).__name__}: {error}", LONGEST)
+        return Claim(ACCOUNTANT, " ".join([*text, f"Its {name} gave no number ({why}).", UNCHECKED]), rounds)
+    if epsilon is None:
+        said = f"Its {name} gives an epsilon that is no finite number from 0 on."
+    else:
+        limit = number_of(getattr(getattr(accountant, "config", None), "max_epsilon", None))
+        at = f" at delta {brief(delta)}" if delta is not None else ""
+        most = f", of at most {brief(limit)}" if limit is not None else ""
+        said = f"Its {name} gives epsilon {brief(epsilon)}{at}{most}, for the models that the server publishes."
+    return Claim(
+        ACCOUNTANT, " ".join([*text, said, UNCHECKED]), rounds, epsilon, epsilon, delta, "not against this server"
+    )
+
+
+def _setting(wrapper: Any, name: str) -> str:
+    number = number_of(getattr(wrapper, name, None))
+    return "unknown (no finite number from 0 on)" if number is None else brief(number)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
