@@ -254,11 +254,12 @@ BODY = """
 <p class="kicker">fedveil protect</p>
 <h1>{{ defense }}</h1>
 {% if warning %}<p class="banner alarm"><b>{{ warning }}</b></p>{% endif %}
-<h2>Delivered copies</h2>
-<p class="facts">The copies are those in the folder, at their own sizes; pictures of more than {{ largest }} pixels are reduced for this page.
+<section class="protected" id="delivered"><h2>Delivered copies</h2>
+<p class="facts">The copies are those in the folder, at their own sizes. Pictures of more than {{ largest }} pixels are reduced
+for this page, by averaging.
 {% if seen.finding and not warning %}{{ seen.finding }}.{% endif %}</p>
-<div class="delivered">{{ tiles(delivered) }}</div>
-<h2>What attacks recover</h2>
+<div class="delivered">{{ tiles(delivered) }}</div></section>
+<section class="protected" id="attacks"><h2>What attacks recover</h2>
 <p class="banner alarm"><b>{{ made.first }}</b>{% if not made.ran and made.summary %} {{ made.summary }}{% endif %}</p>
 {% if made.missing %}<p class="facts">Attacks that did not run:</p>
 <ul>{% for why in made.missing %}<li>{{ why }}</li>{% endfor %}</ul>{% endif %}
@@ -270,5 +271,5 @@ parts of a scaled picture, so that a scaled copy shows less than the delivered o
 guess of each picture was chosen by the truth: no server can choose so.
 {% else %}Each row: a picture as it is, and its copy.
 {% endif %}</p>
-{{ tiles(made.shown) }}
+{{ tiles(made.shown) }}</section>
 """

@@ -74,9 +74,7 @@ def work(
             left = left_out(pictures.root, set(pictures.names)) if pictures.data is None else {}
             _conclude(shown, manifest, names, made, left)
             _print_seen(shown, seen, warning)
-            shown.say(f"manifest: {path}")
-            if made:
-                shown.say(f"preview: {made.page or 'none, as there is no copy to show'}")
+            _print_files(shown, path, made)
             if as_json:
                 _print_json(manifest, names, path, made, left, seen, warning)
     except KeyboardInterrupt:
@@ -131,6 +129,12 @@ def _look(manifest: Manifest) -> tuple[Identified, str]:
     """What delivered copies show from a distance, and the warning where most of them still show their pictures, else ""."""
     seen = compare(manifest.order, list(manifest.done.values()))
     return seen, f"{seen.finding}; {advice(manifest.order, seen)}" if seen.most else ""
+
+
+def _print_files(console: Terminal, path: Path, made: Preview | None) -> None:
+    console.say(f"manifest: {path}")
+    if made:
+        console.say(f"preview: {made.page or 'none, as there is no copy to show'}")
 
 
 def _print_seen(console: Terminal, seen: Identified, warning: str) -> None:
