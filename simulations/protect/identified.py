@@ -9,17 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from attacks.scoring.metrics import retrieved
 from clients.data.images import DataError
 from simulations.protect.copies import Copy, Order
 from simulations.protect.pictures import read
+from simulations.protect.recovered import VIEWS, identified
 
 MOST_COMPARED = 100
 """Pictures of a folder that are compared, evenly spaced."""
 GRID = 32
 """Cells along each side of the reduced pictures. A cell is the mean of its pixels, as an eye sees them from a distance."""
-VIEWS = 8
-"""Turned and mirrored views of each original that are candidates: they have its colours, and not its layout."""
 
 
 @dataclass(frozen=True)
@@ -101,18 +99,3 @@ def compare(order: Order, done: Sequence[Copy]) -> Identified:
         return Identified()
     hits = identified(torch.stack([one.copy for one in found]), torch.stack([one.original for one in found]))
     return Identified(tuple(found), frozenset(one.name for one, hit in zip(found, hits, strict=True) if hit))
-
-
-def identified(copies: Tensor, originals: Tensor, own: Tensor | None = None) -> list[bool]:
-    """Whether each reduced copy is closest to its own original, of all originals in all their views.
-
-    A shuffle keeps the mean colour of a picture, which alone tells a few pictures apart. The views of the own original have
-    the same colours, so that a copy that shows nothing but colours is identified in at most 1 of ``VIEWS`` cases.
-
-    Args:
-        copies: (M, 3, S, S) in [0, 1].
-        originals: (K, 3, S, S) in [0, 1].
-        own: (M,) int64, the place of each copy's original; by default the copies are in the order of the originals.
-    """
-    views = [torch.rot90(one, turns, (2, 3)) for one in (originals, originals.flip(3)) for turns in range(4)]
-    return [hit == 1 for hit in retrieved(copies, torch.cat(views), torch.arange(len(copies)) if own is None else own)]

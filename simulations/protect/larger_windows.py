@@ -14,8 +14,9 @@ from defenses.images.visual_mixer_windows import power_of_two
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.protect.copies import Order, protect_image
-from simulations.protect.identified import Compared, Identified, identified, is_most, reduced, spaced
+from simulations.protect.identified import Compared, Identified, is_most, reduced, spaced
 from simulations.protect.pictures import read
+from simulations.protect.recovered import identified
 
 SIDE = 224
 """Pixels of the images for which ``WINDOWS`` are meant, those of ImageNet in the paper."""

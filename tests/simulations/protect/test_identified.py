@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from defenses.spec import parse
 from simulations.cli import app
 from simulations.protect.copies import Copy, Order, copy
-from simulations.protect.identified import GRID, Compared, Identified, compare, identified, is_most, reduced, spaced
+from simulations.protect.identified import GRID, Compared, Identified, compare, is_most, reduced, spaced
 from simulations.protect.larger_windows import LEAST_PROBED, MOST_PROBED, advice, bounds, probes, suggest
 from tests.simulations.protect.commands import NOISE, protect
 
@@ -38,17 +38,6 @@ def test_reduced_cells_are_means_of_their_pixels() -> None:
     wanted = image.view(3, GRID, 4, GRID, 2).mean((2, 4))
     torch.testing.assert_close(reduced(image), wanted)
     assert reduced(image[:1]).shape == (3, GRID, GRID)
-
-
-def test_a_copy_is_identified_by_its_layout_and_not_by_its_colours() -> None:
-    pictures = torch.rand(9, 3, GRID, GRID, generator=torch.Generator().manual_seed(0))
-    assert identified(pictures, pictures) == [True] * 9
-    assert identified(pictures.flip(3), pictures) == [False] * 9
-    assert identified(pictures.rot90(1, (2, 3)), pictures) == [False] * 9
-    assert identified(pictures.roll(1, 0), pictures) == [False] * 9
-    colours = pictures.mean((2, 3), keepdim=True).expand_as(pictures)
-    assert not any(identified(colours, pictures)), "a tie with the turned views is no identification"
-    assert identified(pictures[4:5], pictures, torch.tensor([4])) == [True]
 
 
 def test_most_is_more_than_half() -> None:
