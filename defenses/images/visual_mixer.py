@@ -163,8 +163,8 @@ class VisualMixer(InputDefense):
         if self.window_lower == self.window_upper or len(sizes) > 2:
             return ""
         return (
-            f"{self} shuffles images of {height} x {width} in windows of {size} everywhere, so that VFE "
-            "decides nothing; choose bounds further apart, first_regions='nearest', or equal bounds if that is meant"
+            f"{self} shuffles all of an image of {height} x {width} in windows of one size, {size} pixels, whatever its VFE; "
+            "for windows of several sizes choose bounds further apart or first_regions='nearest', else equal bounds"
         )
 
     def _missed(self, height: int, width: int, size: int) -> float:

@@ -18,7 +18,10 @@ def protect(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the killed work in OUT.")] = False,
     preview: Annotated[
         bool,
-        typer.Option("--preview", help="Also write a page with what attacks on such copies get back."),
+        typer.Option(
+            "--preview",
+            help="Also write a page of copies and of what attacks recover from them; needs 8 pictures, 22 for all attacks.",
+        ),
     ] = False,
     workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0: one for each processor.")] = 0,
     data_dir: Annotated[str, typer.Option(metavar="DIR", help="Directory of the files of a named data set.")] = "",
@@ -26,7 +29,7 @@ def protect(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File that the draws start from, made at first use.",
+            help="File that the draws start from; a new one is made where there is none.",
             show_default="~/.fedveil/secrets/protect",
         ),
     ] = None,
@@ -39,9 +42,14 @@ def protect(
     stays on this machine: with it a shuffle can be undone. Copies are lossless, upright and without metadata. manifest.json
     says what was done.
 
+    Up to 100 copies are downsampled to 32x32 and compared with the originals. If most are closest to their own, a warning says so:
+    they still show their pictures. Of VisualMixer it names larger windows where these help.
+
+    --preview needs at least 8 pictures of one kind, coloured or grey; 6 are shown. LearnedRestorer needs 22 of them, to learn.
+
     --json prints "directory", "manifest", "defense", how many pictures were "protected", which were "unreadable", how many files of
-    each ending were "skipped", and of a "preview" its "page", "attacks" (how many pictures each recovered, "of" how many) and those
-    that "did_not_run".
+    each ending were "skipped". "identified" are the copies that show their pictures, "of" how many, with the "warning". Of a
+    "preview" it has the "page", "attacks" (how many pictures each recovered, "of" how many) and those that "did_not_run".
 
     Exit codes: 0 when every picture was protected, 2 for what cannot be done, 3 when some pictures could not be read (they are
     listed) or no attack of the preview ran, 130 when it was stopped.

@@ -25,7 +25,7 @@ from strategies.audit.whole_files import PARTIAL
 MANIFEST, JOURNAL = "manifest.json", ".journal.jsonl"
 LEFTOVERS = {LOCK, JOURNAL + PARTIAL}
 """Of a command that was killed before it had begun."""
-UNTESTED = "No attack ran: these copies were not tested."
+UNTESTED = "No attack ran on these copies; --preview runs those that know the defence."
 """What is said of copies that no attack was run on."""
 
 

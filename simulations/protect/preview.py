@@ -1,4 +1,4 @@
-"""A page with a few pictures: before, behind the defence, and what the attacks made for that defence get back, if any ran."""
+"""A page with a few pictures, their delivered copies, and what the attacks made for that defence recover, if any ran."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 
 from attacks.base import Attack, Knowledge
 from attacks.image_measures import psnr
@@ -25,15 +26,22 @@ from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
 from defenses.spec import parse
 from simulations.protect.copies import protect_image
+from simulations.protect.identified import Identified
 from simulations.protect.manifest import UNTESTED, Manifest
 from simulations.protect.pictures import read
 from simulations.protect.recovered import RULE, count_recovered
+from simulations.protect.sources import Pictures
 from simulations.report import write_page
 from simulations.report.drawing.pictures import Strip, Tile
 from simulations.report.page.page import render
 from simulations.run_folder.drawn import drawn
+from simulations.settings.errors import ConfigError
 
 SHOWN = 6
+LEAST = SHOWN + 2
+"""Pictures of one kind, grey or coloured, that a preview needs: those shown, and 2 to learn from."""
+LARGEST = 340
+"""Pixels of the longer side of a delivered copy on the page."""
 MOST_LEARNED = 400
 """Pictures that attacks learn from: others of the same folder, as they are."""
 SIDE = 64
@@ -51,7 +59,7 @@ class TriedAttacks:
     Attributes:
         shown: Each picture beside its copy and, where an attack ran, the best guess.
         recovered: Attack -> how many pictures it recovered (``recovered.RULE``); ``LOOKING`` is first, then the attacks that ran.
-        missing: The attacks that did not run, each with its reason.
+        missing: The attacks that did not run, those of one reason together with it.
     """
 
     shown: tuple[Strip, ...] = ()
@@ -66,10 +74,12 @@ class TriedAttacks:
     @property
     def first(self) -> str:
         """The most important fact, in a sentence."""
-        if not self.ran:
+        if not self.recovered:
             return UNTESTED
         strongest, most = max(self.recovered.items(), key=lambda one: one[1])
         of = f"{most} of {len(self.shown)} copies"
+        if not self.ran:
+            return f"A server that only looks at the copies recovers {of}; no other attack ran."
         if strongest == LOOKING and most:
             return f"A server that only looks at the copies recovers {of}; no attack recovered more."
         return (
@@ -80,14 +90,10 @@ class TriedAttacks:
 
     @property
     def summary(self) -> str:
-        """Which attacks ran, or why none did, in a sentence."""
+        """Which attacks ran, or that there is none, in a sentence; "" where ``missing`` says why none ran."""
         if self.ran:
             return f"Attacks that ran: {', '.join(self.ran)}."
-        return (
-            "None of the attacks on these defences could run."
-            if self.missing
-            else "There is no attack on these defences."
-        )
+        return "" if self.missing else "There is no attack on these defences."
 
 
 @dataclass(frozen=True)
@@ -96,13 +102,35 @@ class Preview(TriedAttacks):
 
     Attributes:
         page: Where; None where no picture has a copy that could be shown.
+        scaled: Side in pixels to which pictures were scaled before they were attacked; 0 where the delivered copies were.
     """
 
     page: Path | None = None
+    scaled: int = 0
 
 
-def write_preview(manifest: Manifest) -> Preview:
-    """Writes ``preview.html`` beside the copies."""
+def require_enough(pictures: Pictures) -> None:
+    """Require ``LEAST`` readable pictures of one kind.
+
+    Raises:
+        ConfigError: When there are fewer. Of a data set only the number is known before its pictures are written.
+    """
+    kinds, names = Counter[int](), pictures.names
+    if pictures.data is None and len(names) >= LEAST:
+        for _, image in _squares(pictures.root, names, SIDE, most=len(names)):
+            kinds[image.shape[0]] += 1
+            if max(kinds.values()) >= LEAST:
+                return
+        found = f"{kinds[3]} coloured and {kinds[1]} grey ones that can be read"
+    elif len(names) >= LEAST:
+        return
+    else:
+        found = str(len(names))
+    raise ConfigError(f"--preview needs at least {LEAST} pictures of one kind, coloured or grey; IN has {found}")
+
+
+def write_preview(manifest: Manifest, seen: Identified, warning: str) -> Preview:
+    """Writes ``preview.html`` beside the copies, with what was measured of them and the warning that follows from it."""
     order = manifest.order
     names = sorted(one.source for one in manifest.done.values() if not one.error)
     side = order.size or SIDE
@@ -117,11 +145,33 @@ def write_preview(manifest: Manifest) -> Preview:
     chosen = {name for name, _ in attacked}
     others = [image for name, image in images if name not in chosen][:MOST_LEARNED]
     found = attack(parse(order.pipeline), attacked, others, order.secret)
-    made = Preview(found.shown, found.recovered, found.missing, order.out / "preview.html")
+    made = Preview(found.shown, found.recovered, found.missing, order.out / "preview.html", 0 if order.size else side)
     context = {"title": "Protected pictures", "defense": order.pipeline, "made": made, "rule": RULE}
-    context |= {"others": len(others), "side": side, "scaled": not order.size}
+    context |= {"others": len(others), "seen": seen, "warning": warning, "largest": LARGEST}
+    context |= {"delivered": delivered(manifest, [name for name, _ in attacked], seen)}
     write_page(order.out / "preview.html", render(BODY, context))
     return made
+
+
+def delivered(manifest: Manifest, names: list[str], seen: Identified) -> list[Strip]:
+    """Each picture beside its copy, read from the file that is delivered; reduced to ``LARGEST`` pixels by area averages."""
+    strips, order = [], manifest.order
+    compared = {one.name for one in seen.compared}
+    for name in names:
+        image, made = (
+            read(*of).image for of in ((order.root / name, order.size), (order.out / manifest.done[name].output,))
+        )
+        height, width = made.shape[1:]
+        told = f": {'identified' if name in seen.names else 'not identified'}" if name in compared else ""
+        tiles = (Tile("as it is", name, uri(_fitted(image))), Tile(f"delivered copy{told}", name, uri(_fitted(made))))
+        strips.append(Strip(f"{name}, {width} x {height} pixels", tiles))
+    return strips
+
+
+def _fitted(image: Tensor) -> Tensor:
+    height, width = image.shape[1:]
+    scale = min(1.0, LARGEST / max(height, width))
+    return adaptive_avg_pool2d(image.unsqueeze(0), (max(1, round(height * scale)), max(1, round(width * scale))))[0]
 
 
 def attack(pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[Tensor], secret: str) -> TriedAttacks:
@@ -136,7 +186,7 @@ def attack(pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[
     stream = generator_for("preview", "attack")
     looked = AsUploaded().attack_many([observation], [stream])[0]
     best, by = [looked.images[at] for at in range(len(truth))], [LOOKING] * len(truth)
-    scores, missing = psnr(protected, truth), list[str]()
+    scores, missing = psnr(protected, truth), dict[str, list[str]]()
     candidates = torch.stack(others) if others else truth[:0]
     recovered = {LOOKING: count_recovered(looked.images, truth, candidates)}
     looking = scores.clone()
@@ -145,10 +195,10 @@ def attack(pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[
             fitted = refinement.fit(_knowledge(pipeline, others), stream) if refinement.needs_auxiliary else refinement
             found = fitted.refine_many([observation], [looked], [stream])[0]  # type: ignore[list-item]
         except AttackError as error:
-            missing.append(f"{refinement}: {error}")
+            missing.setdefault(str(error), []).append(repr(refinement))
             continue
         if found.failure:
-            missing.append(f"{refinement}: {found.failure}")
+            missing.setdefault(found.failure, []).append(repr(refinement))
             continue
         recovered[repr(refinement)] = count_recovered(found.images, truth, candidates)
         mine = psnr(found.images, truth)
@@ -159,7 +209,7 @@ def attack(pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[
         tiles = [Tile("as it is", name, uri(image)), Tile("copy", name, uri(protected[at]), float(looking[at]))]
         guess = [Tile(by[at], name, uri(best[at]), float(scores[at]))] if len(recovered) > 1 else []
         shown.append(Strip(name, (*tiles, *guess)))
-    return TriedAttacks(tuple(shown), recovered, tuple(missing))
+    return TriedAttacks(tuple(shown), recovered, tuple(f"{', '.join(of)}: {why}" for why, of in missing.items()))
 
 
 def _refinements(pipeline: Pipeline) -> Iterator[Refinement]:
@@ -185,8 +235,8 @@ def _knowledge(pipeline: Pipeline, others: list[Tensor]) -> Knowledge:
     return Knowledge(Batch(images, targets), pipeline, (0.5,) * channels, (0.5,) * channels, train)
 
 
-def _squares(root: Path, names: list[str], side: int) -> Iterator[tuple[str, Tensor]]:
-    for name in names[: SHOWN + MOST_LEARNED]:
+def _squares(root: Path, names: list[str], side: int, most: int = SHOWN + MOST_LEARNED) -> Iterator[tuple[str, Tensor]]:
+    for name in names[:most]:
         try:
             yield name, read(root / name, side).image
         except DataError:  # it has changed since its copy was made
@@ -203,17 +253,23 @@ def uri(image: Tensor) -> str:
 BODY = """
 <p class="kicker">fedveil protect</p>
 <h1>{{ defense }}</h1>
-<p class="banner alarm"><b>{{ made.first }}</b>{% if not made.ran %} {{ made.summary }}{% endif %}</p>
+{% if warning %}<p class="banner alarm"><b>{{ warning }}</b></p>{% endif %}
+<section class="protected" id="delivered"><h2>Delivered copies</h2>
+<p class="facts">The copies are those in the folder, at their own sizes. Pictures of more than {{ largest }} pixels are reduced
+for this page, by averaging.
+{% if seen.finding and not warning %}{{ seen.finding }}.{% endif %}</p>
+<div class="delivered">{{ tiles(delivered) }}</div></section>
+<section class="protected" id="attacks"><h2>What attacks recover</h2>
+<p class="banner alarm"><b>{{ made.first }}</b>{% if not made.ran and made.summary %} {{ made.summary }}{% endif %}</p>
 {% if made.missing %}<p class="facts">Attacks that did not run:</p>
 <ul>{% for why in made.missing %}<li>{{ why }}</li>{% endfor %}</ul>{% endif %}
+{% if made.scaled %}<p class="facts">These copies are not the delivered ones. The pictures were scaled to {{ made.scaled }} x
+{{ made.scaled }} pixels before they were protected, because attacks that learn want one size. Windows of as many pixels are larger
+parts of a scaled picture, so that a scaled copy shows less than the delivered one.</p>{% endif %}
 <p class="facts">{% if made.ran %}Each row: a picture as it is, its copy, and the best guess of the attacks from the copy alone.
 {{ made.summary }} {{ rule }} The attacks know the defence and {{ others }} other pictures of the folder, not the draws. The best
 guess of each picture was chosen by the truth: no server can choose so.
 {% else %}Each row: a picture as it is, and its copy.
-{% endif %}
-{% if scaled %}
-Here the pictures were scaled to {{ side }} x {{ side }} pixels before they were protected, because attacks that learn want one
-size. The copies in the folder have their own sizes, where windows of as many pixels are smaller parts of a picture.
 {% endif %}</p>
-{{ tiles(made.shown) }}
+{{ tiles(made.shown) }}</section>
 """

@@ -1,4 +1,4 @@
-"""Counts the pictures that an attack recovered from their copies, by the report's rule, with a folder's pictures as candidates."""
+"""Compares guesses and copies with the pictures: which an attack recovered, and which copies are identified as they are."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ RULE = (
     f"its PSNR lies at least {LEAST_GAIN:g} dB above the best null baseline (a grey image, or the mean of the others)."
 )
 """As the page states it."""
+VIEWS = 8
+"""Turned and mirrored views of each original that are candidates: they have its colours, and not its layout."""
 
 
 def count_recovered(guess: Tensor, truth: Tensor, others: Tensor) -> int:
@@ -30,3 +32,18 @@ def count_recovered(guess: Tensor, truth: Tensor, others: Tensor) -> int:
     nulls = torch.stack([psnr(one.images, truth) for one in null_baselines(truth, mean).values()]).amax(0).tolist()
     identified = retrieved(guess, candidates, torch.arange(len(truth)))
     return sum(map(is_recovered, psnr(guess, truth).tolist(), nulls, identified))
+
+
+def identified(copies: Tensor, originals: Tensor, own: Tensor | None = None) -> list[bool]:
+    """Whether each reduced copy is closest to its own original, of all originals in all their views.
+
+    A shuffle keeps the mean colour of a picture, which alone tells a few pictures apart. The views of the own original have
+    the same colours, so that a copy that shows nothing but colours is identified in at most 1 of ``VIEWS`` cases.
+
+    Args:
+        copies: (M, 3, S, S) in [0, 1].
+        originals: (K, 3, S, S) in [0, 1].
+        own: (M,) int64, the place of each copy's original; by default the copies are in the order of the originals.
+    """
+    views = [torch.rot90(one, turns, (2, 3)) for one in (originals, originals.flip(3)) for turns in range(4)]
+    return [hit == 1 for hit in retrieved(copies, torch.cat(views), torch.arange(len(copies)) if own is None else own)]

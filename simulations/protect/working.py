@@ -19,6 +19,8 @@ from simulations.console.progress import Display
 from simulations.console.results import print_json, table, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.protect.copies import Order, copies
+from simulations.protect.identified import Identified, compare
+from simulations.protect.larger_windows import advice
 from simulations.protect.manifest import UNTESTED, Manifest
 from simulations.protect.pictures import left_out, output_names
 from simulations.protect.sources import Pictures, pictures_of
@@ -57,19 +59,24 @@ def work(
         if not IMAGE_SIDE["check"](image_size):
             raise ConfigError(f"--image-size is {image_size}; allowed: {IMAGE_SIDE['allowed']}")
         pictures = pictures_of(source, out, data_dir)
-        key = kept_secret(secret or default_folder() / "protect", "name another file by --secret").hex()
+        if preview:
+            _require_enough(pictures)
+        key = _secret(shown, secret)
         manifest = Manifest(Order(pictures.root, out.resolve(), str(pipeline), key, image_size, pictures.text))
         with manifest.claim(resume=resume):
             names = _begin(manifest, pictures, resume=resume)
             _copy_all(shown, manifest, names, workers or os.cpu_count() or 1)
             try:
-                path, made = manifest.finish(names), _preview(manifest) if preview else None
+                path, (seen, warning) = manifest.finish(names), _look(manifest)
+                made = _preview(manifest, seen, warning) if preview else None
             finally:
                 pictures.remove()
             left = left_out(pictures.root, set(pictures.names)) if pictures.data is None else {}
-            _conclude(shown, manifest, names, path, made, left)
+            _conclude(shown, manifest, names, made, left)
+            _print_seen(shown, seen, warning)
+            _print_files(shown, path, made)
             if as_json:
-                _print_json(manifest, names, path, made, left)
+                _print_json(manifest, names, path, made, left, seen, warning)
     except KeyboardInterrupt:
         errors.say("\nstopped; go on with the same command and --resume")
         raise typer.Exit(130) from None
@@ -100,21 +107,57 @@ def _copy_all(console: Terminal, manifest: Manifest, names: Mapping[str, str], w
             display.show("protecting", done, len(names))
 
 
-def _preview(manifest: Manifest) -> Preview:
+def _secret(console: Terminal, named: Path | None) -> str:
+    """The secret as hexadecimal digits; a line says when a new one was written."""
+    path = named or default_folder() / "protect"
+    new = not os.path.lexists(path)
+    key = kept_secret(path, "name another file by --secret").hex()
+    if new:
+        (errors if named else console).say(
+            f"a new secret was written to {path}; copies made with another secret differ"
+        )
+    return key
+
+
+def _require_enough(pictures: Pictures) -> None:
+    from simulations.protect.preview import require_enough
+
+    require_enough(pictures)
+
+
+def _look(manifest: Manifest) -> tuple[Identified, str]:
+    """What delivered copies show from a distance, and the warning where most of them still show their pictures, else ""."""
+    seen = compare(manifest.order, list(manifest.done.values()))
+    return seen, f"{seen.finding}; {advice(manifest.order, seen)}" if seen.most else ""
+
+
+def _print_files(console: Terminal, path: Path, made: Preview | None) -> None:
+    console.say(f"manifest: {path}")
+    if made:
+        console.say(f"preview: {made.page or 'none, as there is no copy to show'}")
+
+
+def _print_seen(console: Terminal, seen: Identified, warning: str) -> None:
+    if warning:
+        errors.say(f"warning: {warning}")
+    elif seen.finding:
+        console.say(seen.finding)
+
+
+def _preview(manifest: Manifest, seen: Identified, warning: str) -> Preview:
     from simulations.protect.preview import write_preview
 
-    return write_preview(manifest)
+    return write_preview(manifest, seen, warning)
 
 
 def _conclude(
     console: Terminal,
     manifest: Manifest,
     names: Collection[str],
-    path: Path,
     made: Preview | None,
     left: Mapping[str, int],
 ) -> None:
-    """Prints what was protected, what was not, and what attacks of a preview recovered; the page comes last."""
+    """Prints what was protected, what was not, and what attacks of a preview recovered."""
     failed = manifest.failed
     counted = [f"{len(names) - len(failed)} of {len(names)} pictures protected by {manifest.order.pipeline}"]
     counted += [f"{len(failed)} unreadable"] if failed else []
@@ -130,9 +173,6 @@ def _conclude(
         listed = ", ".join(f"{times} {ending or 'without ending'}" for ending, times in sorted(left.items()))
         errors.say(f"files left alone, as Pillow reads no pictures of their kind: {listed}")
     _print_attacked(console, made)
-    console.say(f"manifest: {path}")
-    if made:
-        console.say(f"preview: {made.page or 'none, as there is no copy to show'}")
 
 
 def _print_attacked(console: Terminal, made: Preview | None) -> None:
@@ -142,15 +182,22 @@ def _print_attacked(console: Terminal, made: Preview | None) -> None:
         return
     if made.ran:
         rows = ([name, f"{recovered} of {len(made.shown)}"] for name, recovered in made.recovered.items())
-        console.print(table(("attack", "recovered"), (), rows))
+        at = f" of copies scaled to {made.scaled} x {made.scaled}" if made.scaled else ""
+        console.print(table(("attack", f"recovered{at}"), (), rows))
     if made.page:
-        (console if made.ran else errors).say(made.first if made.ran else f"{made.first} {made.summary}")
+        (console if made.ran else errors).say(made.first if made.ran else f"{made.first} {made.summary}".strip())
     for why in made.missing:
         errors.say(f"did not run: {why}")
 
 
 def _print_json(
-    manifest: Manifest, names: Collection[str], path: Path, made: Preview | None, left: Mapping[str, int]
+    manifest: Manifest,
+    names: Collection[str],
+    path: Path,
+    made: Preview | None,
+    left: Mapping[str, int],
+    seen: Identified,
+    warning: str,
 ) -> None:
     """What was done, as `fedveil protect --help` describes it."""
     failed = [{"source": one.source, "error": one.error} for one in manifest.failed]
@@ -159,6 +206,7 @@ def _print_json(
         "manifest": str(path),
         "defense": manifest.order.pipeline,
     }
+    about |= {"identified": len(seen.names), "of": len(seen.compared), "warning": warning}
     about |= {"protected": len(names) - len(failed), "unreadable": failed, "skipped": left, "preview": None}
     if made:
         page = str(made.page) if made.page else None

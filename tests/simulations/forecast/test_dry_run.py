@@ -223,7 +223,7 @@ def test_the_paper_sized_data_would_be_read_batch_by_batch(data: Path) -> None:
 def test_bounds_that_leave_nothing_to_decide_are_told_before_the_run(defense: str, warned: bool) -> None:
     code, output = dry_run(DIGITS, f"defenses={defense}")
     assert code == 0
-    assert ("windows of 4 everywhere, so that VFE decides nothing" in output) == warned
+    assert ("in windows of one size, 4 pixels, whatever its VFE" in output) == warned
 
 
 MIXING = [path for path in FILES if "VisualMixer" in path.read_text()]

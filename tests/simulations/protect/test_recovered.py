@@ -1,10 +1,10 @@
-"""The rule by which a preview counts recovered pictures, against cases whose answer is known."""
+"""The rules by which recovered pictures and identified copies are counted, against cases whose answer is known."""
 
 from __future__ import annotations
 
 import torch
 
-from simulations.protect.recovered import count_recovered
+from simulations.protect.recovered import count_recovered, identified
 
 
 def pictures(count: int, seed: int = 0) -> torch.Tensor:
@@ -32,3 +32,14 @@ def test_without_other_pictures_the_null_baseline_is_grey() -> None:
     truth = pictures(3)
     assert count_recovered(truth, truth, truth[:0]) == 3
     assert count_recovered(torch.full_like(truth, 0.5), truth, truth[:0]) == 0
+
+
+def test_a_copy_is_identified_by_its_layout_and_not_by_its_colours() -> None:
+    originals = pictures(9)
+    assert identified(originals, originals) == [True] * 9
+    assert identified(originals.flip(3), originals) == [False] * 9
+    assert identified(originals.rot90(1, (2, 3)), originals) == [False] * 9
+    assert identified(originals.roll(1, 0), originals) == [False] * 9
+    colours = originals.mean((2, 3), keepdim=True).expand_as(originals)
+    assert not any(identified(colours, originals)), "a tie with the turned views is no identification"
+    assert identified(originals[4:5], originals, torch.tensor([4])) == [True]

@@ -11,6 +11,7 @@ from attacks.metrics.costs import MODEL_REFUSED
 from simulations.compare.groups import grouped
 from simulations.compare.page import write_comparison
 from simulations.protect import preview
+from simulations.protect.identified import Identified
 from simulations.report import write_report
 from simulations.report.drawing.pictures import Strip, Tile
 from simulations.report.page.page import render
@@ -162,10 +163,12 @@ def protected(folder: Path) -> Path:
     tiles = tuple(Tile(name, "a.png", picture, psnr) for name, psnr in (("as it is", None), ("copy", 9.0)))
     shown = tuple(Strip(name, (*tiles, Tile("Jigsaw()", "a.png", picture, 17.0))) for name in ("a.png", "b.png"))
     recovered = {preview.LOOKING: 0, "Jigsaw()": 1}
-    made = preview.TriedAttacks(shown, recovered, ("LearnedRestorer(): there are no other pictures to learn from",))
+    missing = ("LearnedRestorer(): there are no other pictures to learn from",)
+    made = preview.Preview(shown, recovered, missing, folder, 64)
     context = {"title": "Protected pictures", "defense": "VisualMixer()", "made": made, "rule": preview.RULE}
     page = folder / "preview.html"
-    page.write_text(render(preview.BODY, context | {"others": 7, "side": 64, "scaled": True}), encoding="utf-8")
+    context |= {"others": 7, "seen": Identified(), "warning": "2 of 2 copies still show their picture", "largest": 340}
+    page.write_text(render(preview.BODY, context | {"delivered": [Strip("a.png", tiles)]}), encoding="utf-8")
     return page
 
 
