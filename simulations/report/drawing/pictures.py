@@ -195,7 +195,7 @@ def _tiles(
     by_place = {(picture.kind, picture.guess): picture for picture in pictures}
     wanted = [("original", ""), ("protected", ""), *(("reconstruction", attack) for attack in attacks)]
     others = [place for place in by_place if place not in wanted]
-    tiles = []
+    tiles: list[Tile] = []
     for kind, attack in [*wanted, *others]:
         found = by_place.get((kind, attack))
         uri, psnr = (embed(found.file), found.psnr) if found else (None, None)

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.app import Message, MetricRecord, RecordDict
-from flwr.app.error import Error
+from flwr.app import Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -19,9 +18,9 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAvg,
 )
-from flwr.supercore.task_identity import TaskIdentity
 
 from clients.external_app.mods import Budget
+from clients.flower_private import act_as_task, set_message_id
 from strategies.external_app.claim import ACCOUNTANT, METRICS, MOD, WRAPPER, Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_in, wrappers_named
 from strategies.recording.strategy import RecordingStrategy
@@ -36,9 +35,9 @@ WRAPPED = (
 
 
 def asked(node: int) -> Message:
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+    act_as_task()
     message = Message(RecordDict({}), dst_node_id=node, message_type="train")
-    message.metadata.__dict__["_message_id"] = "m"
+    set_message_id(message, "m")
     return message
 
 
