@@ -35,6 +35,9 @@ def pixels(context):
                 "answer_audits(app, model=Net, data=pixels, mean=0.1307, std=0.3081)",
             ),
         ),
+        repair=(Replace(
+            "pytorch_example/task.py", "from flwr.common.typing import UserConfig", "from flwr.app import UserConfig",
+        ),),
         truth="dirichlet",
         mentions=("augment", "all layers learn"),
     ),

@@ -25,8 +25,8 @@ from holdings import holdings
 from running import CLIENTS, Outcome, run
 from table import Line, rendered
 
-LIMIT = 240.0
-"""Seconds after which an app is stopped."""
+LIMIT = 600.0
+"""Seconds after which an app is stopped, unless --limit says otherwise."""
 
 
 def line_of(name: str, app: App, outcome: Outcome) -> Line:
@@ -64,14 +64,14 @@ def refusals(checkout: Path) -> list[tuple[str, str]]:
     return found
 
 
-def audit_all(checkout: Path, out: Path, names: Sequence[str]) -> list[Line]:
+def audit_all(checkout: Path, out: Path, names: Sequence[str], limit: float) -> list[Line]:
     """Run the named apps one after the other."""
     lines = []
     for name in names:
         scratch = out / "apps" / name
         scratch.mkdir(parents=True)
         try:
-            line = line_of(name, APPS[name], run(APPS[name], checkout, out, scratch, LIMIT))
+            line = line_of(name, APPS[name], run(APPS[name], checkout, out, scratch, limit))
         except EditError as error:
             line = Line(name, APPS[name].origin, APPS[name].kind, 0, failure=f"the edits do not fit: {error}")
         print(" | ".join(line.cells()), line.failure, *(line.wrong or ()), flush=True)
@@ -86,6 +86,7 @@ def main() -> None:
     parser.add_argument("checkout", type=Path, help="a checkout of github.com/adap/flower")
     parser.add_argument("--out", type=Path, required=True, help="a new folder: matrix.md, and each app with its audit")
     parser.add_argument("--apps", default=",".join(APPS), help="names, separated by commas")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds after which an app is stopped")
     given = parser.parse_args()
     names = given.apps.split(",")
     if unknown := [name for name in names if name not in APPS]:
@@ -96,7 +97,7 @@ def main() -> None:
         )
     if given.out.exists():
         sys.exit(f"--out is {given.out}, which exists; name a new folder")
-    lines = audit_all(given.checkout.resolve(), given.out.resolve(), names)
+    lines = audit_all(given.checkout.resolve(), given.out.resolve(), names, given.limit)
     print("\n" + rendered(lines, refusals(given.checkout)))
     sys.exit(any(line.wrong for line in lines))
 

@@ -25,6 +25,7 @@ class App:
         data_name: The data set that it asks for, a key of ``offline_data.NAMES``.
         audit: The edits that audit it.
         data: Edits that replace its data, beyond its imports.
+        repair: Edits without which the app does not run on the newest Flower: what it imports has moved.
         variant: Edits that make a variant of our own.
         config: Run configuration, beside one round.
         truth: How the trained images follow from ``data_name``: "split" (four fifths of an IID share), or "" where the script has
@@ -39,6 +40,7 @@ class App:
     data_name: str
     audit: tuple[Edit, ...]
     data: tuple[Edit, ...] = ()
+    repair: tuple[Edit, ...] = ()
     variant: tuple[Edit, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     truth: str = "split"

@@ -51,7 +51,7 @@ def prepared(app: App, checkout: Path, scratch: Path) -> tuple[Path, int]:
     shutil.copy(HERE / "offline_data.py", copy / app.package)
     names = {"OUT": str(scratch / "audit"), "PACKAGE": app.package}
     redirect_data(copy, app.package)
-    apply_all(copy, (*app.data, *app.variant), names)
+    apply_all(copy, (*app.data, *app.repair, *app.variant), names)
     return copy, apply_all(copy, app.audit, names)
 
 
