@@ -203,8 +203,8 @@ def list_(
 ) -> None:
     """List scenarios, defences, attacks, data sets, models, settings and presets, with parameters, defaults and sources.
 
-    Presets are the configurations that come with fedveil: `fedveil run --preset NAME`. The settings of `fedveil search` are under
-    "search".
+    Presets are the configurations that come with fedveil: `fedveil run --preset NAME`. Without one, the default audit
+    runs. The settings of `fedveil search` are under "search".
     """
     from simulations.catalogue.listed import SECTIONS, listed, print_section
 
@@ -238,11 +238,12 @@ def _seeds(text: str, resume: Path | None, out: Path | None, values: dict[str, A
         return []
     if resume is not None:
         raise ConfigError("--seeds goes on by itself: give the same command again, without --resume")
+    wanted = parse_seeds(text)
     if "seed" in values:
         raise ConfigError("--seeds and -s seed=... say the same; give one of them")
     if out is None and "output-dir" not in values:
         raise ConfigError("--seeds needs --out, the folder that gets one folder for each seed")
-    return parse_seeds(text)
+    return wanted
 
 
 def _pair(text: str) -> tuple[str, Any]:

@@ -75,7 +75,7 @@ def glance_caveats(page: Path) -> str:
     body = source[source.find(GLANCE) :] if GLANCE in source else ""
     notes = re.findall(r"<small>(.*?)</small>", body[body.find("<b class") : body.find("</td>", body.find("<b class"))])
     plain = [html.unescape(re.sub(r"<[^>]+>", "", one)) for one in notes]
-    return "; ".join(one for one in plain if not one.startswith("by "))
+    return "; ".join(one for one in plain if not one.startswith("strongest: "))
 
 
 def pictures(folder: Path) -> list[dict[str, Any]]:

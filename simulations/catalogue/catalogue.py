@@ -16,7 +16,7 @@ from defenses.spec import settings_of
 from simulations.experiment.experiment import all_settings, owners
 from simulations.experiment.scenario import scenarios
 from simulations.search.settings import keys as search_settings
-from simulations.settings.presets import description, presets
+from simulations.settings.presets import described
 
 
 def catalogue() -> dict[str, list[list[str]]]:
@@ -28,7 +28,7 @@ def catalogue() -> dict[str, list[list[str]]]:
         "datasets": dataset_names().items,
         "models": _models,
         "settings": _settings,
-        "presets": lambda: ((name, description(path)) for name, path in presets().items()),
+        "presets": described,
         "search": lambda: (_setting(key, spec) for key, spec in search_settings().items()),
     }
     return {section: [list(entry) for entry in entries()] for section, entries in rows.items()}

@@ -89,7 +89,7 @@ def describe(experiment: Experiment, step: StepMemory, needs: object) -> Iterato
     yield f"clients:    {experiment.num_clients}, about {train} training and {test} test examples each"
     yield (
         f"model:      {experiment.model}, {step.parameters:,} parameters; a training step on {experiment.batch_size} images needs "
-        f"about {size_text(step.peak(experiment.batch_size))}, a probe of {experiment.probe_images} "
+        f"about {size_text(step.peak(experiment.batch_size))}, a probe of {count(experiment.probe_images, 'image')} about "
         f"{size_text(step.peak(experiment.probe_images))}, without a defence"
     )
     yield f"memory:     {needs}"

@@ -40,10 +40,11 @@ def requested(
     """
     before: dict[str, Any] = {}
     if resume is not None:
-        if config or out or clients:
-            raise ConfigError("--resume takes the settings of the run itself: leave out CONFIG, --out and --clients")
         if not is_there(resume / "config.json", "--resume"):
             raise ConfigError(f"--resume: {resume} holds no run (no config.json)")
+        named = {f"CONFIG or --preset ({config})": config, "--out": out, "--clients": clients}
+        if too_many := [name for name, value in named.items() if value]:
+            raise ConfigError(f"--resume takes the settings of the run itself: leave out {', '.join(too_many)}")
         kept = read_config(resume / "config.json", "--resume")
         before = kept["config"] | {"resume": True, "output-dir": str(resume.resolve())}
         values: dict[str, Any] = {}

@@ -10,6 +10,8 @@ from simulations.settings.errors import ConfigError, require_known
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 OF_OTHER_COMMANDS = ("search",)
 """Files in ``CONFIGS`` for other commands than ``fedveil run``."""
+START = "quick"
+"""The preset to start with."""
 
 
 def presets() -> dict[str, Path]:
@@ -18,12 +20,31 @@ def presets() -> dict[str, Path]:
     return {name: path for name, path in files.items() if name not in OF_OTHER_COMMANDS}
 
 
-def description(path: Path) -> str:
-    """What a configuration shows: the first sentence behind "Shows:" in its comments; "" where it has none."""
+def of_size(size: str) -> list[str]:
+    """The presets that have a table of this size."""
+    header = re.compile(rf"^\[{re.escape(size)}\]", re.MULTILINE)
+    return [name for name, path in presets().items() if header.search(path.read_text(encoding="utf-8"))]
+
+
+def described() -> list[tuple[str, ...]]:
+    """Name, what it shows, what it costs and its other size, of each preset; the one to start with comes first."""
+    found = []
+    for name, path in sorted(presets().items(), key=lambda item: item[0] != START):
+        costs, paper = (
+            description(path, "Costs"),
+            "Also at the paper's size: --size paper." if name in of_size("paper") else "",
+        )
+        first = ("Start here.",) if name == START else ()
+        found.append((name, *first, description(path), *([f"Costs: {costs}"] if costs else []), *filter(None, [paper])))
+    return found
+
+
+def description(path: Path, entry: str = "Shows") -> str:
+    """The first sentence behind "Shows:", or another entry, in a configuration's comments; "" where it has none."""
     lines, found = path.read_text(encoding="utf-8").splitlines(), list[str]()
     for line in lines:
-        if line.startswith("# Shows: "):
-            found.append(line.removeprefix("# Shows: "))
+        if line.startswith(f"# {entry}: "):
+            found.append(line.removeprefix(f"# {entry}: "))
         elif found:
             if not line.startswith("#  "):  # the next entry, or the end of the comments
                 break
@@ -41,7 +62,8 @@ def chosen(config: Path | None, preset: str, size: str = "") -> Path | None:
     """
     if size and not preset and config is None:
         raise ConfigError(
-            f"size is {size!r}, without a configuration that has sizes; name one (or leave it out with --resume)"
+            f"size is {size!r}, without a configuration that has sizes; name one with --preset, such as "
+            f"{', '.join(of_size(size)[:5]) or 'split_table2'} (or leave it out with --resume)"
         )
     if not preset:
         return config

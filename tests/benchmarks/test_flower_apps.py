@@ -24,7 +24,7 @@ IMAGES = (RNG.integers(0, 256, (20, 3, 8, 8)) / 255).astype(np.float64)
 HELD = {0: Holding(IMAGES[:12], IMAGES[12:])}
 PAGE = (
     "<table><caption>At a glance</caption><tbody><tr><td><b class='word'>{verdict}</b>"
-    "<small>by X</small><small>beware of augmentation</small></td>"
+    "<small>strongest: X</small><small>beware of augmentation</small></td>"
     '<td class="num">{count}</td></tr></tbody></table>'
 ).replace("'", '"')
 
