@@ -27,7 +27,8 @@ from clients.task.task import Task
 from clients.wire.records import metrics, tensors_of, to_record, values_of
 from simulations.external_app.recorded.guesses import file_names, guess_safely, guess_tensors
 from simulations.external_app.recorded.originals import Truth
-from simulations.external_app.recorded.replies import Attackable, RecordingRequest, Replay
+from simulations.external_app.recorded.arguments.request import RecordingRequest
+from simulations.external_app.recorded.replies import Attackable, Replay
 from simulations.external_app.study import AppResults, AppStudy
 from simulations.report.sections.external_app import RECORDED
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
@@ -80,6 +81,7 @@ class PreparedRecording:
         """What the results folder records about the audit."""
         request = asdict(self.request)
         settings = {"scenario": SCENARIO, **request.pop("options"), **request}
+        del settings["unset"], settings["assumed"]  # the page says both in sentences
         shown = {name.replace("_", "-"): str(one) if isinstance(one, Path) else one for name, one in settings.items()}
         return AppStudy(self.plan(), {UPDATE: tuple(self.attacks)}, shown, "recorded")
 

@@ -15,8 +15,8 @@ from simulations.external_app.recorded import attack_file
 from simulations.external_app.recorded.attack_recording import prepare_recording, run_recording
 from simulations.external_app.recorded.findings import AttackFinding, of_entries, of_recording, print_found
 from simulations.external_app.recorded.known import doubts_of
-from simulations.external_app.recorded.replies import RecordingRequest
-from simulations.external_app.recorded.request import Request
+from simulations.external_app.recorded.arguments.request import RecordingRequest
+from simulations.external_app.recorded.arguments.request import Request
 from simulations.forecast.preflight import require_folder
 from simulations.report.analysis.run import read_run
 from simulations.report.sections.external_app import RECORDED

@@ -27,7 +27,7 @@ from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.external_app.recorded.attack_file import attack_update, prepare
 from simulations.external_app.recorded.known import without_truth
-from simulations.external_app.recorded.request import Request
+from simulations.external_app.recorded.arguments.request import Request
 from simulations.runtime.launch import ROOT
 from simulations.settings.errors import ConfigError
 
