@@ -126,7 +126,7 @@ class Attack(Generic[Observation, Guess]):
 
     @property
     def needs_learning_rate(self) -> bool:
-        """Whether the attack compares lengths of gradients, so that it needs the client's learning rate or a rough estimate of it."""
+        """Whether the attack compares lengths of gradients, so that it needs the client's learning rate or an estimate."""
         return False
 
     def card(self) -> dict[str, int | str]:

@@ -87,7 +87,10 @@ def exact_learning_rate(observation: ClientUpdate) -> float:
     error = logits.softmax(0)
     error[delta.argmax()] -= 1
     rate = float(-(delta @ error) / error.square().sum().clamp(min=1e-300))
-    unexplained = ((delta + rate * error).norm() / delta.norm(), (moved - delta[:, None] * features).norm() / moved.norm())
+    unexplained = (
+        (delta + rate * error).norm() / delta.norm(),
+        (moved - delta[:, None] * features).norm() / moved.norm(),
+    )
     if not (0 < rate < float("inf") and max(unexplained) <= 0.01):  # a NaN of an update of zeros is not, either
         raise AttackError(f"the update of {name!r} is not that of one step of cross-entropy on one example")
     return rate / observation.step_length

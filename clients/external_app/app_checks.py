@@ -34,7 +34,11 @@ def check_arguments(app: Any, model: Any, data: Any, loss: Any, mods: Any) -> No
 
 
 def numbers(name: str, value: Any, caller: str = "answer_audits") -> float | tuple[float, ...]:
-    """``mean`` or ``std``, as given to the function ``caller``: a number, or one for each channel; ``ValueError`` unless it is, on the scale of images in [0, 1]."""
+    """``mean`` or ``std`` of the function ``caller``: a number, or one for each channel, on the scale of images in [0, 1].
+
+    Raises:
+        ValueError: When it is anything else.
+    """
     each = tuple(value) if isinstance(value, list | tuple) else (value,)
     low, words = (0.0, "above 0") if name == "std" else (-LARGEST, f"from {-LARGEST:g}")
     for one in each:

@@ -66,8 +66,8 @@ class SavedOriginals:
         low, high = float(pixels.min()), float(pixels.max())
         if not (low >= -ROUNDING and high <= 1 + ROUNDING):
             raise ValueError(
-                f"save_originals: with mean {self._mean.tolist()} and std {self._std.tolist()} undone, images run from {low:.3g} to "
-                f"{high:.3g}; expected [0, 1]: give the mean and std of your Normalize"
+                f"save_originals: with mean {self._mean.tolist()} and std {self._std.tolist()} undone, images run from "
+                f"{low:.3g} to {high:.3g}; expected [0, 1]: give the mean and std of your Normalize"
             )
         return pixels.clamp(0, 1)
 
@@ -108,9 +108,13 @@ def save_originals(
             do not lie in [0, 1].
         TypeError: In training, when a batch holds no images with classes.
     """
-    if not (place := Path(folder)).is_absolute():  # a simulation runs in the folder in which Flower's daemon was started
+    if not (
+        place := Path(folder)
+    ).is_absolute():  # a simulation runs in the folder in which Flower's daemon was started
         raise ValueError(f"save_originals: folder is {str(folder)!r}; allowed: an absolute path")
-    statistics = (torch.tensor(numbers(name, value, "save_originals")).flatten() for name, value in (("mean", mean), ("std", std)))
+    statistics = (
+        torch.tensor(numbers(name, value, "save_originals")).flatten() for name, value in (("mean", mean), ("std", std))
+    )
     name = f"node-{node_id}" if server_round is None else f"round-{server_round:04d}-node-{node_id}"
     return SavedOriginals(loader, place / f"{name}.safetensors", *statistics)
 
@@ -118,7 +122,7 @@ def save_originals(
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:
     """Images (B, C, H, W) and classes (B,) of a batch."""
     if isinstance(batch, Mapping):
-        found = [next((batch[key] for key in keys if key in batch), None) for keys in (IMAGES, LABELS)]
+        found: list[Any] = [next((batch[key] for key in keys if key in batch), None) for keys in (IMAGES, LABELS)]
     else:
         found = list(batch[:2]) if isinstance(batch, list | tuple) else []
     if len(found) != 2 or not all(isinstance(one, Tensor) for one in found):

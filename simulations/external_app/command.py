@@ -140,7 +140,7 @@ def attack(
         )  # fmt: skip
         told = [f"--learning-rate is {learning_rate}; allowed: a positive number"] if wrong else []
         wanted = RecordingRequest(request, local_epochs, rounds, originals, tuple(sorted(unset)))
-        wanted = require_complete(wanted, folder, told)
+        wanted = require_complete(wanted, folder, told, out_given=out is not None)
         defense = self_contained(defense, "--defense")
         wanted = replace(wanted, options=replace(wanted.options, defense=defense))
         from simulations.external_app.recorded.command import attack_recording, attack_update

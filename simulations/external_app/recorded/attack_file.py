@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from attacks import Attack, ClientUpdate, Knowledge
+from simulations.external_app.recorded.arguments.request import Request
 from simulations.external_app.recorded.guesses import (
     file_names,
     guess_of,
@@ -30,7 +31,6 @@ from simulations.external_app.recorded.known import (
     without_rate,
     without_truth,
 )
-from simulations.external_app.recorded.arguments.request import Request
 from simulations.external_app.recorded.request import parse_request
 from simulations.external_app.recorded.results import compared, scores_of, write_pictures, write_results
 from simulations.external_app.recorded.update_files import read_truth, read_update, resembles_weights

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
+from simulations.external_app.recorded.arguments.request import RecordingRequest
 from simulations.external_app.recorded.audit import PreparedRecording, attack_rounds
 from simulations.external_app.recorded.known import fit, knowledge_of, without_rate, without_truth
 from simulations.external_app.recorded.originals import read_originals
-from simulations.external_app.recorded.arguments.request import RecordingRequest
 from simulations.external_app.recorded.replies import replay
 from simulations.external_app.study import AppResults
 from simulations.run_folder.rows import Row

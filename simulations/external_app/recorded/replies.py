@@ -29,8 +29,8 @@ _READ = "The learning rate: {} was read from what the server sent or the app was
 RATE_SENTENCES = {
     OF_ROUND: _READ,
     OF_SETTINGS: _READ,
-    INFERRED_RATE: "The learning rate: {} was inferred from the last layer's update, which fits one step of SGD with cross entropy on one "
-    "example within 1 %. If the client clipped its update, this is the clipped rate.",
+    INFERRED_RATE: "The learning rate: {} was inferred from the last layer's update, which fits one step of SGD with cross entropy "
+    "on one example within 1 %. If the client clipped its update, this is the clipped rate.",
     NO_RATE: "The learning rate: it is unknown. Attacks that compare directions need none; those that simulate several steps "
     "estimate it from the last layer's bias, which is too low for a trained model.",
 }
@@ -97,7 +97,6 @@ class Replay:
     nodes: Sequence[int]
     assumed: Sequence[str]
 
-
     @property
     def lacks_rate(self) -> bool:
         """Whether the learning rate of a reply is unknown."""
@@ -139,9 +138,7 @@ def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[
     return model_tensors(where, tensors, model)
 
 
-def assumptions(
-    request: RecordingRequest, reply: RecordedReply, *, renamed: bool
-) -> list[str]:
+def assumptions(request: RecordingRequest, reply: RecordedReply, *, renamed: bool) -> list[str]:
     """What an observer of the wire cannot know, each with what was taken instead.
 
     ``reply`` is the first one; ``renamed``: names of arrays are not those of the model.

@@ -57,7 +57,9 @@ def parse_request(request: Request) -> Parsed:
     if request.num_classes == 0:  # a command line without it does not come as far as this
         wrong.append("--num-classes is 0; allowed: a whole number of at least 2")
     if wrong or shape is None:
-        raise ConfigError("; ".join(wrong) or "--input-shape is ''; allowed: channels, height and width, such as 1,28,28")
+        raise ConfigError(
+            "; ".join(wrong) or "--input-shape is ''; allowed: channels, height and width, such as 1,28,28"
+        )
     mean, std = (_per_channel(text, shape[0], one) for text, one in ((request.mean, 0.0), (request.std, 1.0)))
     labels = torch.tensor(whole_numbers(request.labels)) if request.labels else None
     attacks = _attacks(request)

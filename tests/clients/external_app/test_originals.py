@@ -74,7 +74,10 @@ def test_no_random_number_is_drawn(tmp_path: Path) -> None:
     [
         ({"folder": "here"}, "folder is 'here'; allowed: an absolute path"),
         ({"std": 0.0}, "save_originals: std is 0.0"),
-        ({"loader": [(normalised(pixels()), torch.arange(7))]}, "expected .0, 1.: give the mean and std of your Normalize"),
+        (
+            {"loader": [(normalised(pixels()), torch.arange(7))]},
+            "expected .0, 1.: give the mean and std of your Normalize",
+        ),
         ({"loader": [(pixels(), torch.arange(6))]}, r"images \(7, 3, 5, 4\) and classes \(6,\)"),
         ({"loader": [pixels()]}, "a batch is Tensor; expected"),
         ({"loader": [{"text": 1}]}, "a batch is .'text'.; expected"),

@@ -43,7 +43,7 @@ def classes_in(headers: list[Header]) -> tuple[int, str]:
 
 
 def image_shape_in(headers: list[Header]) -> tuple[str, str]:
-    """"C,H,W" as far as the first layer shows it, such as "3,H,W", and that layer's array; two empty texts where it shows nothing."""
+    """As much of "C,H,W" as the first layer shows, such as "3,H,W", and that layer's array; else two empty texts."""
     first = next((one for one in headers if len(one.shape) in (2, 4)), None)
     if first is None:
         return "", ""

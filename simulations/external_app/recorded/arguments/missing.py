@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from simulations.external_app.recorded.arguments.command_line import DROPPED, command_of, option_of
-from simulations.external_app.recorded.arguments.headers import classes_in, headers_of, image_shape_in
+from simulations.external_app.recorded.arguments.headers import Header, classes_in, headers_of, image_shape_in
 from simulations.external_app.recorded.arguments.originals_files import normalisation_of, originals_file
 from simulations.external_app.recorded.arguments.reply_numbers import NEEDED_FOR_DECAY, NO_STEPS, numbers_of_reply
-from simulations.external_app.recorded.arguments.request import RecordingRequest, Request, wrong_options
+from simulations.external_app.recorded.arguments.request import RecordingRequest, Request, numbers_of, wrong_options
 from simulations.settings.errors import ConfigError
 from strategies.recording.files import RecordedReply, RecordingError, read_recording
 from strategies.recording.usual_names import BATCHES, DECAYS, EPOCHS, MOMENTA
@@ -34,44 +35,51 @@ class Problem:
     fills: tuple[tuple[str, str], ...] = ()
 
 
-def require_complete(request: RecordingRequest, out: Path, also_wrong: Sequence[str] = ()) -> RecordingRequest:
+def require_complete(
+    request: RecordingRequest, out: Path, also_wrong: Sequence[str] = (), *, out_given: bool = False
+) -> RecordingRequest:
     """Check every argument against the JSON files and the headers of a recording, or the header of an update.
 
     Args:
         request: Whose model, classes and shape may be missing ("" or 0).
         out: Folder for the results.
         also_wrong: Further sentences, each beginning with an option.
+        out_given: An option gave the folder, so that the complete command has it.
 
     Returns:
-        The request, with momentum, weight decay and normalisation where the recording or the originals give them and no option does.
+        The request; where no option gives momentum, weight decay or normalisation, with those of the recording or the originals.
 
     Raises:
         IncompleteError: Naming all that is missing or wrong.
     """
-    path, problems = request.options.update, [_wrong(text) for text in also_wrong]
-    problems += _wrong_folder(out)
-    usable, headers = list[RecordedReply](), headers_of(path)
+    path = request.options.update
+    problems, usable = [*map(_wrong, also_wrong), *_wrong_folder(out)], list[RecordedReply]()
     if not path.exists():
         problems.append(Problem(f"UPDATE: there is no file or folder {path}"))
     elif path.is_dir():
         problems += _options_of_files(request.options)
         try:
             usable = usable_replies(request)
-            headers = headers_of(usable[0].sent_file)
         except (ConfigError, RecordingError) as error:
             problems.append(_wrong(str(error)))
         request = _filled(request, usable)
-        problems += _missing_numbers(request, usable)
-        problems += _missing_originals(request, usable)
+        problems += [*_missing_numbers(request, usable), *_missing_originals(request, usable)]
     else:
         problems += _options_of_recordings(request)
     problems += [_wrong(text) for text in wrong_options(request.options, of_recording=path.is_dir())]
     if request.local_epochs < 0:
         problems.append(_wrong(f"--local-epochs is {request.local_epochs}; allowed: a whole number of at least 0"))
-    problems += _missing_model(request.options, headers)
+    problems += _missing_model(request.options, _headers(path, usable))
     if problems:
-        raise IncompleteError(_message(request, problems, usable))
+        raise IncompleteError(_message(request, problems, usable, out if out_given else None))
     return request
+
+
+def _headers(update: Path, usable: Sequence[RecordedReply]) -> list[Header]:
+    """Of the weights sent, or of a single update."""
+    with suppress(RecordingError):
+        return headers_of(usable[0].sent_file if usable else update)
+    return []
 
 
 def usable_replies(request: RecordingRequest) -> list[RecordedReply]:
@@ -102,13 +110,17 @@ def chosen(replies: list[RecordedReply], rounds: str) -> list[RecordedReply]:
     return [reply for reply in replies if reply.round in wanted]
 
 
-def _message(request: RecordingRequest, problems: Sequence[Problem], usable: Sequence[RecordedReply]) -> str:
+def _message(
+    request: RecordingRequest, problems: Sequence[Problem], usable: Sequence[RecordedReply], out: Path | None
+) -> str:
     changes = dict(fill for problem in problems for fill in problem.fills)
     texts = list(dict.fromkeys(problem.text for problem in problems))
-    lines = texts if len(texts) == 1 else [f"{len(texts)} arguments are missing or wrong:", *(f"- {one}" for one in texts)]
+    lines = (
+        texts if len(texts) == 1 else [f"{len(texts)} arguments are missing or wrong:", *(f"- {one}" for one in texts)]
+    )
     if read := _read_from(request, usable):
         lines.append(f"Read from the recording: {read}.")
-    command = command_of(request, changes)
+    command = command_of(request, changes, out)
     open_words = any(any(map(str.isupper, text)) for text in changes.values())
     lines.append(f"The complete command{', with words in capitals for you to replace' if open_words else ''}:")
     return "\n".join([*lines, command])
@@ -118,7 +130,7 @@ def _read_from(request: RecordingRequest, usable: Sequence[RecordedReply]) -> st
     if not usable:
         return ""
     numbers = [numbers_of_reply(reply, request) for reply in usable]
-    shown = {
+    shown: dict[str, list[float]] = {
         "examples of a reply": [one.examples for one in numbers if not request.options.num_examples],
         "learning rate": [one.learning_rate for one in numbers if not request.options.learning_rate],
         "local steps": [one.local_steps for one in numbers if not request.options.local_steps],
@@ -161,7 +173,9 @@ def _options_of_recordings(request: RecordingRequest) -> Iterator[Problem]:
     for field in ("local_epochs", "rounds", "originals"):
         if getattr(request, field):
             option = option_of(field)
-            yield Problem(f"{option} is for recordings, and {request.options.update} is no folder", ((option, DROPPED),))
+            yield Problem(
+                f"{option} is for recordings, and {request.options.update} is no folder", ((option, DROPPED),)
+            )
     if request.options.weight_decay and not request.options.learning_rate:
         yield Problem(f"{request.options.update} {NEEDED_FOR_DECAY}", (("--learning-rate", "LEARNING_RATE"),))
 
@@ -196,7 +210,9 @@ def _missing_numbers(request: RecordingRequest, usable: Sequence[RecordedReply])
         if option == NO_STEPS:
             epochs = request.local_epochs > 0 or (usable[0].number(*EPOCHS) or 0) > 0
             batches = request.options.batch_size or (usable[0].number(*BATCHES) or 0) > 0
-            fills = [("--local-epochs", "LOCAL_EPOCHS")] * (not epochs) + [("--batch-size", "BATCH_SIZE")] * (not batches)
+            fills = [("--local-epochs", "LOCAL_EPOCHS")] * (not epochs) + [("--batch-size", "BATCH_SIZE")] * (
+                not batches
+            )
         yield Problem(text, tuple(fills))
 
 
@@ -212,9 +228,17 @@ def _missing_originals(request: RecordingRequest, usable: Sequence[RecordedReply
             f"node-{one.node}.safetensors{more}; clients.save_originals writes them in the client",
             (("--originals", "ORIGINALS"),),
         )
+    file = originals_file(request.originals, usable[0]) if usable else None
+    for field, stated in (normalisation_of(file) if file else {}).items():
+        given, own = (set(numbers_of(text)) for text in (getattr(request.options, field), stated))
+        if given and given != own:
+            yield Problem(
+                f"--{field} is {getattr(request.options, field)!r}; the originals were saved with {stated}",
+                ((f"--{field}", stated),),
+            )
 
 
-def _missing_model(request: Request, headers: list[Any]) -> Iterator[Problem]:
+def _missing_model(request: Request, headers: list[Header]) -> Iterator[Problem]:
     if not request.model:
         yield Problem(
             "--model is missing; give a name of `fedveil list models`, or your own as file.py:Class or package.module:function "

@@ -64,9 +64,7 @@ def numbers_of_reply(reply: RecordedReply, request: RecordingRequest) -> ReplyNu
     return ReplyNumbers(examples, rate, source, steps, min(max(batch, 0) or examples, examples), inferred, missing)
 
 
-def _steps(
-    given: int, by_epochs: int, reply: RecordedReply, *, by_option: bool
-) -> tuple[int, tuple[str, ...]]:
+def _steps(given: int, by_epochs: int, reply: RecordedReply, *, by_option: bool) -> tuple[int, tuple[str, ...]]:
     """The number of local steps, 0 where nothing shows it, and a sentence where it was inferred or is contradicted."""
     if given:
         return given, ()

@@ -77,9 +77,7 @@ def wrong_options(request: Request, *, of_recording: bool = False) -> list[str]:
     found = list(_wrong_numbers(request, of_recording=of_recording))
     shape = shape_of(request.input_shape)
     if request.input_shape and shape is None:
-        found.append(
-            f"--input-shape is {request.input_shape!r}; allowed: channels, height and width, such as 1,28,28"
-        )
+        found.append(f"--input-shape is {request.input_shape!r}; allowed: channels, height and width, such as 1,28,28")
     for key, text in (("mean", request.mean), ("std", request.std)):
         values = numbers_of(text)
         fits = values and (shape is None or len(values) in (1, shape[0]))
