@@ -62,7 +62,7 @@ class SavedOriginals:
         if not found.is_floating_point():
             return found.float() / 255
         mean, std = (one.view(1, -1, 1, 1) for one in (self._mean, self._std))
-        pixels = found.float() * std + mean
+        pixels = (found.double() * std + mean).float()
         low, high = float(pixels.min()), float(pixels.max())
         if not (low >= -ROUNDING and high <= 1 + ROUNDING):
             raise ValueError(
@@ -113,7 +113,8 @@ def save_originals(
     ).is_absolute():  # a simulation runs in the folder in which Flower's daemon was started
         raise ValueError(f"save_originals: folder is {str(folder)!r}; allowed: an absolute path")
     statistics = (
-        torch.tensor(numbers(name, value, "save_originals")).flatten() for name, value in (("mean", mean), ("std", std))
+        torch.tensor(numbers(name, value, "save_originals"), dtype=torch.float64).flatten()
+        for name, value in (("mean", mean), ("std", std))
     )
     name = f"node-{node_id}" if server_round is None else f"round-{server_round:04d}-node-{node_id}"
     return SavedOriginals(loader, place / f"{name}.safetensors", *statistics)

@@ -116,7 +116,7 @@ def test_what_is_no_single_step_of_cross_entropy_proves_no_rate():
         replace(seen, weight_decay=0.1),
         several,
     ):
-        with pytest.raises(AttackError, match="learning rate|not that of one step"):
+        with pytest.raises(AttackError, match=r"learning rate|not that of one step"):
             exact_learning_rate(wrong)
 
 

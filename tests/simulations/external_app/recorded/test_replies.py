@@ -37,7 +37,7 @@ def test_one_example_proves_the_learning_rate(tmp_path: Path) -> None:
     said = " ".join(result.output.split())
     assert f"The learning rate: {RATE:g}" in said
     assert "was inferred from the last layer's update" in said
-    assert "left out" not in said
+    assert "Attacks left out" not in said
     assert "was inferred from the last layer&#39;s update" in (out / "report.html").read_text(encoding="utf-8")
 
 
@@ -78,11 +78,11 @@ def test_batch_norm_counts_the_local_steps(tmp_path: Path, stated: dict[str, int
         "                         torch.nn.ReLU(), torch.nn.Linear(8, num_classes))\n"
     )
     model = f"{tmp_path / 'file.py'}:Net"
-    net = build_model(model, num_classes=10, input_shape=(1, 28, 28), seed=4)
+    net = build_model(model, num_classes=10, input_shape=(1, 28, 28), seed=4, norm="batch")
     grid = Torch(net, 6, 2, None, True, 2)
     strategy = RecordingStrategy(FedAvg(fraction_evaluate=0.0), tmp_path / "rec", settings=stated)
     strategy.start(grid, grid.arrays(), num_rounds=1, train_config=ConfigRecord({"lr": RATE}))  # type: ignore[arg-type]
-    result = invoke(tmp_path / "rec", out=tmp_path / "out", model=model, attack="LabelInference()")
+    result = invoke(tmp_path / "rec", out=tmp_path / "out", model=model, norm="batch", attack="LabelInference()")
     assert result.exit_code == 0, result.output
     (about,) = [row for row in rows_of(tmp_path / "out") if row["metric"] == "recorded-updates"]
     told = " ".join(about["assumed"])
