@@ -124,6 +124,11 @@ class Attack(Generic[Observation, Guess]):
         """
         return ""
 
+    @property
+    def needs_learning_rate(self) -> bool:
+        """Whether the attack compares lengths of gradients, so that it needs the client's learning rate or an estimate."""
+        return False
+
     def card(self) -> dict[str, int | str]:
         """Entries of the attack on its threat card: ``effort`` and ``selection``."""
         spent = {entry: getattr(self, field) for field, entry in self.effort.items()}

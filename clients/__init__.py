@@ -28,8 +28,8 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
 
 
 def __getattr__(name: str) -> object:
-    """Import ``answer_audits`` and ``protect_mod`` of ``clients.external_app`` on first use."""
-    if name in ("answer_audits", "protect_mod"):
+    """Import ``answer_audits``, ``protect_mod`` and ``save_originals`` of ``clients.external_app`` on first use."""
+    if name in ("answer_audits", "protect_mod", "save_originals"):
         from clients.process.own_packages import require_own_packages
 
         require_own_packages(("attacks", "defenses"))
@@ -41,4 +41,8 @@ def __getattr__(name: str) -> object:
         from clients.external_app.protect import protect_mod
 
         return protect_mod
+    if name == "save_originals":
+        from clients.external_app.originals import save_originals
+
+        return save_originals
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -87,6 +87,11 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
     restarts: int
 
     @property
+    def needs_learning_rate(self) -> bool:
+        """True of a cost that compares lengths; the cosine distance compares directions alone."""
+        return not self.costs[self.cost].scale_free
+
+    @property
     def more_starts(self) -> tuple[float, ...]:
         """Where unknowns start that a subclass has behind the pixels."""
         return ()

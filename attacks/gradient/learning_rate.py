@@ -54,3 +54,43 @@ def estimate_learning_rate(observation: ClientUpdate, labels: Tensor) -> float:
     if not 0 < rate < float("inf"):
         raise AttackError(f"the bias of {name!r} moved as if the learning rate were {rate:g}; it must be positive")
     return rate
+
+
+def exact_learning_rate(observation: ClientUpdate) -> float:
+    """Learning rate of one step of SGD on one example, solved from the last fully connected layer, and checked by it.
+
+    With e = softmax(W h + b) - onehot(y) and a step of length lr, cross-entropy moves the layer by
+
+        delta_b = -lr e,    delta_W = -lr e h^T    =>    h = delta_W^T delta_b / |delta_b|^2,
+
+    so that the features h are known, then e, then lr. The C entries of delta_b and the entries of delta_W outnumber the unknowns:
+    label smoothing, another loss, noise, several steps or several examples leave a remainder, and the rate is refused. A clipped
+    update gives the clipped rate, which is the one that its gradient needs.
+
+    Raises:
+        AttackError: When the update is not of one step on one example without weight decay; when the layer has no bias, or fewer
+            than three classes, of which two always fit; when more than 1 % of ``delta_W`` or ``delta_b`` remains unexplained.
+
+    Source: the outer product of Zhao et al. 2020 (iDLG), Eq. 3 and 5; the rate from it is our own.
+    """
+    if (observation.num_examples, observation.local_steps) != (1, 1) or observation.weight_decay:
+        raise AttackError("the learning rate follows exactly only from one step on one example without weight decay")
+    model = attackable(observation.model, train_mode=False)
+    num_classes = count_classes(model, observation.input_shape, next(model.parameters()).detach())
+    name, layer = last_linear(model, num_classes)
+    keys = [f"{name}.{part}".lstrip(".") for part in ("weight", "bias")]
+    if layer.bias is None or num_classes < 3 or not all(key in observation.update for key in keys):
+        raise AttackError(f"the learning rate needs the weight and the bias of {name!r}, and at least three classes")
+    moved, delta = (observation.update[key].detach().cpu().double() for key in keys)
+    features = delta @ moved / delta.square().sum().clamp(min=1e-300)
+    logits = layer.weight.detach().cpu().double() @ features + layer.bias.detach().cpu().double()
+    error = logits.softmax(0)
+    error[delta.argmax()] -= 1
+    rate = float(-(delta @ error) / error.square().sum().clamp(min=1e-300))
+    unexplained = (
+        (delta + rate * error).norm() / delta.norm(),
+        (moved - delta[:, None] * features).norm() / moved.norm(),
+    )
+    if not (0 < rate < float("inf") and max(unexplained) <= 0.01):  # a NaN of an update of zeros is not, either
+        raise AttackError(f"the update of {name!r} is not that of one step of cross-entropy on one example")
+    return rate / observation.step_length

@@ -34,14 +34,18 @@ def check_arguments(app: Any, model: Any, data: Any, loss: Any, mods: Any) -> No
         raise ValueError("answer_audits: this app answers audits already; call it once for each app")
 
 
-def numbers(name: str, value: Any) -> float | tuple[float, ...]:
-    """``mean`` or ``std``: a number, or one for each channel; ``ValueError`` unless it is, on the scale of images in [0, 1]."""
+def numbers(name: str, value: Any, caller: str = "answer_audits") -> float | tuple[float, ...]:
+    """``mean`` or ``std`` of the function ``caller``: a number, or one for each channel, on the scale of images in [0, 1].
+
+    Raises:
+        ValueError: When it is anything else.
+    """
     each = tuple(value) if isinstance(value, list | tuple) else (value,)
     low, words = (0.0, "above 0") if name == "std" else (-LARGEST, f"from {-LARGEST:g}")
     for one in each:
         if not isinstance(one, Real) or not low <= float(one) <= LARGEST or (name == "std" and not float(one)):
             raise ValueError(
-                f"answer_audits: {name} is {value!r}; allowed: a number {words}, at most {LARGEST:g}, or one for each channel, as "
+                f"{caller}: {name} is {value!r}; allowed: a number {words}, at most {LARGEST:g}, or one for each channel, as "
                 "images lie in [0, 1]"
             )
     return tuple(map(float, each)) if isinstance(value, list | tuple) else float(value)

@@ -112,10 +112,10 @@ def value_of(text: str, kind: type) -> Any:
         return text
 
 
-def fail(message: str) -> NoReturn:
-    """Ends the command for something that cannot be run; a message that would fill the screen is cut."""
-    if len(message) > LONGEST_ERROR:
-        begin, end = message[: LONGEST_ERROR // 2], message[-LONGEST_ERROR // 2 :]
+def fail(message: str, longest: int = LONGEST_ERROR) -> NoReturn:
+    """Ends the command for something that cannot be run; a message of more than ``longest`` characters is cut in its middle."""
+    if len(message) > longest:
+        begin, end = message[: longest // 2], message[-longest // 2 :]
         message = f"{begin} ... ({len(message)} characters) ... {end}"
     errors.print(f"[red]error:[/red] {escape(message)}", markup=True, soft_wrap=True)
     raise typer.Exit(2)

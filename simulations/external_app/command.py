@@ -15,6 +15,9 @@ from simulations.console.terminal import Terminal
 from simulations.settings.defaults import DEFAULT_ATTACKS
 from simulations.settings.errors import ConfigError
 
+MOST_MISSING = 20_000
+"""Characters of an error that ends with a command, which must not be cut."""
+
 console = Terminal(highlight=False)
 
 
@@ -27,13 +30,23 @@ def attack(
         ),
     ],
     model: Annotated[
-        str, typer.Option(help="As `fedveil list models` shows, or your own: file.py:Class, package.module:factory.")
-    ],
-    num_classes: Annotated[int, typer.Option(help="Number of logits.")],
-    input_shape: Annotated[str, typer.Option(metavar="C,H,W", help="One image, such as 1,28,28.")],
+        str,
+        typer.Option(
+            help="Needed: as `fedveil list models` shows, or your own: file.py:Class, package.module:factory.",
+            show_default=False,
+        ),
+    ] = "",
+    num_classes: Annotated[int, typer.Option(help="Needed: number of logits.", show_default=False)] = 0,
+    input_shape: Annotated[
+        str, typer.Option(metavar="C,H,W", help="Needed: one image, such as 1,28,28.", show_default=False)
+    ] = "",
     learning_rate: Annotated[
         float | None,
-        typer.Option(metavar="RATE", help="Learning rate of the client's SGD.", show_default="what a recording says"),
+        typer.Option(
+            metavar="RATE",
+            help="Learning rate of the client's SGD. Attacks that compare directions of gradients need none.",
+            show_default="what a recording says, or what the update shows",
+        ),
     ] = None,
     weights: Annotated[
         Path | None,
@@ -59,10 +72,16 @@ def attack(
         Path | None, typer.Option(metavar="DIR", help="True images of a recording, to score the guesses.")
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Examples of a local step; 0 for all.")] = 0,
-    weight_decay: Annotated[float, typer.Option(help="L2 coefficient of the client.")] = 0.0,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="L2 coefficient of the client.", show_default="0, or what a recording says")
+    ] = None,
     momentum: Annotated[
-        float, typer.Option(help="Momentum of the client's SGD, which starts each round without any.")
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            help="Momentum of the client's SGD, which starts each round without any.",
+            show_default="0, or what a recording says",
+        ),
+    ] = None,
     nesterov: Annotated[bool, typer.Option("--nesterov", help="The client's SGD looks ahead by its momentum.")] = False,
     labels: Annotated[str, typer.Option(help="Classes of the examples, if known: 3,5.")] = "",
     eval_mode: Annotated[bool, typer.Option("--eval-mode", help="The client's model was in eval mode.")] = False,
@@ -96,41 +115,42 @@ def attack(
     privacy, unchecked) and "attacks". Each attack has "attack", "round", "recovered" of "attacked" images, "share" in [0, 1] with
     its interval "low" to "high", "psnr", "best_psnr", "labels", "status" and "failure".
 
+    What is missing or wrong is named in one error, which ends with the complete command.
+
     Exit codes: 0 when an attack gave a guess, 1 when all failed, 2 for what cannot be attacked, 130 when it was stopped.
     """
-    from simulations.external_app.recorded.command import attack_recording, attack_update
-    from simulations.external_app.recorded.replies import RecordingRequest
-    from simulations.external_app.recorded.request import Request
+    from simulations.external_app.recorded.arguments.missing import IncompleteError, require_complete
+    from simulations.external_app.recorded.arguments.request import RecordingRequest, Request
 
     shown = terminal_for(console, quiet=quiet or as_json)
     folder = (out or Path("runs") / datetime.now().strftime("attack-%Y%m%d-%H%M%S")).resolve()
-    given = {"--local-epochs": local_epochs, "--rounds": rounds, "--originals": originals}
+    unset = {name for name, value in {"momentum": momentum, "weight_decay": weight_decay}.items() if value is None}
+    usual = 0 if update.is_dir() else 1  # 0 stands for what a recording says
+    wrong = learning_rate is not None and not 0 < learning_rate < float("inf")
     try:
-        if not update.exists():
-            raise ConfigError(f"UPDATE: there is no file or folder {update}")
-        if learning_rate is not None and not 0 < learning_rate < float("inf"):
-            raise ConfigError(f"--learning-rate is {learning_rate}; allowed: a positive number")
         request = Request(
-            update=update, model=model, num_classes=num_classes, input_shape=input_shape, learning_rate=learning_rate or 0.0,
-            weights=weights, local=local, width=width, norm=norm, mean=mean, std=std, num_examples=num_examples or 0,
-            local_steps=local_steps or 0, batch_size=batch_size, weight_decay=weight_decay, momentum=momentum,
+            update=update, model=model, num_classes=num_classes, input_shape=input_shape,
+            learning_rate=0.0 if wrong else learning_rate or 0.0,
+            weights=weights, local=local, width=width, norm=norm, mean=mean, std=std,
+            num_examples=usual if num_examples is None else num_examples,
+            local_steps=usual if local_steps is None else local_steps,
+            batch_size=batch_size, weight_decay=weight_decay or 0.0, momentum=momentum or 0.0,
             nesterov=nesterov, labels=labels, eval_mode=eval_mode, attacks="; ".join(attack or [DEFAULT_ATTACKS]),
-            auxiliary=auxiliary, data_dir=data_dir, defense=self_contained(defense, "--defense"), truth=truth, seed=seed,
+            auxiliary=auxiliary, data_dir=data_dir, defense=defense, truth=truth, seed=seed,
         )  # fmt: skip
+        told = [f"--learning-rate is {learning_rate}; allowed: a positive number"] if wrong else []
+        wanted = RecordingRequest(request, local_epochs, rounds, originals, tuple(sorted(unset)))
+        wanted = require_complete(wanted, folder, told, out_given=out is not None)
+        defense = self_contained(defense, "--defense")
+        wanted = replace(wanted, options=replace(wanted.options, defense=defense))
+        from simulations.external_app.recorded.command import attack_recording, attack_update
+
         if update.is_dir():
-            wanted = RecordingRequest(request, local_epochs, rounds, originals)
             failed = attack_recording(shown, wanted, folder, as_json=as_json)
         else:
-            if odd := next((option for option, value in given.items() if value), None):
-                raise ConfigError(f"{odd} is for recordings, and {update} is no folder")
-            if learning_rate is None:
-                raise ConfigError("--learning-rate is needed: a single update does not contain it")
-            single = replace(
-                request,
-                num_examples=1 if num_examples is None else num_examples,
-                local_steps=1 if local_steps is None else local_steps,
-            )
-            failed = attack_update(shown, single, folder, as_json=as_json)
+            failed = attack_update(shown, wanted.options, folder, as_json=as_json)
+    except IncompleteError as error:
+        fail(str(error), longest=MOST_MISSING)
     except (ConfigError, OSError) as error:
         fail(str(error))
     except KeyboardInterrupt:

@@ -29,6 +29,7 @@ class Section:
             in order: the template finds them as ``view.own_pictures.NAME``, defence -> strips, and the galleries leave them out.
             Without kinds they are grids of all attacks, ``view.own_grids.NAME``.
         first: What ``view`` returned -> what a reader must know before any other section, or "".
+        steps: What ``view`` returned -> (what to do, lines of code or commands), shown below ``first``.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Section:
     pictures_show: str = ""
     own_pictures: Mapping[str, Sequence[str]] = field(default_factory=dict)
     first: Callable[[Any], str] = lambda _: ""
+    steps: Callable[[Any], Sequence[tuple[str, str]]] = lambda _: ()
 
     @property
     def framed(self) -> str:

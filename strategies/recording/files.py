@@ -28,7 +28,6 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from strategies.audit.whole_files import whole
 from strategies.recording.usual_names import first_number
 
 FORMAT = 1
@@ -91,6 +90,8 @@ class RecordingWriter:
         return ""
 
     def _keep(self, name: str, write: Callable[[Path], Any]) -> None:
+        from strategies.audit.whole_files import whole  # imports torch, which a reader of JSON files does not need
+
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         with whole(path) as partial:
@@ -151,13 +152,27 @@ class RecordedReply:
         """The first of these numbers that is reported, then in the settings; None without."""
         return first_number([*self.reported, self.settings], names)
 
-    def _read(self, files: Mapping[str, str], record: str) -> Arrays:
+    @property
+    def arrays_file(self) -> Path:
+        """The file that ``arrays()`` reads; ``RecordingError`` for a reply without arrays."""
+        return self._file(self.values.get("arrays", {}), "")
+
+    @property
+    def sent_file(self) -> Path:
+        """The file that ``sent_arrays()`` reads; ``RecordingError`` where the recording lacks the weights sent."""
+        return self._file(self.sent, "")
+
+    def _file(self, files: Mapping[str, str], record: str) -> Path:
         name = record or ("arrays" if "arrays" in files else next(iter(files), ""))
         if name not in files:
             raise RecordingError(f"{self.path} has no record {name!r}; it has {', '.join(map(repr, files)) or 'none'}")
         path = self.path.parent / files[name]
         if path.parent != self.path.parent:
             raise RecordingError(f"{self.path} names {files[name]!r}; allowed: files of its own folder")
+        return path
+
+    def _read(self, files: Mapping[str, str], record: str) -> Arrays:
+        path = self._file(files, record)
         try:
             with safe_open(path, framework="np") as file:
                 order = json.loads((file.metadata() or {}).get("order", "[]"))

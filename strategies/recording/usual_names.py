@@ -9,6 +9,9 @@ EXAMPLES = ("num-examples", "num_examples")
 RATES = ("lr", "learning-rate", "learning_rate")
 BATCHES = ("batch-size", "batch_size")
 EPOCHS = ("local-epochs", "local_epochs", "epochs")
+STEPS = ("local-steps", "local_steps")
+MOMENTA = ("momentum",)
+DECAYS = ("weight-decay", "weight_decay")
 
 
 def first_number(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> int | float | None:

@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 from typer.testing import CliRunner
 
 import simulations
@@ -30,7 +31,7 @@ from tests.lines import read_lines
 from tests.simulations.external_app.check.apps import small_app
 
 HERE = {
-    "README.md": 1, "docs/attack_a_recorded_update.md": 2, "docs/your_own_app.md": 5, "docs/your_own_model.md": 1,
+    "README.md": 1, "docs/attack_a_recorded_update.md": 2, "docs/your_own_app.md": 6, "docs/your_own_model.md": 1,
     "docs/how_to/run_an_audit.md": 3,
 }  # fmt: skip
 """Page -> its python blocks, which the tests below run."""
@@ -163,11 +164,11 @@ def test_a_model_as_the_page_writes_it_is_taken(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_app_is_recorded_protected_and_audited_as_its_page_writes(tmp_path: Path) -> None:
-    """All four blocks in one app: what the mod does to updates is in the recording, and in the rows by its name."""
+    """All blocks but that of the check in one app: the recording holds what the mod does to updates, and the rows name the mod."""
     torch.manual_seed(0)
     train_data = load_dataset("mnist-5k").train
     digits = list(zip(to_float(train_data.images[:8]), train_data.labels[:8].tolist(), strict=True))
-    record, _, answer, audit, protect = (
+    record, _, keep, answer, audit, protect = (
         one.replace("/absolute/folder", str(tmp_path)) for one in blocks("docs/your_own_app.md", "python")
     )
     config = {"lr": 0.1, "local-epochs": 1, "batch-size": 8}
@@ -181,8 +182,11 @@ def test_an_app_is_recorded_protected_and_audited_as_its_page_writes(tmp_path: P
         model = SmallNet()
         model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        images = torch.stack([(image - 0.5) / 0.5 for image, _ in digits])
-        F.cross_entropy(model(images), torch.tensor([label for _, label in digits])).backward()
+        loader = DataLoader([((image - 0.5) / 0.5, label) for image, label in digits], len(digits))
+        here: dict[str, Any] = {"trainloader": loader, "context": context, "msg": msg}
+        exec(keep, here)
+        ((images, labels),) = here["trainloader"]
+        F.cross_entropy(model(images), labels).backward()
         optimizer.step()
         metrics = MetricRecord({"num-examples": len(digits)})
         return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=msg)
@@ -199,6 +203,8 @@ def test_an_app_is_recorded_protected_and_audited_as_its_page_writes(tmp_path: P
     replies = read_recording(tmp_path / "recording")
     assert len(replies) == 2
     for reply in replies:
+        kept = load_file(tmp_path / "originals" / f"round-0001-node-{reply.node}.safetensors")["images"]
+        torch.testing.assert_close(kept, torch.stack([image for image, _ in digits]))
         moved = torch.cat([(torch.from_numpy(one) - start[name]).flatten() for name, one in reply.arrays().items()])
         assert moved.norm() < 1 + 4 * 0.01 * len(moved) ** 0.5  # clipped to 1, then noise of 0.01 on every number
     rows = read_lines(tmp_path / "audit" / "rows.jsonl")

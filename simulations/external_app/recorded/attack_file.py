@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from attacks import Attack, ClientUpdate, Knowledge
+from simulations.external_app.recorded.arguments.request import Request
 from simulations.external_app.recorded.guesses import (
     file_names,
     guess_of,
@@ -26,9 +27,11 @@ from simulations.external_app.recorded.known import (
     knowledge_of,
     load_start,
     observation_of,
+    with_inferred_rate,
+    without_rate,
     without_truth,
 )
-from simulations.external_app.recorded.request import Request, parse_request
+from simulations.external_app.recorded.request import parse_request
 from simulations.external_app.recorded.results import compared, scores_of, write_pictures, write_results
 from simulations.external_app.recorded.update_files import read_truth, read_update, resembles_weights
 from simulations.settings.defaults import DEFAULT_ATTACKS
@@ -96,7 +99,16 @@ def prepare(request: Request) -> PreparedRequest:
     if not request.mean or not request.std:
         notices.append("without --mean and --std, images are assumed to enter the model with mean 0 and std 1")
     check_memory(model, request, parsed)
-    observation = observation_of(request, parsed, model, update)
+    observation = with_inferred_rate(observation_of(request, parsed, model, update))
+    attacks = list(parsed.attacks)
+    if observation.learning_rate is None:
+        attacks, left_out = without_rate(attacks)
+        notices += ["the learning rate is unknown", *left_out]
+    elif not request.learning_rate:
+        notices.append(
+            f"the learning rate {observation.learning_rate:g} was inferred from the last layer's update, assuming one step of SGD "
+            "with cross entropy on one example"
+        )
     knowledge, truth = knowledge_of(request, parsed), dict[str, Tensor]()
     if request.truth:
         truth = read_truth(request.truth, parsed.input_shape, request.num_examples, request.num_classes)
@@ -104,7 +116,7 @@ def prepare(request: Request) -> PreparedRequest:
         notices += overlap
     # Last, because it may take minutes: by now everything else is known to be sound.
     with naming("--attack"):
-        fitted = [fit(attack, request.seed, knowledge) for attack in parsed.attacks]
+        fitted = [fit(attack, request.seed, knowledge) for attack in attacks]
     return PreparedRequest(request, observation, fitted, truth, notices)
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch
 
+from simulations.external_app.recorded.arguments.request import RecordingRequest
 from simulations.external_app.recorded.audit import PreparedRecording, attack_rounds
-from simulations.external_app.recorded.known import fit, knowledge_of, without_truth
+from simulations.external_app.recorded.known import fit, knowledge_of, without_rate, without_truth
 from simulations.external_app.recorded.originals import read_originals
-from simulations.external_app.recorded.replies import RecordingRequest, replay
+from simulations.external_app.recorded.replies import replay
 from simulations.external_app.study import AppResults
 from simulations.run_folder.rows import Row
 from simulations.settings.errors import naming
@@ -34,8 +35,12 @@ def prepare_recording(request: RecordingRequest) -> PreparedRecording:
         images = torch.cat([one.images for one in truth.values()])
         knowledge, overlap = without_truth(knowledge, images, request.options.auxiliary)
         replayed = replace(replayed, assumed=[*replayed.assumed, *(f"{BEYOND}{one}" for one in overlap)])
+    attacks = list(first.parsed.attacks)
+    if replayed.lacks_rate:
+        attacks, left_out = without_rate(attacks)
+        replayed = replace(replayed, assumed=[*replayed.assumed, *left_out])
     with naming("--attack"):
-        fitted = [fit(attack, request.options.seed, knowledge) for attack in first.parsed.attacks]
+        fitted = [fit(attack, request.options.seed, knowledge) for attack in attacks]
     kept = f", {len(knowledge.auxiliary)} images of it, none of them an original" if truth else ""
     return PreparedRecording(request, replayed, fitted, truth, request.options.auxiliary + kept)
 

@@ -25,9 +25,11 @@ from clients.scoring.audit import ALONE
 from clients.scoring.guesses import read_guesses
 from clients.task.task import Task
 from clients.wire.records import metrics, tensors_of, to_record, values_of
+from simulations.external_app.recorded.arguments.originals_files import steps_to_scores
+from simulations.external_app.recorded.arguments.request import RecordingRequest
 from simulations.external_app.recorded.guesses import file_names, guess_safely, guess_tensors
 from simulations.external_app.recorded.originals import Truth
-from simulations.external_app.recorded.replies import Attackable, RecordingRequest, Replay
+from simulations.external_app.recorded.replies import Attackable, Replay
 from simulations.external_app.study import AppResults, AppStudy
 from simulations.report.sections.external_app import RECORDED
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
@@ -85,6 +87,7 @@ class PreparedRecording:
         """What the results folder records about the audit."""
         request = asdict(self.request)
         settings = {"scenario": SCENARIO, **request.pop("options"), **request}
+        del settings["unset"], settings["assumed"]  # the page says both in sentences
         shown = {name.replace("_", "-"): str(one) if isinstance(one, Path) else one for name, one in settings.items()}
         return AppStudy(self.plan(), {UPDATE: tuple(self.attacks)}, shown, "recorded")
 
@@ -223,4 +226,5 @@ def _about(prepared: PreparedRecording, server_round: int, replies: Sequence[Att
         "unusable": [f"node {node}: {why}" for at, node, why in replayed.unusable if at == server_round],
         "assumed": list(replayed.assumed),
         "scored": bool(prepared.truth),
+        "steps": [] if prepared.truth else [list(step) for step in steps_to_scores(prepared.request)],
     }

@@ -12,11 +12,10 @@ from simulations.console.progress import Display
 from simulations.console.results import print_json
 from simulations.console.terminal import Terminal
 from simulations.external_app.recorded import attack_file
+from simulations.external_app.recorded.arguments.request import RecordingRequest, Request
 from simulations.external_app.recorded.attack_recording import prepare_recording, run_recording
 from simulations.external_app.recorded.findings import AttackFinding, of_entries, of_recording, print_found
 from simulations.external_app.recorded.known import doubts_of
-from simulations.external_app.recorded.replies import RecordingRequest
-from simulations.external_app.recorded.request import Request
 from simulations.forecast.preflight import require_folder
 from simulations.report.analysis.run import read_run
 from simulations.report.sections.external_app import RECORDED
@@ -66,6 +65,10 @@ def attack_recording(console: Terminal, request: RecordingRequest, out: Path, *,
     found = of_recording(read_run(out), rows)
     scored = bool(prepared.truth)
     print_found(console, found, out / "guesses", scored=scored)
+    if not scored:
+        console.say(
+            "for scores: clients.save_originals keeps the originals in the client; the report shows the lines to add"
+        )
     console.say(f"report: {out / 'report.html'}")
     if as_json:
         _print_json(found, out, out / "report.html", scored=scored, claims=replayed.claims)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks import Attack, AttackError, ClientUpdate, Knowledge
+from attacks.gradient.learning_rate import exact_learning_rate
 from attacks.gradient.trial_gradients.memory import fitting_trials
 from attacks.spec import stages_of
 from clients.data.datasets import load_dataset, to_float
@@ -19,9 +20,11 @@ from clients.models.classifiers import build_model
 from clients.scoring.same_images import KnownImages
 from defenses.base import Batch, Update
 from defenses.random_draws import generator_for
-from simulations.external_app.recorded.request import Parsed, Request
+from simulations.external_app.recorded.arguments.request import Request
+from simulations.external_app.recorded.request import Parsed
 from simulations.external_app.recorded.update_files import few, load_global_weights
 from simulations.runtime.own_code_trials import try_dataset, try_model
+from simulations.settings.defaults import DEFAULT_ATTACKS
 from simulations.settings.errors import ConfigError, naming
 
 
@@ -64,9 +67,38 @@ def observation_of(request: Request, parsed: Parsed, model: nn.Module, update: U
     """What attacks see of an update of a request's client, which started from the model."""
     return ClientUpdate(
         model, update, parsed.input_shape, parsed.mean, parsed.std, request.num_examples,
-        request.batch_size or request.num_examples, request.local_steps, request.learning_rate, request.weight_decay,
+        request.batch_size or request.num_examples, request.local_steps, request.learning_rate or None, request.weight_decay,
         parsed.labels, not request.eval_mode, request.momentum, request.nesterov,
     )  # fmt: skip
+
+
+def with_inferred_rate(observation: ClientUpdate) -> ClientUpdate:
+    """The observation, with the learning rate that its update proves if none is known (``exact_learning_rate``)."""
+    if observation.learning_rate is not None:
+        return observation
+    try:
+        return replace(observation, learning_rate=exact_learning_rate(observation))
+    except AttackError:
+        return observation
+
+
+def without_rate(attacks: Sequence[Attack[Any, Any]]) -> tuple[list[Attack[Any, Any]], list[str]]:
+    """The attacks that need no learning rate, and a sentence that names the others.
+
+    Raises:
+        ConfigError: When every attack needs one.
+    """
+    left_out = [one for one in attacks if any(stage.needs_learning_rate for stage in stages_of(one))]
+    kept = [one for one in attacks if one not in left_out]
+    names = "; ".join(map(repr, left_out))
+    if not kept:
+        raise ConfigError(
+            f"--learning-rate is missing, and {names} compares lengths of gradients; give it, or an --attack that does not need "
+            f"it, such as {DEFAULT_ATTACKS!r}"
+        )
+    if not left_out:
+        return kept, []
+    return kept, [f"Attacks left out because the learning rate is unknown: {names}. --learning-rate adds them."]
 
 
 def check_memory(model: nn.Module, request: Request, parsed: Parsed) -> None:

@@ -20,6 +20,7 @@ from clients.scoring.null_baselines import BLURRED, null_psnr
 from clients.scoring.retrieval import CANDIDATES, retrieval
 from clients.scoring.same_images import KnownImages
 from defenses.base import Batch
+from simulations.external_app.recorded.arguments.originals_files import originals_file
 from simulations.external_app.recorded.replies import Attackable
 from simulations.external_app.recorded.update_files import read_truth
 from simulations.settings.errors import ConfigError
@@ -92,12 +93,11 @@ def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Tenso
     """
     found: dict[tuple[int, int], Mapping[str, Tensor]] = {}
     for one in replies:
-        names = (f"round-{one.reply.round:04d}-node-{one.reply.node}", f"node-{one.reply.node}")
-        paths = [path for name in names if (path := folder / f"{name}.safetensors").is_file()]
-        if not paths:
-            raise ConfigError(f"--originals: {folder} has neither {names[0]}.safetensors nor {names[1]}.safetensors")
+        path = originals_file(folder, one.reply)
+        if path is None:
+            raise ConfigError(f"--originals: {folder} has no file of round {one.reply.round} and node {one.reply.node}")
         found[one.reply.round, one.client] = read_truth(
-            paths[0], one.parsed.input_shape, one.request.num_examples, one.request.num_classes, "--originals"
+            path, one.parsed.input_shape, one.request.num_examples, one.request.num_classes, "--originals"
         )
     every = torch.cat([*(truth["images"] for truth in found.values()), auxiliary])
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,33 +14,30 @@ from torch import Tensor, nn
 from attacks import ClientUpdate
 from attacks.local_model import shared_tensors
 from clients.task.task import load_weights
-from simulations.external_app.recorded.known import build, check_memory, observation_of
-from simulations.external_app.recorded.request import Parsed, Request, parse_request
+from simulations.external_app.recorded.arguments.missing import chosen, usable_replies
+from simulations.external_app.recorded.arguments.reply_numbers import NO_RATE, numbers_of_reply
+from simulations.external_app.recorded.arguments.request import RecordingRequest, Request
+from simulations.external_app.recorded.known import build, check_memory, observation_of, with_inferred_rate
+from simulations.external_app.recorded.request import Parsed, parse_request
 from simulations.external_app.recorded.update_files import model_tensors, resembles_differences
 from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_named
-from strategies.external_app.orders import Orders, orders_in
+from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
 from strategies.recording.files import RecordedReply, RecordingError, read_recording, strategy_of
-from strategies.recording.usual_names import BATCHES, EXAMPLES, RATES
+from strategies.recording.usual_names import BATCHES
 
-
-@dataclass(frozen=True)
-class RecordingRequest:
-    """A request of ``fedveil attack FOLDER``.
-
-    Attributes:
-        options: Those that it shares with the attack on a single update; ``update`` is the recording's folder, and 0 as
-            ``num_examples``, ``batch_size``, ``local_steps`` or ``learning_rate`` stands for what the recording says.
-        local_epochs: Of the clients; 0 for what the recording says.
-        rounds: Rounds to attack, comma-separated; "" for all.
-        originals: Folder of the true images: ``round-0001-node-ID.safetensors``, or ``node-ID.safetensors`` for all rounds.
-    """
-
-    options: Request
-    local_epochs: int = 0
-    rounds: str = ""
-    originals: Path | None = None
+INFERRED_RATE = "inferred from the reply: one step of cross entropy on one example"
+_READ = "The learning rate: {} was read from what the server sent or the app was set to."
+RATE_SENTENCES = {
+    OF_ROUND: _READ,
+    OF_SETTINGS: _READ,
+    INFERRED_RATE: "The learning rate: {} was inferred from the last layer's update, which fits one step of SGD with cross entropy "
+    "on one example within 1 %. If the client clipped its update, this is the clipped rate.",
+    NO_RATE: "The learning rate: it is unknown. Attacks that compare directions need none; those that simulate several steps "
+    "estimate it from the last layer's bias, which is too low for a trained model.",
+}
+"""Source of a learning rate, as threat cards say it -> the sentence in the list of what could not be known."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +50,7 @@ class Attackable:
         request: The request with this reply's numbers.
         parsed: The same, read.
         rate_source: Where the learning rate comes from, as threat cards say.
+        inferred: Sentences on numbers that were inferred, each with its assumption.
     """
 
     reply: RecordedReply
@@ -61,6 +58,7 @@ class Attackable:
     request: Request
     parsed: Parsed
     rate_source: str
+    inferred: tuple[str, ...] = ()
 
     def observe(self) -> ClientUpdate:
         """The update, and the global model that it starts from.
@@ -104,6 +102,11 @@ class Replay:
     assumed: Sequence[str]
     claims: Sequence[Claim] = ()
 
+    @property
+    def lacks_rate(self) -> bool:
+        """Whether the learning rate of a reply is unknown."""
+        return any(not one.request.learning_rate for one in self.attackable)
+
 
 def replay(request: RecordingRequest) -> Replay:
     """Reads a recording and checks all that can be checked before any attack.
@@ -111,16 +114,9 @@ def replay(request: RecordingRequest) -> Replay:
     Raises:
         ConfigError: Naming the option or the file, what came and what is allowed.
     """
-    _refuse_options_of_files(request.options)
-    if request.local_epochs < 0:
-        raise ConfigError(f"--local-epochs is {request.local_epochs}; allowed: a whole number of at least 0")
     try:
-        replies = _chosen(read_recording(request.options.update), request.rounds)
+        replies, usable = chosen(read_recording(request.options.update), request.rounds), usable_replies(request)
         nodes = sorted({reply.node for reply in replies})
-        usable = [reply for reply in replies if not reply.unusable]
-        if not usable:
-            why = "; ".join(sorted({reply.unusable for reply in replies})[:3]) or "no client replied"
-            raise ConfigError(f"{request.options.update} holds no reply that can be attacked: {why}")
         found, faulty = _sorted_out(usable, nodes, request)
         largest = max(found, key=lambda one: one.request.num_examples)
         model = build(largest.request, largest.parsed)
@@ -129,8 +125,8 @@ def replay(request: RecordingRequest) -> Replay:
     except RecordingError as error:
         raise ConfigError(str(error)) from error
     unusable = [(reply.round, reply.node, reply.unusable) for reply in replies if reply.unusable] + faulty
-    rates = tuple(dict.fromkeys(one.request.learning_rate for one in found))
-    assumed = assumptions(request, usable[0], renamed=renamed, rates=rates)
+    assumed = [*assumptions(request, usable[0], renamed=renamed), *_of_rates(request, found), *request.assumed]
+    assumed += dict.fromkeys(text for one in found for text in one.inferred)
     return Replay(found, unusable, nodes, assumed, _claims(request.options.update, replies))
 
 
@@ -148,12 +144,10 @@ def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[
     return model_tensors(where, tensors, model)
 
 
-def assumptions(
-    request: RecordingRequest, reply: RecordedReply, *, renamed: bool, rates: Sequence[float] = ()
-) -> list[str]:
+def assumptions(request: RecordingRequest, reply: RecordedReply, *, renamed: bool) -> list[str]:
     """What an observer of the wire cannot know, each with what was taken instead.
 
-    ``reply`` is the first one, ``rates`` are the learning rates of all; ``renamed``: names of arrays are not those of the model.
+    ``reply`` is the first one; ``renamed``: names of arrays are not those of the model.
     """
     options = request.options
     found = [
@@ -169,15 +163,10 @@ def assumptions(
         "Whether replies hold weights: weights were assumed; a reply that looks like a difference of weights is not attacked.",
     ]
     found += _ignored(strategy_of(options.update), reply)
-    if not options.local_steps:
-        found.append("How many local steps there were: counted from the local epochs, the batch size and the examples.")
     if not options.batch_size and not reply.number(*BATCHES):
         found.append(
             f"How many examples a step saw: all of them in each of the {options.local_steps} local steps, for want of --batch-size."
         )
-    if not options.learning_rate:
-        read = ", ".join(f"{rate:g}" for rate in rates) or reply.number(*RATES)
-        found.append(f"The learning rate: {read} was read from what the server sent or the app was set to.")
     if not options.num_examples:
         found.append("How many examples there were: the clients' own counts were believed.")
     if not options.mean or not options.std:
@@ -203,6 +192,20 @@ def _claims(folder: Path, replies: Sequence[RecordedReply]) -> list[Claim]:
     for reply in replies:
         claims.read(reply.round, reply.node, (reply.values.get("metrics") or {}).values())
     return claims.found()
+
+
+def _of_rates(request: RecordingRequest, found: Sequence[Attackable]) -> list[str]:
+    """Where local steps and learning rates come from, which no option gave."""
+    told = []
+    if not request.options.local_steps and not all(one.inferred for one in found):
+        told.append("How many local steps there were: counted from the local epochs, the batch size and the examples.")
+    if request.options.learning_rate:
+        return told
+    for source, text in RATE_SENTENCES.items():
+        of_source = [one.request.learning_rate for one in found if one.rate_source == source]
+        if of_source:
+            told.append(text.format(", ".join(f"{rate:g}" for rate in dict.fromkeys(of_source))))
+    return told
 
 
 def _ignored(names: Sequence[str], reply: RecordedReply) -> list[str]:
@@ -231,7 +234,9 @@ def _sorted_out(
     for reply in usable:
         try:
             one = _attackable(reply, nodes.index(reply.node), request)
-            one.observe()
+            rate = with_inferred_rate(one.observe()).learning_rate
+            if rate and not one.request.learning_rate:
+                one = replace(one, request=replace(one.request, learning_rate=rate), rate_source=INFERRED_RATE)
             found.append(one)
         except (ConfigError, RecordingError) as error:
             faulty.append((reply.round, reply.node, str(error)))
@@ -243,54 +248,15 @@ def _sorted_out(
 
 def _attackable(reply: RecordedReply, client: int, request: RecordingRequest) -> Attackable:
     """The reply with its numbers; an error where neither the command line nor the recording has one of them."""
-    options, read = request.options, orders_in(reply.reported, reply.settings)
-    examples = int(_known("--num-examples", options.num_examples, reply, EXAMPLES))
-    rate = float(_known("--learning-rate", options.learning_rate, reply, RATES))
-    orders = Orders(
-        rate,
-        "as --learning-rate says, the same in every round" if options.learning_rate else read.rate_source,
-        request.local_epochs or read.local_epochs,
-        options.batch_size or read.batch_size,
-    )
-    if not (steps := options.local_steps or orders.steps(examples)):
-        raise ConfigError(
-            f"{reply.path} does not tell how often a client stepped; name --local-steps, or --local-epochs and --batch-size"
-        )
-    batch = min(orders.batch_size or examples, examples)
-    own = replace(options, num_examples=examples, learning_rate=rate, local_steps=steps, batch_size=batch)
-    return Attackable(reply, client, own, parse_request(own), orders.rate_source)
-
-
-def _known(option: str, value: float, reply: RecordedReply, names: Sequence[str]) -> float:
-    found = value or reply.number(*names)
-    if found is None or not 0 < found < math.inf:
-        shown, what = "" if found is None else f" ({found:g})", " or ".join(map(repr, names))
-        raise ConfigError(f"{reply.path} tells no {what} above 0{shown}; name {option}")
-    return found
-
-
-def _chosen(replies: list[RecordedReply], rounds: str) -> list[RecordedReply]:
-    if not rounds:
-        return replies
-    there = {reply.round for reply in replies}
-    wanted = {int(part) if part.strip().isdecimal() else 0 for part in rounds.split(",")}
-    if not wanted <= there:
-        raise ConfigError(
-            f"--rounds is {rounds!r}; allowed: of {', '.join(map(str, sorted(there))) or 'none'}, such as 1,3"
-        )
-    return [reply for reply in replies if reply.round in wanted]
+    numbers = numbers_of_reply(reply, request)
+    if numbers.missing:
+        raise ConfigError("; ".join(numbers.missing.values()))
+    own = replace(
+        request.options, num_examples=numbers.examples, learning_rate=numbers.learning_rate,
+        local_steps=numbers.local_steps, batch_size=numbers.batch_size,
+    )  # fmt: skip
+    return Attackable(reply, client, own, parse_request(own), numbers.rate_source, numbers.inferred)
 
 
 def _names_fit(arrays: dict[str, Any], model: nn.Module) -> bool:
     return all(name in arrays for name, _ in model.named_parameters())
-
-
-def _refuse_options_of_files(request: Request) -> None:
-    for option, value in (
-        ("--weights", request.weights), ("--local", request.local), ("--labels", request.labels), ("--truth", request.truth)
-    ):  # fmt: skip
-        if value:
-            raise ConfigError(
-                f"{option} is for a single update, and {request.update} is a recording, which holds its weights; "
-                "true images go by --originals"
-            )

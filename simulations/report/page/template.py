@@ -31,6 +31,9 @@ FRONT = """
 {% if progress %}<p class="banner">{{ progress }}</p>{% endif %}
 {% for view in studies %}{% for warning in view.first %}
 <p class="banner"><b>{{ warning }}</b></p>
+{% endfor %}{% for sentence, lines in view.steps %}
+<p>{{ sentence }}</p>
+<pre tabindex="0">{{ lines }}</pre>
 {% endfor %}{% endfor %}
 {% for view in studies if not view.scored %}
 <p class="banner"><b>No attack has a score.</b> Nothing on this page shows how well a defence protects

@@ -48,6 +48,7 @@ class Recording:
         assumed: What could not be known.
         clients: (number, node id) of every client that was attacked.
         scored: Whether the true images were given, so that guesses have scores.
+        steps: (What to do, lines of code or a command) for guesses with scores; empty where there are scores.
     """
 
     rounds: tuple[Replies, ...]
@@ -55,6 +56,7 @@ class Recording:
     assumed: tuple[str, ...]
     clients: tuple[tuple[str, str], ...]
     scored: bool = True
+    steps: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ def recording(study: Study, _: Sequence[Line]) -> Recording | None:
         _assumed(rows),
         tuple(sorted(clients.items(), key=lambda item: (len(item[0]), item[0]))),
         scored,
+        _steps(rows),
     )
 
 
@@ -126,11 +129,18 @@ def _ends(row: Row, key: str) -> tuple[int, int]:
     return (min(numbers), max(numbers)) if numbers else (0, 0)
 
 
+def _steps(rows: Iterable[Row]) -> tuple[tuple[str, str], ...]:
+    pairs = next((found for row in rows if (found := _list(row, "steps"))), [])
+    return tuple((str(one[0]), str(one[1])) for one in pairs if isinstance(one, list) and len(one) == 2)
+
+
 def _verdict(study: Study, *, scored: bool) -> str:
     if not scored:
+        attacked = sum(row.n for row in _of(study, RECORDED))
         return (
-            "No guess was scored: the true images were not given (--originals). Only the people who hold the data can tell "
-            "whether the guesses show it."
+            f"No guess was scored: the true images were not given (--originals). The attacks ran on {attacked} "
+            f"{'reply' if attacked == 1 else 'replies'}, and the pictures below show what they recovered. Only the people "
+            "who hold the data can tell whether the guesses show it."
         )
     of_images = [cell for cell in study.cells if cell.psnr]
     recovered = [cell for cell in of_images if cell.leaks and cell.picks]
@@ -223,5 +233,6 @@ SECTION = (
         template=RECORDING,
         metrics=(RECORDED,),
         first=lambda found: found.verdict,
+        steps=lambda found: found.steps,
     ),
 )

@@ -5,7 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attacks.gradient.learning_rate import estimate_learning_rate
+from attacks.gradient.labels import LabelInference
+from attacks.gradient.learning_rate import estimate_learning_rate, exact_learning_rate
+from attacks.gradient.presets import DLG, AdamL2, InvertingGradients
 from attacks.observations import AttackError
 from clients.models.classifiers import build_model
 from tests.attacks.wire import CLASSES, SIDE, classes, linear_net, observe, pictures, sigmoid_net
@@ -83,3 +85,43 @@ def test_refuses_what_says_nothing():
         estimate_learning_rate(seen, torch.tensor([CLASSES]))
     with pytest.raises(AttackError, match="bias"):
         estimate_learning_rate(replace(seen, update={}), labels)
+
+
+@pytest.mark.parametrize("build", [mlp, lenet, sigmoid_net])
+@pytest.mark.parametrize("rate", [1e-3, 0.3])
+def test_one_example_proves_the_exact_rate(build, rate):
+    for seed in range(5):
+        seen = observe(build(seed), pictures(1, seed=seed), classes(1, seed=seed))
+        assert exact_learning_rate(scaled(seen, rate)) == pytest.approx(rate, rel=1e-3)
+    ahead = replace(scaled(seen, rate * 1.9), momentum=0.9, nesterov=True)
+    assert exact_learning_rate(ahead) == pytest.approx(rate, rel=1e-3)
+
+
+def test_what_is_no_single_step_of_cross_entropy_proves_no_rate():
+    model, images, labels = mlp(0), pictures(1), classes(1)
+    seen = observe(model, images, labels)
+    several = observe(model, pictures(3), classes(3))
+    noisy = {name: value + 0.05 * value.norm() * torch.randn(value.shape) for name, value in seen.update.items()}
+    smooth = torch.autograd.grad(
+        F.cross_entropy(model((images - 0.4) / 0.3), labels, label_smoothing=0.2), list(model.parameters())
+    )
+    smoothed = {name: -0.1 * value for (name, _), value in zip(model.named_parameters(), smooth, strict=True)}
+    for wrong in (
+        replace(several, num_examples=1),  # a client that says one example
+        replace(seen, update=noisy),
+        replace(seen, update=smoothed),
+        replace(seen, update={name: -value for name, value in seen.update.items()}),
+        replace(seen, update={name: torch.zeros_like(value) for name, value in seen.update.items()}),
+        replace(seen, local_steps=2),
+        replace(seen, weight_decay=0.1),
+        several,
+    ):
+        with pytest.raises(AttackError, match=r"learning rate|not that of one step"):
+            exact_learning_rate(wrong)
+
+
+def test_attacks_on_directions_need_no_rate():
+    assert DLG().needs_learning_rate
+    assert AdamL2().needs_learning_rate
+    assert not InvertingGradients().needs_learning_rate
+    assert not LabelInference().needs_learning_rate

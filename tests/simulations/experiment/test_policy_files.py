@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from clients.data.datasets import load_dataset
 from simulations import cli, server_app
 from simulations.experiment.experiment import Experiment
+from simulations.external_app.recorded.arguments.request import Request
 from simulations.external_app.recorded.attack_file import prepare
-from simulations.external_app.recorded.request import Request
 from simulations.run import command as run_command
 from simulations.runtime.progress import read_progress
 from simulations.settings.errors import ConfigError

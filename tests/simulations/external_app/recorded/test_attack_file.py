@@ -25,9 +25,9 @@ from clients.models.classifiers import build_model
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from simulations.cli import app
+from simulations.external_app.recorded.arguments.request import Request
 from simulations.external_app.recorded.attack_file import attack_update, prepare
 from simulations.external_app.recorded.known import without_truth
-from simulations.external_app.recorded.request import Request
 from simulations.runtime.launch import ROOT
 from simulations.settings.errors import ConfigError
 
