@@ -29,7 +29,7 @@ LIMIT = 600.0
 """Seconds after which an app is stopped, unless --limit says otherwise."""
 
 
-def line_of(name: str, app: App, outcome: Outcome) -> Line:
+def line_of(name: str, app: App, outcome: Outcome, clients: int = CLIENTS) -> Line:
     """The line of an app that ran, with its page's claims checked."""
     failure = "" if outcome.status == "finished:completed" and outcome.seconds is not None else outcome.status
     failure = "; ".join(dict.fromkeys([*([failure] if failure else []), *outcome.said]))
@@ -37,10 +37,11 @@ def line_of(name: str, app: App, outcome: Outcome) -> Line:
     page = outcome.audit / "report.html"
     if not page.is_file():
         return known
-    claims = read_claims(page)
-    wrong = false_claims(outcome.audit, claims, holdings(app, CLIENTS), app.mentions)
+    claims, attacks = read_claims(page), attacks_in(outcome.audit)
+    # A page without a score assumes nothing.
+    wrong = false_claims(outcome.audit, claims, holdings(app, clients), app.mentions if attacks else ())
     return Line(
-        name, app.origin, app.kind, outcome.lines, outcome.seconds, attacks_in(outcome.audit), claims.attacked,
+        name, app.origin, app.kind, outcome.lines, outcome.seconds, attacks, claims.attacked,
         claims.recovered, claims.verdict, glance_caveats(page), wrong, failure,
     )  # fmt: skip
 

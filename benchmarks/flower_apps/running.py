@@ -64,8 +64,8 @@ def own_copy(out: Path) -> Path:
     return copy
 
 
-def run(app: App, checkout: Path, out: Path, scratch: Path, limit: float) -> Outcome:
-    """Run an audited app for one round with two clients; it is stopped after ``limit`` seconds."""
+def run(app: App, checkout: Path, out: Path, scratch: Path, limit: float, clients: int = CLIENTS) -> Outcome:
+    """Run an audited app, for one round unless its configuration says more; it is stopped after ``limit`` seconds."""
     audit = scratch / "audit"
     copy, lines = prepared(app, checkout, scratch)
     if missing := [name for name in app.needs if importlib.util.find_spec(name) is None]:
@@ -74,7 +74,7 @@ def run(app: App, checkout: Path, out: Path, scratch: Path, limit: float) -> Out
     log = scratch / "log.txt"
     with LocalRuntime(log) as runtime:
         begin = time.monotonic()
-        process = runtime.start({"num-server-rounds": 1, **app.config}, Resources(CLIENTS), copy)
+        process = runtime.start({"num-server-rounds": 1, **app.config}, Resources(clients), copy)
         seconds = None
         while process.poll() is None and time.monotonic() - begin < limit:
             time.sleep(0.25)
