@@ -11,10 +11,14 @@ import torch
 from torch import Tensor
 
 from attacks.image_measures import total_variation
+from attacks.observations import AttackError
 from attacks.refinement.jigsaw import place_blocks
 from attacks.refinement.unshuffle import Piece, Unshuffle, Windows
 from defenses.checks import scale_field, steps_field
 from defenses.images.visual_mixer_windows import Level
+
+MOST_PIECES = 1024
+"""Pieces of a window that ``Jigsaw`` places: a whole image of 32x32 pixels takes it some ten seconds a channel."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,6 +76,8 @@ class Jigsaw(Unshuffle):
     edges carry little information (use ``Shredder``). With ``window`` set and no shuffle in the pipeline, pieces are pixels. The
     measure of fit is the paper's; placement by optimal assignment is ours, because windows confine every piece.
 
+    A window of more than ``MOST_PIECES`` raises ``AttackError``.
+
     Attributes:
         sweeps: Most visits of each window.
     """
@@ -97,6 +103,11 @@ class Jigsaw(Unshuffle):
         result, costs = images.clone(), []
         for i, image in enumerate(result):
             members = _members(windows.levels, i, height, width)
+            if (most := max(map(len, members), default=0)) > MOST_PIECES:
+                raise AttackError(
+                    f"a window has {most:,} pieces; {type(self).__name__} takes at most {MOST_PIECES:,}, as its time grows "
+                    "with their cube: use Shredder"
+                )
             for plane in image.split(moved):
                 costs.append(place_blocks(plane, windows.side, members, self.sweeps))
         before, after = torch.tensor(costs).mean(0).tolist()

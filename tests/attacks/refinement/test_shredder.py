@@ -345,3 +345,9 @@ def test_windows_of_one_group_do_not_touch() -> None:
             assert not any(
                 (row + a, column + b) in other for row, column in one for a, b in ((0, 1), (1, 0), (0, -1), (-1, 0))
             )
+
+
+def test_jigsaw_refuses_windows_of_too_many_pieces():
+    """The time of an assignment grows with the cube of its pieces: a window of 40x40 pixels would take minutes."""
+    with pytest.raises(AttackError, match="a window has 1,600 pieces; Jigsaw takes at most 1,024"):
+        refine(Jigsaw(window=40), torch.rand(1, 1, 40, 40))
