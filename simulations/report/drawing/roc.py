@@ -28,7 +28,7 @@ LEAST_RATE = 0.001
 """Where both axes begin: lower rates are drawn at the edge."""
 DECADES = (0.001, 0.01, 0.1, 1.0)
 RATES = (0.01, LEAST_RATE)
-"""False positive rates at which curves carry a mark."""
+"""False positive rates at which curves carry a mark, if there are so many non-members that the rate can occur."""
 
 
 def read_curve(value: object) -> Curve:
@@ -58,8 +58,7 @@ def rates_at_least(study: Study) -> dict[tuple[str, str, int, ThreatCard], float
     """(defence, attack, round, card) -> true positive rate at ``LEAST_RATE``, of tests with records enough for such a rate."""
     found = {}
     for cell in study.cells:
-        others = [row.card.others or 0 for row in _rows(study, cell)]
-        if others and min(others) >= 1 / LEAST_RATE and (curve := _curve(study, cell)):
+        if LEAST_RATE in _resolved(study, cell) and (curve := _curve(study, cell)):
             found[cell.defense, cell.attack, cell.round, cell.card] = rate_at(curve, LEAST_RATE)
     return found
 
@@ -75,7 +74,8 @@ def roc_charts(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Marku
         curves = {defense: _curve(study, cell) for defense, cell in cells.items()}
         known = {defense: curve for defense, curve in curves.items() if curve}
         if known:
-            drawn.append((attack, _chart(known, cells, faces)))
+            marked = {defense: _resolved(study, cells[defense]) for defense in known}
+            drawn.append((attack, _chart(known, cells, marked, faces)))
     return drawn
 
 
@@ -92,7 +92,18 @@ def _rows(study: Study, cell: Cell) -> list[Row]:
     ]
 
 
-def _chart(curves: Mapping[str, Curve], cells: Mapping[str, Cell], faces: Mapping[str, Look]) -> Markup:
+def _resolved(study: Study, cell: Cell) -> list[float]:
+    """The rates of ``RATES`` that a test on so many non-members can have: one false positive of n is a rate of 1 / n."""
+    others = min((row.card.others or 0 for row in _rows(study, cell)), default=0)
+    return [rate for rate in RATES if others >= 1 / rate]
+
+
+def _chart(
+    curves: Mapping[str, Curve],
+    cells: Mapping[str, Cell],
+    marked: Mapping[str, Sequence[float]],
+    faces: Mapping[str, Look],
+) -> Markup:
     with style():
         canvas = Canvas(WIDTH, HEIGHT + ENTRY * len(curves))
         canvas.axes.set(xscale="log", yscale="log", xlim=(LEAST_RATE, 1), ylim=(LEAST_RATE, 1))
@@ -106,7 +117,7 @@ def _chart(curves: Mapping[str, Curve], cells: Mapping[str, Cell], faces: Mappin
             shown = [(max(x, LEAST_RATE), max(y, LEAST_RATE)) for x, y in curve]
             (drawn,) = canvas.axes.plot(*zip(*shown, strict=True), color=paint(look.color))
             drawn.set_gid("class:series")
-            canvas.marks([_at(curve, rate, look, cells[defense].scores[AUC]) for rate in RATES])
+            canvas.marks([_at(curve, rate, look, cells[defense].scores[AUC]) for rate in marked[defense]])
         canvas.legend([_entry(faces[defense], cells[defense].scores[AUC]) for defense in curves])
         return canvas.svg("True positive rate against false positive rate of a membership attack, one line per defence")
 

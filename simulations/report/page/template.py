@@ -15,7 +15,8 @@ FRONT = """
   {% if study.name[0] %}<b>{{ study.name[0] }}</b> ·{% endif %}
   {{ study.words[1 if study.name[0] else 0:] | join(' · ') }} ·
   {{ numbered('seed', study.seeds) }} ·
-  {{ count(study.pipelines | select | list | length, 'defence') }} · {{ count(study.attacks | length, 'attack') }} ·
+  {% if study.pipelines | select | list %}{{ count(study.pipelines | select | list | length, 'defence') }} ·{% endif %}
+  {{ count(study.attacks | length, 'attack') }} ·
   {% if view.rounds %}
   {{ 'round' if view.rounds | length == 1 else 'rounds' }}
   {{ [view.rounds[0], view.rounds[-1]] | unique | join(' to ') }}{{ ' and the final model' if study.final_rounds }}

@@ -158,9 +158,15 @@ def test_an_auc_that_says_nothing_carries_its_mark_wherever_it_stands(
     drawing = charts(rows)[0][1]
     assert str(shapes(drawing, "name", "text")[1].text).endswith(f"({mixed[0]:.2f} to {mixed[1]:.2f}){mark}")
     hollow = [one in shapes(drawing, "hollow") for one in shapes(drawing, "mark")]
-    # Two on each curve, at 1 % and 0.1 % false positives, and one in the legend.
-    assert hollow == 2 * ["validated" in status] + 2 * [bool(mark)] + ["validated" in status, bool(mark)]
+    # One on each curve, at 1 % false positives: 400 non-members cannot have 0.1 %. And one in the legend.
+    assert hollow == 2 * ["validated" in status, bool(mark)]
     assert "a test of membership on too few records" in found.sections["summary"]
+
+
+@pytest.mark.parametrize(("others", "marks"), [(99, 1), (100, 2), (999, 2), (1000, 3)])
+def test_a_curve_is_marked_only_at_rates_that_its_non_members_can_have(others: int, marks: int) -> None:
+    drawing = charts(member_rows("", 0.7, SURE, others=others))[0][1]
+    assert len(shapes(drawing, "mark")) == marks, "one of them is in the legend"
 
 
 @pytest.mark.parametrize(("others", "mark"), [(99, " †"), (100, "")])
