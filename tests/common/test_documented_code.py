@@ -32,7 +32,7 @@ from tests.simulations.external_app.check.apps import small_app
 
 HERE = {
     "README.md": 1, "docs/attack_a_recorded_update.md": 2, "docs/your_own_app.md": 6, "docs/your_own_model.md": 1,
-    "docs/how_to/run_an_audit.md": 3,
+    "docs/how_to/run_an_audit.md": 3, "docs/how_to/invert_a_quickstart.md": 2,
 }  # fmt: skip
 """Page -> its python blocks, which the tests below run."""
 ELSEWHERE = {
@@ -212,6 +212,47 @@ def test_an_app_is_recorded_protected_and_audited_as_its_page_writes(tmp_path: P
         "Clip(max_norm=1.0, per='update') | GaussianNoise(std=0.01, per='update')"
     }
     assert (tmp_path / "audit" / "report.html").is_file()
+
+
+def test_a_quickstart_is_attacked_as_its_page_writes(tmp_path: Path) -> None:
+    """With one iteration and two rounds: each attack that the page names gives scores of updates."""
+    torch.manual_seed(0)
+    train_data = load_dataset("mnist-5k").train
+    digits = list(zip(to_float(train_data.images[:8]), train_data.labels[:8].tolist(), strict=True))
+    server, answer = blocks("docs/how_to/invert_a_quickstart.md", "python")
+    server = server.replace("/absolute/folder", str(tmp_path)).replace("iterations=300", "iterations=1")
+    config = {"lr": 0.1, "local-epochs": 1, "batch-size": 8}
+    names: dict[str, Any] = {
+        "app": ClientApp(), "Net": SmallNet, "pixels": lambda context: digits, "context": Context(1, 1, {}, RecordDict(), config),
+        "strategy": FedAvg(fraction_evaluate=0.0),
+    }  # fmt: skip
+
+    @names["app"].train()
+    def train(msg: Message, context: Context) -> Message:
+        model = SmallNet()
+        model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        labels = torch.tensor([label for _, label in digits])
+        F.cross_entropy(model(torch.stack([one for one, _ in digits]) * 2 - 1), labels).backward()
+        optimizer.step()
+        metrics = MetricRecord({"num-examples": len(digits)})
+        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=msg)
+
+    for block in (answer, server.replace("rounds=(1, 5)", "rounds=(1, 2)")):
+        exec(block, names)
+    names["strategy"].start(
+        grid=LocalGrid(2, app=names["app"], run_config=config),
+        initial_arrays=ArrayRecord(SmallNet().state_dict()),
+        train_config=ConfigRecord({"lr": 0.1}),
+        num_rounds=2,
+    )
+    rows = [row for row in read_lines(tmp_path / "audit" / "rows.jsonl") if row["role"] == "attack"]
+    scored = {
+        (row["attack"].split("(")[0], row["round"]) for row in rows if row["card"]["observation"] == "training update"
+    }
+    assert scored == {
+        (name, at) for name in ("InvertingGradients", "SurrogateMatching", "LabelInference") for at in (1, 2)
+    }
 
 
 def test_an_app_is_checked_from_python(
