@@ -164,7 +164,7 @@ def test_a_model_as_the_page_writes_it_is_taken(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_app_is_recorded_protected_and_audited_as_its_page_writes(tmp_path: Path) -> None:
-    """All blocks but that of the check in one app: what the mod does to updates is in the recording, and in the rows by its name."""
+    """All blocks but the check, in one app: what the mod does to updates is in the recording, and in the rows by its name."""
     torch.manual_seed(0)
     train_data = load_dataset("mnist-5k").train
     digits = list(zip(to_float(train_data.images[:8]), train_data.labels[:8].tolist(), strict=True))
