@@ -139,8 +139,8 @@ def _verdict(study: Study, *, scored: bool) -> str:
         attacked = sum(row.n for row in _of(study, RECORDED))
         return (
             f"No guess was scored: the true images were not given (--originals). The attacks ran on {attacked} "
-            f"{'reply' if attacked == 1 else 'replies'}, and the pictures below show what they recovered. Only the people "
-            "who hold the data can tell whether the guesses show it."
+            f"{'reply' if attacked == 1 else 'replies'}. Guesses of images are among the pictures below, if an attack made any. "
+            "Only the people who hold the data can tell whether a guess shows an image of theirs."
         )
     of_images = [cell for cell in study.cells if cell.psnr]
     recovered = [cell for cell in of_images if cell.leaks and cell.picks]
