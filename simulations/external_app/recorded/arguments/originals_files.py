@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -43,10 +44,11 @@ def steps_to_scores(request: RecordingRequest) -> list[tuple[str, str]]:
     values = {key: numbers_of(getattr(request.options, key)) for key in ("mean", "std")}
     shown = {key: repr(one[0] if len(one) == 1 else one) if one else "..." for key, one in values.items()}
     lines = LINES.format(folder=FOLDER, normalisation=", ".join(f"{key}={text}" for key, text in shown.items()))
+    again = replace(request, options=replace(request.options, update=Path("NEW-RECORDING")))
     return [
         (
             "For scores, add these lines to the client and record a training again. The client then keeps the images it trains on.",
             lines,
         ),
-        ("Then attack the new recording with this command.", command_of(request, {"--originals": FOLDER})),
+        ("Then attack the new recording with this command.", command_of(again, {"--originals": FOLDER})),
     ]

@@ -73,7 +73,7 @@ def test_the_page_without_scores_shows_how_to_get_them_and_that_works(tmp_path: 
     grid.lines = lines.replace(FOLDER, str(kept))
     strategy = RecordingStrategy(FedAvg(fraction_evaluate=0.0), tmp_path / "again", settings=steps)
     strategy.start(grid, grid.arrays(), num_rounds=1, train_config=ConfigRecord({"lr": RATE}))  # type: ignore[arg-type]
-    words = shlex.split(command.replace(FOLDER, str(kept)).replace(str(folder), str(tmp_path / "again")))
+    words = shlex.split(command.replace(FOLDER, str(kept)).replace("NEW-RECORDING", str(tmp_path / "again")))
     scored = CliRunner().invoke(app, [*words[1:], "--auxiliary", "mnist-5k", "--out", str(tmp_path / "scored")])
     assert scored.exit_code == 0, scored.output
     (psnr,) = [
