@@ -7,8 +7,11 @@ from pathlib import Path
 if Path(sys.argv[0]).stem == "flwr-simulation":
     # Ray puts the driver's working directory first on every worker's path, and a Flower simulation inherits that directory
     # from the first process that started the local runtime: workers would import the `clients` package of another checkout, without
-    # an error. The ClientApp is imported in the driver before Ray starts, so moving there makes them find this very bundle.
-    os.chdir(Path(__file__).resolve().parents[1])
+    # an error. The ClientApp is imported in the driver before Ray starts, so moving there makes them find this very bundle. Flower
+    # puts the folder of the app that it runs first on the path: another app that imports fedveil stays where it was started.
+    _root = Path(__file__).resolve().parents[1]
+    if Path(sys.path[0]).resolve() == _root:
+        os.chdir(_root)
 
     # In the simulation of a plain `flwr run`, Ray would listen on every address of the machine, and obey any process.
     if "RAY_ADDRESS" not in os.environ:

@@ -24,11 +24,9 @@ OPEN = (UNKNOWN_MODEL, "NotImplementedError", "=...", RANDOM)
 
 
 def lines_to_add(project: Project, report: AppReport, source: AppSource) -> tuple[Addition, ...]:
-    """Additions to pyproject.toml, to the file of the ClientApp and to that of the ServerApp, those that are missing."""
+    """Additions to the file of the ClientApp and to that of the ServerApp, those that are missing."""
     server, client, model, start = report.server, report.client, report.model, source.start
     found: list[Addition] = []
-    if not any(one.partition("[")[0].startswith("fedveil") for one in project.dependencies):
-        found.append(Addition("pyproject.toml", "in the dependencies of [project]", '"fedveil",'))
     home = _home(project, model)
     if model.call and not (client.answers and server.audited):
         text = f"def {BUILDS}():\n    return {_quoted(model.call)}"

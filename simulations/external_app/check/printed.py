@@ -34,7 +34,18 @@ def printed(report: AppReport) -> str:
         parts.append(RULE)
     if report.to_decide:
         parts.append(_listed("To decide", report.to_decide, numbered=True))
+    if not report.refused:
+        parts.append(RUN.format(folder=report.folder, nodes=report.nodes))
     return "\n\n".join([*parts, _end(report)])
+
+
+RUN = """Run it, with a new results folder each time (flwr else installs the app's dependencies anew, where fedveil is missing):
+
+  export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
+  flwr run {folder} --stream --federation-config "num-supernodes={nodes}"
+
+A local SuperLink that runs already keeps its old environment: end it first (pkill -f flower-superlink)."""
+"""How the app is run in a simulation."""
 
 
 def _apps(report: AppReport) -> str:

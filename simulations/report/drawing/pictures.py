@@ -20,7 +20,7 @@ SHOWN_DRAWINGS = 10
 """Class representatives shown of each attack on each client; classes come in order, so these differ."""
 LONG = 60
 """Characters of an attack's name below a picture, where it may break: the last stage of a chain tells it from others."""
-UNALTERED = "model's input, unaltered"
+UNALTERED = "unaltered"
 """What the protected image is called where it is the original."""
 SAME_PSNR = 1e-3
 """dB: rows and the index of pictures hold the PSNR of one image to so many digits."""

@@ -175,7 +175,6 @@ def test_the_command_prints_text_or_a_line_of_json(tmp_path: Path) -> None:
     assert (values["exit_code"], values["images"], values["arrays"]) == (0, 20, "state_dict")
     assert values["client"]["train_mods"] == ["fixedclipping_mod"]
     assert [one[0] for one in values["additions"]] == [
-        "pyproject.toml",
         "small/client.py",
         "small/server.py",
         "small/server.py",
@@ -213,7 +212,7 @@ def test_lines_of_fedveil_write_nothing_while_an_app_is_checked(tmp_path: Path) 
     assert (report.server.failed, report.server.audited, report.server.asked) == ("", True, 2)
     assert report.server.strategy == ("RecordingStrategy", "FedAvg")
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["app", "audit"]
-    assert [one.file for one in report.additions] == ["pyproject.toml", "small/client.py"]
+    assert [one.file for one in report.additions] == ["small/client.py"]
 
 
 def test_a_wrong_setting_of_audited_is_told(tmp_path: Path) -> None:
@@ -229,3 +228,10 @@ def test_replies_of_differences_are_not_promised_to_be_attacked(tmp_path: Path) 
     report = check_app(small_app(tmp_path, ("client", "ArrayRecord(model.state_dict())", f"ArrayRecord({given})")))
     assert not any("own updates" in one for one in report.can)
     assert any("differences of weights (client.py:19)" in one for one in report.to_decide)
+
+
+def test_the_text_ends_with_how_to_run_the_app(tmp_path: Path) -> None:
+    text = printed(check_app(small_app(tmp_path), nodes=4))
+    assert "\n  export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1\n" in text
+    assert f'flwr run {tmp_path} --stream --federation-config "num-supernodes=4"' in text
+    assert '"fedveil"' not in text, "flwr would look for it in a package registry"

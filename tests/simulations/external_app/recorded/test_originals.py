@@ -64,7 +64,9 @@ def test_the_page_without_scores_shows_how_to_get_them_and_that_works(tmp_path: 
     assert result.exit_code == 0, result.output
     assert "clients.save_originals keeps the originals in the client" in " ".join(result.output.split())
     top = " ".join((out / "report.html").read_text(encoding="utf-8").partition("<section")[0].split())
-    assert "The attacks ran on 16 replies. Guesses of images are among the pictures below, if an attack made any." in top
+    assert (
+        "The attacks ran on 16 replies. Guesses of images are among the pictures below, if an attack made any." in top
+    )
     lines, command = code_blocks(out)
     assert f"mean={MEAN}, std={STD}" in lines
 
