@@ -25,6 +25,7 @@ KNOWN = {
     ): "code that a person named; on a deployed node, that its operator listed",
     ("clients/process/trial_process.py", "import_module"): "a module of our own, which the parent process names",
     ("clients/process/ray_cluster.py", "import_module"): "a module of Ray, by a constant name",
+    ("defenses/training/quiet_import.py", "import_module"): "modules of Opacus, by constant names",
     (
         "strategies/audit/pool.py",
         "import pickle",
