@@ -21,6 +21,9 @@ def main() -> None:
     from clients.flower_private import flower_command, local_superlink
 
     del sys.path[0]
+    # Flower looks at the modules of the app that it sends off, which may be another copy of fedveil.
+    for name in [one for one in sys.modules if one.partition(".")[0] == "clients"]:
+        del sys.modules[name]
     starter = local_superlink()
     for name, seconds in PATIENCE.items():
         if hasattr(starter, name):  # where it is gone, Flower's own patience holds
