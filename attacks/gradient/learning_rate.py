@@ -68,8 +68,8 @@ def exact_learning_rate(observation: ClientUpdate) -> float:
     update gives the clipped rate, which is the one that its gradient needs.
 
     Raises:
-        AttackError: When the update is not of one step on one example without weight decay; when the layer has no bias, or fewer
-            than three classes, of which two always fit; when more than 1 % of ``delta_W`` or ``delta_b`` remains unexplained.
+        AttackError: When the update is not of one step on one example without weight decay. When the layer has no bias, or fewer
+            than three classes, as two always fit. When more than 1 % of ``delta_W`` or ``delta_b`` remains unexplained.
 
     Source: the outer product of Zhao et al. 2020 (iDLG), Eq. 3 and 5; the rate from it is our own.
     """

@@ -138,9 +138,9 @@ def attack(
             nesterov=nesterov, labels=labels, eval_mode=eval_mode, attacks="; ".join(attack or [DEFAULT_ATTACKS]),
             auxiliary=auxiliary, data_dir=data_dir, defense=defense, truth=truth, seed=seed,
         )  # fmt: skip
-        told = [f"--learning-rate is {learning_rate}; allowed: a positive number"] if wrong else []
+        problems = [f"--learning-rate is {learning_rate}; allowed: a positive number"] if wrong else []
         wanted = RecordingRequest(request, local_epochs, rounds, originals, tuple(sorted(unset)))
-        wanted = require_complete(wanted, folder, told, out_given=out is not None)
+        wanted = require_complete(wanted, folder, problems, out_given=out is not None)
         defense = self_contained(defense, "--defense")
         wanted = replace(wanted, options=replace(wanted.options, defense=defense))
         from simulations.external_app.recorded.command import attack_recording, attack_update

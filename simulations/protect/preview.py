@@ -162,8 +162,11 @@ def delivered(manifest: Manifest, names: list[str], seen: Identified) -> list[St
             read(*of).image for of in ((order.root / name, order.size), (order.out / manifest.done[name].output,))
         )
         height, width = made.shape[1:]
-        told = f": {'identified' if name in seen.names else 'not identified'}" if name in compared else ""
-        tiles = (Tile("as it is", name, uri(_fitted(image))), Tile(f"delivered copy{told}", name, uri(_fitted(made))))
+        verdict = f": {'identified' if name in seen.names else 'not identified'}" if name in compared else ""
+        tiles = (
+            Tile("as it is", name, uri(_fitted(image))),
+            Tile(f"delivered copy{verdict}", name, uri(_fitted(made))),
+        )
         strips.append(Strip(f"{name}, {width} x {height} pixels", tiles))
     return strips
 

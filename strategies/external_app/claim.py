@@ -23,9 +23,9 @@ class Claim:
         source: What makes the claim: one of ``METRICS``, ``MOD``, ``WRAPPER`` and ``ACCOUNTANT``.
         text: The claim in sentences, for people.
         rounds: Number of rounds in which the claim was made.
-        epsilon: Largest epsilon that was told, finite and at least 0; None where none was.
-        lowest: Smallest epsilon that was told.
-        delta: Largest delta that was told, in [0, 1).
+        epsilon: Largest epsilon that was reported, finite and at least 0; None where none was.
+        lowest: Smallest epsilon that was reported.
+        delta: Largest delta that was reported, in [0, 1).
         note: What the number is about, such as "for each message"; "" where the app does not say.
     """
 
@@ -39,7 +39,7 @@ class Claim:
 
     @property
     def number(self) -> str:
-        """Epsilon as tables show it; "" where none was told."""
+        """Epsilon as tables show it; "" where none was reported."""
         return "" if self.epsilon is None else f"{brief(self.epsilon)} (the app's word)"
 
     @property

@@ -196,16 +196,18 @@ def _claims(folder: Path, replies: Sequence[RecordedReply]) -> list[Claim]:
 
 def _of_rates(request: RecordingRequest, found: Sequence[Attackable]) -> list[str]:
     """Where local steps and learning rates come from, which no option gave."""
-    told = []
+    sentences = []
     if not request.options.local_steps and not all(one.inferred for one in found):
-        told.append("How many local steps there were: counted from the local epochs, the batch size and the examples.")
+        sentences.append(
+            "How many local steps there were: counted from the local epochs, the batch size and the examples."
+        )
     if request.options.learning_rate:
-        return told
+        return sentences
     for source, text in RATE_SENTENCES.items():
         of_source = [one.request.learning_rate for one in found if one.rate_source == source]
         if of_source:
-            told.append(text.format(", ".join(f"{rate:g}" for rate in dict.fromkeys(of_source))))
-    return told
+            sentences.append(text.format(", ".join(f"{rate:g}" for rate in dict.fromkeys(of_source))))
+    return sentences
 
 
 def _ignored(names: Sequence[str], reply: RecordedReply) -> list[str]:

@@ -135,8 +135,10 @@ def _read_from(request: RecordingRequest, usable: Sequence[RecordedReply]) -> st
         "learning rate": [one.learning_rate for one in numbers if not request.options.learning_rate],
         "local steps": [one.local_steps for one in numbers if not request.options.local_steps],
     }
-    told = {name: sorted({one for one in values if one}) for name, values in shown.items()}
-    return "; ".join(f"{name} {', '.join(f'{one:g}' for one in values[:3])}" for name, values in told.items() if values)
+    known = {name: sorted({one for one in values if one}) for name, values in shown.items()}
+    return "; ".join(
+        f"{name} {', '.join(f'{one:g}' for one in values[:3])}" for name, values in known.items() if values
+    )
 
 
 def _wrong(text: str) -> Problem:

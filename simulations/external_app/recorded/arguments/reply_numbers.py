@@ -95,4 +95,4 @@ def _above_zero(option: float, reply: RecordedReply, names: Sequence[str]) -> fl
 def _absent(reply: RecordedReply, names: Sequence[str], option: str) -> str:
     found = reply.number(*names)
     shown, what = "" if found is None else f" ({found:g})", " or ".join(map(repr, names))
-    return f"{reply.path} tells no {what} above 0{shown}; name {option}"
+    return f"{reply.path} holds no {what} above 0{shown}; name {option}"

@@ -94,7 +94,9 @@ def _wrong_numbers(request: Request, *, of_recording: bool) -> list[str]:
     least = {
         "num_classes": 2, "num_examples": counted, "local_steps": counted, "batch_size": 0, "width": 0, "seed": 0,
     }  # fmt: skip
-    missing = {"num_classes"} if not request.num_classes else set()  # which is told apart from a wrong number
+    missing = (
+        {"num_classes"} if not request.num_classes else set()
+    )  # a missing number is reported apart from a wrong one
     rules = [
         (name, getattr(request, name) >= low, f"a whole number of at least {low}")
         for name, low in least.items()

@@ -524,7 +524,7 @@ def test_numbers_of_a_recording_that_are_none_blame_no_option(tmp_path: Path, to
     path = folder / "round-0001" / "sent.json"
     path.write_text(path.read_text().replace(f'"lr": {RATE}', '"lr": -0.5'))
     words = " ".join(invoke(folder, "--local-steps", 1, out=tmp_path / "out", attack=DLG).output.split())
-    assert "tells no 'lr' or 'learning-rate' or 'learning_rate' above 0 (-0.5); name --learning-rate" in words
+    assert "holds no 'lr' or 'learning-rate' or 'learning_rate' above 0 (-0.5); name --learning-rate" in words
 
 
 def test_a_file_in_place_of_the_folder_of_results_is_told_first(tmp_path: Path) -> None:
