@@ -79,6 +79,7 @@ class Attack(Generic[Observation, Guess]):
         on_images: The attack applies to messages about images.
         on_tables: The attack applies to messages about rows of a table.
         needs_classes: The attack guesses or uses the single class of each example, and the data must have one.
+        infers_labels: The attack guesses only classes.
         infers_attributes: The attack guesses only a sensitive attribute, which is not part of the task.
         infers_membership: The attack guesses only which records were part of the training.
         needs_one_step: The attack needs the gradient of one step, and does not apply to an update of several steps.
@@ -104,6 +105,7 @@ class Attack(Generic[Observation, Guess]):
     on_images: ClassVar[bool] = True
     on_tables: ClassVar[bool] = False
     needs_classes: ClassVar[bool] = False
+    infers_labels: ClassVar[bool] = False
     infers_attributes: ClassVar[bool] = False
     infers_membership: ClassVar[bool] = False
     needs_one_step: ClassVar[bool] = False
@@ -123,6 +125,11 @@ class Attack(Generic[Observation, Guess]):
         Rows, threat cards and reports mark an attack as an upper bound by this text alone; an upper bound never leads a ranking.
         """
         return ""
+
+    @property
+    def guesses_images(self) -> bool:
+        """Whether guesses are images, and not only classes, an attribute or membership."""
+        return self.on_images and not (self.infers_labels or self.infers_attributes or self.infers_membership)
 
     @property
     def needs_learning_rate(self) -> bool:

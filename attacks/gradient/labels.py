@@ -29,6 +29,7 @@ class LabelInference(Attack[ClientUpdate, Labels]):
     threat: ClassVar[str] = (
         "global model, one update, its number of examples and learning rate; no labels, no auxiliary data"
     )
+    infers_labels: ClassVar[bool] = True
 
     max_labels: int = examples_field(1024)
 

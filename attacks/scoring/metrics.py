@@ -35,11 +35,24 @@ def optimal_assignment(guess: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
 
     if guess.shape[1:] != truth.shape[1:]:
         raise ValueError(f"guessed images have shape {tuple(guess.shape[1:])}, true images {tuple(truth.shape[1:])}")
-    g, t = guess.flatten(1).double().cpu(), truth.flatten(1).double().cpu()
-    # Without the matrix-product shortcut: it loses the digits that tell two good matches apart.
-    cost = torch.cdist(g, t, compute_mode="donot_use_mm_for_euclid_dist").square() / g.shape[1]
+    count = min(len(guess), len(truth))
+    if len(guess) > 1 and (guess == guess[:1]).all():
+        # Every assignment of equal guesses costs the same once its true images are chosen: those nearest to the one guess.
+        nearest = squared_errors(guess[:1], truth)[0].argsort(stable=True)[:count]
+        return torch.arange(count), nearest.sort().values
+    cost = squared_errors(guess, truth) / math.prod(guess.shape[1:])
     rows, columns = linear_sum_assignment(cost.nan_to_num(nan=1e12, posinf=1e12).numpy())
     return torch.from_numpy(rows).long(), torch.from_numpy(columns).long()
+
+
+def squared_errors(guess: Tensor, truth: Tensor) -> Tensor:
+    """Sums of squared differences of every guess (M, C, H, W) and every true image (N, C, H, W): (M, N) float64 on the CPU.
+
+    Computed by a matrix product, so that a value is exact to about 1e-15 of the images' own squared sums. For images in [0, 1] that
+    is a mean squared error of 1e-15, where 1e-10 is the best that scores distinguish (``MAX_PSNR``). NaN where an image has one.
+    """
+    g, t = guess.detach().flatten(1).double().cpu(), truth.detach().flatten(1).double().cpu()
+    return torch.addmm(g.square().sum(1, keepdim=True) + t.square().sum(1), g, t.T, alpha=-2).clamp_(min=0)
 
 
 @singledispatch

@@ -22,6 +22,7 @@ class ServerPrediction(SmashedAttack[Labels]):
 
     source: ClassVar[str] = "the task itself: a server half that classifies smashed data"
     threat: ClassVar[str] = "one transmission of smashed data; the server's own half"
+    infers_labels: ClassVar[bool] = True
     on_tables: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
 

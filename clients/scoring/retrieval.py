@@ -10,7 +10,7 @@ from torch import Tensor
 from attacks.guesses import Reconstruction
 from attacks.metrics.images import RETRIEVAL, RETRIEVAL_CHANCE
 from attacks.metrics.names import Scores
-from attacks.scoring.metrics import retrieved
+from attacks.scoring.metrics import retrieved, squared_errors
 from clients.scoring.same_images import KnownImages
 from clients.task.local_data import LocalData
 from clients.task.truths import Probed
@@ -113,10 +113,10 @@ def retrieval_from_round(guess: Reconstruction, pairs: tuple[Tensor, Tensor], tr
     if len(others) < 2:
         return {}
     images, count = guess.images.detach().cpu()[pairs[0]], len(others)
-    own = _errors(images, truth)[torch.arange(len(images)), pairs[1]]
-    hits = own < MARGIN * _nearest(_errors(images, others))
+    own = (images.double() - truth.cpu()[pairs[1]].double()).square().flatten(1).sum(1).nan_to_num(nan=torch.inf)
+    hits = own < MARGIN * _errors(images, others).amin(1)
     between = _errors(others, others).fill_diagonal_(torch.inf)
-    blind = _nearest(_errors(others, truth)) < MARGIN * _nearest(between)
+    blind = _errors(others, truth).amin(1) < MARGIN * between.amin(1)
     return {
         RETRIEVAL.of("original"): hits.float().tolist(),
         RETRIEVAL_CHANCE.of(): [(int(blind.sum()) + 1) / (count + 1)] * len(hits),
@@ -124,11 +124,5 @@ def retrieval_from_round(guess: Reconstruction, pairs: tuple[Tensor, Tensor], tr
 
 
 def _errors(guess: Tensor, known: Tensor) -> Tensor:
-    """Squared errors (M, K) up to a factor; infinite where the guess is not finite."""
-    g, k = (images.flatten(1).float().cpu() for images in (guess, known))
-    distances = torch.cdist(g, k, compute_mode="donot_use_mm_for_euclid_dist")
-    return distances.square().nan_to_num(nan=torch.inf)
-
-
-def _nearest(errors: Tensor) -> Tensor:
-    return errors.amin(1) if errors.shape[1] else errors.new_full((len(errors),), torch.inf)
+    """Squared errors (M, K); infinite where an image is not finite."""
+    return squared_errors(guess, known).nan_to_num(nan=torch.inf)

@@ -102,9 +102,13 @@ class UpdateAudit:
 
 
 def fewest_guesses(attacks: Iterable[Attack[Any, Any]], seen: Sequence[SeenUpdate]) -> int:
-    """Images of an update that each attack guesses at least: the fewer, the easier are those that a null guess may choose."""
+    """Images of an update that each attack on images guesses at least; 0 if no attack guesses images.
+
+    The fewer, the easier are those that a null guess may choose.
+    """
     every = max(one.num_examples for one in seen)
-    return min((getattr(stages_of(attack)[0], "max_images", every) for attack in attacks), default=every)
+    first = (stages_of(attack)[0] for attack in attacks)
+    return min((getattr(one, "max_images", every) for one in first if one.guesses_images), default=0)
 
 
 def seen_updates(task: Task, kind: Kind, good: Mapping[int, Message], records: Iterable[str]) -> list[SeenUpdate]:

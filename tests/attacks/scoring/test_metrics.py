@@ -15,7 +15,7 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from attacks.guesses import Labels, Reconstruction
 from attacks.image_measures import ms_ssim, mse, psnr, ssim, total_variation
-from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment, retrieved, score
+from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment, retrieved, score, squared_errors
 
 
 def noise(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -119,6 +119,33 @@ def test_assignment_equals_brute_force(guesses, truths):
         ]
         assert sum(mse(guess[rows], truth[columns]).tolist()) == pytest.approx(min(candidates), rel=1e-5)
         assert len(set(rows.tolist())) == len(set(columns.tolist())) == pairs
+
+
+@pytest.mark.parametrize(("guesses", "truths"), [(3, 5), (5, 3), (4, 4), (1, 6)])
+def test_equal_guesses_are_paired_with_the_true_images_nearest_to_them(guesses, truths):
+    truth = noise(truths, 1, 3, 3)
+    guess = noise(1, 1, 3, 3, seed=1).expand(guesses, -1, -1, -1)
+    rows, columns = optimal_assignment(guess, truth)
+    pairs = min(guesses, truths)
+    nearest = mse(guess[:1].expand_as(truth), truth).sort()
+    assert rows.tolist() == list(range(pairs))
+    assert columns.tolist() == sorted(nearest.indices[:pairs].tolist())
+
+
+def test_squared_errors_are_those_of_the_differences_down_to_the_best_score():
+    truth = noise(6, 3, 8, 8).double()
+    guess = torch.cat([truth[:2] + 1e-6, truth[2:4] + 1e-7, noise(2, 3, 8, 8, seed=1).double()])
+    plain = (guess[:, None] - truth[None]).square().flatten(2).sum(2)
+    torch.testing.assert_close(squared_errors(guess, truth), plain, rtol=1e-3, atol=1e-13 * guess[0].numel())
+    assert int(squared_errors(guess, truth)[0].argmin()) == 0
+
+
+def test_a_guess_that_is_not_finite_takes_the_image_that_is_left():
+    truth = noise(3, 1, 4, 4)
+    for hole in (torch.nan, torch.inf):
+        guess = truth[[2, 1, 0]].clone()
+        guess[1, 0, 0, 0] = hole
+        assert optimal_assignment(guess, truth)[1].tolist() == [2, 1, 0]
 
 
 def test_every_metric_uses_the_same_optimal_pairs():
