@@ -33,11 +33,11 @@ CROSS_ENTROPY = "cross entropy"
 
 
 class DataMistake(ValueError):  # noqa: N818 (a mistake of the app's ``data``)
-    """Examples that are not what an audit needs."""
+    """Examples that do not meet the requirements of an audit."""
 
 
 class OwnExamples(LocalData):
-    """What the app's ``data`` gave: training examples, and perhaps held-out ones; no defence of fedveil acts on them.
+    """Examples that the app's ``data`` returned: training and perhaps held-out ones; no defence of fedveil acts on them.
 
     Args:
         task: The server's orders.
@@ -184,7 +184,7 @@ def card_of(
 
 
 def name_of_loss(loss: Loss) -> str:
-    """``CROSS_ENTROPY`` where it is that, as attacks on gradients assume; else what it is called."""
+    """Name of a loss: ``CROSS_ENTROPY``, which attacks on gradients assume, or the loss's own name."""
     plain = type(loss) is nn.CrossEntropyLoss and loss.weight is None and not loss.label_smoothing
     if loss is F.cross_entropy or (plain and loss.reduction == "mean"):  # type: ignore[attr-defined]
         return CROSS_ENTROPY
