@@ -1,4 +1,4 @@
-"""What ``fedveil run`` does once its plain values are checked."""
+"""The work of ``fedveil run`` once its plain values are checked."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ FREE_ON_RESUME = {"resume", "output-dir", "attack-workers", "attack-gpus", "clie
 
 
 def read_config(path: Path, key: str) -> dict[str, Any]:
-    """The content of a run's config.json, for which the option ``key`` asks.
+    """The content of a run's config.json, which the option ``key`` needs.
 
     Raises:
         ConfigError: When it is none, or cannot be read.
