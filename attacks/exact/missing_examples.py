@@ -46,7 +46,7 @@ class MissingExamples:
     layer: LinearLayer
 
     def by_components(self, shape: tuple[int, int, int] | None, generator: torch.Generator) -> None:
-        """Round after round, of what is missing: of images of ``shape``; of other inputs only where one alone is missing."""
+        """Recover missing images of ``shape`` round after round; of other inputs only a single missing one."""
         for _ in range(ROUNDS):
             rest = self._rest()
             if not rest.shape[1]:

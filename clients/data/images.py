@@ -57,7 +57,7 @@ class StoredImages:
         return int(self.shape[0])
 
     def mapped(self, convert: Callable[[Tensor], Tensor], channels: int) -> StoredImages:
-        """The same images after ``convert``, which gives them so many channels."""
+        """Images to which ``convert``, which returns this number of channels, is applied on reading."""
         count, _, height, width = self.shape
         return StoredImages(lambda rows: convert(self._read(rows)), (count, channels, height, width))
 
@@ -116,7 +116,7 @@ class ImageData:
 
 
 def with_channels(part: ImageData, channels: int) -> ImageData:
-    """The same images in grey (luma of ITU-R BT.601) or in three equal colours; unchanged if they have ``channels`` already."""
+    """Convert to grey (luma of ITU-R BT.601) or to three equal colours; unchanged with ``channels`` already."""
     if part.images.shape[1] == channels:
         return part
     if isinstance(part.images, StoredImages):

@@ -82,7 +82,7 @@ class AppClient(LocalClient):
     """Scores guesses about an app's updates. Augmentation of the app is not known: the truth is the images of ``data``."""
 
     def truths(self, observation: str) -> Truths:
-        """Of "probe" one view for each target, of "update" all trained examples."""
+        """One view for each target of "probe", or all trained examples for "update"."""
         if observation == "probe":
             return Truths([self.probed(target) for target in range(self.task.plan.probe_targets)])
         if observation == "update":

@@ -49,7 +49,7 @@ def require_last_reply(message: Message, context: Context) -> tuple[ArrayRecord,
 
 
 def distance(sent: Mapping[str, Tensor], came: Mapping[str, Tensor], assumed: Mapping[str, Tensor]) -> float:
-    """Length of (came - assumed) over that of (assumed - sent): 0 where the client did what is assumed."""
+    """Length of (received - assumed) over that of (assumed - sent): 0 for a reply as assumed."""
     away = sum(float((came[name].double() - value.double()).square().sum()) for name, value in assumed.items())
     step = sum(float((value.double() - sent[name].double()).square().sum()) for name, value in assumed.items())
     return float((away / step) ** 0.5) if step else float("inf")

@@ -189,7 +189,7 @@ def _share(record: Any) -> tuple[list[int], list[int]]:
 
 
 def client_as(kind: type[C], message: Message, context: Context) -> C:
-    """As ``client_of``, for a message that only the clients of one scenario understand; ``RuntimeError`` for a task of another."""
+    """The addressed client of one scenario's message; ``RuntimeError`` for a task of another scenario. See ``client_of``."""
     client = client_of(message, context)
     if not isinstance(client, kind):
         raise RuntimeError(f"{message.metadata.message_type} is no message of the scenario {client.task.plan.scenario}")

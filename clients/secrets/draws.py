@@ -95,7 +95,7 @@ class Draws:
 
     @classmethod
     def simulated(cls, seed: int, partition: int) -> Draws:
-        """Those of a simulated client: they follow from two numbers that the server knows."""
+        """Draws of a simulated client: they follow from two numbers that the server knows."""
         return cls(hashlib.blake2b(repr(("simulated client", seed, partition)).encode(), digest_size=32).digest())
 
     def renew(self, kind: str, pipeline: str, server_round: int, first: int = 0, count: int = 1) -> None:

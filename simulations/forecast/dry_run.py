@@ -25,7 +25,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class StepMemory:
-    """What one training step without a defence holds in memory.
+    """Memory of one training step without a defence.
 
     Attributes:
         parameters: Of the model, both halves together.

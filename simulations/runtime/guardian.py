@@ -51,7 +51,7 @@ class Guardian:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Within it this process, and those that it starts, make temporary files in a folder that goes when this process ends.
+    """Context in which this process and its children make temporary files in a folder that is deleted when this process ends.
 
     It is the same folder each time; sockets between processes are in it to the end.
     """

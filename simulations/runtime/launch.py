@@ -176,7 +176,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def end_politely() -> None:
-    """From now on SIGTERM and SIGHUP, unless they are ignored, end this process by an exception: it still stops what it started."""
+    """Make SIGTERM and SIGHUP, unless ignored, end this process by an exception, so that it stops its children first."""
 
     def end(number: int, _: object) -> None:
         for one in ENDING:

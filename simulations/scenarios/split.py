@@ -130,7 +130,7 @@ class Split(Scenario[SplitExperiment]):
         )
 
     def check_clients(self, experiment: SplitExperiment, clients: KnownClients) -> None:
-        """As ``check_data``; refuses clients that hold too few examples."""
+        """Refuse clients that hold too few examples, besides the checks of ``check_data``."""
         for pipeline in experiment.pipelines:
             self.check_data(experiment, pipeline, clients.card)
         for partition, (train, test) in clients.sizes.items():

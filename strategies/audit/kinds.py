@@ -55,7 +55,7 @@ class Seen:
         return images
 
     def tensors(self) -> dict[str, Tensor]:
-        """Its tensors under flat names: FIELD, or FIELD/NAME for tensors by name."""
+        """The observation's tensors under flat names: FIELD, or FIELD/NAME for tensors by name."""
         found: dict[str, Tensor] = {}
         for name, value in vars(self).items():
             if isinstance(value, Tensor):

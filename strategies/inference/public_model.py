@@ -87,7 +87,7 @@ class Examples:
         return len(self.batch)
 
     def at(self, rows: Tensor) -> Examples:
-        """Those in the given rows, in that order."""
+        """Examples in the given rows, in that order."""
         chosen = Batch(self.batch.images[rows], self.batch.targets[rows])
         return Examples(chosen, None if self.sensitive is None else self.sensitive[rows])
 

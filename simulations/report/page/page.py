@@ -1,4 +1,4 @@
-"""From rows, pictures and configuration to the report and the page of every attack."""
+"""The report and the page of every attack, from rows, pictures and configuration."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class CutReader:
         self.cells = [cell for cell in study.cells if not cell.is_upper_bound]
 
     def cut(self) -> Cut:
-        """What the study says of its cut."""
+        """The study's results for its cut."""
         offline = [score for (_, metric, _), score in self.scores.items() if metric == OFFLINE_ADVERSARY_ACCURACY.name]
         # One adversary serves all pipelines: its rows under each of them are the same number.
         return Cut(self.study.cut, tuple(map(self._line, self.study.pipelines)), offline[0] if offline else None)
