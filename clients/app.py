@@ -85,7 +85,7 @@ def _reported(context: Context, client: Client) -> int:
 
 @app.query("partition")
 def partition(message: Message, context: Context) -> Message:
-    """Says which partition this node holds: node ids are random, partitions are not."""
+    """Report which partition this node holds: node ids are random, partitions are not."""
     return reply_to(message, {"metrics": metrics({"partition": partition_of(context)})})
 
 

@@ -224,7 +224,7 @@ for _one in app.registered_commands:
 
 
 def main() -> None:
-    """Entry point of the command."""
+    """Run the command ``fedveil``."""
     keep_bytecode()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a path may hold characters that the terminal's encoding lacks

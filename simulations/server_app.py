@@ -33,7 +33,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Reads the run config and runs the experiment."""
+    """Read the run config and run the experiment."""
     experiment = Experiment.from_mapping(context.run_config)
     if not experiment.output_dir:
         experiment = replace(experiment, output_dir=str(Path.home() / "fedveil-runs" / f"run-{context.run_id}"))
@@ -41,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run_experiment(grid: Grid, experiment: Experiment) -> Path:
-    """Runs all pipelines of an experiment on the nodes of a grid.
+    """Run all pipelines of an experiment on the nodes of a grid.
 
     Returns:
         The path of the report.
@@ -82,7 +82,7 @@ def _run(grid: Grid, run: RunDirectory[Experiment]) -> Path:
 
 @contextmanager
 def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Auditor, KnownClients]]:
-    """Sets up the nodes of a grid for a run, and has attacks run beside what is done within; the attackers end with it.
+    """Context that sets up the nodes of a grid and runs attacks beside the work within; the attackers end with it.
 
     Yields the auditor, and what is known of the clients.
 
@@ -117,7 +117,7 @@ def _after_training(experiment: Experiment) -> dict[str, Any]:
 
 
 def finish(run: RunDirectory[Experiment]) -> Path:
-    """Judges the rows of a run that is over, and writes all that it leaves behind; returns the path of the report."""
+    """Judge the rows of a finished run, and write its results; returns the path of the report."""
     rounds, pipelines = run.experiment.rounds, len(run.experiment.pipelines)
     run.judge(validate)
     run.flush()
@@ -137,7 +137,7 @@ def run_pipeline(
     clients: KnownClients,
     report: Throttle,
 ) -> None:
-    """Trains one pipeline from its last complete round to the end, attacking and reporting on the way."""
+    """Train one pipeline from its last complete round to the end, with attacks and reports on the way."""
     experiment = run.experiment
     plan = experiment.plan(pipeline, card=clients.card)
     training = scenario(experiment.scenario).rounds(experiment, plan, auditor, clients, run.label(str(pipeline)))
@@ -181,7 +181,7 @@ def last_step(experiment: Experiment) -> int:
 
 
 def attacks_ahead(experiment: Experiment, at: int, server_round: int) -> int:
-    """Attacks on observations of what comes behind a round of a pipeline, at most: a kind may be observed in fewer rounds."""
+    """Most attacks on observations after a round of a pipeline: a kind may be observed in fewer rounds."""
     attacked = [one for one in experiment.attacked_rounds if one <= experiment.rounds]
     attacked += range(experiment.rounds + 1, last_step(experiment) + 1) if experiment.attacks_final else ()
     found = 0

@@ -27,7 +27,7 @@ LONGEST_NAME = 250
 
 @dataclass(frozen=True)
 class Tracked:
-    """A run as trackers know one: settings and versions, numbers by round, the report's sentences in Markdown, files.
+    """A finished run for trackers: settings and versions, numbers by round, the report's sentences in Markdown, files.
 
     A metric is named ``DEFENCE/ATTACK/OBSERVATION/METRIC-REFERENCE``. A number that the report does not let count has its status
     behind it, such as ``.not-validated``, so that no chart shows it as one that does. Values may be infinite.
@@ -165,7 +165,7 @@ ASKS = {"mlflow": _ask_mlflow, "wandb": _ask_wandb}
 
 
 def parse_trackers(text: str) -> list[str]:
-    """``mlflow`` or ``mlflow,tensorboard`` as names; none of an empty text. Imports no tracker.
+    """Names in ``mlflow`` or ``mlflow,tensorboard``; none of an empty text. Imports no tracker.
 
     Raises:
         ConfigError: For a name that nothing has, one that stands twice, or a package that is not installed.

@@ -1,1 +1,1 @@
-"""The server side: a curious FedAvg, and shared parts of all servers, such as the guard and the exchange with the nodes."""
+"""The server side: a curious FedAvg, and parts that all servers share, such as the guard and the exchange with the nodes."""

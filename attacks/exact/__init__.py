@@ -1,1 +1,1 @@
-"""Attacks that solve for what a linear layer saw: exact, or independent components, where the gradient's structure allows it."""
+"""Attacks that solve for a linear layer's inputs: exact, or by independent components, where the gradient's structure allows."""

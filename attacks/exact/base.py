@@ -23,7 +23,7 @@ BEYOND = 0.01
 
 @dataclass(frozen=True, repr=False)
 class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
-    """Base of attacks that solve one-step updates one by one; if the attack does not apply, the guess is grey with a reason."""
+    """Base of attacks that solve one-step updates one by one; where the attack does not apply, the guess is grey with a reason."""
 
     threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
     needs_one_step: ClassVar[bool] = True
@@ -31,7 +31,7 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
 
     @property
     def threat_class(self) -> str:
-        """Threat model of a server that knows nothing of the training except that it was one step."""
+        """Threat model of a server that knows of the training only that it was one step."""
         return "B"
 
     def _attempt(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
@@ -43,7 +43,7 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
             return Reconstruction.grey(count, observation.input_shape, str(error), numbers)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
-        """The images; ``numbers`` get its diagnostics, also where it ends in an ``AttackError``."""
+        """Recover the images; ``numbers`` receives diagnostics, also before an ``AttackError``."""
         raise NotImplementedError
 
 
@@ -55,7 +55,7 @@ def recovered(
     signals: Tensor,
     numbers: dict[str, float],
 ) -> Reconstruction:
-    """The guess of normalised pixels (R, C * H * W) that a layer saw, with labels by dL/dz (R, M) of each example."""
+    """The guess from a layer's recovered pixels (R, C * H * W), normalised, with labels by dL/dz (R, M) of each example."""
     if not inputs.isfinite().all():
         raise AttackError("the equations have no finite solution")
     raw = denormalise(inputs.view(-1, *observation.input_shape), observation)

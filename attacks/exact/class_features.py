@@ -1,4 +1,4 @@
-"""Features that the last linear layer saw of each example of a batch, where no two examples have one class."""
+"""Inputs of the last linear layer for each example of a batch whose classes are all different."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attacks.observations import AttackError
 
 @dataclass(frozen=True)
 class ClassFeatures:
-    """What a classifier's head gives away of examples with distinct classes.
+    """Features of examples with distinct classes, recovered from a classifier's head.
 
     Attributes:
         features: (B, N), of each example.
@@ -27,7 +27,7 @@ class ClassFeatures:
 
 
 def class_features(gradient: LayerGradient, num_examples: int) -> ClassFeatures:
-    """Solves softmax and cross-entropy for the features of each class, to first order in how examples differ in p.
+    """Solve softmax and cross-entropy for the features of each class, to first order in the examples' differences in p.
 
     With p_ik the probability of class k for example i, the gradient of the last layer, whose outputs are the logits, times B is
 

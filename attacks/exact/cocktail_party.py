@@ -1,4 +1,4 @@
-"""The Cocktail Party Attack: approximate separation of a linear layer's inputs in a batch, like voices in a room."""
+"""The Cocktail Party Attack: approximate separation of a batch's inputs to a linear layer, like voices in a room."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class CocktailParty(SolvingAttack):
     def unmixing(
         self, parts: LowRank, shape: tuple[int, int, int] | None, generator: torch.Generator, numbers: dict[str, float]
     ) -> Tensor:
-        """U (R, R), whose rows make each source of the mixtures ``parts.right``, up to order and factors.
+        """U (R, R): its rows turn the mixtures ``parts.right`` into the sources, up to order and factors.
 
         ``shape`` is (C, H, W) where the sources are images; ``numbers`` get the ``objective``.
         """

@@ -1,4 +1,4 @@
-"""Independent component analysis of few mixtures of many samples: by a fixed point, then by a descent with priors."""
+"""Independent component analysis of few mixtures with many samples: by a fixed point, then by a descent with priors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTLED = 1e-8
 
 @dataclass(frozen=True)
 class Whitened:
-    """Mixtures with mean square 1 and no mean product; double precision.
+    """Mixtures with mean square 1 and uncorrelated rows; double precision.
 
     Attributes:
         samples: (R, K) = ``matrix`` @ mixtures.
@@ -30,7 +30,7 @@ class Whitened:
 
     @classmethod
     def of(cls, mixtures: Tensor, noise: float) -> Whitened | None:
-        """Of mixtures (R, K), R <= K; None where they have rank R by their ``noise`` alone, relative to the largest."""
+        """Whiten mixtures (R, K), R <= K; None where their rank R is due to ``noise`` alone, relative to the largest."""
         # Singular values instead of the covariance's eigenvalues: weak examples are 1e-4 of strong ones, squares would be lost.
         left, values, right = torch.linalg.svd(mixtures, full_matrices=False)
         if not values[-1] > max(noise, 1e-10) * values[0]:
@@ -63,7 +63,7 @@ def _orthonormal(rows: Tensor) -> Tensor:
 
 
 def negentropy(sources: Tensor) -> Tensor:
-    """How far sources (R, K) of variance 1 are from a Gaussian: (E log cosh(s) - E log cosh(normal))^2, (R,)."""
+    """Distance of sources (R, K) of variance 1 from a Gaussian: (E log cosh(s) - E log cosh(normal))^2, (R,)."""
     size = sources.abs()
     # log cosh without overflow.
     return ((size + F.softplus(-2 * size) - math.log(2)).mean(1) - OF_A_GAUSSIAN).square()

@@ -1,4 +1,4 @@
-"""Which label each of some recovered examples has, by the gradient that it left; and whether all together explain the update."""
+"""Labels of recovered examples from their gradients, and a check that the examples together explain the update."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_CLASSES = 1000
 
 
 def labels_of_signals(model: nn.Module, layer: LinearLayer, images: Tensor, signals: Tensor) -> Tensor:
-    """The class (B,) of each example whose cross-entropy has a gradient in the direction of its signal; int64, on the CPU.
+    """The class (B,) of each example, by the direction of its signal, the gradient of cross-entropy; int64, on the CPU.
 
     Of normalised images (B, C, H, W) and dL/dz (B, M) at the layer, each up to a positive factor; ``model`` is from ``attackable``.
     -1 where the model has more than ``MOST_CLASSES`` classes.

@@ -1,4 +1,4 @@
-"""Images that have given features: from what a linear layer behind a convolutional network saw, down to the pixels."""
+"""Images with given features: from the inputs of a linear layer behind a convolutional network back to the pixels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from defenses.module_calls import calls_of
 
 @dataclass(frozen=True)
 class FeatureImages:
-    """argmin_x  |phi(x) - a|^2 / (numel(a) Var(a)) + prior * TV(x), each image for itself; phi is the network below a layer.
+    """argmin_x  |phi(x) - a|^2 / (numel(a) Var(a)) + prior * TV(x), for each image; phi is the network below a layer.
 
     Attributes:
         iterations: Steps of Adam (AMSGrad). The lowest objective is returned.
@@ -45,7 +45,7 @@ class FeatureImages:
         labels: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Reconstruction:
-        """Images whose features are nearest to those (R, N) that the layer saw, with their labels or those of dL/dz (R, M).
+        """Images whose features are nearest to the layer's inputs (R, N), with given labels or labels from dL/dz (R, M).
 
         They start as uniform noise, or as grey images without a generator; ``numbers`` get ``feature_loss``, ``relative_loss`` and
         ``gradient_distance``.

@@ -1,4 +1,4 @@
-"""Recovery of a linear layer's input features after a convolutional network, and of images with these features."""
+"""Recovery of a linear layer's inputs behind a convolutional network, and of images with these features."""
 
 from __future__ import annotations
 

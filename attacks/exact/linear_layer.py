@@ -22,7 +22,7 @@ PROBES = 16
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """A linear layer Z = X W^T + bias that sees one vector of each example.
+    """A linear layer Z = X W^T + bias with one input vector for each example.
 
     Attributes:
         name: Of the module.
@@ -59,7 +59,7 @@ class LayerGradient:
 
 @dataclass(frozen=True)
 class LowRank:
-    """``weight`` = left @ right, from the singular value decomposition, without what rounding and noise left.
+    """``weight`` = left @ right by singular value decomposition, without the components of rounding and noise.
 
     Attributes:
         left: (M, R), orthonormal columns.
@@ -73,12 +73,12 @@ class LowRank:
 
     @property
     def rank(self) -> int:
-        """R."""
+        """Rank R of the factors."""
         return self.left.shape[1]
 
 
 def linear_layers(model: nn.Module, input_shape: tuple[int, int, int], like: Tensor) -> list[LinearLayer]:
-    """The ``nn.Linear`` layers that see one vector (N,) of each example, once, in the order in which they are called.
+    """The ``nn.Linear`` layers called once, with one vector (N,) for each example, in the order of the calls.
 
     ``model`` is from ``attackable`` and left as it is; ``like`` has its device and dtype.
     """
@@ -100,13 +100,13 @@ def linear_layers(model: nn.Module, input_shape: tuple[int, int, int], like: Ten
 
 
 def random_images(input_shape: tuple[int, int, int], like: Tensor) -> Tensor:
-    """Images (B, C, H, W) with pixels of both signs to tell layers apart by; fixed, so that a layer is the same in all runs."""
+    """Images (B, C, H, W) with pixels of both signs that distinguish layers; fixed, so that all runs find the same layer."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(PROBES, *input_shape, generator=generator, dtype=like.dtype).to(like.device)
 
 
 def called(model: nn.Module, images: Tensor) -> tuple[Tensor, dict[str, list[Any]]]:
-    """Logits, and by the name of each linear layer its calls: (module, input, output)."""
+    """Logits, and for each linear layer its calls by name: (module, input, output)."""
     names: dict[nn.Module, str] = {one: name for name, one in model.named_modules() if isinstance(one, nn.Linear)}
     with calls_of(names) as seen:
         logits: Tensor = model(images)
@@ -154,20 +154,20 @@ class Read:
         return cls(model, gradient, layers)
 
     def of_layer(self, layer: LinearLayer) -> LayerGradient:
-        """Its part of the gradient."""
+        """The layer's part of the gradient."""
         weight = self.gradient[f"{layer.name}.weight".lstrip(".")]
         bias = None if layer.module.bias is None else self.gradient[f"{layer.name}.bias".lstrip(".")]
         return LayerGradient(weight.double().cpu(), None if bias is None else bias.double().cpu())
 
     def first_layer(self) -> LinearLayer:
-        """The first layer."""
+        """The first linear layer with one vector for each example."""
         if not self.layers:
             name = type(self.model).__name__
             raise AttackError(f"does not apply: no linear layer of {name} sees one vector of each example")
         return self.layers[0]
 
     def on_pixels(self) -> LinearLayer:
-        """The first layer that sees the pixels."""
+        """The first linear layer whose inputs are the pixels."""
         found = [layer for layer in self.layers if layer.sees_pixels]
         if not found:
             raise AttackError(
@@ -178,7 +178,7 @@ class Read:
 
 
 def low_rank(gradient: LayerGradient, num_examples: int, least_gap: float = GAP) -> LowRank:
-    """The examples' part of a layer's gradient, by its numerical rank R <= ``num_examples``.
+    """Factors of a layer's gradient at its numerical rank R <= ``num_examples``: the examples' part.
 
     A mean over B examples has rank B at most: the next singular value is what rounding and noise made, and those that do not stand
     out from it by ``least_gap`` are left out, too. Equal examples, and such as the model is sure of, make R smaller than B.

@@ -1,4 +1,4 @@
-"""Examples that SPEAR's search has not found, by what those it has found leave over."""
+"""Examples that SPEAR's search has missed, recovered from the remainder after the found ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = 2
 
 @dataclass(frozen=True)
 class MissingExamples:
-    """Finds columns of dL/dZ from the inputs, where ``SparseDirections`` finds them from their zeros.
+    """Find columns of dL/dZ from the inputs, where ``SparseDirections`` finds them from their zeros.
 
     With dL/dZ = L Q and the gradient L R = L Q X^T, let k columns of Q be missing and N (R, k) be orthogonal to all others. Then
     N^T R = N^T Q_k X_k^T: mixtures of the k missing inputs alone, as N^T L^T dL/db is of their lengths. Of one missing input
@@ -46,7 +46,7 @@ class MissingExamples:
     layer: LinearLayer
 
     def by_components(self, shape: tuple[int, int, int] | None, generator: torch.Generator) -> None:
-        """Round after round, of what is missing: of images of ``shape``; of other inputs only where one alone is missing."""
+        """Recover missing images of ``shape`` round after round; of other inputs only a single missing one."""
         for _ in range(ROUNDS):
             rest = self._rest()
             if not rest.shape[1]:
@@ -64,7 +64,7 @@ class MissingExamples:
             self._look(rest if unmixing is None else rest @ unmixing.T)
 
     def by_elimination(self) -> None:
-        """The last one, where it alone is missing."""
+        """Recover the last example, where one alone is missing."""
         rest = self._rest()
         if rest.shape[1] == 1:
             self._look(rest)

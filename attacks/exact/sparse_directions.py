@@ -1,4 +1,4 @@
-"""Directions q of a subspace for which L q has many zeros: the columns of dL/dZ behind a ReLU, each up to its length."""
+"""Directions q with many zeros in L q: each is, up to its length, a column of dL/dZ behind a ReLU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARE_ABOVE = 0.12
 
 
 class SparseDirections:
-    """A search for directions, and what it found so far.
+    """A search for sparse directions, with its results so far.
 
     With m live rows of L (M, R), a row of which is zero where no example was active, a random direction has no zeros and the kernel
     of R - 1 rows has these R - 1; a column of dL/dZ has about m / 2.
@@ -49,22 +49,22 @@ class SparseDirections:
 
     @property
     def rank(self) -> int:
-        """R."""
+        """Rank R of the gradient."""
         return self.left.shape[1]
 
     @property
     def zero(self) -> float:
-        """What counts as zero in L q for a direction of many zeros: entries are 1 / sqrt(m) in the mean."""
+        """Threshold for a zero in L q for a direction of many zeros: entries are 1 / sqrt(m) in the mean."""
         return min(max(self.gap, 1e-7), 0.05) / math.sqrt(len(self.rows))
 
     @property
     def nearly_zero(self) -> float:
-        """Likewise for a direction that follows from R - 1 rows alone, and bears their noise."""
+        """Threshold for a zero where a direction follows from R - 1 rows alone and carries their noise."""
         return min(max(30 * self.gap, 1e-4), 0.1) / math.sqrt(len(self.rows))
 
     @property
     def fewest(self) -> int:
-        """Zeros below which a direction may owe them to the rows that it was made from."""
+        """Number of zeros below which the rows that made a direction may explain them."""
         own = self.rank - 1
         return own + max(2, round(SHARE_ABOVE * (len(self.rows) / 2 - own)))
 
@@ -74,7 +74,7 @@ class SparseDirections:
         return len(self.rows) / 2 > self.fewest
 
     def sample(self, generator: torch.Generator) -> None:
-        """Looks at the kernels of random sets of R - 1 rows.
+        """Test the kernels of random sets of R - 1 rows.
 
         Column i of dL/dZ is the kernel of R - 1 independent rows on which it is zero. Of R rows B the columns of B^-1 are the
         kernels of all its sets of R - 1: one inverse serves for R samples.
@@ -87,7 +87,7 @@ class SparseDirections:
         self._look(kernels)
 
     def descend(self, generator: torch.Generator) -> None:
-        """Goes down sum_j log((L q)_j^2 + epsilon^2) on the unit sphere, epsilon falling, from sums of two random rows.
+        """Minimise sum_j log((L q)_j^2 + epsilon^2) on the unit sphere, epsilon falling, from sums of two random rows.
 
         Each step solves the problem with the weights 1 / ((L q)_j^2 + epsilon^2) of the one before. Where the layer is wide it
         finds columns whose rows no sampling would hit: the number of samples doubles with every example.
@@ -99,12 +99,12 @@ class SparseDirections:
         self._go_down(self._starts(max(1, min(64, CHUNK // self.columns.numel())), generator), FAR)
 
     def offer(self, directions: Tensor) -> None:
-        """Looks at directions (K, R), and at where ``near`` leads from them."""
+        """Test directions (K, R), and the minima that ``near`` reaches from them."""
         self._look(_unit(directions))
         self.near(directions)
 
     def near(self, directions: Tensor) -> None:
-        """Goes down as ``descend``, from directions (K, R) that are nearly right, such as those of independent components."""
+        """Minimise as ``descend`` from directions (K, R) that are nearly right, such as independent components."""
         for some in torch.split(_unit(directions @ self.back.T), 64):
             self._go_down(some, NEAR)
 
@@ -195,7 +195,7 @@ class SparseDirections:
         return same
 
     def sure(self) -> Tensor:
-        """Independent directions (K, R) that are columns and no sums of two, by their zeros."""
+        """Independent directions (K, R) whose zeros show that each is one column, not a sum of two."""
         return self.found[[at for at in self.basis() if self.zeros[at] > COLUMN_ZEROS * len(self.rows)]]
 
     def kernel(self, zeros: Tensor) -> Tensor:

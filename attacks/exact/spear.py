@@ -41,7 +41,7 @@ class Factors:
 
 @dataclass(frozen=True, repr=False)
 class Spear(SolvingAttack):
-    """Solve for a batch of images exactly, from the gradient of a linear layer on the pixels that a ReLU follows.
+    """Solve for a batch of images exactly, from the gradient of a linear layer on the pixels with a ReLU behind it.
 
     With Z = W X + b the gradient is dL/dW = dL/dZ X^T, of rank B. Its singular value decomposition L R leaves an invertible Q
     open: dL/dZ = L Q, X^T = Q^-1 R. The ReLU makes columns of dL/dZ sparse, so that a column of Q is a direction q for which L q
@@ -100,7 +100,7 @@ class Spear(SolvingAttack):
         numbers: dict[str, float],
         shape: tuple[int, int, int] | None = None,
     ) -> Factors:
-        """What a linear layer saw, of its gradient.
+        """The layer's inputs and signals, from its gradient.
 
         ``numbers`` get diagnostics, also where this fails. With ``shape``, (C, H, W) of images whose pixels the layer sees, their
         components are starts.

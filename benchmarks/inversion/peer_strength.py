@@ -1,12 +1,13 @@
 r"""Gradient inversion beside the package breaching 0.1.2 at equal time: what each recovers of the same updates.
 
-A cell is a network, how it normalises, a data set and a batch. All methods get the same one-step updates of the same weights and
-the labels. Ours take ``--iterations``; breaching (``attack=invertinggradients`` as it publishes it, but for the number of
-iterations, over which its schedule stretches) takes as many as fit into the time of the first of ours, counted by the difference
-between two short runs. Time is the processor's, on one thread: on an idle machine the clock shows the same. Each image is scored
-once, paired by the smallest total error within its batch: PSNR, SSIM, HaarPSI (piq), and whether it is nearest to its guess among
-100 images. A line for each method, cell and seed is appended to ``--out``, so that a long study can be stopped and taken up again;
-without ``--cells`` the tables of what is there are printed.
+A cell is a network, how it normalises, a data set and a batch. All methods get the same one-step updates of the same weights
+and the labels. In train mode they get no running averages, although a client's update carries them. Ours take ``--iterations``;
+breaching (``attack=invertinggradients`` as it publishes it, but for the number of iterations, over which its schedule
+stretches) takes as many as fit into the time of the first of ours, counted by the difference between two short runs. Time is
+the processor's, on one thread: on an idle machine the clock shows the same. Each image is scored once, paired by the smallest
+total error within its batch: PSNR, SSIM, HaarPSI (piq), and whether it is nearest to its guess among 100 images. A line for
+each method, cell and seed is appended to ``--out``, so that a long study can be stopped and taken up again; without ``--cells``
+the tables of what is there are printed.
 
     uv run --with breaching==0.1.2 --with piq==0.8.0 python benchmarks/inversion/peer_strength.py --cells all \
         --seeds 0 1 2 --images 16
@@ -100,7 +101,7 @@ class Cell:
 
     def _observed(self, images: Tensor, labels: Tensor) -> ClientUpdate:
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
-        # Running averages would move in train mode, and are not what is attacked.
+        # A client's update carries the running averages that train mode moves. This comparison leaves them out.
         buffers = {name: value.clone() for name, value in self.model.state_dict().items()}
         loss = F.cross_entropy(self.model((images - mean) / std), labels)
         gradient = torch.autograd.grad(loss, list(self.model.parameters()))

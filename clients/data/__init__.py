@@ -1,1 +1,1 @@
-"""Data sets, how they are read, and how they are dealt out."""
+"""Data sets: reading them, and partitioning them over clients."""

@@ -1,4 +1,4 @@
-"""Random crops and flips, with which networks for small pictures are commonly trained; no defence, but what enters a defence."""
+"""Random crops and flips: the usual augmentation of networks for small pictures; not a defence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server must know of the clients' data to build the model."""
+"""Metadata of the clients' data that the server needs to build the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clients.wire.texts import read_json
 
 @dataclass(frozen=True)
 class DataCard:
-    """What the server must know of the clients' data to build the model; no example is needed for that.
+    """Metadata of the clients' data that the server needs to build the model; holds no example.
 
     Attributes:
         input_shape: (C, H, W).
@@ -44,7 +44,7 @@ class DataCard:
 
     @classmethod
     def from_json(cls, text: str) -> DataCard:
-        """Read a card that was written as a JSON object; ``ValueError`` when it is none."""
+        """Read a card from a JSON object; ``ValueError`` for any other text."""
         try:
             return cls.from_mapping(read_json(text))
         except RecursionError:  # nested deeper than Python goes
@@ -52,7 +52,7 @@ class DataCard:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> DataCard:
-        """Read a card whose tuples have become lists; ``ValueError`` for a value that no data set has."""
+        """Read a card from a mapping in which lists stand for tuples; ``ValueError`` for a value that no data set has."""
         needed = {spec.name for spec in fields(cls) if spec.default is MISSING}
         if not isinstance(values, Mapping) or not needed <= set(values) <= set(_CHECKS):
             raise ValueError(f"the card is no object of {', '.join(_CHECKS)}: {str(values)[:120]!r}")

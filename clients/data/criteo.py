@@ -1,4 +1,4 @@
-"""Criteo's display advertising data: who clicked, 13 whole numbers and 26 hashed categories of every advertisement shown."""
+"""Criteo's display advertising data: for each advertisement 13 whole numbers, 26 hashed categories, and whether it was clicked."""
 
 from __future__ import annotations
 

@@ -133,18 +133,18 @@ def dataset_names() -> dict[str, str]:
 
 
 def reads_data_dir(name: str) -> bool:
-    """Whether a data set is, or may be, read from files in ``data_dir``, by its name."""
+    """Check by its name whether a data set is, or may be, read from files in ``data_dir``."""
     base = name.partition(":")[0]
     return base in _SOURCES and base not in WITHOUT_FILES
 
 
 def has_sensitive_attribute(name: str) -> bool:
-    """Whether examples of a data set carry a second attribute, by its name and option, without reading it."""
+    """Check, without reading a data set, whether its examples carry a second attribute."""
     return _attributes(name) == 2
 
 
 def is_multi_label(name: str) -> bool:
-    """Whether examples of a data set may have several labels at once, by its name and option, without reading it."""
+    """Check, without reading a data set, whether its examples may have several labels at once."""
     return _attributes(name) > 2
 
 

@@ -1,4 +1,4 @@
-"""What a data set of images is, in memory and before its images are read."""
+"""Data sets of images: in memory, and described before their images are read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DataError(ValueError):
 
 
 class MissingDataError(DataError):
-    """Data that is not where it was looked for; the message names the settings of its directory and of a download."""
+    """Data missing from the searched folder; the message names the settings of the folder and of a download."""
 
     def __init__(self, found: str, directory: str = "data-dir", download: str = "") -> None:
         super().__init__(f"{found}; set {directory} to the directory that holds it{download and f', or {download}'}")
@@ -57,7 +57,7 @@ class StoredImages:
         return int(self.shape[0])
 
     def mapped(self, convert: Callable[[Tensor], Tensor], channels: int) -> StoredImages:
-        """The same images after ``convert``, which gives them so many channels."""
+        """Images to which ``convert``, which returns this number of channels, is applied on reading."""
         count, _, height, width = self.shape
         return StoredImages(lambda rows: convert(self._read(rows)), (count, channels, height, width))
 
@@ -107,7 +107,7 @@ class ImageData:
         return len(self.labels)
 
     def truth(self, rows: Tensor) -> Tensor:
-        """What is true of the images at ``rows`` (n,): classes (n,), or label vectors (n, K)."""
+        """Ground truth of the images at ``rows`` (n,): classes (n,), or label vectors (n, K)."""
         return (self.labels if self.vectors is None else self.vectors)[rows]
 
     def strata(self) -> Labels:
@@ -116,7 +116,7 @@ class ImageData:
 
 
 def with_channels(part: ImageData, channels: int) -> ImageData:
-    """The same images in grey (luma of ITU-R BT.601) or in three equal colours; unchanged if they have ``channels`` already."""
+    """Convert to grey (luma of ITU-R BT.601) or to three equal colours; unchanged with ``channels`` already."""
     if part.images.shape[1] == channels:
         return part
     if isinstance(part.images, StoredImages):
@@ -134,7 +134,7 @@ def _in_channels(images: Tensor, channels: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Described(Generic[P]):
-    """What is known of a classification data set before its images are read: the training part ``P``, test part and metadata.
+    """Description of a classification data set before its images are read: training part ``P``, test part and metadata.
 
     Attributes:
         test: Test images, of the same shape as those of training.
@@ -272,7 +272,7 @@ FINGERED = 16
 
 
 def fingerprint(data: ImageDataset) -> str:
-    """16 hexadecimal digits of all labels and a few images, by which two processes know that they read the same examples."""
+    """16 hexadecimal digits of all labels and a few images: equal in two processes that read the same examples."""
     found = hashlib.blake2b(digest_size=8)
     for part in (data.train, data.test):
         found.update(part.labels.numpy().tobytes())

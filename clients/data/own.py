@@ -24,7 +24,7 @@ MOST_MEASURED = 2000
 
 
 def own_source(name: str) -> Source:
-    """What a function returns, called without arguments: (train, test), each a sequence of (image, class).
+    """Training and test data of the user's function, called without arguments: each a sequence of (image, class).
 
     An image is a picture of PIL, a tensor (C, H, W) or an array (H, W) or (H, W, C): uint8, or floats in [0, 1]; a class is a
     whole number from 0. A data set with a list ``classes``, as torchvision's have, names them. ``DataError`` for anything else.

@@ -26,13 +26,13 @@ Indices = NDArray[np.int64]
 
 
 class Partition:
-    """Base of all partitions: a frozen dataclass that deals out the examples."""
+    """Base of all partitions: a frozen dataclass that assigns the examples to clients."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
-        """Disjoint index sets that cover all examples; some may be empty."""
+        """Assign disjoint index sets that cover all examples; some may be empty."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -121,7 +121,7 @@ def parse_partition(text: str) -> Partition:
 
 
 def partition_indices(labels: Labels, partition: str, num_partitions: int, seed: int) -> list[Indices]:
-    """Deal the examples with classes ``labels`` (N,) out to 1 to N clients; the result depends on the arguments alone.
+    """Assign the examples with classes ``labels`` (N,) to 1 to N clients; the result depends on the arguments alone.
 
     Returns:
         Per client, its sorted indices. They are disjoint, none is empty, and together they are 0 to N - 1.

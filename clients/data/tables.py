@@ -166,7 +166,7 @@ def _blocks(
 
 
 def split_lines(path: Path, share: int, limits: tuple[int, int] = (0, 0)) -> tuple[Lines, Lines]:
-    """The first lines of a file and the last of ``share`` parts of it, each up to a limit of lines, 0 for all."""
+    """Split a file into its first lines and the last of ``share`` equal parts, each up to a limit of lines (0: no limit)."""
     counts, sizes, last = [0], [0], b"\n"
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -272,7 +272,7 @@ def labels_of(table: TextTable, column: int, positive: Sequence[str], negative: 
 
 
 def check_texts(table: TextTable, at: int, column: Column, fits: Callable[[str], object], expected: str) -> None:
-    """Raise ``DataError`` for the first text of column number ``at`` that a line has and that does not fit."""
+    """Raise ``DataError`` for the first text in column ``at`` of the lines that does not fit."""
     for place, text in enumerate(table.texts[at]):
         if not fits(text) and (table.index[at] == place).any():
             raise DataError(

@@ -17,7 +17,7 @@ LARGEST = 10.0
 
 
 def check_arguments(app: Any, model: Any, data: Any, loss: Any, mods: Any) -> None:
-    """Raises ``TypeError`` for what is nothing of its kind, and ``ValueError`` for an app that answers audits already."""
+    """Raise ``TypeError`` for an argument of the wrong type, ``ValueError`` for an app that already answers audits."""
     listed = isinstance(mods, Sequence) and not isinstance(mods, str) and all(callable(one) for one in mods)
     for name, value, good, allowed in (
         ("app", app, isinstance(app, ClientApp), "a ClientApp"),

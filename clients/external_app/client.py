@@ -33,11 +33,11 @@ CROSS_ENTROPY = "cross entropy"
 
 
 class DataMistake(ValueError):  # noqa: N818 (a mistake of the app's ``data``)
-    """Examples that are not what an audit needs."""
+    """Examples that do not meet the requirements of an audit."""
 
 
 class OwnExamples(LocalData):
-    """What the app's ``data`` gave: training examples, and perhaps held-out ones; no defence of fedveil acts on them.
+    """Examples that the app's ``data`` returned: training and perhaps held-out ones; no defence of fedveil acts on them.
 
     Args:
         task: The server's orders.
@@ -82,7 +82,7 @@ class AppClient(LocalClient):
     """Scores guesses about an app's updates. Augmentation of the app is not known: the truth is the images of ``data``."""
 
     def truths(self, observation: str) -> Truths:
-        """Of "probe" one view for each target, of "update" all trained examples."""
+        """One view for each target of "probe", or all trained examples for "update"."""
         if observation == "probe":
             return Truths([self.probed(target) for target in range(self.task.plan.probe_targets)])
         if observation == "update":
@@ -184,7 +184,7 @@ def card_of(
 
 
 def name_of_loss(loss: Loss) -> str:
-    """``CROSS_ENTROPY`` where it is that, as attacks on gradients assume; else what it is called."""
+    """Name of a loss: ``CROSS_ENTROPY``, which attacks on gradients assume, or the loss's own name."""
     plain = type(loss) is nn.CrossEntropyLoss and loss.weight is None and not loss.label_smoothing
     if loss is F.cross_entropy or (plain and loss.reduction == "mean"):  # type: ignore[attr-defined]
         return CROSS_ENTROPY

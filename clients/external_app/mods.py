@@ -1,4 +1,4 @@
-"""The mods that act on what an app's clients send, and their settings."""
+"""The mods that act on an app's replies, and their settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = re.compile("seed|key|secret|token|passw|salt", re.IGNORECASE)
 
 
 def mods_of(app: ClientApp) -> list[Mod]:
-    """Those of the app and of its ``@app.train``, the outermost first; the second are read from the registered function.
+    """Mods of the app and of its ``@app.train``, outermost first; the second group is read from the registered function.
 
     Raises:
         ValueError: When nothing answers training yet, or its functions have different mods.
@@ -58,7 +58,7 @@ def inner_mods(app: ClientApp, mods: Sequence[Mod]) -> list[Mod]:
 
 
 def app_mods(app: ClientApp) -> list[Mod]:
-    """Those that Flower puts around every function of the app."""
+    """Mods that Flower puts around every function of the app."""
     return list(mods_around(app))
 
 
@@ -69,7 +69,7 @@ def named(mods: Sequence[Mod]) -> str:
 
 
 class Budget(NamedTuple):
-    """The local differential privacy that a ``LocalDpMod`` is set to for a message, and what its noise follows from.
+    """Local differential privacy that a ``LocalDpMod`` is set to for a message, and the settings that determine its noise.
 
     The noise is for ``sensitivity``; no update is longer than ``clipping_norm``.
     """
@@ -81,17 +81,17 @@ class Budget(NamedTuple):
 
     @property
     def farthest(self) -> float:
-        """How far two clipped updates can lie apart."""
+        """Largest distance between two clipped updates."""
         return 2 * self.clipping_norm
 
     @property
     def holds(self) -> bool:
-        """Whether the noise is for updates that lie as far apart as they can; Flower leaves the two numbers to the user."""
+        """Whether the noise covers the largest distance between two updates; Flower leaves both numbers to the user."""
         return self.sensitivity >= self.farthest
 
 
 def budgets(mods: Sequence[Mod]) -> list[Budget]:
-    """Those of each ``LocalDpMod``; other mods name none."""
+    """Budgets of each ``LocalDpMod``; other mods state none."""
     mine = [mod for mod in mods if isinstance(mod, LocalDpMod)]
     return [Budget(*(float(getattr(mod, name)) for name in Budget._fields)) for mod in mine]
 

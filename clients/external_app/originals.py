@@ -1,4 +1,4 @@
-"""The images that a client trains on, kept in files of its own, which ``fedveil attack --originals`` reads to score guesses."""
+"""The images that a client trains on, saved in its own files; ``fedveil attack --originals`` scores guesses by them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def save_originals(
     mean: float | tuple[float, ...] = 0.0,
     std: float | tuple[float, ...] = 1.0,
 ) -> SavedOriginals:
-    """Wrap a client's training loader, so that the images it trains on are kept for ``fedveil attack --originals``.
+    """Wrap a client's training loader to save its images for ``fedveil attack --originals``.
 
     Train on the returned loader: it yields the same batches in the same order, and draws no random numbers. When its first pass
     ends, it writes ``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,) in batch order, as training saw them, augmentation

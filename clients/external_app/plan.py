@@ -36,7 +36,7 @@ class AppPlan(FederatedPlan):
 
     @classmethod
     def known(cls, **known: Any) -> AppPlan:
-        """Build a plan from what is known of an app; all other settings are neutral."""
+        """Build a plan from the known facts about an app; all other settings are neutral."""
         neutral: dict[str, Any] = {
             "data_dir": "", "download": False, "image_size": 0, "train_limit": 0, "test_limit": 0, "width": 0, "norm": "batch",
             "pipeline": "", "local_epochs": 1, "batch_size": 1, "probe_targets": 1, "probe_images": 1,
@@ -51,7 +51,7 @@ class AppPlan(FederatedPlan):
         return ImageDataset(image, image, names, card.mean, card.std, name=OWN_DATA)
 
     def defenses(self) -> Pipeline:
-        """The stages that fedveil knows; all others are mods of the app or of Flower."""
+        """The pipeline's defences that fedveil knows; all other stages are mods of the app or of Flower."""
         known: list[Defense] = []
         for stage in self.pipeline.split(" | "):
             try:
@@ -61,14 +61,14 @@ class AppPlan(FederatedPlan):
         return Pipeline(tuple(known))
 
     def build_model(self) -> nn.Module:
-        """The app's model, whose weights do not matter: those of the round are loaded into it."""
+        """Build the app's model; its weights do not matter, because those of the round replace them."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self.seed)
             return built(own_code(self.model))
 
 
 def built(factory: ModelFactory) -> nn.Module:
-    """The model that an app's function or class builds; ``ValueError`` when it builds none without arguments."""
+    """Build a model by an app's function or class; ``ValueError`` when it builds none without arguments."""
     allowed = "allowed: a class or function that builds the model without arguments"
     try:
         model = factory()
@@ -80,7 +80,7 @@ def built(factory: ModelFactory) -> nn.Module:
 
 
 def named_as(state: Mapping[str, Tensor], arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Arrays by their own names, or by those of the model's ``state_dict`` where both are strangers and the order fits.
+    """Arrays by their own names, or by those of the model's ``state_dict`` where no name matches and every shape does.
 
     Apps that send lists of arrays have the names 0, 1, 2 there; every shape must agree then.
     """

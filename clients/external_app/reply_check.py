@@ -1,4 +1,4 @@
-"""How far an app's own reply lies from a step of SGD on ``data``: the client compares, and the server learns a number.
+"""Distance between an app's own reply and a step of SGD on ``data``: the client compares, the server receives a number.
 
 A server could name another reply to learn in which direction the client's gradient points. So a client answers once, for its last
 reply, which it knows by a digest.
@@ -24,7 +24,7 @@ class UnknownReplyError(ValueError):
 
 
 def remembering(answer: Call) -> Call:
-    """The function of an app, which also keeps a digest of the last message with its reply."""
+    """Wrap a function of an app to keep a digest of its last message and reply."""
 
     def answered(message: Message, context: Context) -> Message:
         received = list(message.content.array_records.values())
@@ -49,7 +49,7 @@ def require_last_reply(message: Message, context: Context) -> tuple[ArrayRecord,
 
 
 def distance(sent: Mapping[str, Tensor], came: Mapping[str, Tensor], assumed: Mapping[str, Tensor]) -> float:
-    """Length of (came - assumed) over that of (assumed - sent): 0 where the client did what is assumed."""
+    """Length of (received - assumed) over that of (assumed - sent): 0 for a reply as assumed."""
     away = sum(float((came[name].double() - value.double()).square().sum()) for name, value in assumed.items())
     step = sum(float((value.double() - sent[name].double()).square().sum()) for name, value in assumed.items())
     return float((away / step) ** 0.5) if step else float("inf")

@@ -1,4 +1,4 @@
-"""Answers to a curious server draw from random streams of their own: those of the app go on as without an audit."""
+"""Separate random streams for answers to a curious server: the app's own streams continue as without an audit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clients.messages.node import Call, draws_from_seed, partition_of
 
 @contextmanager
 def own_streams(start: bytes) -> Iterator[None]:
-    """Within it torch (on the processor), numpy and Python draw from streams that follow from ``start``; behind it theirs go on.
+    """Context in which torch (on the processor), numpy and Python draw from streams seeded by ``start``; theirs resume after it.
 
     Were they only kept, a mod would add the same noise to every probe and to the app's own update: the server could subtract it.
     """
@@ -36,7 +36,7 @@ def own_streams(start: bytes) -> Iterator[None]:
 
 
 def in_own_streams(answer: Call) -> Call:
-    """The function of an app, drawing from streams of its own with every mod around it, the app's included."""
+    """Wrap a function of an app so that it draws from its own streams, with every mod around it, the app's included."""
 
     def answered(message: Message, context: Context) -> Message:
         with own_streams(_start(message, context)):

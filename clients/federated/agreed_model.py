@@ -70,7 +70,7 @@ def note_update(context: Context, client: LocalClient, update: Mapping[str, Tens
 
 
 def tried_on_own(client: LocalClient, weights: Weights) -> Tried:
-    """What a model does, in eval mode, on up to ``MOST_JUDGED`` unprotected examples of the client's own; nothing of it is sent."""
+    """Behaviour of a model in eval mode on up to ``MOST_JUDGED`` unprotected own examples; none of it is sent."""
     batch = client.data.plain(torch.arange(min(client.data.num_train, MOST_JUDGED)))
     model = load_weights(client.task.plan.build_model(), weights).eval()
     rectified = [

@@ -39,12 +39,12 @@ QUESTIONS = {"probe": 0, "active": 1}
 
 
 class TrainingError(RuntimeError):
-    """Local training that produced nothing worth sending."""
+    """Local training without a usable update."""
 
 
 @dataclass(frozen=True)
 class LocalResult:
-    """What one local round yields.
+    """Result of one local round.
 
     Attributes:
         updates: Name -> (local - global), protected; one, or one per probe.
@@ -122,7 +122,7 @@ class LocalClient(Client):
         return super().truths(observation)
 
     def sensitive(self, observation: str) -> list[Tensor]:
-        """Of "probe-attribute" one value for each probe target (see ``attacks.attributes.property_inference.majority``)."""
+        """Sensitive value of each probe target for "probe-attribute" (see ``attacks.attributes.property_inference.majority``)."""
         if observation != "probe-attribute":
             return super().sensitive(observation)
         probed = map(self.probed_positions, range(self.task.plan.probe_targets))
@@ -216,7 +216,7 @@ class LocalClient(Client):
         return {f"{name}-with-probes": value for name, value in spent.items() if name != "delta"}
 
     def probed(self, target: int, question: int = 0) -> Probed:
-        """The images of a probe: the same in every round, pipeline and question, so that curves compare the same people.
+        """The images of a probe: equal in every round, pipeline and request, so that curves compare the same people.
 
         No two probes show the same person as long as there are enough: scores of an image that is attacked twice are not two
         observations. Crops and mirror images are drawn anew in every round.
@@ -227,7 +227,7 @@ class LocalClient(Client):
         return rows(self.data.view(chosen, key), slice(count))
 
     def probed_positions(self, target: int) -> Tensor:
-        """Which training examples a probe is of: positions (b,)."""
+        """Positions (b,) of the training examples in a probe."""
         return self._probed_batch(target)[: self.task.plan.probe_images]
 
     def _probed_batch(self, target: int) -> Tensor:
@@ -236,7 +236,7 @@ class LocalClient(Client):
         return order.roll(-target * count)[: max(count, self.task.plan.batch_size)]
 
     def probed_windows(self, target: int) -> Tensor | None:
-        """Sides of the windows that each pixel of a probe was shuffled in, (B, H, W) int64; for upper bounds only.
+        """Side of the window in which each pixel of a probe was shuffled, (B, H, W) int64; for upper bounds only.
 
         None where the first input defence has none: what it draws for these images is not drawn again here.
         """

@@ -1,4 +1,4 @@
-"""Training on the server's own examples as a client trains on its: for attacks that learn from models or updates of their own."""
+"""Training on the server's own examples in the way of a client, for attacks that learn from their own models or updates."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _GivenData(LocalData):
 
 
 def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
-    """A model trained on one batch of examples as clients train theirs, in as many rounds and under the same pipeline.
+    """Train a model on one batch of examples as a client would: as many rounds, the same pipeline.
 
     It is in eval mode. Its weights and its training follow from ``seed``, which touches no seed of a client.
     """
@@ -69,8 +69,7 @@ def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
 def probes_alone(
     task: Task, weights: Mapping[str, Tensor], batch: Batch, count: int, seed: int
 ) -> Iterator[tuple[Tensor, Update]]:
-    """``count`` one-step updates that a client with these examples would send in a round, of images and under draws of its own
-    each.
+    """Compute ``count`` one-step updates that a client with these examples would send in a round, each with own images and draws.
 
     The task's pipeline protects them, under draws that follow from ``seed``. A protection that an image gets once and keeps is
     drawn anew for every ``AT_ONCE`` updates, which rarely show it twice. Noise that follows from a privacy budget (DP-SGD) is

@@ -1,4 +1,4 @@
-"""ModelCheck: whether a model that a server sends can be the agreed one, as far as a client can know; no Flower here."""
+"""ModelCheck: a client's test whether a received model can be the agreed one; no Flower here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Weights = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Remembered:
-    """What a client keeps of the models that it accepted.
+    """A client's record of the models that it accepted.
 
     Attributes:
         round: Of the last one; 0: none yet, and ``weights`` are those that the agreed seed gives.
@@ -43,7 +43,7 @@ class Remembered:
     turned: Mapping[str, float] = field(default_factory=dict)
 
     def measured_by(self, others: Iterable[Remembered]) -> Remembered:
-        """The same, where no own update is known measured by what ``others``, of the same architecture, did."""
+        """The record with the changes of ``others``, of the same architecture, where no own update is known."""
         if self.moved:
             return self
         moved, turned = dict[str, float](), dict[str, float]()
@@ -53,7 +53,7 @@ class Remembered:
         return replace(self, moved=moved, turned=turned)
 
     def after(self, update: Weights) -> Remembered:
-        """What it keeps when its own training of the last model ended in ``update``."""
+        """The record after own training of the last model ended in ``update``."""
         own = {name: value for name, value in update.items() if not is_statistic(name)}
         moved = {name: max(rms(value), self.moved.get(name, 0.0)) for name, value in own.items()}
         turned = {
@@ -65,7 +65,7 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Tried:
-    """What a model does on the client's own examples: its mean cross-entropy, and the smallest share of values on behind a ReLU."""
+    """A model's results on the client's own examples: mean cross-entropy, smallest share of active values behind a ReLU."""
 
     loss: float
     active: float = 1.0
@@ -73,7 +73,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class ModelCheck:
-    """Refuses what no honest round could have made; the model of a round is an average that a client cannot work out.
+    """Refuse models that no honest round could have made; a client cannot recompute the averaged model of a round.
 
     In order: names, shapes and numbers are those of the architecture; all models of one round are the same; the first one is that
     of the agreed seed; no layer moved since the last accepted model by more than ``change`` times this client's own updates (root
@@ -112,7 +112,7 @@ class ModelCheck:
         tried: Callable[[Weights], Tried],
         classes: int,
     ) -> str:
-        """Why the model that a server sends in round ``at`` is not the agreed one, or "".
+        """Reason why the server's model of round ``at`` is not the agreed one, or "".
 
         ``initial`` follows from the agreed seed, ``last`` is what the client remembers, ``tried`` tries a model on the
         client's own examples.
@@ -131,7 +131,7 @@ class ModelCheck:
         return by_weights or self.behaviour_fault(tried(sent), tried(last.weights), classes)
 
     def change_fault(self, sent: Weights, last: Remembered, at: int) -> str:
-        """Whether a parameter moved further, or turned more, than own updates a round let one expect."""
+        """Whether a parameter moved or turned more than this client's own updates per round make plausible."""
         if not last.moved:
             return ""
         # A defence may have removed a tensor's own update entirely: then the update as a whole bounds the others' change.
@@ -178,7 +178,7 @@ class ModelCheck:
         return ""
 
     def behaviour_fault(self, now: Tried, before: Tried, classes: int) -> str:
-        """Whether the model is far worse on own examples than the last one, or than guessing; or silent where that was not."""
+        """Whether the model is far worse on own examples than the last one or than guessing, or newly has silent units."""
         allowed = self.loss * max(before.loss, math.log(classes))
         if now.loss > allowed:
             return f"its loss on own examples is {now.loss:.3g}, and {allowed:.3g} is allowed"
@@ -218,7 +218,7 @@ def is_statistic(name: str) -> bool:
 
 
 def turn(one: Tensor, other: Tensor) -> float:
-    """1 - cosine, in [0, 2]; 0 of nothing."""
+    """1 - cosine, in [0, 2]; 0 where a vector is empty or zero."""
     a, b = one.detach().flatten().double(), other.detach().flatten().double()
     return float(1 - a @ b / (a.norm() * b.norm()).clamp(min=1e-30)) if a.any() and b.any() else 0.0
 

@@ -1,4 +1,4 @@
-"""What a run of federated learning fixes for its clients."""
+"""Settings that a run of federated learning fixes for its clients."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def features(message: Message, context: Context) -> Message:
 
 
 def require_version(context: Context, client: InferenceClient, version: str, stated: str) -> None:
-    """Book the version of what defences have learned that protects a phase's queries; the node keeps the latest of each pipeline.
+    """Record which version of the learned defences protects a phase's queries; the node keeps the latest of each pipeline.
 
     Raises:
         RefusedError: When this phase has another one.
@@ -88,7 +88,7 @@ def require_version(context: Context, client: InferenceClient, version: str, sta
 
 
 def judge(message: Message, context: Context) -> Message:
-    """How good the answers were, by this client's own labels."""
+    """Score the answers by this client's own labels."""
     client = client_as(InferenceClient, message, context)
     plan = InferencePlan.narrow(client.task.plan)
     model = plan.build_cut(plan.cut_of(client.task.round), tensors_of(message, "arrays"))

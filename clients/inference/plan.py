@@ -1,4 +1,4 @@
-"""What a run of edge-cloud inference fixes for its clients."""
+"""Settings that a run of edge-cloud inference fixes for its clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CutModel:
 
 @dataclass(frozen=True)
 class InferencePlan(WholeModelPlan):
-    """A plan of edge-cloud inference: that of a whole model, which the server trains, and where it is cut.
+    """A plan of edge-cloud inference: the plan of a whole model trained by the server, and the cut of that model.
 
     Each cut is a phase behind the last round: phase ``rounds + k`` serves queries at the k-th cut.
 
@@ -71,7 +71,7 @@ class InferencePlan(WholeModelPlan):
         return self.cut_of(server_round) if self.phase_of(server_round) > 0 else ""
 
     def observed_queries(self, num_test: int) -> int:
-        """Of how many queries of a client with so many test examples the attribute is guessed."""
+        """Number of a client's queries from which the attribute is guessed, given so many test examples."""
         return min(self.attribute_queries or num_test, num_test)
 
     def build_cut(self, cut: str, weights: Mapping[str, Tensor] | None = None) -> CutModel:

@@ -1,4 +1,4 @@
-"""What a client asks: its private test images, each once, as protected features of its half of the model."""
+"""A client's queries: its private test images, each once, as protected features of its half of the model."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ class Queries:
         return len(self._batches)
 
     def view(self, number: int) -> Probed:
-        """Images of batch ``number``, as the person holds them and as they enter the client half."""
+        """Images of batch ``number``: the originals, and as they enter the client half."""
         positions = self._batches[number]
         clean = self.data.test_plain(positions)
         shown = self.data.protected_test("test", clean, int(positions[0]))
         return Probed(clean, shown, self.data.num_train + positions)
 
     def latent(self, number: int, sender: Sender) -> Tensor:
-        """What travels of batch ``number``: (B, ...), on the CPU."""
+        """Features sent for batch ``number``: (B, ...), on the CPU."""
         with torch.no_grad():
             images = self.view(number).seen.images.to(device())
             return sender.latent(images, self.data.key(KIND, number, number=number)).cpu()
 
 
 class InferenceClient(Client):
-    """One client of edge-cloud inference; ``queries`` are what it asks."""
+    """One client of edge-cloud inference; ``queries`` are its requests."""
 
     def __init__(self, data: LocalData) -> None:
         super().__init__(data)
         self.queries = Queries(data)
 
     def truths(self, observation: str) -> Truths:
-        """Of "query" the attacked images of the first batches, row by row."""
+        """The attacked images of the first batches, row by row, for the kind "query"."""
         if observation == "query":
             count = slice(self.task.plan.probe_images)
             return Truths(
@@ -66,14 +66,14 @@ class InferenceClient(Client):
         return super().truths(observation)
 
     def sensitive(self, observation: str) -> list[Tensor]:
-        """Of "attribute" the values of the first test examples, as many as the server observes."""
+        """Sensitive values of the first test examples for the kind "attribute", as many as the server observes."""
         if observation == "attribute":
             count = InferencePlan.narrow(self.task.plan).observed_queries(self.data.num_test)
             return [self.data.test_sensitive()[:count]]
         return super().sensitive(observation)
 
     def judge(self, answers: Tensor, model: CutModel) -> dict[str, float]:
-        """How good the answers to all queries were.
+        """Score the answers to all queries.
 
         Args:
             answers: (num_test, K), the server's logits in the order of the test images.

@@ -1,1 +1,1 @@
-"""How a node answers the messages that every scenario has."""
+"""A node's answers to the messages that every scenario has."""

@@ -1,4 +1,4 @@
-"""What all message handlers of the ClientApp share: the watchdog, refusals, the client behind a message, replies."""
+"""Shared parts of the ClientApp's message handlers: the watchdog, refusals, the addressed client, replies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ C = TypeVar("C", bound=Client)
 
 
 def watchdog(message: Message, context: Context, call_next: Call) -> Message:
-    """Turn a client that runs longer than ``config.timeout`` seconds into an error reply, so that its worker lives on.
+    """Turn a client's work of more than ``config.timeout`` seconds into an error reply, and keep its worker alive.
 
     If a call that Python cannot interrupt hangs, the process is ended a little later, and its log shows the place. The runtime then
     tries once more, and reports the loss. The node's own ``max-seconds`` holds for any value of the server.
@@ -97,7 +97,7 @@ def _limit(message: Message, context: Context) -> tuple[str, float]:
 
 
 def refusals(message: Message, context: Context, call_next: Call) -> Message:
-    """Turn a refused question into an error reply of its own code, which the server distinguishes from a failure."""
+    """Turn a refused request into an error reply with its own code, which the server distinguishes from a failure."""
     try:
         return call_next(message, context)
     except RefusedError as refused:
@@ -109,7 +109,7 @@ MODS: list[Mod] = [watchdog, refusals]
 
 
 def draws_from_seed(context: Context) -> bool:
-    """Whether this node's random draws follow from the experiment's seed, as they should in a simulation and nowhere else.
+    """Whether this node's random draws follow from the experiment's seed, which is right in a simulation only.
 
     The server cannot influence this. A node draws from the seed if it is a worker of Flower's simulation, or if its own
     configuration has ``randomness = "seed"``; otherwise, and with ``randomness = "secret"``, from a secret of its own.
@@ -126,7 +126,7 @@ def draws_from_seed(context: Context) -> bool:
 
 
 def draws_of(context: Context, seed: int) -> Draws:
-    """Where this node's random draws start; the server's ``seed`` counts in a simulation only. ``SecretError`` without a secret."""
+    """Start of this node's random draws; the server's ``seed`` counts in a simulation only. ``SecretError`` without a secret."""
     partition = partition_of(context)
     if draws_from_seed(context):
         return Draws.simulated(seed, partition)
@@ -142,12 +142,12 @@ def draws_of(context: Context, seed: int) -> Draws:
 
 
 def answers_of(context: Context) -> AnswerPolicy:
-    """Which questions this node answers."""
+    """This node's policy: the requests that it answers."""
     return AnswerPolicy.of(context.node_config, simulated=draws_from_seed(context))
 
 
 def client_of(message: Message, context: Context) -> Client:
-    """The client that a message is for, with this node's data.
+    """The client that a message addresses, with this node's data.
 
     Raises:
         RefusedError: When the node's operator does not allow the task's pipeline, code or files.
@@ -189,7 +189,7 @@ def _share(record: Any) -> tuple[list[int], list[int]]:
 
 
 def client_as(kind: type[C], message: Message, context: Context) -> C:
-    """As ``client_of``, for a message that only the clients of one scenario understand; ``RuntimeError`` for a task of another."""
+    """The addressed client of one scenario's message; ``RuntimeError`` for a task of another scenario. See ``client_of``."""
     client = client_of(message, context)
     if not isinstance(client, kind):
         raise RuntimeError(f"{message.metadata.message_type} is no message of the scenario {client.task.plan.scenario}")
@@ -199,7 +199,7 @@ def client_as(kind: type[C], message: Message, context: Context) -> C:
 def book(
     context: Context, client: Client, kind: str, first: int = 0, count: int = 1, *, over_rounds: bool = False
 ) -> None:
-    """Book that ``count`` batches or images from ``first`` on, of ``kind`` in words, are about to be sent under new draws.
+    """Record that ``count`` batches or images of a ``kind`` from ``first`` on are about to be sent under new draws.
 
     Rounds only go forward, so that only the counts of the latest one are kept in ``context``. With ``over_rounds`` a run
     needs each once, so that sending it in another round is sending it again.

@@ -18,7 +18,7 @@ SMALLEST: Mapping[str, int] = {"vgg16": 32, "vgg_small": 8}
 
 
 class Adversaries:
-    """Base of what builds adversaries of a cut model, in its own architecture.
+    """Base of builders of adversaries for a cut model, in that model's architecture.
 
     "split" is the server half with new weights. "tuned" is the same with the weights of the attacked model, except for its last
     layer. "full" is a whole model that takes the features in place of images.

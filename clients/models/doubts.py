@@ -1,4 +1,4 @@
-"""What an own network does that no error forbids, and that changes what a run's numbers mean."""
+"""Properties of an own network that cause no error but change the meaning of a run's numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEEDS = (0, 1)
 def examine(
     name: str, num_classes: int, input_shape: list[int], width: int, norm: str, batch_size: int = COUNT
 ) -> list[str]:
-    """Build a model, take a step (``ModelError`` when it fails), and return the doubts that hold: ``RANDOM`` and so on."""
+    """Build a model, take a step (``ModelError`` when it fails), and return its doubtful properties: ``RANDOM`` and so on."""
     channels, height, side = input_shape
     shape = (channels, height, side)
     model = build_model(name, num_classes=num_classes, input_shape=shape, width=width, norm=norm)

@@ -1,4 +1,4 @@
-"""Whether a model can be held at all, from its shapes alone, before any of its numbers is made."""
+"""Check from shapes alone that a model fits into memory, before any of its numbers is made."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class TooLargeError(ModelError):
 
 
 def is_usual(shape: Sequence[int], width: int, depth: int = 0) -> bool:
-    """Whether a model of these sizes needs no such check, for which torch takes seconds to load what works without numbers."""
+    """Whether a model of these sizes needs no such check; the check makes torch load modules for seconds."""
     return math.prod(shape) <= USUAL_VALUES and width <= USUAL_WIDTH and depth <= USUAL_DEPTH
 
 
 def require_fits(
     build: Callable[[], Sequence[nn.Module]], model: str, shape: Shape, image_size: int, batch_size: int, width: int, depth: int = 0
 ) -> None:  # fmt: skip
-    """Raise ``TooLargeError`` for a model, whose trained modules ``build`` makes, or a batch that this machine cannot hold."""
+    """Raise ``TooLargeError`` for a model, whose trained modules ``build`` makes, or a batch too large for this machine."""
     if is_usual(shape, width, depth):
         return
     try:

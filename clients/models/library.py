@@ -1,4 +1,4 @@
-"""Networks of torchvision and timm, made fit for private training: random weights, nothing in place, no BatchNorm."""
+"""Networks of torchvision and timm for private training: random weights, no in-place layers, no BatchNorm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trial of the user's own network: that it answers with logits which can be trained on, and attacked."""
+"""Trial of the user's own network: its logits must be trainable and attackable."""
 
 from __future__ import annotations
 

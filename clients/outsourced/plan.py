@@ -1,4 +1,4 @@
-"""What a run of outsourced training fixes for its clients."""
+"""Settings that a run of outsourced training fixes for its clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clients.task.task import WholeModelPlan
 
 @dataclass(frozen=True)
 class OutsourcedPlan(WholeModelPlan):
-    """A plan of outsourced training: that of whole models, which here the server trains.
+    """A plan of outsourced training: the plan of a whole model, trained by the server.
 
     Attributes:
         upload_passes: How often a client uploads each image, under fresh draws wherever a defence draws afresh at every use.

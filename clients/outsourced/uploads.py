@@ -1,4 +1,4 @@
-"""What a client uploads: all its training examples, protected by its input defences, in orders of its own."""
+"""A client's upload: all its training examples, protected by its input defences, in its own order."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Uploads:
         return self._passes * len(self._batches)
 
     def begin(self) -> None:
-        """To be called before the first batch is sent: the whole upload has one protection, drawn once."""
+        """Draw the protection of the whole upload once; call it before the first batch is sent."""
         self.data.renew(KIND, 0, len(self))
 
     def batch(self, number: int) -> Probed:
-        """Batch ``number``, as the person holds it and as it is uploaded."""
+        """Batch ``number``: the originals, and as uploaded."""
         turn, at = divmod(number, len(self._batches))
         stream = self.data.key("order", "upload", *([turn] if turn else []))
         order = torch.randperm(self.data.num_train, generator=generator_for(*stream))
@@ -50,14 +50,14 @@ class Uploads:
 
 
 class OutsourcedClient(Client):
-    """One client of outsourced training; ``uploads`` are what it uploads."""
+    """One client of outsourced training, with its ``uploads``."""
 
     def __init__(self, data: LocalData) -> None:
         super().__init__(data)
         self.uploads = Uploads(data)
 
     def truths(self, observation: str) -> Truths:
-        """Of "upload" the attacked images of the first batches, row by row; of "collection" and "model" all that was uploaded."""
+        """Attacked images of the first batches, row by row, for "upload"; all uploaded images for "collection" and "model"."""
         if observation == "upload":
             count = slice(self.task.plan.probe_images)
             return Truths(

@@ -1,4 +1,4 @@
-"""What memory this machine has, of which a control group may allow a part."""
+"""Memory of this machine, of which a control group may allow a part."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_of_machine() -> int:
-    """Bytes of memory, or what the control groups that this process is in may have of it."""
+    """Bytes of memory, or of the part that this process's control groups allow."""
     try:
         groups = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -20,7 +20,7 @@ def memory_of_machine() -> int:
 
 
 def cgroup_limits(groups: str, mounted: Path) -> list[int]:
-    """Bytes that control groups allow, of both versions, with those of the groups above.
+    """Byte limits of this process's control groups and their parents, versions 1 and 2.
 
     ``groups`` is the text of /proc/self/cgroup. In a container the folders below ``mounted`` may begin further down.
     """

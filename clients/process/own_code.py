@@ -23,7 +23,7 @@ from defenses.registry import RegistryError
 
 
 class OwnCodeError(ValueError):
-    """A file, module or name that is not there, or that cannot be called as it would be."""
+    """A file, module or name that is missing, or that does not accept the intended call."""
 
 
 def is_own(name: str, known: Collection[str] = ()) -> bool:
@@ -77,7 +77,7 @@ def origin(point: EntryPoint) -> str:
 
 
 def absolute(name: str) -> str:
-    """The same name with its file's path made absolute: what starts later has another working directory."""
+    """Make the path in a name absolute: processes that start later have another working directory."""
     prefix, colon, attribute = name.rpartition(":")
     return f"{Path(prefix).expanduser().resolve()}:{attribute}" if colon and _is_file(prefix) else name
 
@@ -102,7 +102,7 @@ def own_code(name: str) -> Callable[..., Any]:
 
 
 def accepted(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that it has parameters for; ``OwnCodeError`` when it needs others."""
+    """Arguments for which a function has parameters; ``OwnCodeError`` when it needs others."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Whether the packages that are installed together are those that Python finds.
+"""Check that Python finds packages of one installation.
 
 Imports nothing of them: ``simulations`` runs this file by its place, as ``clients`` may be the one that is not found.
 """

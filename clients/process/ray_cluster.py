@@ -41,7 +41,7 @@ SHORT = "/tmp"
 
 
 def local_cluster(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables under which a Ray that starts binds to loopback, and obeys processes alone that know a token of 256 bits.
+    """Variables that make Ray bind to loopback and obey only processes with a token of 256 bits.
 
     Where sockets in ``TMPDIR`` would have too long a path, Ray makes them in ``/tmp``. Variables that ``environment`` sets
     stay as they are. Ray reads these variables when it is imported.
@@ -56,12 +56,12 @@ def _short_files(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def patient(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those of ``PATIENCE`` that the environment does not set itself: a machine that does something else starts Ray slowly."""
+    """Variables of ``PATIENCE`` that the environment does not set: Ray starts slowly on a busy machine."""
     return {name: value for name, value in PATIENCE.items() if name not in environment}
 
 
 def start_ray(notify: Callable[[str], object], **arguments: Any) -> None:
-    """Start a Ray of this machine with the arguments of ``ray.init``, and once again where its processes did not start.
+    """Start Ray on this machine with the arguments of ``ray.init``; one retry where its processes do not start.
 
     ``notify`` takes one line about a start that failed. The last start's exception is raised; ``ValueError`` and
     ``AssertionError`` are about arguments, and end the first.
@@ -96,7 +96,7 @@ def session_folder(folder: Path) -> dict[str, str]:
 
 
 def keep_ray_here() -> None:
-    """The Ray that this process starts next binds to loopback; where Ray is not imported yet, it also asks for a token."""
+    """Bind the next Ray of this process to loopback; where Ray is not imported yet, require a token as well."""
     if "ray" not in sys.modules:
         os.environ.update(local_cluster(os.environ) | patient(os.environ))
         return

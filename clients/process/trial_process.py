@@ -34,11 +34,11 @@ FIRST_VICTIM = "1000"
 
 
 class AbruptError(OwnCodeError):
-    """What no function of ours refused: an error of the code's own, or the end of its process. The text begins with a verb."""
+    """An error of the user's code, or the end of its process, that no function of ours reports. The text begins with a verb."""
 
 
 def tried(work: str, arguments: Mapping[str, Any], seconds: float) -> Any:
-    """Call ``package.module:function`` of ours, which runs the user's code, in a child process that is killed after some seconds.
+    """Run a function of ours, ``package.module:function``, on the user's code in a child process with a time limit.
 
     Arguments and result are what JSON can write.
 

@@ -1,4 +1,4 @@
-"""Worker processes that end with the process that started them, however that ended."""
+"""Worker processes that end with their parent process, however the parent ended."""
 
 from __future__ import annotations
 

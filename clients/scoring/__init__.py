@@ -1,1 +1,1 @@
-"""How a client scores guesses of its own examples: the truth stays here."""
+"""A client's scoring of guesses about its own examples: the originals stay at the client."""

@@ -161,7 +161,7 @@ def audit_attributes(client: Client, observation: str, guesses: Sequence[Attribu
 
 
 def membership_scores(client: Client, test: Membership) -> Scores:
-    """A test's scores of this client's training examples and of its test examples, shown to the model as in use.
+    """Scores of a membership test for this client's training and test examples, shown to the model as in use.
 
     With ``local-steps``, an example that earlier rounds used and this one did not is neither member nor other.
     """
@@ -215,7 +215,7 @@ def audit_baselines(
 
 
 def defense_totals(client: Client) -> dict[str, float]:
-    """What the input defences do to this client's training images, ``COUNTED_IMAGES`` of them; see ``InputDefense.totals``.
+    """Effect of the input defences on ``COUNTED_IMAGES`` of this client's training images; see ``InputDefense.totals``.
 
     Each is a sum over many images. The draws are not those of training, so that they reveal nothing about these.
     """

@@ -1,4 +1,4 @@
-"""Guesses as tensors by name, for the message that takes them to the client that can score them."""
+"""Guesses as tensors by name, for the message to the client that scores them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def guess_tensors(guess: Guess, target: int, recognised: Tensor | None) -> dict[
 def read_guesses(
     kind: str, tensors: Mapping[str, Tensor], count: int, model: nn.Module | None
 ) -> list[tuple[Guess, Tensor | None]]:
-    """Inverts ``guess_tensors`` for targets 0 to count - 1; each with what the oracle recognised, if there is one.
+    """Invert ``guess_tensors`` for targets 0 to count - 1; each with the oracle's classes, if any.
 
     ``kind`` is one of ``GUESSES``; only tests of membership need the model, of the clients' architecture.
 

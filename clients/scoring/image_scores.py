@@ -1,4 +1,4 @@
-"""Scores of guessed images and labels against those of a client, which holds both references: original and transformed images."""
+"""Scores of guessed images and labels against a client's two references: original and transformed images."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ PAPER_STD = {"cifar10": (0.2023, 0.1994, 0.2010)}
 
 
 def paper_scale(task: Task) -> PaperScale:
-    """Images as they enter the network, which the paper's code compares: (x - mean) / std of the data set.
+    """Images on the scale that the paper's code compares: (x - mean) / std of the data set.
 
     That is [-1, 1] for the faces (CelebA, LFW: 0.5 and 0.5), and z-scores for CIFAR-10 and for what the paper does not have.
     """
@@ -99,7 +99,7 @@ def scores_at_many_scales(guess: Tensor, truth: Tensor) -> Scores:
 
 
 def uniform_label_accuracy(batch: Batch, *, paired: bool = False) -> list[float]:
-    """Expected accuracy of guessing classes evenly without looking.
+    """Expected accuracy of guessing all classes evenly, without an observation.
 
     As a multiset one value: round-robin, mean over all starting classes. Paired, one for each image: 1 / K.
     """
@@ -124,7 +124,7 @@ def recognition(guess: Reconstruction, recognised: Tensor, truth: Batch, *, pair
 
 
 def pairs_of(guess: Tensor, truth: Tensor, *, paired: bool) -> tuple[Tensor, Tensor]:
-    """Which guessed image is compared with which true one: rows of both, by place where ``paired``, else by the optimal assignment.
+    """Rows of the guessed and the true images to compare: by place where ``paired``, else by the optimal assignment.
 
     Raises:
         ValueError: When there are more paired guesses than attacked images.

@@ -1,4 +1,4 @@
-"""Guesses that used no observation, and what is made from the truth to read scores by."""
+"""Null baselines, which use no observation, and scales, which are made from the originals for comparison."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class Means:
     attacked: list[dict[int, tuple[Tensor, int]]]
 
     def mean(self) -> Tensor:
-        """Of all."""
+        """Mean of all images."""
         return (self.total / self.count).float()
 
     def has_others(self, observation: int) -> bool:
-        """Whether there are images besides those behind an observation."""
+        """Whether the client has images besides the observed ones."""
         return self.count > sum(count for _, count in self.attacked[observation].values())
 
     def class_mean(self, number: int, observation: int) -> Tensor:
-        """Of a class without the images behind an observation; of all other images where the class has none besides.
+        """Mean of a class without the observed images; mean of all other images where the class has no others.
 
         There must be others (``has_others``).
 
@@ -134,7 +134,7 @@ MOST_KEPT = 64
 
 
 def null_psnr(truth: Tensor, mean: Tensor | None, columns: Tensor) -> Scores:
-    """The highest PSNR of any null baseline, and that of its own mean colour, for each image by itself.
+    """For each image, the highest PSNR of any null baseline, and the PSNR of the image's own mean colour.
 
     Of the images ``columns`` of the truth (B, C, H, W); ``mean`` (C, H, W) is the mean image, if there is one. Returns
     ``NULL_PSNR`` and ``FLAT_PSNR`` in dB, in the order of ``columns``.
@@ -156,7 +156,7 @@ def _shown(data: LocalData, known: Sequence[Probed], mean: Tensor) -> Tensor:
 
 
 class BlindGuesses:
-    """What one client's images could be guessed as without an observation, and the scales.
+    """Null baselines and scales of one client's images.
 
     Null baselines ("grey", "mean") are what anyone can guess; their mean is of this client's own images, which no attacker has.
     Scales are no baselines: "blurred" is a blurred copy of the truth. "class-mean" is the guess of an attacker that knows only the
@@ -185,7 +185,7 @@ class BlindGuesses:
         )
 
     def of(self, truth: Probed) -> dict[GuessName, tuple[Reconstruction, Reconstruction]]:
-        """Null baseline or scale -> a guess of the original and one of the transformed images behind one of the observations.
+        """Null baseline or scale -> guesses of the original and of the transformed images behind one of the observations.
 
         Null baselines depend on their shape alone.
         """
@@ -209,7 +209,7 @@ class BlindGuesses:
 
 
 def transformed(data: LocalData) -> Callable[[Tensor, int], Tensor]:
-    """What ``means_of`` reads of the images as they enter the model in this round, a piece being a batch."""
+    """Images of ``means_of`` as they enter the model in this round, one batch at a time."""
 
     def read(positions: Tensor, at: int) -> Tensor:
         seen: Batch = data.view(positions, data.key("mean-transformed", data.task.round, at)).seen

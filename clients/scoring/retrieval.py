@@ -1,4 +1,4 @@
-"""The images among which a client looks for the truth that a guess is nearest to."""
+"""Candidate images for retrieval: the client looks among them for the one nearest to a guess."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ error of the nearest other (6 dB). Of 130 images and 30 others some image of the
 
 
 def other_images(data: LocalData, truth: Probed, target: int, wanted: int | None = None) -> Tensor:
-    """99 images for each attacked one, of the client's own data: (M, C, H, W) in [0, 1].
+    """Draw 99 images for each attacked one from the client's own data: (M, C, H, W) in [0, 1].
 
     None is an attacked image, by its place in the client's data, nor repeats one of those or another before any crop, as far as
     one could see. They come from the part of the data that the attacked ones are of, and from the other part when that does not
@@ -99,7 +99,7 @@ def retrieval(
 
 
 def retrieval_from_round(guess: Reconstruction, pairs: tuple[Tensor, Tensor], truth: Tensor, others: Tensor) -> Scores:
-    """Whether each guess of an image of a whole round is of its image and of no other, among it and at most 99 others.
+    """Whether each guess of an image of a whole round is nearest to its own image among it and at most 99 others.
 
     No client has 99 others for each image that it trains on, so the choice among the B images cannot be made up for by more
     candidates. Instead the guess must be nearer to its image than ``MARGIN`` times the distance of the nearest other. The

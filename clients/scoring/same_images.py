@@ -1,4 +1,4 @@
-"""Whether two images are one: they differ by less than an 8-bit file can hold."""
+"""Equality of images: they differ by less than an 8-bit file can hold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KnownImages:
         return self._holds(pixels := _pixels(image), _means(pixels))
 
     def adds(self, image: Tensor) -> bool:
-        """Keeps an image; whether it is a new one."""
+        """Keep an image, and return whether it is a new one."""
         pixels = _pixels(image)
         means, count = _means(pixels), len(self._images)
         if self._holds(pixels, means):

@@ -1,4 +1,4 @@
-"""How a client scores guesses of its rows of a table: which cells are right, and how far embeddings are off."""
+"""A client's scoring of guessed table rows: the share of right cells, and the error of embeddings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def cell_scores(data: LocalData, guess: Cells, truth: Probed, embed: Embed | Non
 
 
 def cell_baselines(data: LocalData, known: Truths) -> Scores:
-    """Scores of ``FREQUENT``, the guess without an observation.
+    """Scores of the null baseline ``FREQUENT``, the most frequent value of each column.
 
     Frequencies and mean are those of this client's own training rows, which no attacker has.
     """

@@ -1,1 +1,1 @@
-"""Where a node's random draws start, its secret, and what its operator lets it answer."""
+"""The start of a node's random draws, its secret, and its operator's policy on requests."""

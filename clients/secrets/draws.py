@@ -1,4 +1,4 @@
-"""Where a client's random draws start: at a secret of its node, or in a simulation at the seed; no Flower here.
+"""The start of a client's random draws: a secret of its node, or the seed in a simulation; no Flower here.
 
 A draw is named by a *key* (what it is for), and its stream follows from the secret and the key. Without the secret, nothing
 is known of a stream. But the server chooses what a message asks for: were the key all, it could ask for a round twice, with
@@ -37,12 +37,12 @@ MOST_NOTES = 128
 
 
 class ForgottenError(RuntimeError):
-    """Something about an earlier message, of which this node does not know the draws."""
+    """A request about an earlier message whose draws this node does not know."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """A nonce of 64 hexadecimal digits, and what it was drawn for: ``count`` batches or audit targets from ``first`` on.
+    """A nonce of 64 hexadecimal digits and its purpose: ``count`` batches or audit targets from ``first`` on.
 
     ``kind`` is one of ``RENEWED``, ``about`` the digest of the pipeline's text, ``round`` the server's.
     """
@@ -62,7 +62,7 @@ class Note:
 
 @dataclass
 class Notebook:
-    """The nonces of one node in one run, newest last; ``keep`` receives them as text at every draw, ``text`` is its last one."""
+    """The nonces of one node in one run, newest last; each draw passes all of them as text to ``keep``."""
 
     text: str = field(repr=False)
     keep: Callable[[str], None] = field(repr=False)
@@ -80,7 +80,7 @@ class Notebook:
         self.keep(self.text)
 
     def nonce(self, kind: str, pipeline: str, server_round: int, number: int) -> str | None:
-        """The latest nonce for this, or None."""
+        """The latest nonce for this purpose, or None."""
         about = _name(pipeline)
         found = (one.nonce for one in reversed(self._notes) if one.covers(kind, about, server_round, number))
         return next(found, None)
@@ -95,7 +95,7 @@ class Draws:
 
     @classmethod
     def simulated(cls, seed: int, partition: int) -> Draws:
-        """Those of a simulated client: they follow from two numbers that the server knows."""
+        """Draws of a simulated client: they follow from two numbers that the server knows."""
         return cls(hashlib.blake2b(repr(("simulated client", seed, partition)).encode(), digest_size=32).digest())
 
     def renew(self, kind: str, pipeline: str, server_round: int, first: int = 0, count: int = 1) -> None:
@@ -133,7 +133,7 @@ class Draws:
 
 
 def digest_of(batch: Batch, text: str) -> bytes:
-    """What stands for examples, and the stages ``text`` that protect them, in a key that is kept: other images get other draws.
+    """Digest of examples and of the defences ``text`` for a key that is kept: other images get other draws.
 
     Else a server that deals the examples out could have two images protected by the same draws, one after the other.
     """

@@ -24,12 +24,12 @@ NO_DEFENSE = "none"
 
 
 class RefusedError(RuntimeError):
-    """A question that this node does not answer."""
+    """A request that this node does not answer."""
 
 
 @dataclass(frozen=True)
 class AnswerPolicy:
-    """What a node answers; in its configuration the names are written with hyphens.
+    """Requests that a node answers; in its configuration the names are written with hyphens.
 
     Attributes:
         probes: ``train.probe``: updates of a single step on a few images, which training never sends.
@@ -59,7 +59,7 @@ class AnswerPolicy:
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], *, simulated: bool) -> AnswerPolicy:
-        """Those of a node's configuration; ``ValueError`` when a value has another type."""
+        """Read the policy of a node's configuration; ``ValueError`` when a value has another type."""
         everything = {spec.name: UNLIMITED if spec.type == "int" else True for spec in fields(cls)}
         chosen: dict[str, Any] = everything if simulated else {}
         for spec in fields(cls):
@@ -97,7 +97,7 @@ class AnswerPolicy:
             )
 
     def require_repeats(self, what: str, so_far: int) -> None:
-        """Raises ``RefusedError`` when what was sent ``so_far`` times may not be sent again."""
+        """Raise ``RefusedError`` for a message sent ``so_far`` times that may not be sent again."""
         if self.repeats != UNLIMITED and so_far > self.repeats:
             raise RefusedError(f"{refusal('repeats', f'{what} again')} (now {self.repeats}; sent {so_far} times)")
 
@@ -170,5 +170,5 @@ def refusal(name: str, what: str) -> str:
 
 
 def is_refusal(reason: str, name: str) -> bool:
-    """Whether ``refusal`` of the key ``name`` wrote this."""
+    """Whether a text is a ``refusal`` of the key ``name``."""
     return reason.endswith(refusal(name, "")[len("this node does not give ") :])

@@ -1,4 +1,4 @@
-"""The batches that an audit of split learning asks for: what training sends, of images that stay the same from round to round."""
+"""Audit batches of split learning: sent as in training, with images that stay the same from round to round."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class AuditBatches:
         self.batches, self.data, self.task = batches, batches.data, batches.data.task
 
     def truth(self, target: int) -> Probed:
-        """The images of an audit batch: those that are attacked, as the person holds them and as they entered the embedding.
+        """The attacked images of an audit batch: the originals, and as they entered the embedding.
 
         Training images, or test images where the server's auxiliary data are the training images themselves.
         """
         return rows(self._view(target, 0), slice(self.task.plan.probe_images))
 
     def send(self, edge: EdgeHalf, target: int, transmissions: int) -> Tensor:
-        """Transmissions (R, B, N, D) of an audit batch: the attacked images stay in front, their company changes."""
+        """Transmissions (R, B, N, D) of an audit batch: the attacked images stay in front, the other images change."""
         self.data.renew("smash", target)
         with torch.no_grad():
             sent = [

@@ -1,4 +1,4 @@
-"""A client's training examples as split learning sends them: the examples of each batch, and what of it crosses the wire.
+"""A client's training examples in split learning: the examples of each batch, and the data sent of them.
 
 A batch is named by its number in the round: its examples, its shuffles and its noise follow from that alone, so that the
 forward pass can be computed again when the gradient arrives.
@@ -46,7 +46,7 @@ class SplitBatches:
         return len(self._passes.batches())
 
     def smash(self, edge: EdgeHalf, number: int) -> SmashedBatch:
-        """Batch ``number`` of this round as it is (or was) sent; autograd passes through where the weights ask for it."""
+        """Smashed data of batch ``number`` of this round; autograd passes through where the weights require it."""
         examples = self._examples(number)
         batch = self.data.enter(self.data.kept(examples), self.key("images", number))
         features = smashed(self.data, edge, batch.images, self.key("batch", number))
@@ -80,10 +80,10 @@ class SplitBatches:
         return self.data.key("batches", self.task.round, what, number, number=number)
 
     def originals(self, number: int) -> Batch:
-        """The views that a batch was made of, before all defences."""
+        """The images of a batch before all defences."""
         return self.data.augmented(self.data.plain(self._examples(number)), self.key("images", number))
 
 
 def smashed(data: LocalData, edge: EdgeHalf, images: Tensor, key: Key) -> Tensor:
-    """What a client's half makes of images that entered it, after all defences: (B, N, D)."""
+    """Smashed data (B, N, D) of images that entered the client half, after all defences."""
     return smash(edge, data.pipeline, images.to(device()), data.card, key)

@@ -76,7 +76,7 @@ def collect(message: Message, context: Context) -> Message:
 
 
 def smash(message: Message, context: Context) -> Message:
-    """Sends audit batches, over and over: what training sends in as many passes, with the same defences."""
+    """Send audit batches repeatedly: as training sends them in so many passes, with the same defences."""
     start = time.perf_counter()
     client, answers = client_as(SplitClient, message, context), answers_of(context)
     config = values_of(message, "config")
@@ -121,7 +121,7 @@ def smash_test(message: Message, context: Context) -> Message:
 
 
 def judge(message: Message, context: Context) -> Message:
-    """Counts how often the server's logits are right."""
+    """Count how often the server's logits are right."""
     client = client_as(SplitClient, message, context)
     logits = tensors_of(message, "logits").get("0")
     if logits is None:

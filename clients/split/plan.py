@@ -1,4 +1,4 @@
-"""What a split run fixes for its clients, and how training goes through their examples."""
+"""Settings that a split run fixes for its clients, and the passes of training through their examples."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class SplitPlan(Plan):
         )
 
     def observed_queries(self, num_test: int) -> int:
-        """Of how many of a client's test images the attribute is guessed."""
+        """Number of a client's test images from which the attribute is guessed."""
         return min(self.attribute_queries or num_test, num_test)
 
     def build_halves(self) -> tuple[EdgeHalf, ServerHalf]:
-        """Both halves of the split model, with the same initial weights for the same seed and file wherever they are built.
+        """Build both halves of the split model; the same seed and file give the same initial weights everywhere.
 
         Raises:
             ModelError: When sizes do not fit each other or the images, or the file of weights cannot be used.
@@ -88,7 +88,7 @@ class SplitPlan(Plan):
 
     @property
     def trains_edge(self) -> bool:
-        """Whether the client half is trained: by the experiment's will or because a defence is nothing else.
+        """Whether the client half is trained: because the experiment says so, or because a defence consists of that.
 
         Where tokens are the patches' pixels, the client half has no weights.
         """

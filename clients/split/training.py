@@ -40,7 +40,7 @@ NETWORK_OPTIMIZER = "1/"
 
 @dataclass(frozen=True)
 class EdgeState:
-    """What a client keeps of its half between messages: weights, optimizers (see ``flat_state``) and steps of the round so far."""
+    """A client's state of its half between messages: weights, optimizers (see ``flat_state``), steps of the round."""
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class SplitClient(Client):
         )
 
     def sensitive(self, observation: str) -> list[Tensor]:
-        """Of "smashed-attribute" the values of the first test examples, as many as the server observes."""
+        """Sensitive values of the first test examples for "smashed-attribute", as many as the server observes."""
         if observation == "smashed-attribute":
             count = SplitPlan.narrow(self.task.plan).observed_queries(self.data.num_test)
             return [self.data.test_sensitive()[:count]]
@@ -81,7 +81,7 @@ class SplitClient(Client):
     # Training of the client half ----------------------------------------------------------------------------------------
 
     def begin_round(self, weights: Mapping[str, Tensor], before: EdgeState) -> EdgeState:
-        """The client half as the server sent it; a defence's own network goes on learning where it stood in ``before``."""
+        """The client half as sent by the server; a defence's own network resumes from its state in ``before``."""
         network = {name: tensor for name, tensor in before.weights.items() if name.startswith(NETWORK)}
         learned = {name: tensor for name, tensor in before.optimizer.items() if name.startswith(NETWORK_OPTIMIZER)}
         return EdgeState({**weights, **network}, learned)
@@ -162,7 +162,7 @@ class SplitClient(Client):
         return edge.requires_grad_(plan.trains_edge).train(plan.trains_edge)
 
     def edge_update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Update:
-        """What this client sends of its half at the end of a round: after - before, through the update defences."""
+        """This client's update of its half at the end of a round: after - before, through the update defences."""
         update = {name: after[name] - weight for name, weight in before.items()}
         self.data.renew("collect")
         return self.pipeline.protect_update(update, self.data.key("collect", self.task.round))

@@ -1,1 +1,1 @@
-"""What a server asks of a client, and the examples that a client has for it."""
+"""The server's orders to a client, and the client's examples for them."""

@@ -1,4 +1,4 @@
-"""The server's own examples: which they are, and what no client may hold because of them."""
+"""The server's own examples, and the examples that therefore no client may hold."""
 
 from __future__ import annotations
 
@@ -92,6 +92,6 @@ class Auxiliary:
         return np.sort(order[stratified_prefix(labels[order], count)]).astype(np.int64)
 
     def held_out(self, labels: Labels) -> NDArray[np.int64]:
-        """Those training examples of the clients' data set that no client may hold, because the server does; see ``indices``."""
+        """Training examples of the clients' data set that no client may hold, because the server does; see ``indices``."""
         none = np.zeros(0, dtype=np.int64)
         return self.indices(labels) if self.plan.auxiliary_data == "held-out" else none

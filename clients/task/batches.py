@@ -23,9 +23,7 @@ def local_batch(part: ImageData, indices: Tensor, num_classes: int) -> Batch:
 
 
 def chunks(count: int, size: int, first: int = 0) -> list[Tensor]:
-    """Positions ``first`` to ``first + count`` in pieces of ``size``; one that is left over joins the last, as a batch of one
-    cannot be mixed.
-    """
+    """Positions ``first`` to ``first + count`` in pieces of ``size``; a last single one joins the piece before (mixing needs 2)."""
     cuts = [*range(first, max(first + count - 1, first + 1), size), first + count]
     return [torch.arange(start, end) for start, end in itertools.pairwise(cuts)]
 

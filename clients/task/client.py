@@ -1,4 +1,4 @@
-"""What the clients of all scenarios have: examples, and what an audit compares guesses with."""
+"""Base of the clients of all scenarios: their examples, and the truths that score guesses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from defenses.pipeline import Pipeline
 
 
 class Client:
-    """What the clients of all scenarios have: examples (``data``), and what an audit compares guesses with."""
+    """Base of the clients of all scenarios: examples (``data``), and the truths that score guesses."""
 
     def __init__(self, data: LocalData) -> None:
         self.data = data
@@ -28,7 +28,7 @@ class Client:
         return self.data.pipeline
 
     def truths(self, observation: str) -> Truths:
-        """What the server observed of a kind, as "probe", as the client knows it; ``ValueError`` for one that it never sends."""
+        """The client's truth behind the server's observations of a kind, as "probe"; ``ValueError`` for a kind never sent."""
         raise ValueError(f"clients of scenario {self.task.plan.scenario!r} know no observation {observation!r}")
 
     def sensitive(self, observation: str) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""One client's examples under one task: what its defences make of them, and where its random draws start; no Flower here."""
+"""One client's examples under one task, before and after its defences, and the start of its draws; no Flower here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_AVERAGED = 4096
 
 
 class LocalData:
-    """One client's examples, as it holds them and as they are shown to a model.
+    """One client's examples: the originals, and as shown to a model.
 
     ``train`` and ``test`` are indices of its examples. Its randomness starts from ``draws``; by default from those of a simulated
     client, which follow from seed and partition.
@@ -70,7 +70,7 @@ class LocalData:
         )
 
     def renew(self, kind: str, first: int = 0, count: int = 1) -> None:
-        """To be called before anything is drawn for a reply; see ``Draws.renew``."""
+        """Begin new draws for a reply; call it before anything is drawn. See ``Draws.renew``."""
         self.draws.renew(kind, self.task.plan.pipeline, self.task.round, first, count)
 
     def protected_test(self, kind: str, batch: Batch, *what: int | str) -> Batch:
@@ -87,7 +87,7 @@ class LocalData:
         return local_batch(self.dataset.train, self._train[positions], self.card.num_classes)
 
     def kept(self, positions: Tensor) -> Batch:
-        """Those examples after the defences that protect an image once and keep the result.
+        """Examples after the defences that protect an image once and keep the result.
 
         Where training sees crops and mirror images nothing is kept: every view of an image is protected anew.
         """
@@ -141,7 +141,7 @@ class LocalData:
         return torch.linspace(0, self.num_train - 1, min(self.num_train, MOST_AVERAGED)).long()
 
     def augmented(self, batch: Batch, key: Key) -> Batch:
-        """The batch as cropped and mirrored under ``key``; itself where the task asks for neither."""
+        """The batch as cropped and mirrored under ``key``; unchanged where the task requests neither."""
         if not self.task.plan.augments:
             return batch
         task, generator = self.task, generator_for(*key, "augment")
@@ -151,13 +151,13 @@ class LocalData:
         )
 
     def enter(self, kept: Batch, key: Key) -> Batch:
-        """What enters the model of examples that are as ``kept`` gives them: one view of each, protected."""
+        """One protected view of each example that ``kept`` returned, as it enters the model."""
         if self.task.plan.augments:
             kept = self.pipeline.protect_once(self.augmented(kept, key), key)
         return self.pipeline.protect_batch(kept, key)
 
     def view(self, positions: Tensor, key: Key) -> Probed:
-        """The training examples at ``positions`` as one batch sees them: before the defences, and as they enter the model.
+        """One batch of the training examples at ``positions``: before the defences, and as they enter the model.
 
         A crop or a mirror image is no protection: it shows what the image shows. A guess is therefore compared with the view that
         was used, since a shift of four pixels would look like privacy to every score that compares pixels.
@@ -165,7 +165,7 @@ class LocalData:
         return Probed(self.augmented(self.plain(positions), key), self.enter(self.kept(positions), key), positions)
 
     def test_labels(self) -> Tensor:
-        """What is true of its test examples: classes (num_test,), or label vectors (num_test, K)."""
+        """Labels of its test examples: classes (num_test,), or label vectors (num_test, K)."""
         return self.dataset.test.truth(self._test)
 
     def train_sensitive(self, positions: Tensor) -> Tensor:

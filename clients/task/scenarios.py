@@ -21,7 +21,7 @@ COMMON = {"query.setup", "query.partition", "query.audit"}
 
 @dataclass(frozen=True)
 class ClientSide:
-    """What a scenario adds to the ClientApp.
+    """A scenario's part of the ClientApp.
 
     Attributes:
         name: Value of the setting ``scenario``.

@@ -1,4 +1,4 @@
-"""What the server asks of a client: a task, sent with every message as JSON. It is what a run fixes, in one round."""
+"""A task: the server's request to a client in one round, sent with every message as JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHORT = 120
 
 
 class TaskError(ValueError):
-    """A task that is none."""
+    """A text that is no valid task."""
 
 
 def require(name: str, value: Any, kind: str, limit: Limit | None = None) -> None:
@@ -59,7 +59,7 @@ def require(name: str, value: Any, kind: str, limit: Limit | None = None) -> Non
 
 @dataclass(frozen=True)
 class Plan:
-    """What all rounds of one pipeline have in common; ranges are checked where the experiment is read, and where a message is.
+    """Settings that all rounds of one pipeline share; their ranges are checked on reading an experiment or a message.
 
     Most fields are settings of the same names (``simulations.settings``). Scenarios whose clients must know more have a plan of
     their own (``clients.task.scenarios.ClientSide.plan``).
@@ -108,7 +108,7 @@ class Plan:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Reads what ``dataclasses.asdict`` gave, also after JSON, which knows neither cards nor tuples.
+        """Read the output of ``dataclasses.asdict``, also after JSON, which knows neither cards nor tuples.
 
         Raises:
             TaskError: Naming a value that is missing, unknown or of another type.
@@ -128,7 +128,7 @@ class Plan:
 
     @classmethod
     def narrow(cls, plan: Plan) -> Self:
-        """The plan as one of this class; ``TypeError`` when it is of another scenario."""
+        """The plan as an instance of this class; ``TypeError`` when it is of another scenario."""
         if not isinstance(plan, cls):
             raise TypeError(f"a run of scenario {plan.scenario!r} has no {cls.__name__}")
         return plan
@@ -139,11 +139,11 @@ class Plan:
         return self.crop_padding > 0 or self.horizontal_flip
 
     def at(self, server_round: int, learning_rate: float = 0.0) -> Task:
-        """Orders for a round."""
+        """The task of a round."""
         return Task(self, server_round, learning_rate)
 
     def cut_at(self, server_round: int) -> str:
-        """Where the model is cut in a round, which distinguishes rows; "" in scenarios that cut no model."""
+        """The model's cut in a round, which distinguishes rows; "" in scenarios that cut no model."""
         return ""
 
     def passes(self, num_examples: int, *, in_all_rounds: bool = False) -> int:
@@ -176,11 +176,11 @@ class Plan:
 
     @property
     def objective(self) -> Objective:
-        """What is trained for, and what counts as right."""
+        """The training objective, and the rule for a right answer."""
         return objective_of(self.data_card().multi_label)
 
     def build_model(self) -> nn.Module:
-        """The whole model as client and server both build it: same initial weights for the same seed.
+        """Build the whole model: client and server get the same initial weights for the same seed.
 
         BatchNorm is replaced by GroupNorm when a defence needs per-example gradients; what a defence adds to the architecture is
         there (``TrainingDefense.extended``).
@@ -221,7 +221,7 @@ class WholeModelPlan(Plan):
 
 @dataclass(frozen=True)
 class Task:
-    """A client's orders: what the run fixes, and what a round adds.
+    """A client's orders: the plan of the run, and the fields of one round.
 
     Attributes:
         plan: The same in all rounds of a pipeline.
@@ -239,7 +239,7 @@ class Task:
         return json.dumps(asdict(self))
 
     def but(self, **changes: Any) -> Task:
-        """The same task with other values of its own fields or of its plan's."""
+        """Copy the task with other values of its own fields or of its plan's."""
         own = {spec.name for spec in fields(self)}
         plan = {name: value for name, value in changes.items() if name not in own}
         mine = {name: value for name, value in changes.items() if name in own}
@@ -247,12 +247,12 @@ class Task:
 
     @property
     def cut(self) -> str:
-        """Where the model is cut in this round; "" in scenarios that cut no model."""
+        """The model's cut in this round; "" in scenarios that cut no model."""
         return self.plan.cut_at(self.round)
 
     @property
     def is_final(self) -> bool:
-        """Whether this is about the model after the last round, which is only attacked."""
+        """Whether the task concerns the model after the last round, which is only attacked."""
         return self.round > self.plan.rounds
 
 

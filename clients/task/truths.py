@@ -1,4 +1,4 @@
-"""What an audit compares guesses with: images as a client holds them, and as they entered the model."""
+"""Truths that score guesses: a client's original images, and those images as they entered the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from defenses.base import Batch
 
 @dataclass(frozen=True)
 class Probed:
-    """The images of one probe: as the person holds them, and as they entered the model.
+    """The images of one probe: the originals, and as they entered the model.
 
     Attributes:
         original: Before the defences, cropped and mirrored where training does so.
@@ -51,6 +51,6 @@ class Truths:
 
 
 def rows(view: Probed, chosen: Tensor | slice) -> Probed:
-    """Those of its images."""
+    """Select the truths of some images."""
     original, seen = (Batch(batch.images[chosen], batch.targets[chosen]) for batch in (view.original, view.seen))
     return Probed(original, seen, view.positions[chosen])

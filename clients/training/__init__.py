@@ -1,1 +1,1 @@
-"""What training and judging a model takes, in every scenario."""
+"""Training and evaluation of a model, for every scenario."""

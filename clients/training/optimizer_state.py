@@ -1,4 +1,4 @@
-"""What optimizers remember, as tensors that can be kept and sent."""
+"""The state of optimizers as tensors that can be kept and sent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def flat_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """What optimizers remember, as CPU tensors under "OPTIMIZER/PARAMETER/NAME"; empty before the first step."""
+    """State of optimizers, as CPU tensors under "OPTIMIZER/PARAMETER/NAME"; empty before the first step."""
     return {
         f"{which}/{at}/{name}": value.detach().cpu().clone()
         for which, optimizer in enumerate(optimizers)
@@ -20,7 +20,7 @@ def flat_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]
 
 
 def load_flat_state(optimizers: Sequence[torch.optim.Optimizer], flat: Mapping[str, Tensor]) -> None:
-    """Gives optimizers back what ``flat_state`` took from them."""
+    """Restore optimizers from the result of ``flat_state``."""
     for which, optimizer in enumerate(optimizers):
         state: dict[int, dict[str, Tensor]] = {}
         for path, value in flat.items():

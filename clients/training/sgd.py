@@ -81,7 +81,7 @@ def train_on(
 
 
 def protect_gradient(pipeline: Pipeline, model: nn.Module, key: Key) -> None:
-    """Defences per step, in place: the optimizer sees nothing else."""
+    """Apply the defences per step in place: the optimizer sees nothing else."""
     held = {name: weight for name, weight in model.named_parameters() if weight.grad is not None}
     gradient = {name: weight.grad for name, weight in held.items() if weight.grad is not None}
     for name, protected in pipeline.protect_gradient(gradient, key).items():

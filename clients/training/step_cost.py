@@ -1,4 +1,4 @@
-"""What a pass through a model, or through a part of one, costs, counted: parameters, multiply-accumulates (MACs), peak bytes.
+"""Cost of a pass through a model or a part of one: parameters, multiply-accumulates (MACs), peak bytes.
 
 Counts do not depend on the machine's load. Wall-clock times are benchmarks' business.
 """
@@ -37,7 +37,7 @@ class StepCost:
 
 
 def measure_step(function: Callable[[], Tensor], modules: Sequence[nn.Module], *, trained: bool) -> StepCost:
-    """Run ``function`` once, which maps nothing to what the modules make (of one image for costs per image), and count.
+    """Run ``function``, which calls the modules (on one image for costs per image), and count its cost.
 
     Its images must be ready: these are not counted. If the modules are ``trained``, the backward pass runs too; no ``grad`` of a
     parameter changes. On CPUs, ``peak_bytes`` counts tensors that operators return, without the scratch space inside of them. On

@@ -1,1 +1,1 @@
-"""What crosses the wire, read and checked: records, texts, limits of numbers."""
+"""Data that cross the wire, read and checked: records, texts, limits of numbers."""

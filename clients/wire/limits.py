@@ -1,4 +1,4 @@
-"""The largest and smallest numbers of a plan, for the settings of an experiment and for nodes that are sent one; nothing of torch.
+"""Smallest and largest numbers of a plan, for an experiment's settings and for nodes that receive a plan; without torch.
 
 A node checks them itself: a server may send anything.
 """

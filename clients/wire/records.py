@@ -44,7 +44,7 @@ def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
 
 
 def view_of(name: str, array: Array) -> np.ndarray:
-    """The values of an array as they came, without a copy: whatever it declares, no memory is taken.
+    """View of an array's received values without a copy: no memory is taken, whatever size the array states.
 
     Flower's own ``Array.numpy`` first takes the memory that the header declares, which may be any number of bytes.
 

@@ -50,7 +50,7 @@ def _escape(character: str) -> str:
 
 
 def shortened(value: object) -> str:
-    """A received value for an error or a row: as it is written in Python, and cut."""
+    """A received value for an error or a row: in Python's notation, cut to a maximum length."""
     text = one_line(str(value), MOST_SHOWN) if isinstance(value, Exception) else repr(value)
     return text if len(text) <= SHORT else f"{text[:SHORT]}... ({len(text)} characters)"
 
@@ -62,7 +62,7 @@ _UNSAFE = ("Cc", "Cs", "Zl", "Zp")
 
 
 def plain(text: str) -> str:
-    """The same text with every character that a terminal would obey written as Python writes it: ESC as ``chr(92) + "x1b"``.
+    """Escape every character that controls a terminal, in Python's notation: ESC as ``chr(92) + "x1b"``.
 
     Line feeds and tabs stay. For all text that other code, another process or a file hands over.
     """
@@ -76,7 +76,7 @@ def _visible(one: str) -> str:
 
 
 def log_plainly() -> None:
-    """From now on Flower's logger, which ours share, writes messages and tracebacks ``plain``."""
+    """Make Flower's logger, which ours share, write messages and tracebacks ``plain`` from now on."""
     log = logging.getLogger("flwr")
     if not any(isinstance(one, _PlainRecords) for one in log.filters):
         log.addFilter(_PlainRecords())

@@ -1,1 +1,1 @@
-"""What `fedveil list` shows."""
+"""The output of `fedveil list`."""

@@ -1,4 +1,4 @@
-"""What there is to list: names, parameters with defaults, what they assume, and sources. ``listed`` prints it."""
+"""The catalogue: names, parameters with defaults, assumptions, and sources. ``listed`` prints it."""
 
 from __future__ import annotations
 

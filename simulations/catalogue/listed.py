@@ -1,4 +1,4 @@
-"""What `fedveil list` prints. It is made once from the code, and then read from a file, as making it imports torch."""
+"""Output of `fedveil list`: made once from the code, then read from a file, because making it imports torch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def listed() -> Catalogue:
 
 
 def fingerprint() -> str:
-    """Changes with every file of our packages, configurations among them, and with Python's version."""
+    """Fingerprint of every file of our packages, configurations among them, and of Python's version."""
     found = hashlib.sha256(sys.version.encode())
     files = [*CONFIGS.glob("*.toml"), *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))]
     for path in sorted(files):
@@ -50,7 +50,7 @@ def fingerprint() -> str:
 
 
 def kept(path: Path) -> Catalogue | None:
-    """What a file holds, if it is one of ours."""
+    """Content of a file, if it is one of ours."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -59,7 +59,7 @@ def kept(path: Path) -> Catalogue | None:
 
 
 def print_section(console: Terminal, section: str, entries: list[list[str]]) -> None:
-    """Prints one of ``SECTIONS``."""
+    """Print one of ``SECTIONS``."""
     console.print(f"\n[bold]{section}[/bold]")
     if not console.is_terminal:
         # Tables are for eyes; a pipe gets every line whole.

@@ -1,4 +1,4 @@
-"""What groups of runs found, as the terminal shows it and as programs read it."""
+"""Findings of groups of runs, as the terminal shows them and as programs read them."""
 
 from __future__ import annotations
 

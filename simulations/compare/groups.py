@@ -1,4 +1,4 @@
-"""Which of several runs are the same experiment with other seeds, and in what the others differ."""
+"""Grouping of runs: the same experiment with other seeds forms a group, and groups are named by their differences."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """What distinguishes it from the other groups; its experiment or folder where nothing does."""
+        """Settings that distinguish the group from the others; its experiment or folder where nothing does."""
         settings = ", ".join(f"{key}={value}" for key, value in self.differs.items())
         if len(settings) > LONGEST:
             return self.folders[0].name
@@ -45,7 +45,7 @@ class Group:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of all its runs, sorted."""
+        """Seeds of all its runs, sorted."""
         return tuple(sorted({row.seed for row in self.run.rows}))
 
     @property

@@ -103,7 +103,7 @@ class Side:
 
     @property
     def scored(self) -> tuple[int, ...]:
-        """Those of them that the strongest attack has a score of."""
+        """Seeds for which the strongest attack has a score."""
         return _scored(self.line)
 
 
@@ -148,7 +148,7 @@ def _missing(line: Line, seeds: Sequence[int], undefended: Line | None, name: st
 
 
 def write_comparison(groups: Sequence[Group], page: Path) -> None:
-    """Writes the page, whole or not at all; links to the runs' own reports are relative to it."""
+    """Write the page, whole or not at all; links to the runs' own reports are relative to it."""
     rows = sides(groups)
     context = {
         "title": "fedveil: runs side by side",

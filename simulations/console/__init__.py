@@ -1,1 +1,1 @@
-"""The console: what commands print to, how they read files, and how they end."""
+"""The console: output, input files and exit of commands."""

@@ -1,4 +1,4 @@
-"""What the commands share: reading settings as users write them, and ending on a mistake."""
+"""Shared parts of the commands: reading settings as users write them, and ending on a mistake."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _settings(text: str) -> dict[str, Any]:
 
 
 def self_contained(text: str, key: str) -> str:
-    """A person's text of defences, with what the files that it names hold in their place (``defenses.spec.read_files``).
+    """A text of defences in which the content of named files replaces their names (``defenses.spec.read_files``).
 
     Only this process is the person's: what it starts has other working directories, and other machines have other files. An error
     begins with ``key``, under which the text was given.
@@ -113,7 +113,7 @@ def value_of(text: str, kind: type) -> Any:
 
 
 def fail(message: str, longest: int = LONGEST_ERROR) -> NoReturn:
-    """Ends the command for something that cannot be run; a message of more than ``longest`` characters is cut in its middle."""
+    """End the command for an experiment that cannot run; a message of more than ``longest`` characters is cut in its middle."""
     if len(message) > longest:
         begin, end = message[: longest // 2], message[-longest // 2 :]
         message = f"{begin} ... ({len(message)} characters) ... {end}"

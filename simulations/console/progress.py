@@ -1,4 +1,4 @@
-"""How far a command's work is: a bar on a terminal; elsewhere a plain line now and then."""
+"""Progress of a command: a bar on a terminal; elsewhere a plain line now and then."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIDE = 120
 
 
 class Pace:
-    """The speed of a work, measured from now on; ``done`` of its steps are done already."""
+    """The speed of a work from now on; ``done`` of its steps are done already."""
 
     def __init__(self, done: int = 0) -> None:
         self._since = self._last = time.monotonic()
@@ -39,7 +39,7 @@ class Pace:
 
 
 def left_text(seconds: float | None, of: str = "") -> str:
-    """An expected time in words, behind a comma, and ``of`` what work it is; "" where nothing is known yet."""
+    """The time left for a work in words, after a comma; "" where it is unknown."""
     if seconds is None:
         return ""
     time_left = f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
@@ -74,7 +74,7 @@ class Display:
         self._bar.stop()
 
     def show(self, what: str, done: int = 0, total: int = 0, more: str = "") -> None:
-        """Shows that ``done`` of ``total`` steps of a work are done; a total of 0 is not known yet, ``more`` stands behind."""
+        """Show that ``done`` of ``total`` steps are done; a total of 0 means unknown, and ``more`` is appended."""
         begins = what != self._what
         if begins or done < self._done:  # another work, or the next of several searches
             self._what, self._pace = what, Pace(done)

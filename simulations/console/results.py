@@ -28,7 +28,7 @@ AsJson = Annotated[
 
 
 def terminal_for(console: Terminal, *, quiet: bool) -> Terminal:
-    """The terminal that progress and tables go to: none where they are not wanted."""
+    """The terminal for progress and tables, or a silent one where they are not wanted."""
     return Terminal(quiet=True) if quiet else console
 
 

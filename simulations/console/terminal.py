@@ -13,13 +13,13 @@ from clients.wire.texts import plain
 
 
 class Terminal(Console):
-    """Prints text that files, clients and own code hand over as text: a terminal obeys no character of it (``plain``).
+    """Print foreign text safely: none of its characters controls the terminal (``plain``).
 
     Colours and the movements of a progress bar are rich's own, and stay.
     """
 
     def say(self, text: str) -> None:
-        """Prints a text as it is: square brackets are no markup, and long lines are left to the terminal to wrap."""
+        """Print a text as it is: square brackets are no markup, and the terminal wraps long lines."""
         self.print(text, markup=False, soft_wrap=True)
 
     def render_str(self, text: str, **options: Any) -> Text:

@@ -1,1 +1,1 @@
-"""The experiment: settings resolved and checked against each other, and the interface of scenarios that it rests on."""
+"""The experiment: settings resolved and checked against each other, and the interface of scenarios."""

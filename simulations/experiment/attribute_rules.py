@@ -27,7 +27,7 @@ def check_attribute_attacks(experiment: Experiment, kind: Kind) -> None:
 
 
 def require_attribute(experiment: Experiment, what: str, instead: str) -> None:
-    """Raise ``ConfigError`` where data have no sensitive attribute, with ``what`` asks for one, and what to set ``instead``."""
+    """Raise ``ConfigError`` for data without a sensitive attribute: ``what`` needs one, ``instead`` is the remedy."""
     if not has_sensitive_attribute(experiment.dataset):
         raise ConfigError(
             f"{what}, and dataset = {experiment.dataset!r} has no sensitive attribute: take garment-digit, photo-face, or two "

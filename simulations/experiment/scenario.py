@@ -1,4 +1,4 @@
-"""What a scenario is, and which there are: the modules of ``simulations.scenarios``, and entry points of other packages."""
+"""The interface of scenarios, and the list of them: modules of ``simulations.scenarios`` and entry points of other packages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LARGEST_MESSAGE = 1 << 30
 
 
 class Resolved(Protocol):
-    """What a scenario reads of any experiment; the class itself imports this module, which therefore cannot name it."""
+    """Settings that a scenario reads of any experiment; the class itself imports this module, which therefore cannot name it."""
 
     @property
     def attacks_final(self) -> bool:
@@ -46,7 +46,7 @@ E = TypeVar("E", bound=Resolved)
 
 @dataclass(frozen=True)
 class KnownClients:
-    """What the server knows of the clients of a run once they are set up.
+    """The server's knowledge of a run's clients once they are set up.
 
     Attributes:
         card: Shape and normalisation of their images.
@@ -62,22 +62,22 @@ class KnownClients:
 
 
 class Rounds(Protocol):
-    """The training of one pipeline, as the loop over rounds sees it: run a round, keep it, take it up again."""
+    """The training of one pipeline, for the loop over rounds: run a round, keep it, resume from it."""
 
     def restore(self, done: Checkpoint) -> None:
-        """Goes on from a checkpoint."""
+        """Resume from a checkpoint."""
 
     def train_round(self, server_round: int) -> None:
-        """Trains, from round 1 on."""
+        """Train for one round; the first is 1."""
 
     def evaluate_round(self, server_round: int) -> None:
-        """Evaluates the model behind a round; behind round 0 the initial one."""
+        """Evaluate the model after a round; after round 0 the initial one."""
 
     def observe_model(self, server_round: int) -> None:
-        """A phase behind the last round, as round ``server_round``, such as attacks on the final model; nothing is trained."""
+        """Run a phase after the last round, as round ``server_round``, such as attacks on the final model; nothing is trained."""
 
     def checkpoint(self, server_round: int) -> Checkpoint:
-        """What must be kept of the round that just ended."""
+        """State to keep of the round that just ended."""
 
 
 class Scenario(ABC, Generic[E]):
@@ -105,7 +105,7 @@ class Scenario(ABC, Generic[E]):
 
     @abstractmethod
     def check_data(self, experiment: E, pipeline: Pipeline, card: DataCard) -> None:
-        """Refuse before any process starts what does not fit the data, whose card is given, under one of the pipelines.
+        """Refuse settings that do not fit the data of this card under one of the pipelines, before any process starts.
 
         Raises:
             ConfigError: Naming what to change.
@@ -135,7 +135,7 @@ class Scenario(ABC, Generic[E]):
         """The training of one pipeline under ``plan``; ``label`` is the pipeline's short name in file names."""
 
     def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
-        """The modules that are trained, and what makes logits of images (B, C, H, W) in [0, 1]: for estimates."""
+        """The trained modules, and the function from images (B, C, H, W) in [0, 1] to logits: for estimates."""
         model = plan.build_model().train()
         return [model], model
 
@@ -149,7 +149,7 @@ class Scenario(ABC, Generic[E]):
 
 
 def leave_cores_to_attacks(attack_workers: int) -> None:
-    """Lets this process compute on no more threads than there are cores that no attack may need, at least one.
+    """Limit this process to the threads that no attack may need, at least one.
 
     A server that trains does so beside the attacks, and threads that wait for a core spin. Fewer threads, as by
     ``OMP_NUM_THREADS``, stay.
@@ -166,7 +166,7 @@ def scenarios() -> dict[str, Scenario[Any]]:
 
 
 def scenario(name: str) -> Scenario[Any]:
-    """The scenario of a name; ``ConfigError``, with the names that there are, for none."""
+    """The scenario of a name; ``ConfigError``, with the known names, for an unknown one."""
     known = scenarios()
     if not isinstance(name, str) or name not in known:
         raise unknown_scenario(name, known)

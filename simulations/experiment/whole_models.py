@@ -12,7 +12,7 @@ from simulations.settings.whole_models import WholeModelSettings
 
 @dataclass(frozen=True)
 class WholeModelExperiment(WholeModelSettings, Experiment):
-    """What such scenarios read besides the settings of all."""
+    """Settings of such scenarios besides those that all scenarios read."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -62,42 +62,42 @@ class AppStudy:
 
     @property
     def scenario(self) -> str:
-        """Where what is attacked comes from."""
+        """Source of the attacked data."""
         return self.plan.scenario
 
     @property
     def dataset(self) -> str:
-        """In words."""
+        """The owner of the data, in words."""
         return self.plan.dataset
 
     @property
     def model(self) -> str:
-        """By name."""
+        """Name of the model."""
         return self.plan.model
 
     @property
     def seed(self) -> int:
-        """Of the attacks."""
+        """Seed of the attacks."""
         return self.plan.seed
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What the server observes."""
+        """Kinds of observations of the server."""
         return tuple(self.attacks)
 
     @property
     def pipelines(self) -> Sequence[Pipeline]:
-        """What protects the clients' replies."""
+        """Protection of the clients' replies."""
         known = self.plan.defenses()
         return [known if str(known) == self.plan.pipeline else ForeignPipeline(text=self.plan.pipeline)]
 
     def attacks_on(self, pipeline: Pipeline, kind: Kind) -> Sequence[Attack[Any, Any]]:
-        """Those of the audit."""
+        """Attacks of the audit."""
         del pipeline
         return self.attacks[kind]
 
     def to_mapping(self) -> dict[str, Any]:
-        """For the page."""
+        """Settings for the page."""
         return dict(self.settings)
 
 
@@ -110,7 +110,7 @@ class AppResults(RunDirectory[AppStudy]):
             super().picture(task, image, image_number=image_number, **fields)
 
     def claim(self, task: Task, claims: Sequence[Claim]) -> None:
-        """Adds what the app says about its differential privacy: a row of ``task``, and an entry of every threat card."""
+        """Add the app's own privacy claim: a row of ``task``, and an entry of every threat card."""
         if not claims:
             return
         of = [one.to_json() for one in claims]

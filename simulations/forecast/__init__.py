@@ -1,1 +1,1 @@
-"""Before a run: memory, notices, and refusals of what cannot run."""
+"""Before a run: memory, notices, and refusals of runs that cannot succeed."""

@@ -1,4 +1,4 @@
-"""A dry run: everything about an experiment that can be known before anything is trained, sent or written."""
+"""A dry run: facts about an experiment that are known before anything is trained, sent or written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class StepMemory:
-    """What one training step without a defence holds in memory.
+    """Memory of one training step without a defence.
 
     Attributes:
         parameters: Of the model, both halves together.
@@ -72,14 +72,14 @@ def check_memory(experiment: Experiment, data: ImageDataset) -> None:
 
 
 def shares(experiment: Experiment, data: ImageDataset) -> tuple[int, int]:
-    """Training and test examples of a client, about: an even partition is assumed."""
+    """Approximate number of training and test examples of a client, assuming an even partition."""
     held = len(Auxiliary(experiment.plan()).held_out(data.train.strata()))
     clients = experiment.num_clients
     return (len(data.train) - held) // clients, len(data.test) // clients
 
 
 def describe(experiment: Experiment, step: StepMemory, needs: object) -> Iterator[str]:
-    """What a run would do and hold in memory, line by line; the settings have passed their checks."""
+    """Work and memory of a run, line by line; the settings have passed their checks."""
     plan = experiment.plan()
     data = plan.load_data()
     plan = replace(plan, card=DataCard.of(data))

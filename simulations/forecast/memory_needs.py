@@ -1,4 +1,4 @@
-"""What memory a run needs, and whether this machine has it."""
+"""Memory that a run needs, compared with this machine's."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Needs:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Sum of all parts."""
         return self.programs + self.images + self.training + self.attacks
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ def images_held(experiment: Experiment, data: ImageDataset, processes: int, work
 
 
 def check_needs(needs: Needs, there: int | None = None) -> str:
-    """Refuse what cannot fit (``ConfigError``, with what to lower), and warn of what fits only when others give way.
+    """Refuse a run that cannot fit (``ConfigError``, with a remedy), and warn of one that fits only when others give way.
 
     ``there`` are the bytes that this machine has, by default what the system and its control group say. Returns the warning, or "".
     """

@@ -1,4 +1,4 @@
-"""What a run should say aloud before it starts, though it may go on."""
+"""Notices before the start of a run that may go on."""
 
 from __future__ import annotations
 

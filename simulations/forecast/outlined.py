@@ -1,4 +1,4 @@
-"""What a training step would need, from shapes alone: no number is made, so that what fits no machine is refused at once."""
+"""Memory of a training step from shapes alone: a run that fits no machine is refused at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is checked of an experiment before anything starts."""
+"""Checks of an experiment before anything starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from simulations.settings.errors import ConfigError, naming
 
 
 def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
-    """Raise ``ConfigError`` before any process starts for what could only fail later: unreadable data, a model that does not fit.
+    """Raise ``ConfigError`` before any process starts for later failures: unreadable data, a model that does not fit.
 
     ``say`` takes what one should know without its being an error.
     """
@@ -165,7 +165,7 @@ def make_folder(out: Path) -> None:
 
 
 def require_attack_cards(experiment: Experiment) -> None:
-    """Raises ``ConfigError`` where attacks ask for more graphics cards than this machine has; Ray would wait for them."""
+    """Raise ``ConfigError`` where attacks need more graphics cards than this machine has; Ray would wait for them."""
     if experiment.attack_gpus > (cards := torch.cuda.device_count()):
         raise ConfigError(
             f"attack-gpus is {experiment.attack_gpus:g}; allowed: 0 to {cards}, the graphics cards that torch finds here"

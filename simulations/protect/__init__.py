@@ -1,1 +1,1 @@
-"""Protected copies of a user's images: a folder or a data set in, the same pictures behind a defence out."""
+"""Protected copies of a user's images: the pictures of a folder or a data set, behind a defence."""

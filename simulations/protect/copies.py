@@ -36,7 +36,7 @@ MOST_HUNGRY = 3
 
 @dataclass(frozen=True)
 class Order:
-    """What to do with each picture.
+    """Settings for the copy of each picture.
 
     Attributes:
         root: Folder of the sources.
@@ -57,7 +57,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Copy:
-    """A line of the manifest: one picture that was protected, or that could not be.
+    """A line of the manifest: one picture with its copy, or with the reason of a failure.
 
     Attributes:
         source: Path in the source folder.
@@ -83,7 +83,7 @@ class Copy:
 
 
 def protect_image(pipeline: Pipeline, image: Tensor, secret: str) -> Tensor:
-    """A picture (C, H, W) behind the input stages of a pipeline; the same for the same secret, pixels and pipeline.
+    """Protect a picture (C, H, W) by the input stages of a pipeline; equal for equal secret, pixels and pipeline.
 
     Its name is no part of the key: a picture under two names would be published under two draws, whose mean is less noisy.
     """
@@ -93,7 +93,7 @@ def protect_image(pipeline: Pipeline, image: Tensor, secret: str) -> Tensor:
 
 
 def copy(order: Order, source: str, output: str) -> tuple[Copy, bool]:
-    """Protects one file; returns what became of it, with the reason where it failed, and whether memory was too short."""
+    """Protect one file; returns its line of the manifest, and whether memory was too short."""
     path = order.root / source
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -116,7 +116,7 @@ def copy(order: Order, source: str, output: str) -> tuple[Copy, bool]:
 
 
 def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Generator[Copy, None, None]:
-    """Protects files (source, output) in several processes, in any order, or in this one where ``workers`` is 1.
+    """Protect files (source, output) in several processes, in any order, or in this one where ``workers`` is 1.
 
     Raises:
         ConfigError: When one of the processes was killed, or the first pictures all want more memory than there is.

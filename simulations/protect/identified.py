@@ -1,4 +1,4 @@
-"""Measures whether protected copies still show their pictures: each copy, seen from a distance, is compared with the originals."""
+"""Check whether protected copies still show their pictures: each copy is reduced and compared with the originals."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Identified:
 
     @property
     def finding(self) -> str:
-        """What was measured, as text; "" where no copy was compared."""
+        """The measurement as text; "" where no copy was compared."""
         found, of = len(self.names), len(self.compared)
         if not of:
             return ""
@@ -85,7 +85,7 @@ def spaced(names: Sequence[str], most: int) -> list[str]:
 
 
 def compare(order: Order, done: Sequence[Copy]) -> Identified:
-    """Compares delivered copies, read from their files, with up to ``MOST_COMPARED`` originals."""
+    """Compare delivered copies, read from their files, with up to ``MOST_COMPARED`` originals."""
     copies = {one.source: one for one in done if not one.error}
     found = []
     for name in spaced(sorted(copies), MOST_COMPARED):

@@ -1,4 +1,4 @@
-"""Searches larger windows of VisualMixer for pictures whose copies are identified: none is suggested without a measurement."""
+"""Search for larger windows of VisualMixer where copies are identified: every suggestion is measured first."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Suggestion:
 
 
 def advice(order: Order, seen: Identified) -> str:
-    """What to do where most copies still show their pictures; larger windows are named only where they help."""
+    """Advice where most copies still show their pictures; it names larger windows only where they help."""
     if found := suggest(order, seen):
         return found.text
     mixes = any(isinstance(one, VisualMixer) for one in parse(order.pipeline).defenses)
@@ -60,7 +60,7 @@ def advice(order: Order, seen: Identified) -> str:
 
 
 def suggest(order: Order, seen: Identified) -> Suggestion | None:
-    """The smallest windows tried with which at most half of the copies are identified; None without such, or VisualMixer."""
+    """The smallest tried windows with at most half of the copies identified; None without such, or without VisualMixer."""
     pipeline = parse(order.pipeline)
     if not any(isinstance(one, VisualMixer) for one in pipeline.defenses):
         return None
@@ -76,7 +76,7 @@ def suggest(order: Order, seen: Identified) -> Suggestion | None:
 
 
 def probes(pixels: int) -> int:
-    """How many pictures of so many pixels are protected anew for each pair of bounds."""
+    """Number of pictures of so many pixels to protect anew for each pair of bounds."""
     return min(max(PROBED_PIXELS // pixels, LEAST_PROBED), MOST_PROBED)
 
 

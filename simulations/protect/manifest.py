@@ -1,4 +1,4 @@
-"""What a folder of protected copies says of itself, and how a killed ``protect`` goes on.
+"""The manifest of a folder of protected copies, from which a killed ``protect`` continues.
 
 manifest.json   the defence, versions, and each picture: names, hash of the source, VFE before and after, what was left out
 .journal.jsonl  the same while it is under way, a line for each finished picture
@@ -38,7 +38,7 @@ class Manifest:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What all pictures share; of the secret only a digest, which shows whether it is still the same."""
+        """Facts that all pictures share; of the secret only a digest, which shows whether it is still the same."""
         return {
             "defense": self.order.pipeline,
             "image_size": self.order.size,
@@ -52,7 +52,7 @@ class Manifest:
         return self.order.out / JOURNAL
 
     def claim(self, *, resume: bool) -> IO[str]:
-        """Takes the target for this command, to go on with it where ``resume``, until the returned lock is closed.
+        """Lock the target for this command, and continue it where ``resume``, until the returned lock is closed.
 
         Raises:
             ConfigError: When the folder cannot be taken up so, or another command writes to it.
@@ -89,11 +89,11 @@ class Manifest:
             )
 
     def begin(self) -> None:
-        """Starts a new target."""
+        """Start a new target."""
         write_atomically(self._journal, json_line(self.about))
 
     def resume(self) -> None:
-        """Takes up what was done; pictures whose source has changed since, and those that failed, are done again."""
+        """Continue a target; pictures whose source has changed since, and failed ones, are protected again."""
         with self._undamaged:
             tuples = ("shape", "notes", "idle")
             found = [Copy(**one | {name: tuple(one[name]) for name in tuples}) for one in self._lines()[1:]]
@@ -117,7 +117,7 @@ class Manifest:
         return hashlib.sha256(source.read_bytes()).hexdigest() == one.sha256
 
     def add(self, one: Copy) -> None:
-        """Keeps what became of a picture."""
+        """Keep the line of a picture."""
         self.done[one.source] = one
         append_line(self._journal, asdict(one))
 
@@ -127,7 +127,7 @@ class Manifest:
         return sorted((one for one in self.done.values() if one.error), key=lambda one: one.source)
 
     def finish(self, names: Iterable[str]) -> Path:
-        """Writes the manifest of these sources."""
+        """Write the manifest of these sources."""
         entries = [self.done[name] for name in sorted(names)]
         files = [
             {key: value for key, value in asdict(one).items() if key != "error"} for one in entries if not one.error

@@ -1,4 +1,4 @@
-"""Pictures as files: which there are in a folder, what of one enters a defence, and how the protected copy is written."""
+"""Pictures as files: finding them in a folder, reading them for a defence, and writing the protected copies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_PIXELS = 100_000_000
 
 
 class ProtectedPicture(NamedTuple):
-    """A picture (C, H, W) in [0, 1], upright, C = 1 where its channels are equal, else 3; and what of its file it lacks."""
+    """A picture (C, H, W) in [0, 1], upright, C = 1 where its channels are equal, else 3; and notes on its losses."""
 
     image: Tensor
     notes: tuple[str, ...]
@@ -55,7 +55,7 @@ def find(root: Path) -> list[str]:
 
 
 def left_out(root: Path, names: Collection[str]) -> dict[str, int]:
-    """Ending -> how many files of a folder, at any depth, are none of its pictures (``find``); hidden ones are not counted."""
+    """Ending -> number of files of a folder, at any depth, that ``find`` leaves out; hidden ones are not counted."""
     files = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
     seen = (name for name in files if not any(part.startswith(".") for part in name.parts))
     return dict(Counter(name.suffix.lower() for name in seen if name.as_posix() not in names))
@@ -69,7 +69,7 @@ def _target(link: Path) -> Path:
 
 
 def output_names(names: Sequence[str]) -> dict[str, str]:
-    """Source -> name of its copy: the same for lossless formats, with ".png" added for others, so that no two are alike.
+    """Source -> name of its copy: the same for lossless formats, with ".png" added for others; no two names are equal.
 
     Raises:
         ConfigError: When two copies would have one name.
@@ -84,7 +84,7 @@ def output_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def read(path: Path, size: int = 0) -> ProtectedPicture:
-    """Decodes a picture as a run on the folder would, its central square scaled to a side of ``size``, if that is not 0.
+    """Decode a picture as a run on the folder would; its central square is scaled to a side of ``size``, unless that is 0.
 
     Grey pictures have one channel, also those that are stored as colours: three draws of noise would be averaged away.
 
@@ -101,7 +101,7 @@ def read(path: Path, size: int = 0) -> ProtectedPicture:
 
 
 def write(path: Path, image: Tensor) -> None:
-    """Writes (C, H, W) in [0, 1] without loss and without metadata; the file appears whole or not at all."""
+    """Write (C, H, W) in [0, 1] without loss and without metadata; the file appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = {".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF"}.get(path.suffix.lower(), "PNG")
     with whole(path) as partial:

@@ -1,4 +1,4 @@
-"""A page with a few pictures, their delivered copies, and what the attacks made for that defence recover, if any ran."""
+"""A page with a few pictures, their delivered copies, and what the defence's adaptive attacks recover, if any ran."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LOOKING = "looking at the copy"
 
 @dataclass(frozen=True)
 class TriedAttacks:
-    """What attacks got back from a few copies.
+    """What attacks recovered from a few copies.
 
     Attributes:
         shown: Each picture beside its copy and, where an attack ran, the best guess.
@@ -98,7 +98,7 @@ class TriedAttacks:
 
 @dataclass(frozen=True)
 class Preview(TriedAttacks):
-    """What was written.
+    """Summary of the written page.
 
     Attributes:
         page: Where; None where no picture has a copy that could be shown.
@@ -130,7 +130,7 @@ def require_enough(pictures: Pictures) -> None:
 
 
 def write_preview(manifest: Manifest, seen: Identified, warning: str) -> Preview:
-    """Writes ``preview.html`` beside the copies, with what was measured of them and the warning that follows from it."""
+    """Write ``preview.html`` beside the copies, with the measurements and the warning that follows from them."""
     order = manifest.order
     names = sorted(one.source for one in manifest.done.values() if not one.error)
     side = order.size or SIDE
@@ -154,7 +154,7 @@ def write_preview(manifest: Manifest, seen: Identified, warning: str) -> Preview
 
 
 def delivered(manifest: Manifest, names: list[str], seen: Identified) -> list[Strip]:
-    """Each picture beside its copy, read from the file that is delivered; reduced to ``LARGEST`` pixels by area averages."""
+    """Each picture beside its copy, read from the delivered file; reduced to ``LARGEST`` pixels by area averages."""
     strips, order = [], manifest.order
     compared = {one.name for one in seen.compared}
     for name in names:

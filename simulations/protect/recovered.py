@@ -1,4 +1,4 @@
-"""Compares guesses and copies with the pictures: which an attack recovered, and which copies are identified as they are."""
+"""Comparison of guesses and copies with the pictures: images that an attack recovered, and copies identified without one."""
 
 from __future__ import annotations
 

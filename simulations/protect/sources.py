@@ -1,4 +1,4 @@
-"""The pictures to protect: of a folder, or of a named data set, which is written as a folder meanwhile."""
+"""The pictures to protect: of a folder, or of a named data set, which is first written to a folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOURCE = ".source"
 
 @dataclass(frozen=True)
 class Pictures:
-    """What is to be protected.
+    """The pictures to protect.
 
     Attributes:
         text: For the manifest.
@@ -45,7 +45,7 @@ class Pictures:
             )
 
     def write(self) -> None:
-        """Writes the pictures of a data set, unless a killed command has written all of them."""
+        """Write the pictures of a data set, unless a killed command has written all of them."""
         if self.data is None or self.root.is_dir():
             return
         shutil.rmtree(self._partial, ignore_errors=True)
@@ -54,7 +54,7 @@ class Pictures:
         self._partial.replace(self.root)
 
     def remove(self) -> None:
-        """Removes them: beside the copies they would give away what the copies hide."""
+        """Delete the originals: beside the copies they would reveal what the copies hide."""
         if self.data is not None:
             shutil.rmtree(self.root)
 
@@ -64,7 +64,7 @@ class Pictures:
 
 
 def pictures_of(source: str, out: Path, data_dir: str) -> Pictures:
-    """The pictures of the folder, or of the data set of that name with its files in ``data_dir``.
+    """The pictures of a folder, or of the data set of that name with its files in ``data_dir``.
 
     Raises:
         ConfigError: When it is neither, holds no pictures, or the copies would come to lie among the originals.

@@ -1,4 +1,4 @@
-"""What ``fedveil protect`` does: a protected copy of a folder of pictures, or of a named data set."""
+"""The work of ``fedveil protect``: a protected copy of a folder of pictures, or of a named data set."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def work(
     quiet: bool = False,
     as_json: bool = False,
 ) -> None:
-    """What ``fedveil protect`` does; its options, as they were written."""
+    """Run ``fedveil protect`` with its options as they were written."""
     shown = terminal_for(console, quiet=quiet or as_json)
     try:
         pipeline = _pipeline(defense)

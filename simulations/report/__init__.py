@@ -34,7 +34,7 @@ def write_report(directory: Path) -> Path:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Writes a text, whole or not at all."""
+    """Write a text, whole or not at all."""
     # The process id keeps two writers apart; the last one to finish wins with a whole file.
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

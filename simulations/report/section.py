@@ -1,4 +1,4 @@
-"""What a section of one scenario is, and which there are."""
+"""Sections of the report for one scenario: interface and list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulations.report.studies.study import Study
 
 @dataclass(frozen=True)
 class Section:
-    """A section that the report has for studies of one scenario.
+    """A section of the report for studies of one scenario.
 
     Attributes:
         name: The section's anchor; the pictures in ``own_pictures`` have it, too.
@@ -46,7 +46,7 @@ class Section:
 
     @property
     def framed(self) -> str:
-        """The template with its heading, shown where ``view`` returned something."""
+        """The template with its heading, shown where ``view`` returned content."""
         return (
             f"{{% if view.sections.{self.name} %}}{{% set shown = view.sections.{self.name} %}}\n"
             f'<section id="{self.name}{{{{ s }}}}">\n<header><h2>{self.title}</h2><p>{self.about}</p></header>\n'

@@ -1,4 +1,4 @@
-"""Numbers as a reader sees them; a dash stands for a number that is not there."""
+"""Numbers as a reader sees them; a dash stands for a missing number."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def round_mark(number: int, final: bool) -> str:
-    """What tables and axes call a round: its number; "final" for the model after the last one."""
+    """A round's label in tables and on axes: its number; "final" for the model after the last one."""
     return "final" if final else str(number)
 
 
 def round_name(number: int, final: bool) -> str:
-    """``round_mark`` in a sentence."""
+    """A round's label in a sentence."""
     return "final model" if final else f"round {number}"
 
 
 def fixed(value: float | None, digits: int) -> str:
-    """``digits`` decimals, a real minus sign, "∞" for infinity."""
+    """A number with ``digits`` decimals, a real minus sign, "∞" for infinity."""
     if value is None or math.isnan(value):
         return NOTHING
     if math.isinf(value):
@@ -38,7 +38,7 @@ def fixed(value: float | None, digits: int) -> str:
 
 
 def decibel(value: float | None) -> str:
-    """One decimal."""
+    """A number with one decimal."""
     return fixed(value, 1)
 
 
@@ -58,7 +58,7 @@ def percentage(value: float | None) -> str:
 
 
 def two(value: float | None) -> str:
-    """Two decimals."""
+    """A number with two decimals."""
     return fixed(value, 2)
 
 
@@ -73,7 +73,7 @@ def times(value: float | None) -> str:
 
 
 def plain(value: float | None) -> str:
-    """Four significant digits, for numbers whose unit is not known."""
+    """A number of unknown unit with four significant digits."""
     if value is None or not math.isfinite(value):
         return fixed(value, 0)
     if value == int(value) and abs(value) < 1e6:
@@ -82,7 +82,7 @@ def plain(value: float | None) -> str:
 
 
 def brief(value: float | None) -> str:
-    """Two significant digits."""
+    """A number with two significant digits."""
     return fixed(value, 0) if value is None or not math.isfinite(value) else _scientific(f"{value:.2g}")
 
 
@@ -140,17 +140,17 @@ def numbered(noun: str, values: Sequence[object]) -> str:
 
 
 def capital(text: str) -> str:
-    """With a capital letter at its start."""
+    """A text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def dagger(status: str) -> str:
-    """The mark of a score that says nothing about a defence: its attack is not validated, or its records are too few."""
+    """The mark of a score without a verdict: its attack is not validated, or its records are too few."""
     return " †" if status in {"not-validated", "under-powered"} else ""
 
 
 def within(low: float | None, high: float | None, show: Callable[[float | None], str]) -> str:
-    """An interval, or "" where there is none."""
+    """An interval, or "" without one."""
     return "" if low is None or high is None else f"{show(low)} to {show(high)}"
 
 
@@ -187,7 +187,7 @@ def short_names(texts: Sequence[str], limit: int = 24) -> dict[str, str]:
 
 
 def neighbours(name: str) -> str:
-    """Between which data sets an epsilon holds, in words; a name that is not known stays as it is."""
+    """The neighbouring data sets of an epsilon, in words; an unknown name stays as it is."""
     return MEANING.get(name, name)
 
 

@@ -1,4 +1,4 @@
-"""Keeping the report of a run that goes on up to date, without the run having to wait for it."""
+"""Updates of the report during a run, without delaying the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHARE = 0.05
 
 
 class Throttle:
-    """Writes the report, unless the last one is so recent that reports would take more than ``SHARE`` of the time."""
+    """Write the report unless reports would take more than ``SHARE`` of the time."""
 
     def __init__(
         self, write: Callable[[Path], Path] = write_report, clock: Callable[[], float] = time.monotonic

@@ -1,4 +1,4 @@
-"""What ``fedveil run`` does once its plain values are checked."""
+"""The work of ``fedveil run`` once its plain values are checked."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RunRequest:
         return self._ended(console, experiment, code)
 
     def run_seeds(self, console: Terminal, experiment: Experiment, at_once: int) -> int:
-        """Runs what is left of the seeds, so many at the same time; the exit code."""
+        """Run the remaining seeds, this many at the same time; returns the exit code."""
         left = of_seeds(experiment, self.seeds)
         if at_once == 1:
             return finish_seeds(console, experiment, self.seeds, one_by_one(console, left, partial(self.run, console)))

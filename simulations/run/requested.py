@@ -1,4 +1,4 @@
-"""From a file, settings and folders to the experiment that is meant."""
+"""From a file, settings and folders to the requested experiment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of ``side_by_side`` in a process of its own: reads what to run from its input, and ends when that does."""
+"""A run of ``side_by_side`` in its own process: it reads its order from the input, and ends when the input does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fedveil run --seeds 0..4``: the same experiment with several seeds, a folder each, and the page that puts them together."""
+"""``fedveil run --seeds 0..4``: the same experiment with several seeds, a folder each, and a page that compares them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ended = Iterable[tuple[Experiment, int]]
 
 
 def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
-    """The experiments that are left to run: finished ones are left out, begun ones are resumed if their settings are the same."""
+    """The experiments left to run: finished ones are left out, begun ones are resumed if their settings are the same."""
     left = []
     for seed in seeds:
         folder = Path(experiment.output_dir) / f"seed-{seed}"
@@ -39,7 +39,7 @@ def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
 def one_by_one(
     console: Terminal, experiments: Sequence[Experiment], run: Callable[[Experiment], int]
 ) -> Iterator[tuple[Experiment, int]]:
-    """Runs them one after the other."""
+    """Run the experiments one after the other."""
     for at, one in enumerate(experiments, 1):
         console.say(f"seed {one.seed}: run {at} of {len(experiments)}")
         yield one, run(one)

@@ -1,4 +1,4 @@
-"""Several runs at the same time, each in a process of its own, as many as cores and memory hold."""
+"""Several runs at the same time, each in its own process, as many as cores and memory allow."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SECONDS_TO_STOP = 60
 
 
 def require_jobs(jobs: int) -> None:
-    """Raises ``ConfigError`` where ``--jobs`` asks for more runs at the same time than there are cores."""
+    """Raise ``ConfigError`` where ``--jobs`` requests more runs at the same time than there are cores."""
     if jobs > (cores := os.cpu_count() or 1):
         raise ConfigError(f"--jobs is {jobs}; allowed: 0 to {cores}, the cores of this machine")
 
 
 def runs_at_once(jobs: int, left: int, experiment: Experiment, needs: Needs, *, busy: int) -> int:
-    """How many of the runs that are ``left`` go on at the same time; each keeps ``busy`` cores.
+    """Number of the ``left`` runs that go on at the same time; each keeps ``busy`` cores.
 
     ``jobs`` is ``--jobs``; 0 leaves the choice here: as many as have cores and free memory of their own.
 

@@ -1,4 +1,4 @@
-"""Where each pipeline of a run stands, in one file each; what no later round changes is in a second one, written once."""
+"""Checkpoints of a run's pipelines, one file each; a second file, written once, holds what no later round changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Checkpoints:
         """Pipelines whose second file is known to be of this run: another may have been killed before its first checkpoint."""
 
     def save(self, pipeline: int, checkpoint: Checkpoint) -> None:
-        """Puts a checkpoint in the place of the one before, in one move; what is fixed is written before the first only."""
+        """Replace the last checkpoint in one move; fixed content is written before the first one only."""
         if checkpoint.fixed and pipeline not in self._fixed:
             save_tensors(self._fixed_path(pipeline), checkpoint.fixed, {})
             self._fixed.add(pipeline)

@@ -1,4 +1,4 @@
-"""One writer for a folder: two would undo each other's files."""
+"""Lock of a folder for one writer: two would overwrite each other's files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCK = ".lock"
 
 
 def require_new(folder: Path, named: str, advice: str, leftovers: Collection[str]) -> None:
-    """Refuse a folder that holds anything but what a command leaves that was killed before it had begun.
+    """Refuse a folder with any content but the files of a command that was killed before it had begun.
 
     Args:
         folder: May be missing.
@@ -33,7 +33,7 @@ def require_new(folder: Path, named: str, advice: str, leftovers: Collection[str
 
 
 def take_lock(folder: Path, refusal: str) -> IO[str]:
-    """Takes a folder, which is made where it is missing, for this process and those that it forks, until the file is closed.
+    """Lock a folder, which is made where missing, for this process and its forks, until the file is closed.
 
     Raises:
         ConfigError: With ``refusal`` and the number of the process that has it; or when the folder cannot be made or written.

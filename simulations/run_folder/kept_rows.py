@@ -1,4 +1,4 @@
-"""What a run that goes on finds of its rows and of its pictures' index."""
+"""Rows and index of pictures that a resumed run finds in its folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLACE = ("defense", "round", "attack", "observation")
 
 
 def kept(path: Path) -> tuple[list[Row], list[dict[str, Any]], list[str]]:
-    """Rows and the pictures' index of a run's folder, and what was lost of each with a cut-off last line (``kept_lines``)."""
+    """Rows and the pictures' index of a run's folder, and the loss by a cut-off last line of each (``kept_lines``)."""
     rows, rows_lost = kept_lines(path / "rows.jsonl", Row.from_json)
     pictures, pictures_lost = kept_lines(path / "pictures" / "index.jsonl", _placed)
     return rows, pictures, [lost for lost in (rows_lost, pictures_lost) if lost]

@@ -56,7 +56,7 @@ def append_line(path: Path, value: Any) -> None:
 def read_json_lines(
     path: Path, read: Callable[[Any], T], *, replace: bool = False
 ) -> tuple[list[tuple[int, T]], list[Damage]]:
-    """What ``read`` makes of the lines that can be read, with their numbers, and the other lines; nothing of a missing file.
+    """Results of ``read`` for the readable lines, with line numbers, and the unreadable lines; both empty for a missing file.
 
     Args:
         path: The file.
@@ -94,7 +94,7 @@ def whole_characters(value: Any) -> Any:
 
 
 def kept_lines(path: Path, read: Callable[[Any], T]) -> tuple[list[T], str]:
-    """What the lines of a run that goes on hold (``read_json_lines``), and what is lost where the last was cut off; else "".
+    """Lines of a resumed run (``read_json_lines``), and a text on the loss where the last line was cut off; else "".
 
     Raises:
         ConfigError: When another line is damaged, or no line can be read. The error says what helps.

@@ -1,4 +1,4 @@
-"""One result row, one number: what a run writes into ``rows.jsonl``, a line each, and a report reads from it."""
+"""One result row, one number: a run writes a line of ``rows.jsonl`` for each, and a report reads them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_SHOWN = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One measured number and everything needed to judge it.
+    """One measured number with all metadata needed to judge it.
 
     Attributes:
         experiment: Name of the experiment.
@@ -98,7 +98,7 @@ class Row:
 
     @property
     def study(self) -> tuple[str, str, str, str, str]:
-        """What must agree before numbers may be averaged over seeds: each cut of a model is a deployment of its own."""
+        """Values that must agree before numbers may be averaged over seeds: each cut of a model is a deployment of its own."""
         return (self.experiment, self.scenario, self.dataset, self.model, self.cut)
 
     @classmethod
@@ -133,12 +133,12 @@ class Row:
 
 
 def shown_name(role: Role, attack: str) -> str:
-    """What pages call an attack or a null baseline."""
+    """Name of an attack or a null baseline on pages."""
     return f"{attack} on noise" if role is Role.NULL_CONTROL else attack
 
 
 def number_of(value: Any) -> float | None:
-    """A number as rows hold it; None for NaN, for a finite one beyond ``MOST_VALUE`` and for what is none."""
+    """A number as rows hold it; None for NaN, for a finite one beyond ``MOST_VALUE`` and for any other value."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -29,7 +29,7 @@ FREE_ON_RESUME = {"resume", "output-dir", "attack-workers", "attack-gpus", "clie
 
 
 def read_config(path: Path, key: str) -> dict[str, Any]:
-    """The content of a run's config.json, for which the option ``key`` asks.
+    """The content of a run's config.json, which the option ``key`` needs.
 
     Raises:
         ConfigError: When it is none, or cannot be read.
@@ -68,7 +68,7 @@ def check_same(experiment: RunStudy, kept: Mapping[str, Any]) -> None:
 
 
 def own_code_of(experiment: RunStudy) -> dict[str, str]:
-    """Setting -> what its file's content amounts to, for those that name code of one's own."""
+    """Setting -> fingerprint of its file's content, for settings that name own code."""
     named = {
         "model": (experiment.model, MODELS, LIBRARIES),
         "dataset": (experiment.dataset, DATASETS, dataset_names()),

@@ -1,4 +1,4 @@
-"""What a run leaves on disk, written so that a killed run keeps what it had and can go on.
+"""The folder of a run, written so that a killed run keeps its results and can resume.
 
     rows.jsonl          one number a line
     pictures/           PNG files and index.jsonl, which describes each
@@ -90,7 +90,7 @@ class RunDirectory(Generic[S]):
 
     @classmethod
     def open(cls, path: Path, experiment: S) -> Self:
-        """Starts a new run in ``path``, or takes up the one that is there when ``experiment.resume`` is set.
+        """Start a new run in ``path``, or resume the present one when ``experiment.resume`` is set.
 
         Raises:
             ConfigError: When there is a run already and resume is off, none and it is on, its settings were others, or one of its
@@ -122,7 +122,7 @@ class RunDirectory(Generic[S]):
             raise ConfigError(f"output-dir: {self.path} already holds a run; resume it, or name another folder")
 
     def close(self) -> None:
-        """Lets another process write to this folder."""
+        """Release the folder for another process."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -166,7 +166,7 @@ class RunDirectory(Generic[S]):
     # Recording --------------------------------------------------------------------------------------------------------
 
     def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
-        """Adds one number. ``fields`` are those of a row, or columns of a scenario's own."""
+        """Add one number. ``fields`` are those of a row, or columns of a scenario's own."""
         if value is not None and not math.isfinite(value):
             # JSON has no infinity, and a client may report anything: the row records it, and the run goes on.
             fields["message"] = f"{metric} is {value}"
@@ -209,13 +209,13 @@ class RunDirectory(Generic[S]):
     # Attack jobs ------------------------------------------------------------------------------------------------------
 
     def open_job(self, job: AttackJob) -> None:
-        """Keeps a job until its rows are written."""
+        """Keep a job until its rows are written."""
         job.save(self.path / "jobs")
         self._open[job.name] = len(job.attacks)
         self._begun += len(job.attacks)
 
     def close_job(self, job: AttackJob) -> None:
-        """Writes the rows, then forgets the job: killed in between, a resumed run does it again."""
+        """Write the rows, then delete the job: killed in between, a resumed run repeats it."""
         self.flush()
         (self.path / "jobs" / f"{job.name}.safetensors").unlink(missing_ok=True)
         self._done += self._open.pop(job.name, 0)
@@ -223,11 +223,11 @@ class RunDirectory(Generic[S]):
             self.write_progress(self._progress)
 
     def keep_history(self, job: AttackJob) -> None:
-        """Keeps what was observed in a round until the pipeline's attacks on all rounds begin."""
+        """Keep a round's observations until the pipeline's attacks on all rounds begin."""
         job.save(self.path / "history")
 
     def history(self, job: AttackJob) -> tuple[Observed, ...]:
-        """What was kept of the same pipeline and kind of observation in earlier rounds, oldest first."""
+        """Observations of the same pipeline and kind in earlier rounds, oldest first."""
         stem = f"{self.label(job.task.plan.pipeline)}-r*-{job.kind.name}-history.safetensors"
         kept = [_job(path).observed for path in sorted((self.path / "history").glob(stem))]
         return tuple(observed for observed in kept if observed.task.round < job.task.round)
@@ -274,7 +274,7 @@ class RunDirectory(Generic[S]):
         self._rows = judged(self._rows)
 
     def write_failure(self, reason: str) -> None:
-        """Keep what was recorded, and write the reason of the run's end into config.json."""
+        """Keep all results so far, and write the reason of the run's end into config.json."""
         self.flush()
         self.write_progress({**self._progress, "finished": False, "failed": reason})
 
@@ -289,7 +289,7 @@ class RunDirectory(Generic[S]):
 
 
 def busy(path: Path) -> str:
-    """What is said of a folder that another run has; a killed command may leave its simulation running for a while."""
+    """Error text for a folder that another run holds; a killed command may leave its simulation running for a while."""
     return f"output-dir: another run is still writing to {path}; wait for it, or end it"
 
 

@@ -1,4 +1,4 @@
-"""When, how long and where a run computed."""
+"""Start, duration and machine of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run directory asks of whatever it keeps the results of."""
+"""Interface that a run directory needs from the study whose results it keeps."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from strategies.audit.kinds import Kind
 
 
 class RunStudy(Protocol):
-    """An experiment of fedveil's, or the audit of an external app."""
+    """An experiment of fedveil, or the audit of an external app."""
 
     @property
     def experiment(self) -> str:
-        """Its name, as in every row."""
+        """Name of the experiment, as in every row."""
 
     @property
     def scenario(self) -> str:
-        """Which messages its clients answer."""
+        """Name of the scenario, which decides the messages."""
 
     @property
     def dataset(self) -> str:
-        """By name, or words that say whose it is."""
+        """Name of the data set, or words on its owner."""
 
     @property
     def model(self) -> str:
-        """By name."""
+        """Name of the model."""
 
     @property
     def auxiliary_data(self) -> str:
-        """What attacks learn from, by name."""
+        """Name of the data that attacks learn from."""
 
     @property
     def seed(self) -> int:
-        """Of everything that is drawn."""
+        """Seed of all random draws."""
 
     @property
     def resume(self) -> bool:
-        """Whether it goes on from what its folder holds."""
+        """Whether to resume from the folder's content."""
 
     @property
     def on_tables(self) -> bool:
@@ -47,14 +47,14 @@ class RunStudy(Protocol):
 
     @property
     def kinds(self) -> Sequence[Kind]:
-        """What is observed."""
+        """Kinds of observations."""
 
     @property
     def pipelines(self) -> Sequence[Pipeline]:
-        """What protects the clients, one after the other."""
+        """Pipelines of the clients, one after the other."""
 
     def attacks_on(self, pipeline: Pipeline, kind: Kind) -> Sequence[Attack[Any, Any]]:
-        """What is tried on an observation under a pipeline."""
+        """Attacks on an observation under a pipeline."""
 
     def to_mapping(self) -> dict[str, Any]:
         """Settings as files write them."""

@@ -1,4 +1,4 @@
-"""What finished runs found, as the terminal shows it."""
+"""Findings of finished runs, as the terminal shows them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from simulations.report.text import NOTHING, dagger, fixed, percent, points, two
 
 
 def print_findings(console: Terminal, directory: Path) -> None:
-    """Print a table of each study of a run, and below it what a reader must know besides."""
+    """Print a table of each study of a run, and below it the notes that a reader needs."""
     print_read(console, read_run(directory))
 
 
 def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
-    """Likewise of one run, or of several that were read as one, with a title over each table."""
+    """Print the tables of one run, or of several read as one, with a title over each."""
     for study in read.studies:
         found = list(outcomes(read.lines(study)))
         names = [title, *(study.words if len(read.studies) > 1 else ())]
@@ -33,7 +33,7 @@ def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
 
 
 def recovered_text(shown: str, status: str, interval: str, between: str = " ") -> str:
-    """What an attack has right, with the mark of a score that is no verdict and its interval after ``between``."""
+    """The share that an attack recovered, with the mark of a score without a verdict, and its interval after ``between``."""
     return (shown or NOTHING) + dagger(status) + (f"{between}({interval})" if interval else "")
 
 

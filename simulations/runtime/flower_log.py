@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def flower_log(path: Path) -> Iterator[int]:
-    """Within, Flower's logger writes to the end of a file and nowhere else, as its runtime does; yields the file's size before.
+    """Context in which Flower's logger writes to the end of a file and nowhere else; yields the file's size before.
 
     Handlers, propagation and level of the logger are put back at the end.
     """

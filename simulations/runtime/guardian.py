@@ -1,4 +1,4 @@
-"""Ending the processes of a local Flower runtime, also when the command that started it was killed.
+"""Ending the processes of a local Flower runtime, even when the command that started it was killed.
 
 A runtime's SuperLink is a daemon, and with it go its SuperExec, the simulation and Ray's processes: none of them ends because the
 command does. What they have in common is the runtime's temporary home in their environment.
@@ -25,7 +25,7 @@ KILLS = 5
 
 
 class Guardian:
-    """A small process that ends a runtime when this process does, however it does.
+    """A small process that ends a runtime when this process ends, for whatever reason.
 
     It waits for the end of a pipe whose other end only this process holds: the system closes that end in any case. It runs in a
     session of its own, so that what is sent to this process's group does not reach it.
@@ -42,7 +42,7 @@ class Guardian:
             os.close(read)
 
     def dismiss(self) -> None:
-        """Ends it; a runtime that is still there ends with it."""
+        """End the guardian; a runtime that is still there ends with it."""
         if self._write >= 0:
             os.close(self._write)
             self._write = -1
@@ -51,7 +51,7 @@ class Guardian:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Within it this process, and those that it starts, make temporary files in a folder that goes when this process ends.
+    """Context in which this process and its children make temporary files in a folder that is deleted when this process ends.
 
     It is the same folder each time; sockets between processes are in it to the end.
     """
@@ -73,7 +73,7 @@ _guardians: list[Guardian] = []
 
 
 def end_runtime(home: Path) -> None:
-    """Ends every process that has this home, the simulation first, and removes the home."""
+    """End every process with this home in its environment, the simulation first, and remove the home."""
     for attempt in range(1 + KILLS):
         # A simulation orphaned by its daemon would run on, so it goes first.
         found = sorted(processes_of(home), key=lambda process: "flwr-simulation" not in " ".join(_command(process)))

@@ -1,4 +1,4 @@
-"""A private local Flower runtime for one run: started on a free port, followed, judged and stopped."""
+"""A private local Flower runtime for one run: started on a free port, watched, and stopped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Resources:
-    """What a simulation may use.
+    """Resources of a simulation.
 
     Attributes:
         clients: Number of simulated clients.
@@ -52,7 +52,7 @@ class Resources:
     cores: int = 0
 
     def federation_config(self) -> str:
-        """As ``flwr run --federation-config`` reads it."""
+        """Text for ``flwr run --federation-config``."""
         pairs: dict[str, Any] = {
             "num-supernodes": self.clients,
             "client-resources-num-cpus": self.cpus_per_client,
@@ -129,7 +129,7 @@ class LocalRuntime:
             )
 
     def status(self) -> str:
-        """The run's status as Flower reports it, such as "finished:completed"; "" when it knows no run."""
+        """The run's status as Flower reports it, such as "finished:completed"; "" for an unknown run."""
         done = subprocess.run(
             [*self.flower, "list", "local", "--format", "json"], env=self.env, cwd=self.home, capture_output=True,
             text=True, encoding="utf-8", errors="replace", timeout=600, check=False,
@@ -149,7 +149,7 @@ class LocalRuntime:
                 kept.write(b"\n--- log of the local SuperLink\n" + log.read_bytes())
 
     def stop(self) -> None:
-        """Ends every process of this runtime, the simulation first, and removes its home."""
+        """End every process of this runtime, the simulation first, and remove its home."""
         end_runtime(self.home)
         self._guardian.dismiss()
 
@@ -163,7 +163,7 @@ def short_temporary_folder() -> str:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Within it signals that ask for an end do nothing: a second one, as `uv run` sends, would stop the clean-up of the first."""
+    """Context that ignores signals to end: a second one, as `uv run` sends, would interrupt the clean-up after the first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -176,7 +176,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def end_politely() -> None:
-    """From now on SIGTERM and SIGHUP, unless they are ignored, end this process by an exception: it still stops what it started."""
+    """Make SIGTERM and SIGHUP, unless ignored, end this process by an exception, so that it stops its children first."""
 
     def end(number: int, _: object) -> None:
         for one in ENDING:
@@ -237,7 +237,7 @@ def _toml(values: Mapping[str, Any]) -> str:
 
 
 def wait_for(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Whether the process ended within ``seconds``."""
+    """Wait up to ``seconds``; returns whether the process ended."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:

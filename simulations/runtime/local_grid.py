@@ -53,7 +53,7 @@ class LocalGrid(Grid):
 
     @property
     def run(self) -> Any:
-        """What was set by ``set_run``."""
+        """The run set by ``set_run``."""
         return self._run
 
     def set_run(self, run: Any) -> None:
@@ -69,7 +69,7 @@ class LocalGrid(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Has every message answered; ids of those that were."""
+        """Have every message answered; returns ids of the answered ones."""
         ids = []
         for message in messages:
             identity = uuid.uuid4().hex
@@ -82,15 +82,15 @@ class LocalGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies that there are, each once."""
+        """The available replies, each once."""
         return [self._replies.pop(identity) for identity in message_ids if identity in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """The replies; nothing is waited for."""
+        """The replies, without waiting."""
         return self.pull_messages(self.push_messages(messages))
 
     def answer(self, message: Message) -> Message | None:
-        """A node's reply, an error reply where its ClientApp raises; None: it is lost."""
+        """A node's reply, an error reply where its ClientApp raises; None where it is lost."""
         try:
             return self.app(message, self.contexts[message.metadata.dst_node_id])
         except Exception as error:

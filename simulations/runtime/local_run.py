@@ -1,4 +1,4 @@
-"""A run in a private local Flower runtime from start to end, as the command line shows it."""
+"""A run in a private local Flower runtime from start to end, for the command line."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _ended(console: Terminal, out: Path, status: str, error: str, started: float
 
 
 def conclude(console: Terminal, out: Path, started: float) -> int:
-    """Says that a run has finished, how long it took, what it found and where its results are; the exit code."""
+    """Print that a run has finished, its duration, its findings and the place of its results; returns the exit code."""
     console.print(f"finished in {time.monotonic() - started:.0f} s")
     if not console.quiet:
         from simulations.runtime.findings import print_findings
@@ -98,7 +98,7 @@ def conclude(console: Terminal, out: Path, started: float) -> int:
 
 
 def what_next(out: Path) -> str:
-    """Only a run that has begun can be continued."""
+    """Advice after a run that ended early: only a run that has begun can be continued."""
     begun = (out / "config.json").is_file()
     return f"continue with: fedveil run --resume {out}" if begun else "nothing was run: give the same command again"
 

@@ -13,7 +13,7 @@ IN_A_WORKER = "__mp_main__"
 
 
 def require_guard(what: str, setting: str) -> None:
-    """Refuses to call ``what`` from the top level of a program, which every worker would run again.
+    """Refuse a call of ``what`` from the top level of a program, which every worker would run again.
 
     Raises:
         RuntimeError: Naming the guard, and the setting that needs no workers.

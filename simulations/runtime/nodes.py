@@ -1,4 +1,4 @@
-"""The nodes of a run: which there are, and what each of them holds."""
+"""The nodes of a run, and the data of each."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
 
 
 def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
-    """Gives every node its share of the data and checks that they agree on its shape.
+    """Give every node its share of the data and check that all agree on its shape.
 
     Raises:
         RuntimeError: When a node cannot read its data, or its shape is not that of the others.

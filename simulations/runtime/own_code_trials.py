@@ -30,7 +30,7 @@ MIXES_IN_TRAINING = DOUBTS["mixes in training"]
 
 @functools.cache
 def try_dataset(key: str, name: str) -> None:
-    """Reads a few examples in a child process, where the name of a data set, which ``key`` holds, means the user's own code.
+    """Read a few examples in a child process if the data set's name, in the setting ``key``, means the user's own code.
 
     Raises:
         ConfigError: Naming the key, the code, and what happened.
@@ -52,7 +52,7 @@ def try_model(
     norm: str = "group",
     batch_size: int = 2,
 ) -> Sequence[str]:
-    """Builds and tries a model in a child process, where its name, which ``key`` holds, means the user's own code.
+    """Build and try a model in a child process if its name, in the setting ``key``, means the user's own code.
 
     The other arguments are those of ``build_model``, and the images of a step.
 

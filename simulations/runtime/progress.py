@@ -1,4 +1,4 @@
-"""The live display of a run, read from what the run writes."""
+"""The live display of a run, from the files that the run writes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEPS_IN_PROCESS = {b"": "setting up the clients", READY[0]: READY[1]}
 
 @dataclass(frozen=True)
 class Now:
-    """What a run does at the moment.
+    """The present activity of a run.
 
     Attributes:
         pipeline: Number of the pipeline that is trained, from 1; 0 when training is over.
@@ -59,7 +59,7 @@ def follow(
     begin: int = 0,
     steps: Mapping[bytes, str] = MappingProxyType(STEPS),
 ) -> None:
-    """Shows what a run does until it has ended; plain lines where the output is no terminal.
+    """Show a run's activity until it has ended; plain lines where the output is no terminal.
 
     Args:
         console: Where to show it.
@@ -132,7 +132,7 @@ class _View:
 
 
 def now_of(progress: Mapping[str, Any]) -> Now:
-    """What a run does that wrote this ``progress`` last, which it does after each round and each attack."""
+    """The activity of a run from its latest ``progress``, which it writes after each round and each attack."""
     pipeline, of, rounds, step, steps = (_count(progress, key) for key in ("pipeline", "of", "rounds", "step", "steps"))
     done, begun = _count(progress, "attacks_done"), _count(progress, "attacks")
     attacks = (done, begun, begun + _count(progress, "attacks_ahead"))
@@ -157,7 +157,7 @@ def _count(progress: Mapping[str, Any], key: str) -> int:
 
 
 def step_of(log: Path, begin: int, steps: Mapping[bytes, str]) -> str:
-    """The last of ``steps`` whose text a log has behind its first ``begin`` bytes; every log has an empty one."""
+    """The last of ``steps`` whose text a log holds after its first ``begin`` bytes; every log holds the empty one."""
     try:
         text = log.read_bytes()[begin:]
     except OSError:
@@ -166,7 +166,7 @@ def step_of(log: Path, begin: int, steps: Mapping[bytes, str]) -> str:
 
 
 def read_progress(directory: Path) -> dict[str, Any]:
-    """The progress that a run last wrote; nothing where it wrote none, or where it cannot be read."""
+    """The latest progress of a run; empty where there is none, or where it cannot be read."""
     path = directory / "config.json"
     try:
         kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -1,1 +1,1 @@
-"""The scenarios: how clients and server work together. Each is one file and object here, and a folder in layers that need one."""
+"""The scenarios: how clients and server work together. Each is one file here, and a folder in each layer that needs one."""

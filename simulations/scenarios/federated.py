@@ -34,7 +34,7 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
     """The settings of federated learning."""
 
     def check(self) -> None:
-        """Refuse defences of what is never sent, and auxiliary data of other kinds."""
+        """Refuse defences of data that are never sent, and auxiliary data of other kinds."""
         self.check_whole_model()
         check_attribute_attacks(self, PROBE_ATTRIBUTE)
         self.check_groups(self.num_clients)
@@ -46,32 +46,32 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
 
 
 class FederatedRounds:
-    """Federated averaging of whole models, by the hooks that Flower's own loop calls; this one can be taken up again."""
+    """Federated averaging of whole models, by the hooks of Flower's own loop; unlike that loop, it can be resumed."""
 
     def __init__(self, strategy: CuriousFedAvg) -> None:
         self._strategy = strategy
         self._arrays: ArrayRecord = strategy.initial_arrays()
 
     def restore(self, done: Checkpoint) -> None:
-        """Goes on from a checkpoint."""
+        """Resume from a checkpoint."""
         self._arrays = to_record(done.weights)
         self._strategy.ledgers, self._strategy.accuracy = dict(done.ledgers), done.accuracy
 
     def train_round(self, server_round: int) -> None:
-        """Asks for updates, and adds their mean."""
+        """Request updates, and add their mean."""
         strategy, exchange = self._strategy, self._strategy.exchange
         messages = strategy.configure_train(server_round, self._arrays, ConfigRecord(), exchange.grid)
         arrays, _ = strategy.aggregate_train(server_round, exchange.send_and_receive(messages))
         self._arrays = arrays if arrays is not None else self._arrays
 
     def evaluate_round(self, server_round: int) -> None:
-        """Asks all clients for the accuracy of the model."""
+        """Request the accuracy of the model from all clients."""
         strategy, exchange = self._strategy, self._strategy.exchange
         messages = strategy.configure_evaluate(server_round, self._arrays, ConfigRecord(), exchange.grid)
         strategy.aggregate_evaluate(server_round, exchange.send_and_receive(messages))
 
     def observe_model(self, server_round: int) -> None:
-        """Probes the final model."""
+        """Probe the final model."""
         self._strategy.observe_model(server_round, self._arrays)
 
     def checkpoint(self, server_round: int) -> Checkpoint:
@@ -101,7 +101,7 @@ class Federated(Scenario[FederatedExperiment]):
     labels: ClassVar[tuple[str, ...]] = ("unknown", "known")
 
     def check_data(self, experiment: FederatedExperiment, pipeline: Pipeline, card: DataCard) -> None:
-        """Build the model, and ask the defences of training whether they can protect it."""
+        """Build the model, and check that the training defences can protect it."""
         model = experiment.plan(pipeline, card=card).build_model()
         if experiment.probe_mode == "train" and experiment.attacks[PROBE] and experiment.attacked_rounds:
             _try_probe(model, experiment.probe_images, card)

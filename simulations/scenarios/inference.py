@@ -1,4 +1,4 @@
-"""Edge-cloud inference: clients hold the lower half of a trained classifier and ask a cloud that holds the rest."""
+"""Edge-cloud inference: clients hold the lower half of a trained classifier and query a cloud with the upper half."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from strategies.inference.server import InferenceServer
 
 @dataclass(frozen=True)
 class InferenceExperiment(InferenceSettings, WholeModelExperiment):
-    """What such runs read besides the settings of whole models."""
+    """Settings of such runs besides those of whole models."""
 
     def normalised(self, card: DataCard) -> DataCard:
         """The card with mean and std of the model's images; ``ModelError`` when the weights expect other channels."""
@@ -58,11 +58,11 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
         return replace(card, mean=mean, std=std)
 
     def plan(self, pipeline: Pipeline = NO_DEFENSE, card: DataCard | None = None) -> InferencePlan:
-        """What the run fixes for the clients of a pipeline."""
+        """Settings that the run fixes for the clients of a pipeline."""
         return InferencePlan.narrow(super().plan(pipeline, card))
 
     def check(self) -> None:
-        """Refuse models without cuts, defences of what is never sent, and views of training, as clients train nothing."""
+        """Refuse models without cuts, defences of data that are never sent, and views of training, as clients train nothing."""
         self._check_model()
         self.check_training_by_server("clients train nothing")
         if not self.auxiliary_fraction and self.partition != "node":
@@ -202,7 +202,7 @@ class Inference(Scenario[InferenceExperiment]):
             )
 
     def check_clients(self, experiment: InferenceExperiment, clients: KnownClients) -> None:
-        """Refuse, besides, more features at once than memory holds."""
+        """Refuse also more features at once than memory holds."""
         super().check_clients(experiment, clients)
         if experiment.attacks[ATTRIBUTE]:
             self._check_memory(experiment, clients)
@@ -219,7 +219,7 @@ class Inference(Scenario[InferenceExperiment]):
         check_first_of_batches(experiment, test, "asks", test=True)
 
     def phases_behind(self, experiment: InferenceExperiment) -> int:
-        """One for each cut, attacked or not."""
+        """One phase for each cut, attacked or not."""
         return len(experiment.plan().cut_names)
 
     def rounds(

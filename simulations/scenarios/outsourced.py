@@ -35,7 +35,7 @@ class OutsourcedExperiment(OutsourcedSettings, WholeModelExperiment):
     """The settings of outsourced training."""
 
     def check(self) -> None:
-        """Refuse defences of what is never sent, and views of training, as clients train nothing."""
+        """Refuse defences of data that are never sent, and views of training, as clients train nothing."""
         self.check_whole_model()
         self.check_training_by_server("an image is uploaded once")
         if self.attacks[MODEL] and self.attacked_rounds and max(self.attacked_rounds) == 1:

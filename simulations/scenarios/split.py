@@ -46,11 +46,11 @@ class SplitExperiment(SplitSettings, Experiment):
     """The settings of split learning."""
 
     def plan(self, pipeline: Pipeline = NO_DEFENSE, card: DataCard | None = None) -> SplitPlan:
-        """What the run fixes for the clients of a pipeline."""
+        """Settings that the run fixes for the clients of a pipeline."""
         return SplitPlan.narrow(super().plan(pipeline, card))
 
     def check(self) -> None:
-        """Refuse what belongs to whole models, and defences of what is never sent."""
+        """Refuse settings of whole models, and defences of data that are never sent."""
         require_known("split model", self.model, split_model_names())
         if self.pretrained:
             self._check_pretrained()
@@ -130,7 +130,7 @@ class Split(Scenario[SplitExperiment]):
         )
 
     def check_clients(self, experiment: SplitExperiment, clients: KnownClients) -> None:
-        """As ``check_data``; refuses clients that hold too few examples."""
+        """Refuse clients that hold too few examples, besides the checks of ``check_data``."""
         for pipeline in experiment.pipelines:
             self.check_data(experiment, pipeline, clients.card)
         for partition, (train, test) in clients.sizes.items():
@@ -150,11 +150,11 @@ class Split(Scenario[SplitExperiment]):
         check_memory(experiment, queries, max(edge.num_tokens * edge.dim * widening for edge, widening in edges))
 
     def server_has_labels(self, experiment: SplitExperiment) -> bool:
-        """Unless clients send them with their tokens."""
+        """Whether the server holds labels: unless clients keep them."""
         return experiment.who_holds_labels == "server"
 
     def check_share(self, experiment: SplitExperiment, train: int, test: int) -> None:
-        """Refuses probes of more images than a client has to show."""
+        """Refuse probes of more images than a client has to show."""
         held = test if experiment.auxiliary_data == "private" else train
         check_probe_images(experiment.probe_images, experiment.probe_targets, held)
 

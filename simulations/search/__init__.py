@@ -1,1 +1,1 @@
-"""Searching for a defence's settings before any client trains: which are private, and which a model still learns from."""
+"""Search for a defence's settings before any client trains: private ones that a model still learns from."""

@@ -23,7 +23,7 @@ MOST_ROUNDS = 3
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """How far a search is: policies done of the total, if there is anything to count, and the most private that pass so far."""
+    """Progress of a search: policies done of the total, where known, and the most private policy that passes so far."""
 
     what: str
     done: int = 0
@@ -32,7 +32,7 @@ class SearchProgress:
 
 
 class PolicySearch:
-    """One search: trains what it needs, scores, chooses.
+    """One search: train the needed models, score policies, choose.
 
     Args:
         folder: Where it is kept; what that holds already is not done again.
@@ -44,7 +44,7 @@ class PolicySearch:
         self.channels = DataCard.of(self.search.plan().load_data()).input_shape[0]
 
     def run(self) -> dict[str, Any]:
-        """Runs what is not done yet; returns what ``policies.json`` holds.
+        """Run the remaining work; returns the content of ``policies.json``.
 
         Raises:
             DegenerateModelError: When scores on the semi-trained model say nothing; its weights are not kept.
@@ -72,7 +72,7 @@ class PolicySearch:
         return sample(generator_for("search", self.search.seed, "policies"), self.channels, self.search.longest)
 
     def singles(self) -> list[Policy]:
-        """One transform for each effect."""
+        """One transform for each distinct effect."""
         found = dict.fromkeys(effect((index,), self.channels) for index in range(len(LIBRARY)))
         return [policy for policy in found if policy]
 

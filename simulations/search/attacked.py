@@ -1,4 +1,4 @@
-"""The run of ``audit.toml`` beside a search: whether attacks and accuracy bear out the scores."""
+"""The run of ``audit.toml`` beside a search: attacks and accuracy test the scores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_LOST = 3.0
 
 @dataclass(frozen=True)
 class HybridOutcome:
-    """One hybrid in the run.
+    """Results of one hybrid in the run.
 
     Attributes:
         policies: Its text; "" without a policy.
@@ -55,12 +55,12 @@ class HybridOutcome:
 
     @property
     def gain(self) -> float | None:
-        """By how much the strongest attack that knows no policies is above the mean image, to the transformed image."""
+        """Gain of the strongest attack without knowledge of the policies over the mean image, to the transformed image."""
         return _higher([a - b for a, b in zip(self.seen, self.null, strict=True) if a is not None and b is not None])
 
     @property
     def lost(self) -> float | None:
-        """What the strongest attack of all recovers of the original, which is what a person loses."""
+        """Recovery of the original by the strongest attack of all: a person's loss."""
         return _higher([*self.own, *self.knowing])
 
 
@@ -70,7 +70,7 @@ def _higher(values: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class Attacked:
-    """The result of a search beside no policy and random ones.
+    """The found hybrid beside no policy and random hybrids.
 
     Attributes:
         validated: Whether an attack that knows no policies breaks the run without one; else its numbers say nothing of policies.
@@ -92,13 +92,13 @@ class Attacked:
 
     @property
     def half_width(self) -> float:
-        """Half the 95 % interval of the difference of two accuracies of about that height, in points."""
+        """Half the 95 % interval of the difference of two accuracies near that value, in points."""
         share = self.none.accuracy or 0.5
         return 100 * 1.96 * math.sqrt(2 * share * (1 - share) / max(self.tested, 1))
 
     @property
     def verdicts(self) -> list[str]:
-        """Whether the search kept its promises, with the numbers."""
+        """Whether attacks and accuracy confirm the search, with the numbers."""
         found = [
             self._beside(
                 "The strongest attack that knows no policies reaches", " to the transformed image", "strongest"
@@ -136,7 +136,7 @@ class Attacked:
 
 
 def read_attacked(folder: SearchFolder, result: Mapping[str, Any]) -> Attacked | str | None:
-    """What the run in the folder's ``audit`` found; a text that says why it is left out; None where there is none."""
+    """Results of the run in the folder's ``audit``; a text with the reason where it is left out; None without a run."""
     path = folder.path / AUDIT
     if not path.is_dir():
         return None

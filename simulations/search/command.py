@@ -1,4 +1,4 @@
-"""The command ``fedveil search``: its options; what it does is imported when it is asked for."""
+"""The command ``fedveil search``: its options; its implementation is imported only when it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search leaves on disk, so that a killed one goes on where it stood.
+"""A search's folder, from which a killed search continues.
 
 search.json         settings, versions, a digest of the pictures
 model.safetensors   the semi-trained model, once it is trained
@@ -68,7 +68,7 @@ class Scored:
     scores: Scores
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON writes it."""
+        """The line as JSON writes it."""
         return {"kind": self.kind, "policy": list(self.policy), **asdict(self.scores)}
 
     @classmethod
@@ -99,7 +99,7 @@ class SearchFolder:
 
     @classmethod
     def create(cls, path: Path, search: Search) -> SearchFolder:
-        """Starts a new search.
+        """Start a new search.
 
         Raises:
             ConfigError: When the folder cannot be one, or holds anything.
@@ -112,7 +112,7 @@ class SearchFolder:
 
     @classmethod
     def resume(cls, path: Path) -> SearchFolder:
-        """Takes up the search of a folder; a line that was cut off is scored again.
+        """Resume the search of a folder; a line that was cut off is scored again.
 
         Raises:
             ConfigError: When there is none, a file is damaged, or another process still writes to it.
@@ -143,7 +143,7 @@ class SearchFolder:
         write_atomically(self.path / ABOUT, json.dumps(about, indent=1))
 
     def take_up(self, search: Search, pictures: Mapping[str, str]) -> None:
-        """Keeps the settings to go on with, and the digests of the pictures that are there now.
+        """Keep the settings to continue with, and the digests of the present pictures.
 
         Raises:
             ConfigError: When what is known of policies was scored on other pictures.
@@ -160,11 +160,11 @@ class SearchFolder:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is anything that a resumed search would not have to do again."""
+        """Whether the folder holds work that a resumed search would not repeat."""
         return bool(self.scored) or self._weights("model").is_file()
 
     def forget(self) -> None:
-        """Makes the folder of a search that has not begun one that a new search may have."""
+        """Free the folder of a search that has not begun for a new search."""
         (self.path / ABOUT).unlink(missing_ok=True)
 
     @property
@@ -175,18 +175,18 @@ class SearchFolder:
         self._lock = take_lock(self.path, f"another search is still writing to {self.path}; wait for it, or end it")
 
     def close(self) -> None:
-        """Lets another process go on."""
+        """Release the folder for another process."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def add(self, one: Scored) -> None:
-        """Keeps a score; it is on the disk when this returns."""
+        """Keep a score; it is on the disk when this returns."""
         append_line(self._scores, one.to_json())
         self.scored[one.kind, one.policy] = one
 
     def of(self, kind: str) -> list[Scored]:
-        """Scores of one kind, in the order of their policies: not of their arrival, which depends on the machine."""
+        """Scores of one kind, in the order of their policies; the order of arrival depends on the machine."""
         return sorted((one for one in self.scored.values() if one.kind == kind), key=lambda one: one.policy)
 
     def passed(self, least: float | None) -> list[Scored]:
@@ -207,11 +207,11 @@ class SearchFolder:
             return load_tensors(path)[0]
 
     def keep_weights(self, weights: Mapping[str, Tensor], name: str = "model") -> None:
-        """Keeps a semi-trained model."""
+        """Keep a semi-trained model."""
         save_tensors(self._weights(name), weights, {})
 
     def drop_weights(self, name: str = "model") -> None:
-        """Forgets a semi-trained model."""
+        """Delete a semi-trained model."""
         self._weights(name).unlink(missing_ok=True)
 
     def _weights(self, name: str) -> Path:
@@ -219,11 +219,11 @@ class SearchFolder:
 
     @property
     def result_path(self) -> Path:
-        """``policies.json``, which a search writes when it ends."""
+        """Path of ``policies.json``, which a search writes when it ends."""
         return self.path / "policies.json"
 
     def keep_result(self, result: Mapping[str, Any]) -> None:
-        """Writes ``policies.json``, and ``audit.toml`` where it names policies."""
+        """Write ``policies.json``, and ``audit.toml`` where it names policies."""
         write_atomically(self.result_path, json.dumps(result, indent=1))
         if result["policies"]:
             write_atomically(self.path / "audit.toml", self._audit(result))

@@ -1,4 +1,4 @@
-"""Gradients of single examples, and how alike those of many points are to that of the point that they lead to.
+"""Gradients of single examples, and the similarity of many points' gradients to that of the last point of their path.
 
 ``torch.func`` computes one gradient for each example of a pass: a loop over examples spends its time on overhead, and one gradient
 of a batch mixes its examples.
@@ -24,7 +24,7 @@ MOST_EXAMPLES = 32
 
 
 class Similarities(NamedTuple):
-    """How alike gradients are, by the two measures that go under the name GradSim; the same shape and range, [-1, 1].
+    """Similarity of gradients by the two measures named GradSim; the same shape and range, [-1, 1].
 
     Attributes:
         whole: The cosine of the whole gradients, all parameters as one vector (Eq. 5 of ATS).
@@ -87,7 +87,7 @@ class ExampleGradients:
         return tuple(name for name, gradient in zip(weights, found, strict=True) if gradient is not None)
 
     def similarities(self, points: Tensor, targets: Tensor, starts: Sequence[Tensor] | None = None) -> Similarities:
-        """How alike the gradient of each point and that of the last point of the same image are.
+        """Similarity of each point's gradient to that of the last point of the same image.
 
         Args:
             points: (I, J, C, H, W), normalised; the last of the J points is the one that the others are compared with.

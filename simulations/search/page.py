@@ -1,4 +1,4 @@
-"""The page of a search: what was found, how far both privacy scores agree, and the three pictures of ATS (Figs. 1, 5 and 7)."""
+"""The page of a search: the chosen policies, the agreement of both privacy scores, and three figures of ATS (1, 5 and 7)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_LISTED = 20
 
 
 def write_search_page(folder: SearchFolder, result: Mapping[str, Any]) -> Path:
-    """Writes ``search.html`` from what the folder holds."""
+    """Write ``search.html`` from the folder's content."""
     chosen = set(result["policies"].split("+")) if result["policies"] else set()
     candidates, identity = folder.of(CANDIDATE), folder.scored.get((IDENTITY, ()))
     least = result["accuracy_threshold"]
@@ -64,7 +64,7 @@ def name(one: Scored) -> str:
 
 
 def words(one: Scored) -> str:
-    """What the policy does, in order."""
+    """Effect of the policy, transform by transform."""
     steps = (f"{LIBRARY[index].name} {LIBRARY[index].level}" for index in one.policy)
     return ", then ".join(steps) or "leaves images as they are"
 
@@ -75,7 +75,7 @@ def levels(values: tuple[float | None, float | None]) -> str:
 
 
 def ways(shown: Sequence[Scored]) -> Markup | str:
-    """Fig. 1: GradSim on the way from noise to the image, without a policy and with those that were chosen."""
+    """Fig. 1: GradSim on the path from noise to the image, without a policy and with the chosen ones."""
     if not shown:
         return ""
     low, high = bounds([value for one in shown for value in (*one.scores.curve, 1.0)], least=0.2)
@@ -91,7 +91,7 @@ def ways(shown: Sequence[Scored]) -> Markup | str:
 
 
 def single_scores(singles: Sequence[Scored], identity: Scored | None) -> Markup | str:
-    """Fig. 5: the privacy score of each single transform; those that do the same stand together."""
+    """Fig. 5: the privacy score of each single transform; transforms of equal effect stand together."""
     if not singles or identity is None or identity.scores.privacy is None:
         return ""
     known = [(one.policy[0], one.scores.privacy) for one in singles if one.scores.privacy is not None]
@@ -134,7 +134,7 @@ def scatter(
 
 
 def agreement(two: TwoScores, chosen: Collection[str]) -> Markup | str:
-    """The score that chooses against the other, of all policies that have both."""
+    """The choosing score against the other, of all policies that have both."""
     if not two.scored:
         return ""
     values = [(one.scores.privacy or 0.0, one.scores.other or 0.0) for one in two.scored]

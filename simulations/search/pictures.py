@@ -1,4 +1,4 @@
-"""The pictures that a search uses, and their digest: scores on others must not be mixed with its own."""
+"""The pictures that a search uses, and their digest: scores on different pictures must not be mixed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def semi_positions(search: Search, data: ImageDataset) -> Tensor:
 
 
 def score_positions(search: Search, data: ImageDataset) -> Tensor:
-    """Training images (n,) that S_pri is worked out on; the semi-trained model has seen none of them.
+    """Training images (n,) for S_pri; the semi-trained model has seen none of them.
 
     Raises:
         ConfigError: When there are too few.
@@ -53,7 +53,7 @@ def accuracy_batches(search: Search, data: ImageDataset) -> list[tuple[Tensor, i
 
 
 def digest_of(search: Search, data: ImageDataset) -> str:
-    """Of all that scores depend on: the labels, which decide what is chosen, the pictures that are, and the normalisation."""
+    """Digest of all that scores depend on: the labels, which decide the choice, the chosen pictures, and the normalisation."""
     batches = [positions for positions, _ in accuracy_batches(search, data)]
     used = torch.unique(torch.cat([semi_positions(search, data), score_positions(search, data), *batches]))
     digest = hashlib.sha256(repr((data.input_shape, data.num_classes, data.mean, data.std)).encode())

@@ -42,7 +42,7 @@ LUCK = 1.645
 
 
 class DegenerateModelError(ConfigError):
-    """A semi-trained model on which scores say nothing; the same settings train the same one again."""
+    """A semi-trained model on which scores mean nothing; the same settings train the same one again."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Scores:
 
 
 class Scorer:
-    """Scores policies on one data set; the same policy scores the same in every process and order.
+    """Score policies on one data set; a policy has the same score in every process and order.
 
     Args:
         search: The settings.
@@ -114,7 +114,7 @@ class Scorer:
         return sum(found) / len(found)
 
     def curves(self, policy: Policy) -> Similarities:
-        """(images, path-steps) of each measure: GradSim on each image's way, the mean over draws of the signs."""
+        """(images, path-steps) of each measure: GradSim on each image's path, as the mean over draws of the signs."""
         drawn = [
             similarity_curves(
                 self.gradients, self.protected(policy, draw), self.noise, self.targets, self.search.path_steps, self._starts
@@ -148,7 +148,7 @@ class Scorer:
 
 
 def semi_train(search: Search, dataset: str = "", data_dir: str = "") -> dict[str, Tensor]:
-    """Trains M^s on a share of the training images, which are not transformed; its weights.
+    """Train M^s on a share of the training images, without a policy; returns its weights.
 
     Raises:
         DegenerateModelError: When a weight is not finite, or the model knows less than one that was never trained.
@@ -205,7 +205,7 @@ def _degenerate(search: Search, why: str) -> DegenerateModelError:
 
 
 def check(search: Search) -> None:
-    """Raise ``ConfigError``, naming the setting, for what could not be scored, before anything is trained."""
+    """Raise ``ConfigError``, naming the setting, for what cannot be scored, before anything is trained."""
     for dataset, folder in (("", ""), (search.transfer_to, search.transfer_dir))[: 1 + bool(search.transfer_to)]:
         try:
             plan = search.plan(dataset, folder)

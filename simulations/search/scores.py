@@ -1,4 +1,4 @@
-"""The two scores of a policy: how little its gradients reveal (S_pri), and how well a model tells its images apart (S_acc).
+"""The two scores of a policy: how little its gradients reveal (S_pri), and how well a model distinguishes its images (S_acc).
 
 Two scores go under the name S_pri, and they rank policies differently. The paper defines one; the code that its authors released,
 in every version since March 2021, computes another and ranks policies by it, so that the other one chose the authors' policies:
@@ -32,7 +32,7 @@ def similarity_curves(
     steps: int,
     starts: Sequence[Tensor] | None = None,
 ) -> Similarities:
-    """GradSim(x'(j / steps), T(x)) on the straight way from noise to the protected image, of each image (Eq. 6), by both measures.
+    """GradSim(x'(j / steps), T(x)) on the straight path from noise to the protected image, of each image (Eq. 6), by both measures.
 
     Args:
         gradients: Of the semi-trained model.

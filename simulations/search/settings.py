@@ -42,7 +42,7 @@ LOWEST_THRESHOLD = -10.0
 
 @dataclass(frozen=True)
 class Search:
-    """What a policy search needs to know. Keys of files and of the command line have hyphens.
+    """Settings of a policy search. Keys of files and of the command line have hyphens.
 
     Raises:
         ConfigError: Naming the key, what came and what is allowed.
@@ -156,7 +156,7 @@ class Search:
         return value
 
     def plan(self, dataset: str = "", data_dir: str = "") -> WholeModelPlan:
-        """How the semi-trained model is trained: SGD with three decays, an epoch for a round."""
+        """Training of the semi-trained model: SGD with three decays, an epoch for a round."""
         rounds = self.semi_epochs
         return OutsourcedPlan(
             scenario="outsourced", dataset=dataset or self.dataset, data_dir=data_dir if dataset else self.data_dir, download=False,

@@ -1,4 +1,4 @@
-"""The search space of ATS: up to three of the 50 transforms, in order; and which policies are the same in effect."""
+"""The search space of ATS: up to three of the 50 transforms, in order; and the policies of equal effect."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def policy_at(number: int, longest: int = LONGEST) -> Policy:
 
 @functools.cache
 def effective(index: int, channels: int) -> int | None:
-    """The first transform of the library that does the same to images with so many channels; None where it does nothing.
+    """The first transform of the library with the same effect on images with so many channels; None without an effect.
 
     Levels mean nothing to some operations, a level may be without effect, and grey images have no colour.
     """
@@ -56,7 +56,7 @@ def effect(policy: Policy, channels: int) -> Policy:
 
 
 def sample(generator: torch.Generator, channels: int, longest: int = LONGEST) -> Iterator[Policy]:
-    """Policies of the space, uniformly, each effect on images of so many channels once; ends when there are no more."""
+    """Draw policies of the space uniformly, each effect on images of so many channels once, until none is left."""
     seen: set[Policy] = {()}
     for number in torch.randperm(size_of_space(longest), generator=generator).tolist():
         policy = policy_at(number, longest)
@@ -67,12 +67,12 @@ def sample(generator: torch.Generator, channels: int, longest: int = LONGEST) ->
 
 
 def text_of(policies: tuple[Policy, ...]) -> str:
-    """``3-1-7+43-18-18``, as ``defenses.images.ats.parse_policies`` reads it."""
+    """Text such as ``3-1-7+43-18-18``, which ``defenses.images.ats.parse_policies`` reads."""
     return "+".join("-".join(map(str, policy)) for policy in policies)
 
 
 def disjoint(policies: list[Policy], count: int, channels: int) -> tuple[Policy, ...]:
-    """The first ``count`` policies of a list, best first, that share nothing with one before; fewer where there are none.
+    """The first ``count`` policies of a list, best first, that share nothing with an earlier one; fewer where there are none.
 
     What does the same counts as the same, whatever its index: of the library's 50 transforms nine equalize.
     """

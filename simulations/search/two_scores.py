@@ -1,4 +1,4 @@
-"""Both privacy scores side by side: how far the two agree on the policies of a search, and what the other would have chosen."""
+"""Both privacy scores side by side: their agreement on a search's policies, and the choice by the other score."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class TwoScores:
     def of(
         cls, candidates: Sequence[Scored], passed: Sequence[Scored], chosen: str, channels: int, search: Search
     ) -> TwoScores:
-        """Compares the two over all candidates, of which some passed the threshold; ``chosen`` is the result of the search."""
+        """Compare the two over all candidates, of which some passed the threshold; ``chosen`` is the result of the search."""
         both = tuple(one for one in candidates if one.scores.privacy is not None and one.scores.other is not None)
         agreement = rank_correlation(
             [one.scores.privacy or 0.0 for one in both], [one.scores.other or 0.0 for one in both]
@@ -94,23 +94,23 @@ class TwoScores:
 
     @property
     def own_name(self) -> str:
-        """Of the score that chooses."""
+        """Name of the score that chooses."""
         return NAMES[self.search.privacy_score]
 
     @property
     def other_name(self) -> str:
-        """Of the other."""
+        """Name of the other score."""
         return NAMES[OTHER[self.search.privacy_score]]
 
     @property
     def rule(self) -> str:
-        """Which score chooses, and which stands beside it."""
+        """Statement of which score chooses, and which is shown for comparison."""
         own, other = (MEANINGS[name] for name in (self.search.privacy_score, OTHER[self.search.privacy_score]))
         return f"Two scores go under the name S_pri. Policies are chosen by {own}; beside it stands {other}."
 
     @property
     def verdict(self) -> str:
-        """How far they agree."""
+        """Statement of their agreement."""
         if self.agreement is None:
             return "Too few policies have both scores to compare their ranks."
         same = self.by_other == self.chosen

@@ -1,4 +1,4 @@
-"""Scoring policies in several processes by Ray, in this one where one is enough."""
+"""Scoring of policies in several processes by Ray, or in this one where one is enough."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT_ONCE = 2
 def score_all(
     about: tuple[Any, ...], policies: Sequence[Policy], least: float | None, search: Search
 ) -> Generator[tuple[Policy, Scores], None, None]:
-    """Yields each policy with its scores as soon as they are known, in any order, from scorers ``Scorer(*about)``.
+    """Yield each policy with its scores as soon as they are known, in any order, from scorers ``Scorer(*about)``.
 
     Raises:
         ConfigError: When the cluster cannot be reached, or started.
@@ -53,7 +53,7 @@ def score_all(
 
 
 def require_cluster(search: Search) -> None:
-    """Raise ``ConfigError`` where nothing answers at ``ray-address``, before hours of training for what could not be scored."""
+    """Raise ``ConfigError`` where nothing answers at ``ray-address``, before hours of training for scores that could not follow."""
     if not search.ray_address or search.sampler == "random":
         return
     import ray

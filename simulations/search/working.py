@@ -1,4 +1,4 @@
-"""What ``fedveil search`` does: finds policies for a defence, shows how far it is, and writes a result that clients can use."""
+"""The work of ``fedveil search``: find policies for a defence, show progress, and write a result that clients can use."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def work(
     quiet: bool = False,
     as_json: bool = False,
 ) -> None:
-    """What ``fedveil search`` does; its options, as they were written."""
+    """Run ``fedveil search`` with its options as they were written."""
     shown = terminal_for(console, quiet=quiet or as_json)
     try:
         folder = _folder(config, setting, out, resume)
@@ -101,7 +101,7 @@ def _conclude(console: Terminal, folder: SearchFolder, result: Mapping[str, Any]
 
 
 def print_result(console: Terminal, result: Mapping[str, Any]) -> None:
-    """Print a line for each chosen policy with its scores, and of how many candidates they were chosen."""
+    """Print a line for each chosen policy with its scores, and the number of candidates."""
     own = result["privacy_score"]
     found, candidates = len(_policies(result)), result["scored"]
     if result["scores"]:

@@ -21,13 +21,13 @@ def presets() -> dict[str, Path]:
 
 
 def of_size(size: str) -> list[str]:
-    """The presets that have a table of this size."""
+    """The presets with a table of this size."""
     header = re.compile(rf"^\[{re.escape(size)}\]", re.MULTILINE)
     return [name for name, path in presets().items() if header.search(path.read_text(encoding="utf-8"))]
 
 
 def described() -> list[tuple[str, ...]]:
-    """Name, what it shows, what it costs and its other size, of each preset; the one to start with comes first."""
+    """Name, subject, cost and other size of each preset; the recommended first one leads."""
     found = []
     for name, path in sorted(presets().items(), key=lambda item: item[0] != START):
         costs, paper = (
@@ -40,7 +40,7 @@ def described() -> list[tuple[str, ...]]:
 
 
 def description(path: Path, entry: str = "Shows") -> str:
-    """The first sentence behind "Shows:", or another entry, in a configuration's comments; "" where it has none."""
+    """The first sentence after "Shows:", or after another entry, in a configuration's comments; "" without one."""
     lines, found = path.read_text(encoding="utf-8").splitlines(), list[str]()
     for line in lines:
         if line.startswith(f"# {entry}: "):

@@ -1,1 +1,1 @@
-"""Running attacks beside the training, and having them scored by the clients."""
+"""Attacks beside the training, and their scores from the clients."""

@@ -1,4 +1,4 @@
-"""Which attacks run because a pipeline names them: those that know its defences."""
+"""Adaptive attacks of a pipeline: attacks made against its defences, which run by default."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def adaptive_names(pipeline: Pipeline, kinds: Sequence[Kind], tables: bool = Fal
 
 
 def reads(attack: Attack[Any, Any], tables: bool) -> bool:
-    """Whether an attack is one on rows of a table, or else on images."""
+    """Whether an attack suits the examples: rows of a table, or images."""
     return attack.on_tables if tables else attack.on_images

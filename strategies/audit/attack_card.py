@@ -1,4 +1,4 @@
-"""Threat card of one attack: what was observed, and what the attack itself adds."""
+"""Threat card of one attack: facts about the observations, and facts that the attack adds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AUXILIARY = {
 
 
 def attack_card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:
-    """The threat card with what the attack itself adds to it."""
+    """Extend a threat card by the facts that the attack adds."""
     bounds = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
     card = job.card.but(**attack.card() | {"upper_bound": bounds, "threat_class": attack.threat_class or None})
     if attack.learns_prior:

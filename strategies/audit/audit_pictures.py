@@ -1,4 +1,4 @@
-"""Pictures of an audit: what clients share of their images, and the guesses beside them."""
+"""Pictures of an audit: images that clients share, and the guesses beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends guesses back to the clients for scoring, and turns the scores into rows.
+"""Send guesses to the clients for scoring, and turn the scores into rows.
 
 The truth stays with the clients; the server keeps means, intervals and counts.
 """
@@ -35,7 +35,7 @@ from strategies.exchange.guard import Answers, GuardedExchange
 
 
 class Auditor:
-    """Queues attacks, and has each finished one scored by the clients it concerns.
+    """Queue attacks, and have the clients concerned score each finished one.
 
     Attributes:
         shows_training: The recorder also keeps pictures of guesses about training updates.
@@ -65,7 +65,7 @@ class Auditor:
 
     @property
     def repeats_draws(self) -> bool:
-        """Whether all clients draw from the seed, so that they know the draws of each answer however many they gave since."""
+        """Whether all clients draw from the seed, so that each reply's draws can be repeated after any number of later replies."""
         return self.randomness in ("", FROM_SEED)
 
     def submit(self, job: AttackJob) -> None:
@@ -74,7 +74,7 @@ class Auditor:
         self.pool.submit(job)
 
     def collect(self, *, wait: bool = False) -> None:
-        """Audits the jobs that have finished; with ``wait``, until none is left."""
+        """Audit the finished jobs; with ``wait``, continue until no job is left."""
         while True:
             for result in self.pool.finished(wait=wait):
                 for outcome in result.outcomes:
@@ -84,7 +84,7 @@ class Auditor:
                 return
 
     def card(self, task: Task, kind: Kind, seen: Sequence[Seen], accuracy: float | None, **facts: Any) -> ThreatCard:
-        """The threat card of observations in one round, with further ``facts`` that the server saw and knew.
+        """The threat card of one round's observations, with further ``facts`` about the server's view and knowledge.
 
         ``accuracy`` is that of the attacked model on clean test images; None where it was not measured.
         """
@@ -101,7 +101,7 @@ class Auditor:
     def baselines(
         self, task: Task, kind: Kind, partitions: Sequence[int], card: ThreatCard, images: int = 0
     ) -> list[int]:
-        """Rows of the guesses that used no observation, and the original and protected pictures.
+        """Add rows of the guesses that used no observation, and the original and protected pictures.
 
         Of each observation ``images`` are guessed, as many as the attacks guess; 0: as the client thinks fit.
 
@@ -122,7 +122,7 @@ class Auditor:
     def blind_guess(
         self, task: Task, kind: Kind, name: str, candidates: Sequence[Mapping[int, Sequence[Any]]], card: ThreatCard
     ) -> list[int]:
-        """Rows of a null baseline that the server makes: of guesses without an observation the one that is right most often.
+        """Add rows of a null baseline of the server: of guesses without an observation, the one that is right most often.
 
         A candidate has for each partition a guess about each of the client's observations, in order of target. Returns the
         partitions that do not refuse to score guesses.

@@ -1,4 +1,4 @@
-"""Attacks on the observations of one round as a piece of work: what goes into it, what comes out, and how it is kept in a file."""
+"""Attack jobs: attacks on the observations of one round, their outcomes, and the file that keeps them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AttackJob:
         return any(attack.needs_auxiliary for attack in self.attacks)
 
     def save(self, directory: Path) -> None:
-        """Writes the job to ``directory``, so that a killed run need not collect its observations again."""
+        """Write the job to ``directory``: after a kill, its observations need not be collected again."""
         rounds = [self.observed, *self.earlier]
         tensors = {f"{at}/{name}": t.contiguous() for at, one in enumerate(rounds) for name, t in one.tensors().items()}
         about = {
@@ -65,7 +65,7 @@ class AttackJob:
 
     @classmethod
     def load(cls, path: Path) -> AttackJob:
-        """Reads what ``save`` wrote."""
+        """Read a job that ``save`` wrote."""
         tensors, metadata = load_tensors(path)
         about = json.loads(metadata["job"])
         kind = kind_of(about["kind"])
@@ -77,7 +77,7 @@ class AttackJob:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one attack of a job ended with.
+    """Result of one attack of a job.
 
     Attributes:
         attack: The attack.
@@ -102,7 +102,7 @@ class Outcome:
     of_noise: bool = False
 
     def role(self, card: ThreatCard) -> Role:
-        """Of its rows and pictures, by the threat card of the attack."""
+        """Role of the outcome's rows and pictures, by the threat card of the attack."""
         return Role.NULL_CONTROL if self.of_noise else card.role
 
 

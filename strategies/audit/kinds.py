@@ -1,4 +1,4 @@
-"""Kinds of observations: what the server gets to see of clients, how it is kept, and what attacks are given of it.
+"""Kinds of observations: what the server sees of clients, how a job keeps it, and what attacks receive of it.
 
 A kind is an object without state. Those of this package are found in the modules ``strategies.NAME.observations``, those of others
 by entry points of the group "fedveil.observations".
@@ -33,7 +33,7 @@ ATTRIBUTE_SETTING = "attribute-attacks"
 
 @dataclass(frozen=True)
 class Seen:
-    """One observation as the server holds it. A kind adds what it has: plain values, tensors or None, and tensors by name.
+    """One observation of the server. A kind adds its own fields: plain values, tensors or None, tensors by name.
 
     Attributes:
         partition: The client's partition.
@@ -47,15 +47,15 @@ class Seen:
 
     @property
     def judges(self) -> tuple[int, ...]:
-        """Partitions of the clients that score a guess about it: those with images behind it."""
+        """Partitions of the clients that score a guess about it: those whose images are behind it."""
         return (self.partition,)
 
     def scored(self, images: int) -> int:
-        """How many values these clients give of one metric for a guess of so many images."""
+        """Number of values that these clients return of one metric for a guess of so many images."""
         return images
 
     def tensors(self) -> dict[str, Tensor]:
-        """Its tensors under flat names: FIELD, or FIELD/NAME for tensors by name."""
+        """The observation's tensors under flat names: FIELD, or FIELD/NAME for tensors by name."""
         found: dict[str, Tensor] = {}
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
@@ -65,12 +65,12 @@ class Seen:
         return found
 
     def plain(self) -> dict[str, Any]:
-        """What is neither a tensor nor missing, for JSON."""
+        """Fields that are neither tensors nor missing, for JSON."""
         return {name: value for name, value in vars(self).items() if isinstance(value, bool | int | float | str)}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
-        """What ``plain`` and ``tensors`` returned."""
+        """Rebuild an observation from ``plain`` and ``tensors``."""
         values: dict[str, Any] = dict(plain)
         names = {spec.name for spec in fields(cls)}
         for name in sorted(names & {key.partition("/")[0] for key in tensors}):
@@ -94,12 +94,12 @@ class Observed:
         return found
 
     def about(self) -> dict[str, Any]:
-        """All that is not a tensor, for JSON."""
+        """All fields that are not tensors, for JSON."""
         return {"task": self.task.to_json(), "seen": [seen.plain() for seen in self.seen]}
 
     @classmethod
     def of(cls, about: Mapping[str, Any], tensors: Mapping[str, Tensor], seen: type[Seen]) -> Observed:
-        """What ``about`` and ``tensors`` returned, of observations of the type ``seen``."""
+        """Rebuild observations of the type ``seen`` from ``about`` and ``tensors``."""
         found = [seen.of(plain, part_of(tensors, f"seen-{at}/")) for at, plain in enumerate(about["seen"])]
         return cls(read_task(about["task"]), part_of(tensors, "weights/"), found)
 
@@ -119,7 +119,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Kind(ABC):
-    """What the audit must know of one kind of observation.
+    """Rules of the audit for one kind of observation.
 
     Attributes:
         name: In messages and file names; the setting that names the attacks on it is NAME-attacks, or ATTRIBUTE_SETTING.
@@ -150,16 +150,16 @@ class Kind(ABC):
 
     @property
     def setting(self) -> str:
-        """The setting that names the attacks on it, as users write it."""
+        """The setting that names the attacks on this kind, as users write it."""
         return ATTRIBUTE_SETTING if self.of_attributes else f"{self.name}-attacks"
 
     def suits(self, attack: Attack[Any, Any]) -> bool:
-        """Whether the attack can be run on it, and guesses what is guessed of it."""
+        """Whether the attack runs on this kind, and guesses the right target."""
         first = stages_of(attack)[0]
         return first.observes is self.observation and first.infers_attributes == self.of_attributes
 
     def meant(self, attack: Attack[Any, Any]) -> bool:
-        """Whether the attack, alone or behind another, is made for it: as an attack that knows a defence it then runs unasked."""
+        """Whether the attack, alone or in a chain, is made for this kind: as an adaptive attack it then runs by default."""
         return attack.observes is self.observation and attack.infers_attributes == self.of_attributes
 
     def usual(self, dataset: str) -> list[Attack[Any, Any]]:
@@ -168,30 +168,30 @@ class Kind(ABC):
 
     @abstractmethod
     def observations(self, observed: Observed) -> list[Any]:
-        """What attacks are given, one for each entry of ``observed.seen``."""
+        """Observations in the form that attacks receive, one for each entry of ``observed.seen``."""
 
     def limited(self, stage: Attack[Any, Any], observed: Observed) -> Attack[Any, Any]:
-        """The attack that is to be fitted for what was observed; by default itself."""
+        """The attack to fit for these observations; by default the attack itself."""
         return stage
 
     def depends_on(self, observed: Observed) -> str:
-        """What a fitted attack depends on besides text and pipeline, such as a digest of weights; "" for nothing."""
+        """Facts that a fitted attack depends on besides text and pipeline, such as a digest of weights; "" for none."""
         return ""
 
     def undefended(self, observed: Observed) -> Observed:
-        """The same as if clients had no defences, for what learns of none (``Attack.learns_from_defenses``)."""
+        """Observations as if clients had no defences, for attacks that learn of none (``Attack.learns_from_defenses``)."""
         return replace(observed, task=observed.task.but(pipeline=""))
 
     def sender(self, observed: Observed) -> Sender | None:
-        """What makes smashed data of images as a client would; None where clients send none."""
+        """Function that makes smashed data of images as a client would; None where clients send none."""
         return None
 
     def train(self, plan: Plan) -> Callable[[Batch, int], nn.Module]:
-        """What trains a model on the server's own examples as the run's are trained: (examples, seed) -> model; by default none."""
+        """Function (examples, seed) -> model that trains on the server's own examples as in the run; by default none."""
         return functools.partial(_untrainable, self.plural)
 
     def knowledge(self, observed: Observed) -> Knowledge:
-        """What the server holds besides its observations; without auxiliary data, an empty batch of it."""
+        """The server's knowledge besides its observations; without auxiliary data, an empty batch."""
         plan = observed.task.plan
         card, own = plan.data_card(), _auxiliary(replace(plan, pipeline=""))
         return Knowledge(own, plan.defenses(), card.mean, card.std, self.train(plan), self.sender(observed))
@@ -223,7 +223,7 @@ def kinds() -> dict[str, Kind]:
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of a name; ``RegistryError``, with the names that there are, for none."""
+    """The kind of a name; ``RegistryError``, with the known names, for an unknown one."""
     known = kinds()
     if name not in known:
         raise RegistryError(f"no kind of observation is called {name!r}; known: {', '.join(known)}")

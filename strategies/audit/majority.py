@@ -1,4 +1,4 @@
-"""The null baseline of attribute inference: always the same value, whichever is right most often.
+"""The null baseline of attribute inference: one constant value, the one that is right most often.
 
 Which one that is the attacked images decide, and no attacker knows: where these happen to be unbalanced, a guess without looking
 must not pass for one that reads.
@@ -36,7 +36,7 @@ def judged(
     images: int = 0,
     each: int | None = None,
 ) -> list[S]:
-    """The observations whose clients score guesses, found by a request to score the null baselines.
+    """Observations whose clients score guesses; a request to score the null baselines finds them.
 
     ``images`` is as in ``Auditor.baselines``; ``each`` counts the values of an attribute that are guessed of an observation (None:
     one for each image behind it).

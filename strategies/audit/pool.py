@@ -1,4 +1,4 @@
-"""Runs attacks beside training: on Ray actors in a simulation, in worker processes in a deployment.
+"""Attacks beside training: on Ray actors in a simulation, in worker processes in a deployment.
 
 Client actors hold every CPU of a simulation for the whole run, so an attack that requests a CPU would wait forever. Attack
 actors therefore ask for none and share the cores with the clients, one thread each.
@@ -55,7 +55,7 @@ class AttackPool:
         self._running[self._backend.submit(job)] = job
 
     def finished(self, *, wait: bool = False) -> list[AttackResult]:
-        """Results since the last call, in the order of their jobs' names; with ``wait``, at least one while any is open."""
+        """Results since the last call, in the order of their jobs' names; with ``wait``, at least one while any job is open."""
         if self._backend and self._running:
             block = wait and not self._done
             for handle in self._backend.ready(list(self._running), block=block):
@@ -65,7 +65,7 @@ class AttackPool:
         return done
 
     def close(self) -> None:
-        """Ends the workers; jobs still running are dropped."""
+        """End the workers; jobs still running are dropped."""
         if self._backend:
             self._backend.close()
 
@@ -206,7 +206,7 @@ def _killed_for_memory() -> int:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """So many threads of torch within."""
+    """Context in which torch uses this number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,4 +1,4 @@
-"""What the audit needs of the object that keeps its results."""
+"""Interface of the object that keeps an audit's results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIT = "fit"
 
 
 class Recorder(Protocol):
-    """Where rows, pictures and unfinished jobs go."""
+    """Receiver of rows, pictures and unfinished jobs."""
 
     def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
         """Adds one number; ``fields`` are further columns."""
@@ -30,7 +30,7 @@ class Recorder(Protocol):
         """Forgets a job whose rows are written."""
 
     def keep_history(self, job: AttackJob) -> None:
-        """Keeps what was observed in a round for attacks on all rounds."""
+        """Keep a round's observations for attacks on all rounds."""
 
     def history(self, job: AttackJob) -> tuple[Observed, ...]:
-        """What ``keep_history`` kept of the job's pipeline and kind of observation, oldest first."""
+        """Observations from ``keep_history`` of the job's pipeline and kind, oldest first."""

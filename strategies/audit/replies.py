@@ -1,4 +1,4 @@
-"""What a client's answer to an audit must hold before its scores are rows and its pictures files: it may send anything."""
+"""Checks of a client's reply to an audit before its scores become rows and its pictures files: a client may send anything."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PICTURE = re.compile(r"(original|protected)-(\d{1,4})")
 
 
 def fault_in_scores(reply: Message, guessed: str, task: Task) -> str:
-    """Why a client's answer to an audit of guesses of one kind (or of ``BASELINES``) cannot be one, or ""."""
+    """Reason why a client's reply is no audit of guesses of one kind (or of ``BASELINES``), or ""."""
     found = reply.content.get("metrics")
     if not isinstance(found, MetricRecord):
         return "the answer has no 'metrics'"
@@ -82,7 +82,7 @@ def _fault_in_pictures(reply: Message, task: Task) -> str:
 
 
 def scores_of(reply: Message) -> dict[GuessName, Scores]:
-    """The scores of a client's answer to an audit in which ``fault_in_scores`` found nothing."""
+    """The scores of a client's reply in which ``fault_in_scores`` found nothing."""
     found: dict[GuessName, Scores] = defaultdict(dict)
     for text, values in values_of(reply, "metrics").items():
         guess, name = names_of(text)

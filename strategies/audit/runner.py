@@ -1,4 +1,4 @@
-"""Runs an attack job in this process: fits what learns, attacks every update, lets the oracle look at the pictures."""
+"""An attack job in this process: fit the attacks that learn, attack every update, let the oracle classify the guesses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_LEARNED = 8
 
 
 def run_job(job: AttackJob) -> AttackResult:
-    """Runs a job in this process. A crash of an attack is a result as well; it must not end the run."""
+    """Run a job in this process. A crash of an attack is a result as well; it must not end the run."""
     outcomes = []
     runner, silent = _Runner(job), _Runner(job, of_noise=True)
     for attack in job.attacks:
@@ -131,7 +131,7 @@ class _Runner:
 
 
 def silenced(observation: Any, generator: torch.Generator) -> Any:
-    """The same with noise for its update, each tensor as long as before, or its images; ``AttackError`` without either."""
+    """The observation with noise for its update, each tensor as long as before, or its images; ``AttackError`` without either."""
     if isinstance(observation, UploadedImages):
         noise = torch.rand(observation.images.shape, generator=generator)
         return replace(observation, images=noise.to(observation.images))

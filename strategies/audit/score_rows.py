@@ -1,4 +1,4 @@
-"""From the clients' scores to the columns of rows: metric and reference, mean, interval, count and worst case."""
+"""Columns of rows from the clients' scores: metric and reference, mean, interval, count and worst case."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _picked(hits: Sequence[float], scores: Scores, reference: str) -> dict[str, 
 
 
 def rounded_gain(gain: float) -> float:
-    """A gain in dB as rows hold it: by this number it is decided whether an image counts as recovered."""
+    """A gain in dB as rows hold it; this rounded number decides whether an image counts as recovered."""
     return round(gain, 4)
 
 
@@ -160,5 +160,5 @@ def cells_and_interval(values: Sequence[float], columns: int) -> dict[str, Any]:
 
 
 def worst_of(metric: Metric, values: Sequence[float]) -> float | None:
-    """The value of the person who lost most; None where there are none."""
+    """The value of the person with the largest loss; None where there are none."""
     return (max if metric.higher_leaks else min)(values) if values else None

@@ -1,4 +1,4 @@
-"""Threat cards: under which conditions a number was measured. The server fills them in, rows carry them, the report reads them."""
+"""Threat cards: the conditions of a measured number. The server fills them in, rows carry them, the report reads them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ of such numbers is still finite; beyond the second, numbers of JSON are no longe
 
 
 class KnownLabels(StrEnum):
-    """What the attacker knew of the labels of the attacked images."""
+    """The attacker's knowledge of the labels of the attacked images."""
 
     UNKNOWN = "unknown"
     SOME = "known for some updates"
@@ -36,7 +36,7 @@ FROM_SEED, OWN_SECRET = "follows from the seed (simulation)", "each node's own s
 
 
 class Strength(StrEnum):
-    """How a defence of gradients or updates acts on what is attacked, beside how it acts in training."""
+    """How a defence of gradients or updates acts on the attacked data, compared with training."""
 
     STEP = "per step, as in training"
     UPDATE = "per update, as in training"
@@ -45,7 +45,7 @@ class Strength(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ThreatCard:
-    """What the attacker observed, knew and spent.
+    """The attacker's observations, knowledge and effort.
 
     What every scenario can say is a field; what belongs to one kind of observation or to one attack is in ``more``. In a file the
     two are one object, without the fields that say nothing. Cards are equal when they say the same there.
@@ -112,17 +112,17 @@ class ThreatCard:
         return hash(self._key)
 
     def but(self, **facts: Any) -> ThreatCard:
-        """A copy with other values: None takes one away, and what has no field, or does not fit it, goes into ``more``."""
+        """A copy with other values: None removes one; a value without a matching field goes into ``more``."""
         merged = self.to_json() | facts
         return ThreatCard.from_json({name: value for name, value in merged.items() if value is not None})
 
     def lasting(self) -> ThreatCard:
-        """Without results and without what changes from round to round, or with the metric: what numbers of one attack share."""
+        """The card without results and without fields that change by round or metric: the facts that one attack's numbers share."""
         return ThreatCard.from_json({name: value for name, value in self.to_json().items() if name not in PASSING})
 
     @property
     def role(self) -> Role:
-        """Of the rows of an attack under these conditions."""
+        """Role of the rows of an attack under these conditions."""
         return Role.UPPER_BOUND if self.upper_bound else Role.ATTACK
 
     @property
@@ -137,7 +137,7 @@ class ThreatCard:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ThreatCard:
-        """What ``to_json`` gave; a value that its field cannot hold is kept in ``more``."""
+        """Read the output of ``to_json``; a value that its field cannot hold is kept in ``more``."""
         found = {name: _READ[name](value) for name, value in data.items() if name in _READ}
         known: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
         more = {
@@ -147,7 +147,7 @@ class ThreatCard:
 
 
 def strength(task: Task, *, one_step: bool) -> dict[str, Any]:
-    """Facts for a threat card: whether accuracy was paid at the same strength of a defence of gradients or updates.
+    """Facts for a threat card: whether accuracy was measured at the same strength of a defence of gradients or updates.
 
     ``one_step``: the observation is an update of one step that the server requested, not one of training.
     """

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written beside their place and moved there; nothing is left of what could not be.
+"""Files that appear whole or not at all: written beside their place and moved there; a failed write leaves nothing.
 
 Files of tensors also carry a digest of what is in them, so that one flipped bit is an error and never another number.
 """
@@ -24,7 +24,7 @@ DIGEST = "digest"
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yields where to write; on the way out that is moved to ``path``, or removed where writing failed, as on a full disk."""
+    """Context that yields a path to write; at its end the file is moved to ``path``, or removed where writing failed."""
     partial = path.with_name(path.name + PARTIAL)
     try:
         yield partial

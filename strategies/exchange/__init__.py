@@ -1,1 +1,1 @@
-"""Messages to nodes and their replies, and what of these is accepted."""
+"""Messages to nodes, their replies, and the checks of these."""

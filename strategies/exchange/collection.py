@@ -15,7 +15,7 @@ from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, fault, 
 
 @dataclass(eq=False)
 class BatchCollection:
-    """Requests all batches of every client; a client that fails gets no further request, and its earlier replies are used.
+    """Request all batches of every client; a client that fails gets no further request, and its earlier replies are used.
 
     Attributes:
         work: Partition -> the examples of each batch that the client must send.

@@ -1,4 +1,4 @@
-"""Sending messages to partitions and getting at most one reply from each."""
+"""Messages to partitions, and at most one reply from each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ simulation takes longer to find the next one, and its grid polls every tenth of 
 
 @dataclass(frozen=True)
 class Posted:
-    """Messages on their way, by partition; waiting for their replies ends at ``deadline`` on the monotonic clock."""
+    """Sent messages by partition; waiting for their replies ends at ``deadline`` on the monotonic clock."""
 
     message_type: str
     contents: dict[int, RecordDict]
@@ -46,7 +46,7 @@ class Exchange:
         return self.wait(self.post(message_type, contents))
 
     def post(self, message_type: str, contents: Mapping[int, RecordDict]) -> Posted:
-        """Sends one message to each partition and does not wait for the replies: ``wait`` does."""
+        """Send one message to each partition without waiting for replies, for which ``wait`` waits."""
         ids, deadline = self._push(self.messages(message_type, contents))
         return Posted(message_type, dict(contents), ids, deadline)
 
@@ -55,7 +55,7 @@ class Exchange:
         return self.by_partition(self._pull(posted.ids, posted.deadline))
 
     def send_and_receive(self, messages: Iterable[Message]) -> list[Message]:
-        """The replies to messages of any nodes in the order in which they come, as from Flower's grid; sooner than from it."""
+        """The replies to messages of any nodes in order of arrival, as from Flower's grid but sooner."""
         return self._pull(*self._push(list(messages)))
 
     def messages(self, message_type: str, contents: Mapping[int, RecordDict]) -> list[Message]:

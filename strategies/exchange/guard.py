@@ -1,4 +1,4 @@
-"""What the server accepts: a reply that cannot be used safely is refused with a reason, never averaged or trained on."""
+"""The server's checks of replies: an unusable reply is refused with a reason, never averaged or trained on."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ FaultIn = Callable[[int, Message], str]
 
 
 class TooFewReplies(RuntimeError):  # noqa: N818 (the field's word for it)
-    """A round in which too few clients sent something usable."""
+    """A round in which too few clients sent a usable reply."""
 
 
 class Rows(Protocol):
-    """Where rows go."""
+    """Receiver of rows."""
 
     def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
         """Adds one number."""
@@ -80,7 +80,7 @@ class GuardedExchange:
         return self.receive(task, self.post(message_type, contents), fault_in, at_least=at_least)
 
     def post(self, message_type: str, contents: Mapping[int, RecordDict]) -> Posted:
-        """Sends without waiting: ``receive`` does."""
+        """Send without waiting; ``receive`` waits."""
         return self.exchange.post(message_type, contents)
 
     def receive(
@@ -162,7 +162,7 @@ def require_enough(
 
 
 def oversized(content: RecordDict) -> str:
-    """Why the content of a reply, without its arrays, holds more than an honest client sends, or ""."""
+    """Reason why a reply's content, without its arrays, exceeds that of an honest client, or ""."""
     if len(content) > MOST_NAMES:
         return f"{len(content)} records; at most {MOST_NAMES} are read"
     total = 0
@@ -196,7 +196,7 @@ def _size(value: Any) -> tuple[int, str]:
 
 
 def unreadable(reply: Message) -> str:
-    """Why a reply's records cannot be read as tensors, whatever is expected of them, or ""; none is copied."""
+    """Reason why a reply's records cannot be read as tensors of any kind, or ""; no array is copied."""
     for record, arrays in reply.content.array_records.items():
         try:
             for name, array in arrays.items():
@@ -207,7 +207,7 @@ def unreadable(reply: Message) -> str:
 
 
 def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays") -> str:
-    """Why a reply's arrays of a record cannot be used, or "".
+    """Reason why a reply's arrays of a record cannot be used, or "".
 
     Refused are missing records, names, shapes or dtypes other than those of ``reference`` (such as the global model), and NaN or
     infinite values. So are metrics that are not single numbers, and counts of examples that are not positive whole numbers: they
@@ -239,7 +239,7 @@ def like(*shape: int, dtype: type[np.generic] = np.float32) -> np.ndarray:
 def numbered(
     shapes: Sequence[tuple[int, ...]], first: int = 0, dtype: type[np.generic] = np.float32
 ) -> dict[str, np.ndarray]:
-    """Numbers from ``first``, as text, to ``like`` each shape."""
+    """Arrays from ``like``, one of each shape, named by numbers from ``first``."""
     return {str(at): like(*shape, dtype=dtype) for at, shape in enumerate(shapes, first)}
 
 

@@ -1,4 +1,4 @@
-"""What a curious server of an external app cannot know of the training, and what attacks assume instead."""
+"""Facts about an external app's training that its server cannot know, and the assumptions of the attacks instead."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def recipe(plan: Plan) -> str:
 
 
 def assumptions(plan: Plan, orders: Orders, loss: str, *, mods: str) -> list[str]:
-    """What could not be known of the clients, each with what was taken instead; ``mods`` are those known to act on replies."""
+    """Unknown facts about the clients, each with the assumption in its place; ``mods`` are those known to act on replies."""
     found = [
         f"Whether the clients trained on the images of data, which guesses are scored against: {UNCHECKED.split(': ')[1]}.",
         f"What the app's own train() does to an update, such as clipping or noise inside it: nothing beside "

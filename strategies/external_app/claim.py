@@ -1,4 +1,4 @@
-"""A claim of differential privacy that an app makes itself, as rows carry it and reports show it."""
+"""An app's own claim of differential privacy, as rows carry it and reports show it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METRICS, MOD, WRAPPER, ACCOUNTANT = "client metrics", "client mod", "server wrap
 
 @dataclass(frozen=True)
 class Claim:
-    """What an app says about its differential privacy; fedveil proves no part of it.
+    """An app's own statement about its differential privacy; fedveil proves no part of it.
 
     Attributes:
         source: What makes the claim: one of ``METRICS``, ``MOD``, ``WRAPPER`` and ``ACCOUNTANT``.
@@ -44,7 +44,7 @@ class Claim:
 
     @property
     def detail(self) -> str:
-        """Its delta, its source and what it is about."""
+        """The claim's delta, source and subject."""
         delta = "" if self.delta is None else f"\N{GREEK SMALL LETTER DELTA} = {brief(self.delta)}"
         return ", ".join(filter(None, (delta, self.source, self.note)))
 
@@ -54,7 +54,7 @@ class Claim:
 
     @classmethod
     def from_json(cls, data: Any) -> Claim | None:
-        """What ``to_json`` gave; None for what holds no text. A number that is none of its range is left out."""
+        """Read the output of ``to_json``; None for a claim without text. A number out of range is left out."""
         found = data if isinstance(data, Mapping) else {}
         text, rounds = found.get("text"), number_of(found.get("rounds"))
         if not isinstance(text, str) or not text:
@@ -66,7 +66,7 @@ class Claim:
 
 
 def number_of(value: Any, below: float = math.inf) -> float | None:
-    """A number from 0 on and under ``below``; None for others, for truth values, and for what is not finite or no number."""
+    """A finite number from 0 on and under ``below``; None for any other value, truth values included."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_VALUE:
         return None
     return float(value) if value < below else None

@@ -1,4 +1,4 @@
-"""What an app itself says about its differential privacy: its clients' metrics, their mods, and the wrappers of its strategy."""
+"""An app's own statements about its differential privacy: metrics of its clients, their mods, wrappers of its strategy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ AFTER_ARRIVAL = (
 
 @dataclass
 class ReportedRange:
-    """Numbers that clients reported under one name: their ends, and how many were unusable."""
+    """Range of the numbers that clients reported under one name, and how many were unusable."""
 
     low: float = math.inf
     high: float = -math.inf
@@ -74,7 +74,7 @@ class ReportedRange:
 
 @dataclass
 class PrivacyClaims:
-    """Collects the claims of one app over its rounds.
+    """Collect the claims of one app over its rounds.
 
     Attributes:
         wrappers: The strategies for differential privacy around the app's own; of a recording, their class names.
@@ -94,7 +94,7 @@ class PrivacyClaims:
                 self.read(server_round, reply.metadata.src_node_id, reply.content.metric_records.values())
 
     def read(self, server_round: int, node: int, records: Iterable[Mapping[str, Any]]) -> None:
-        """Read the metrics of one reply: of each number the first record that has it."""
+        """Read the metrics of one reply; a number comes from the first record that holds it."""
         self._rounds.add(server_round)
         found: dict[str, Any] = {}
         for record in records:

@@ -1,4 +1,4 @@
-"""The nodes of an app that answer a curious server, and what the first of them reports."""
+"""The nodes of an app that answer a curious server, and the metadata that the first of them reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNREGISTERED = "No query function registered"
 
 
 class AppNodes:
-    """Nodes that report the same as the first one: a threat card could not describe both.
+    """Nodes that all report the same metadata as the first: a threat card could not describe others.
 
     Attributes:
         ids: Partition -> node id.
@@ -37,7 +37,7 @@ class AppNodes:
         self.randomness = ""
 
     def set_up(self, task: Task, sent: Mapping[int, Message], grid: Grid, timeout: float) -> list[tuple[int, str]]:
-        """Ask new nodes what they have; (partition, why) of those left out. ``UnusableReplyError`` while no node answers.
+        """Request the metadata of new nodes; (partition, why) of those left out. ``UnusableReplyError`` while no node answers.
 
         ``sent`` maps a node to the round's own message, whose configuration the request carries, too.
         """
@@ -76,7 +76,7 @@ class AppNodes:
         self.randomness = " or ".join(sorted({words.get(card_text(one, "randomness"), "unknown") for one in answered}))
 
     def numbered(self, messages: Iterable[Message], *, sent: bool = False) -> list[tuple[int, Message]]:
-        """(partition, message) of known nodes, in order of partition; of messages to them where ``sent``, else of replies."""
+        """(partition, message) of known nodes, in order of partition: messages to them where ``sent``, else replies."""
         of = {one.metadata.dst_node_id if sent else one.metadata.src_node_id: one for one in messages}
         return [(partition, of[node]) for partition, node in sorted(self.ids.items()) if node in of]
 

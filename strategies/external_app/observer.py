@@ -61,7 +61,7 @@ class _Round:
 
 
 class AppAudit:
-    """The audit of one run; ``open_results`` opens what keeps rows and pictures, once a node has reported what it has.
+    """The audit of one run; ``open_results`` opens the folder of rows and pictures after a node's first report.
 
     Attributes:
         settings: Settings of the audit.
@@ -88,7 +88,7 @@ class AppAudit:
         """What could not be attacked, in order of appearance."""
 
     def before(self, server_round: int, messages: Sequence[Message], grid: Grid) -> None:
-        """Remember what is sent, and ask for probes where the round is attacked.
+        """Remember the sent weights, and request probes where the round is attacked.
 
         Raises:
             AuditError: In the first attacked round, with all that is missing for an audit.
@@ -204,7 +204,7 @@ class AppAudit:
         running.auditor.facts = replace(running.auditor.facts, difference=max(found, default=None))
 
     def finish(self) -> None:
-        """Waits for the attacks, and has the report written."""
+        """Wait for the attacks, and have the report written."""
         try:
             if self._running is not None:
                 if self.settings.workers and (jobs := len(self._pool)):

@@ -30,7 +30,7 @@ class Orders:
         return self.local_epochs > 0 and self.batch_size > 0
 
     def steps(self, examples: int) -> int:
-        """Local steps of a client with so many examples, the last batch of an epoch being smaller; 0 where they are unknown."""
+        """Local steps of a client with so many examples, the last batch of an epoch being smaller; 0 where unknown."""
         return self.local_epochs * -(-examples // self.batch_size) if self.knows_steps else 0
 
 
@@ -40,7 +40,7 @@ NOTHING_GIVEN = Orders(0.0, OF_ARGUMENTS, 0, 0)
 def orders_in(
     records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], given: Orders = NOTHING_GIVEN
 ) -> Orders:
-    """Read the training settings from a round's records; the app's settings fill gaps, and what is ``given`` replaces both."""
+    """Read the training settings from a round's records; the app's settings fill gaps, and ``given`` settings replace both."""
     known = [*records, settings]
     found = OF_SETTINGS if first_number(records, RATES) is None else OF_ROUND
     return Orders(

@@ -1,4 +1,4 @@
-"""What an audit lacks before the first round, and how many images it will attack."""
+"""Checks before the first round of an audit: missing settings, and the number of images to attack."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AuditError(RuntimeError):
 def missing(
     settings: AuditSettings, server_round: int, messages: Sequence[Message], ordered: Sequence[Orders]
 ) -> list[str]:
-    """What the messages of a round, the app's settings and the audit's arguments leave open; without it nothing can be attacked."""
+    """Settings that neither messages, app nor arguments contain; without them nothing can be attacked."""
     found = []
     if not all(one.learning_rate > 0 for one in ordered):
         named = sorted({key for message in messages for of in message.content.config_records.values() for key in of})

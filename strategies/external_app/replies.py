@@ -23,7 +23,7 @@ LONGEST_NAME = 2000
 
 
 class UnusableReplyError(ValueError):
-    """A reply that holds no update of the model that was sent."""
+    """A reply without an update of the model that was sent."""
 
 
 def weights_of(message: Message, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -37,7 +37,7 @@ def weights_of(message: Message, state: Mapping[str, Tensor]) -> dict[str, Tenso
 def weights_sent(
     messages: Sequence[Message], state: Mapping[str, Tensor], names: Mapping[str, Tensor]
 ) -> dict[int, dict[str, Tensor]]:
-    """Node id -> weights sent to it; what several get is read once. ``UnusableReplyError`` when they are not those of the model."""
+    """Node id -> weights sent to it; weights that several nodes get are read once. ``UnusableReplyError`` for another model's."""
     read, found = dict[int, dict[str, Tensor]](), dict[int, dict[str, Tensor]]()
     for message in messages:
         key = id(next(iter(message.content.array_records.values()), None))
@@ -64,7 +64,7 @@ def unfit(weights: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> str:
 def update_of(
     reply: Message, sent: Mapping[str, Tensor], names: Mapping[str, Tensor], state: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Received minus sent weights, of the model's tensors that count; ``UnusableReplyError`` with the reason for none."""
+    """Received minus sent weights, of the model's tensors that count; ``UnusableReplyError`` with the reason where unusable."""
     if reply.has_error():
         raise UnusableReplyError(reason_of(reply))
     came = weights_of(reply, state)
@@ -85,7 +85,7 @@ def examples_behind(reply: Message) -> int:
 
 
 def mismatch(reply: Message, examples: int) -> str:
-    """Why a client's ``data``, of so many examples, is not what it trained on; "" where the reply to training counts as many."""
+    """Reason why a client's ``data``, of so many examples, is not its training set; "" where its reply counts as many."""
     try:
         count = examples if reply.has_error() else examples_behind(reply)
     except UnusableReplyError:
@@ -99,7 +99,7 @@ def mismatch(reply: Message, examples: int) -> str:
 
 
 def reported_budgets(text: str) -> list[Budget]:
-    """The privacy budgets of a node's mods from its JSON; none where it is no such list."""
+    """The privacy budgets of a node's mods from its JSON; none where the text is no such list."""
     try:
         found = [Budget(*map(float, numbers)) for numbers in read_json(text)]
     except (ValueError, TypeError, RecursionError):

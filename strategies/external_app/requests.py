@@ -1,4 +1,4 @@
-"""Requests of a curious server besides training: probes, and how far a reply lies from the assumed step."""
+"""Requests of a curious server besides training: probes, and the distance of a reply from the assumed step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strategies.external_app.assumptions import DIFFERENCE
 
 @dataclass(frozen=True)
 class AppExchange(Exchange):
-    """As ``Exchange``; each message carries the configuration of the app's own round beside its own, as mods look for it there.
+    """An ``Exchange`` whose messages also carry the configuration of the app's own round, because mods read it there.
 
     Attributes:
         own: Record name -> the configuration that the round's messages hold.
@@ -33,7 +33,7 @@ class AppExchange(Exchange):
 
 
 def common_config(messages: Sequence[Message]) -> dict[str, ConfigRecord]:
-    """The configuration that all of a round's messages have in common: what one node alone was sent goes to no other."""
+    """The configuration that all of a round's messages share; settings of a single node go to no other node."""
     first, *others = [{name: dict(one) for name, one in m.content.config_records.items()} for m in messages]
     return {
         name: ConfigRecord(
@@ -67,7 +67,7 @@ def probe_question(sent: Message, task: Task, target: int, timeout: float) -> Re
 def ask_differences(
     exchange: Exchange, rows: Recorder, task: Task, pairs: Mapping[int, tuple[Message, Message]]
 ) -> list[float]:
-    """Have clients compare their replies with one step on their examples as attacks reckon with it; a row for each.
+    """Have clients compare their replies with the step that attacks assume on their examples; add a row for each.
 
     ``pairs`` map a partition to its message of training and its reply, each with one ArrayRecord, of a round of a single step.
     """

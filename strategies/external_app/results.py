@@ -1,4 +1,4 @@
-"""Where the results of an external app's audit go, and an auditor whose threat cards describe the app."""
+"""The results of an external app's audit, and an auditor whose threat cards describe the app."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ UNIT = (
 
 
 class Results(Recorder, Protocol):
-    """Keeps rows and pictures, and makes a report of them."""
+    """Keep rows and pictures, and make a report of them."""
 
     def flush(self) -> None:
-        """Writes what there is."""
+        """Write all rows and pictures so far."""
 
     def attacked(self) -> bool:
         """Whether an attack has a score."""
 
     def claim(self, task: Task, claims: Sequence[Claim]) -> None:
-        """Adds what the app says about its differential privacy: a row of ``task``, and an entry of every threat card."""
+        """Add the app's own privacy claim: a row of ``task``, and an entry of every threat card."""
 
     def finish(self) -> None:
         """Judges the rows and writes the report."""
@@ -68,12 +68,12 @@ class AppFacts:
 
     @property
     def messages(self) -> str:
-        """Messages with weights of a client in an attacked round."""
+        """Messages with a client's weights in an attacked round."""
         return f"{self.probes + 1} of each client in an attacked round: the app's own and {self.probes} probes"
 
     @property
     def checked(self) -> str:
-        """How far the clients' replies are the assumed step."""
+        """Agreement of the clients' replies with the assumed step."""
         if self.difference is None:
             return "unchecked"
         if self.difference <= AS_ASSUMED:
@@ -105,7 +105,7 @@ def _unkept(budget: Budget) -> str:
 
 
 class AppAuditor(Auditor):
-    """As for fedveil's own clients; threat cards say which mods a reply passed, and the ``facts`` of the app and the round."""
+    """The auditor of an external app; threat cards list the mods behind a reply, and ``facts`` of the app and the round."""
 
     facts = AppFacts()
 

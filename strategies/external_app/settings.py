@@ -88,15 +88,15 @@ class AuditSettings:
             )
 
     def attacks_on_probes(self) -> tuple[Attack[Any, Any], ...]:
-        """As objects."""
+        """Attacks on probes, parsed."""
         return tuple(PROBE.parse(self.probe_attacks, (PROBE, UPDATE)))
 
     def attacks_on_updates(self) -> tuple[Attack[Any, Any], ...]:
-        """As objects."""
+        """Attacks on updates, parsed."""
         return tuple(UPDATE.parse(self.update_attacks, (PROBE, UPDATE)))
 
     def targets(self, examples: Collection[int]) -> int:
-        """Probes of each client, where the nodes have so many examples: no image is probed twice."""
+        """Number of probes of each client, as far as its examples suffice: no image is probed twice."""
         if self.probe_targets or not examples:
             return self.probe_targets or 1
         wanted = -(-ENOUGH // (len(examples) * self.probe_images))

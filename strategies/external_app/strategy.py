@@ -20,7 +20,7 @@ from strategies.recording.wrapper import WrappingStrategy
 
 
 class AuditingStrategy(WrappingStrategy):
-    """Runs a wrapped strategy and attacks the clients' updates in parallel; the clients score the guesses.
+    """Run a wrapped strategy and attack the clients' updates in parallel; the clients score the guesses.
 
     Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place. The clients' app must have
     called ``clients.answer_audits``. An error of the audit is logged, and gets a row. Two errors end the run with ``AuditError``,
@@ -39,7 +39,7 @@ class AuditingStrategy(WrappingStrategy):
         self._audit.claims.wrappers = wrappers_in(strategy)
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
-        """``start`` of the wrapped strategy, audited."""
+        """Run ``start`` of the wrapped strategy, audited."""
         result = super().start(*args, **kwargs)
         try:
             self._audit.require_attacked()
@@ -49,7 +49,7 @@ class AuditingStrategy(WrappingStrategy):
         return result
 
     def finish(self) -> None:
-        """As ``WrappingStrategy``; ``AuditError`` where nothing was attacked."""
+        """End the audit as ``WrappingStrategy`` does; ``AuditError`` where nothing was attacked."""
         super().finish()
         self._audit.require_attacked()
 

@@ -1,4 +1,4 @@
-"""The active server: it sends clients models of its own making, asks for one step on each, and has the answers attacked."""
+"""The active server: it sends clients manipulated models, requests one step on each, and has the replies attacked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Ask = Callable[[Task, Mapping[str, Tensor]], Answers]
 
 
 class ActiveServer:
-    """Probes with manipulated models, one for each attack of the kind ``ACTIVE``.
+    """Probe with manipulated models, one for each attack of the kind ``ACTIVE``.
 
     Training and honest probes always get the agreed model, which manipulated probes never change. Clients may refuse a model
     other than the agreed one; each attack has a row with the number of refusals ("model-refused").

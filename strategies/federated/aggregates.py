@@ -1,4 +1,4 @@
-"""Secure aggregation as the server would see it: sums of clients' one-step updates in place of the updates, handed to attacks."""
+"""Secure aggregation from the server's view: attacks see sums of clients' one-step updates in place of the updates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITHHELD = "aggregates-withheld"
 
 
 class SecureSums:
-    """Sums the probes of groups of clients, for each of the ``sizes`` of a group, and queues the attacks on the sums.
+    """Sum the probes of groups of clients, for each group size in ``sizes``, and queue the attacks on the sums.
 
     No secure aggregation is run: the simulated server holds each update, and hides it from these attacks. The groups are
     drawn from the run's seed, and are the same in every round and pipeline; no client is in two groups of one size, and one
@@ -100,7 +100,7 @@ def groups_of(partitions: Sequence[int], size: int, seed: int) -> list[list[int]
 
 
 def summed(updates: Sequence[Update], examples: Sequence[int]) -> Update:
-    """The mean of clients' updates, weighted by their examples: what the server makes of the weighted sum that it is shown."""
+    """The mean of clients' updates, weighted by their examples: the server's result from a weighted sum."""
     total = sum(examples)
     names = updates[0]
     return {

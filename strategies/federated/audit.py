@@ -1,4 +1,4 @@
-"""Attacks on updates: what clients sent of one-step probes and of training is handed to the attacks, each with its threat card."""
+"""Attacks on updates of one-step probes and of training, each with its threat card."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_AT
 
 
 class UpdateAudit:
-    """Queues the attacks on one pipeline's updates, in the attacked rounds; ``last_round`` + 1 is the model after the last one."""
+    """Queue the attacks on one pipeline's updates in the attacked rounds; ``last_round`` + 1 means the final model."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class UpdateAudit:
     def card(
         self, task: Task, kind: Kind, seen: Sequence[SeenUpdate], weights: Mapping[str, Tensor], accuracy: float | None
     ) -> ThreatCard:
-        """The threat card: what the server saw and knew, and whether it did more than look."""
+        """The threat card: the server's observations and knowledge, and whether it acted beyond observing."""
         statistics = any(name.endswith("running_mean") for name in weights)
         images = max(one.num_examples for one in seen)
         return self.auditor.card(
@@ -102,9 +102,9 @@ class UpdateAudit:
 
 
 def fewest_guesses(attacks: Iterable[Attack[Any, Any]], seen: Sequence[SeenUpdate]) -> int:
-    """Images of an update that each attack on images guesses at least; 0 if no attack guesses images.
+    """Least number of images that each attack on images guesses of an update; 0 if no attack guesses images.
 
-    The fewer, the easier are those that a null guess may choose.
+    A null baseline may choose its easiest images, so that it must not choose among more than the attacks.
     """
     every = max(one.num_examples for one in seen)
     first = (stages_of(attack)[0] for attack in attacks)

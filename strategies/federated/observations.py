@@ -1,4 +1,4 @@
-"""What the server of federated learning observes: updates of one step that it asks for, and those of training."""
+"""Observations of the server of federated learning: one-step updates that it requests, and updates of training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from strategies.audit.kinds import Kind, Observed, Seen, digest
 
 @dataclass(frozen=True)
 class SeenUpdate(Seen):
-    """One update (local - global), and what the server knows of its making.
+    """One update (local - global), and the server's knowledge of how it was made.
 
     Attributes:
         local_steps: Optimizer steps, as the client reports them.
@@ -53,7 +53,7 @@ class SeenAggregate(SeenUpdate):
 
     @property
     def judges(self) -> tuple[int, ...]:
-        """Those that score guesses."""
+        """Partitions of the clients in the sum."""
         return tuple(self.scorers.tolist())
 
     def scored(self, images: int) -> int:
@@ -99,7 +99,7 @@ class _Updates(Kind):
 
 
 class TrainingUpdates(_Updates):
-    """What training sends."""
+    """Updates that training sends."""
 
     name: ClassVar[str] = "update"
     title: ClassVar[str] = "training update"
@@ -122,13 +122,13 @@ class Probes(_Updates):
         return super().suits(attack) and not stages_of(attack)[0].infers_membership
 
     def knowledge(self, observed: Observed) -> Knowledge:
-        """With what makes one-step updates of the server's own images."""
+        """The server's knowledge, with a function that makes one-step updates of the server's own images."""
         made = functools.partial(probes_alone, observed.task, observed.weights)
         return replace(super().knowledge(observed), probes=made)
 
 
 class AttributesOfProbes(_Updates):
-    """One-step updates, from each of which one value of a sensitive attribute is guessed."""
+    """One-step updates; attacks guess one sensitive value for each."""
 
     name: ClassVar[str] = "probe-attribute"
     title: ClassVar[str] = "attributes of one-step probes"
@@ -139,16 +139,16 @@ class AttributesOfProbes(_Updates):
     of_attributes: ClassVar[bool] = True
 
     def depends_on(self, observed: Observed) -> str:
-        """The round and its global model, at which updates are made."""
+        """The round and its global model, on which updates are computed."""
         return f"{observed.task.round} {digest(observed.weights)}"
 
     def undefended(self, observed: Observed) -> Observed:
-        """With the layers that the attacked model has."""
+        """Observations without defences, but with the attacked model's layers."""
         plain, defended = super().undefended(observed), observed.task.plan.defenses()
         return replace(plain, task=plain.task.but(norm="group")) if defended.needs_group_norm else plain
 
     def knowledge(self, observed: Observed) -> Knowledge:
-        """With what makes one-step updates of the server's own images, and their attribute."""
+        """The server's knowledge, with one-step updates of its own images and their attribute."""
         return replace(
             super().knowledge(observed),
             sensitive=Auxiliary(observed.task.plan).sensitive(),
@@ -157,7 +157,7 @@ class AttributesOfProbes(_Updates):
 
 
 class AnswersToManipulatedModels(_Updates):
-    """One-step updates that answer models of the server's own making: what an active server gets, and no other."""
+    """One-step updates in reply to manipulated models; only an active server receives them."""
 
     name: ClassVar[str] = "active"
     title: ClassVar[str] = "probe of a manipulated model"
@@ -167,7 +167,7 @@ class AnswersToManipulatedModels(_Updates):
 
 
 class Aggregates(_Updates):
-    """Sums of several clients' one-step updates, which is all that secure aggregation lets the server see of them."""
+    """Sums of several clients' one-step updates: with secure aggregation, the server sees nothing else of them."""
 
     name: ClassVar[str] = "aggregate"
     title: ClassVar[str] = "sum of clients' one-step probes"
@@ -178,19 +178,19 @@ class Aggregates(_Updates):
     pooled: ClassVar[bool] = True
 
     def suits(self, attack: Attack[Any, Any]) -> bool:
-        """Whether it guesses images of any single update; what learns from one client's probes knows nothing of sums."""
+        """Whether the attack guesses images of any single update; one that learns from one client's probes does not know sums."""
         first = stages_of(attack)[0]
         excluded = first.observes_history or first.learns_from_model or first.reveals_windows
         return super().suits(attack) and first.begins_chains and not excluded
 
     def meant(self, attack: Attack[Any, Any]) -> bool:
-        """As one on one-step probes, or on the images that such an attack found."""
+        """Whether the attack is made for one-step probes, or refines images that such an attack found."""
         if attack.observes is not Probe or attack.infers_attributes or attack.reveals_windows:
             return False
         return isinstance(attack, Refinement) or self.suits(attack)
 
     def observations(self, observed: Observed) -> list[Any]:
-        """Of each sum the update of one step on the images of all."""
+        """For each sum, the update of one step on the images of all its clients."""
         of = [one.num_clients for one in observed.seen if isinstance(one, SeenAggregate)]
         found = zip(super().observations(observed), of, strict=True)
         return [replace(one, batch_size=one.num_examples, num_clients=clients) for one, clients in found]

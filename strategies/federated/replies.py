@@ -1,4 +1,4 @@
-"""What a client's reply of an update must hold before anything is averaged, attacked or kept; a client may send anything."""
+"""Checks of a client's update before it is averaged, attacked or kept; a client may send anything."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_LEDGER = 2**20
 def fault_in_update(
     reply: Message, reference: Mapping[str, np.ndarray], records: Iterable[str], most: float = math.inf
 ) -> str:
-    """Why a reply's updates, in the given records, are none of the current model ``reference``, or "".
+    """Reason why a reply's updates, in the given records, do not fit the current model ``reference``, or "".
 
     ``most`` is how many examples the client may report that it trained on: the number is its weight in the average.
     """
@@ -43,7 +43,7 @@ def fault_in_update(
 
 
 def fault_in_probe(reply: Message, reference: Mapping[str, np.ndarray], task: Task) -> str:
-    """The same of one-step updates, one for each target of the task, and of the labels that may come along."""
+    """Reason why one-step updates, one for each target of the task, or their labels cannot be used, or ""."""
     names, images = targets_of(task), task.plan.probe_images
     if why := fault_in_update(reply, reference, names, images):
         return why
@@ -75,7 +75,7 @@ def reported_by_most(good: Mapping[int, Message]) -> tuple[list[str], int]:
 
 
 def alike(reply: Message, names: Sequence[str]) -> Message:
-    """What of a reply is averaged. Flower's FedAvg ends the run where one reply holds a record or a number more than the others."""
+    """The parts of a reply to average. Flower's FedAvg ends the run where one reply holds more records or numbers than others."""
     found, updates = values_of(reply, "metrics"), reply.content["arrays"]
     assert isinstance(updates, ArrayRecord)
     # A number that this client alone does not report stands for none.

@@ -1,4 +1,4 @@
-"""What a defence is worth while it learns: the answers and a static adversary along the path of its fit (ADP, Figures 5 and 6)."""
+"""Effect of a defence while it learns: the answers and a static adversary along its fit (ADP, Figures 5 and 6)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fit_with_path(
     rows: Rows,
     recipe: AttributeInference | None = None,
 ) -> Pipeline:
-    """``pipeline.fit(context, key)``, with rows of what it is on the way, measured on images that nothing here has learned from.
+    """Run ``pipeline.fit(context, key)``, with rows on the way, measured on images that neither model nor defence learned from.
 
     Rows "path-server-accuracy" and, where the images have a sensitive attribute, "path-adversary-accuracy", with n, the exact
     interval, and as further columns "axis" ("epochs", "components") and "position"; those without a position are of unprotected

@@ -1,4 +1,4 @@
-"""Pictures of delta masks: where the server half and the offline adversary look, and what is masked because of it."""
+"""Pictures of delta masks: the regions that the server half and the offline adversary use, and the masked pixels."""
 
 from __future__ import annotations
 

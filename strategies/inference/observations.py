@@ -1,4 +1,4 @@
-"""What the server of edge-cloud inference observes: the queries that it answers, and with what it attacks them."""
+"""Observations of the server of edge-cloud inference: the queries that it answers, and its knowledge for attacks."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ MODEL, DEFENSES = "model/", "defenses/"
 
 @dataclass(frozen=True)
 class SeenQuery(Seen):
-    """Attacked images of one batch of queries, or of all of a client's; ``latent`` (B, ...) is what travelled."""
+    """Attacked images of one batch of a client's queries, or of all queries; ``latent`` (B, ...) is the sent data."""
 
     latent: Tensor
 
 
 class Queried(Kind):
-    """The features that leave the client half to be answered. An image keeps its row."""
+    """Features that clients send as queries. An image keeps its row."""
 
     name: ClassVar[str] = "query"
     title: ClassVar[str] = "queries"
@@ -47,7 +47,7 @@ class Queried(Kind):
     paired: ClassVar[bool] = True
 
     def observations(self, observed: Observed) -> list[Any]:
-        """The attacked images' features, as they travelled and as the server half was given them."""
+        """Features of the attacked images, as sent and as the server half received them."""
         card, model, sender = observed.task.plan.data_card(), _model(observed), _sender(observed)
         latents = [seen.latent.to(device()) for seen in observed.seen if isinstance(seen, SeenQuery)]
         return [
@@ -59,16 +59,16 @@ class Queried(Kind):
         ]  # fmt: skip
 
     def depends_on(self, observed: Observed) -> str:
-        """The cut, the weights of the model and what the defences have learned."""
+        """The cut, the weights of the model and the learned state of the defences."""
         return f"{_cut(observed)} {digest(observed.weights)}"
 
     def undefended(self, observed: Observed) -> Observed:
-        """Without what the defences have learned."""
+        """Observations without the learned state of the defences."""
         kept = {name: tensor for name, tensor in observed.weights.items() if not name.startswith(DEFENSES)}
         return replace(super().undefended(observed), weights=kept)
 
     def knowledge(self, observed: Observed) -> Knowledge:
-        """With the clients' sending side, whose defences are fitted, and what learns a sensitive attribute."""
+        """The server's knowledge, with the clients' sending side (defences fitted) and builders of adversaries."""
         plan, sender = InferencePlan.narrow(observed.task.plan), _sender(observed)
         return replace(
             super().knowledge(observed),
@@ -80,7 +80,7 @@ class Queried(Kind):
 
 
 class AttributesOfQueries(Queried):
-    """All queries of a client, whose sensitive attribute is guessed from what travelled to be answered for another purpose."""
+    """All queries of a client; attacks guess a sensitive attribute, although the queries serve another purpose."""
 
     name: ClassVar[str] = "attribute"
     title: ClassVar[str] = "attributes of queries"
@@ -90,7 +90,7 @@ class AttributesOfQueries(Queried):
     of_attributes: ClassVar[bool] = True
 
     def usual(self, dataset: str) -> list[Attack[Any, Any]]:
-        """The paper's adversary, and the one that a defence is judged by, where the data set has such an attribute."""
+        """Default attacks: the paper's adversary and the retrained one, where the data set has a sensitive attribute."""
         both = [AttributeInference(training=STATIC), AttributeInference(training=RETRAINED)]
         return list(both) if has_sensitive_attribute(dataset) else []
 

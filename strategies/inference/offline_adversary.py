@@ -1,4 +1,4 @@
-"""The offline adversary of delta protection: what the server trains on its own images so that a defence learns where it looks."""
+"""The offline adversary of delta protection: the server trains it on its own images to show the defence where it looks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OfflineAdversary:
 
 
 class OfflineAdversaries:
-    """One adversary for each cut, for all pipelines of a run: it sees unprotected features alone.
+    """One adversary for each cut, shared by all pipelines of a run: it sees unprotected features alone.
 
     Its randomness is not that of the attacks, which have another network of the same architecture (one of
     ``attacks.attributes.inference.ARCHITECTURES``).
@@ -88,6 +88,6 @@ class OfflineAdversaries:
         return found
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Goes on from what ``tensors`` gave; what is known already stays."""
+        """Resume from the output of ``tensors``; adversaries that exist already stay."""
         for cut in {name.partition("/")[0] for name in tensors} - set(self._found):
             self._kept[cut] = part_of(tensors, f"{cut}/")

@@ -1,4 +1,4 @@
-"""The server's own images, and the whole model of edge-cloud inference: trained on them before it is cut, or read from a file."""
+"""The server's own images, and the whole model of edge-cloud inference: trained on them before the cut, or read from a file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read_weights(plan: WholeModelPlan, source: str) -> FileWeights:
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What a checkpoint keeps of weights from a file: the 32 bytes of their SHA-256."""
+    """The 32 bytes of SHA-256 that a checkpoint keeps of weights from a file."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         tensor = weights[name].detach().cpu().contiguous()
@@ -68,7 +68,7 @@ def fingerprint(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check_fingerprint(weights: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> None:
-    """Raise ``ModelError`` when ``kept`` is of other weights: the run's rows would be of two models."""
+    """Raise ``ModelError`` when ``kept`` belongs to other weights: the run's rows would mix two models."""
     if FINGERPRINT in kept and not torch.equal(kept[FINGERPRINT], fingerprint(weights)[FINGERPRINT]):
         raise ModelError(
             "weights: the file has changed since the run began, and rows of two models do not go together; put the file back, or "
@@ -87,7 +87,7 @@ class Examples:
         return len(self.batch)
 
     def at(self, rows: Tensor) -> Examples:
-        """Those in the given rows, in that order."""
+        """Examples in the given rows, in that order."""
         chosen = Batch(self.batch.images[rows], self.batch.targets[rows])
         return Examples(chosen, None if self.sensitive is None else self.sensitive[rows])
 
@@ -113,17 +113,17 @@ class OwnImages:
 
     @property
     def learned(self) -> Examples:
-        """What the model is trained on and defences learn from; read when it is first needed."""
+        """Examples for training the model and fitting defences; read on first use."""
         return self._parts[0]
 
     @property
     def kept(self) -> Examples:
-        """What is measured on: neither the model nor a defence has seen it, unless the model is from a file and had."""
+        """Held-out examples: neither defence nor model has seen them, except perhaps a model from a file."""
         return self._parts[1]
 
 
 class PublicTraining:
-    """The model of all pipelines of a run: no defence takes part in its training, and so it is the same for each of them.
+    """Training of the one model that all pipelines of a run share: no defence takes part in it.
 
     The first pipeline trains; the others get the losses and seconds of its rounds, and start with the last weights.
 
@@ -163,7 +163,7 @@ class PublicTraining:
         return training
 
     def examples(self) -> Batch:
-        """The server's own, on which it trains and from which defences learn."""
+        """The server's own examples, on which it trains and from which defences learn."""
         return self.own.learned.batch
 
     def sensitive(self) -> Tensor | None:
@@ -181,11 +181,11 @@ class PublicTraining:
         return self.losses[task.round - 1], self.seconds[task.round - 1]
 
     def weights(self) -> dict[str, Tensor]:
-        """Those of the model, on the CPU."""
+        """Weights of the model, on the CPU."""
         return self.training.weights() if self._trains else dict(self._start)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a later round depends on, under flat names; some may be of later rounds, which are then not trained again."""
+        """State that later rounds depend on, under flat names; rounds that it already covers are not trained again."""
         file = fingerprint(self._start) if self._start else {}
         if not self._trains:
             return file
@@ -194,7 +194,7 @@ class PublicTraining:
         return self.training.tensors() | numbers | file
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what ``tensors`` gave, unless this training is further already; ``ModelError`` where the file has changed."""
+        """Resume from the output of ``tensors``, unless this training is further; ``ModelError`` where the file has changed."""
         check_fingerprint(self._start, tensors)
         if self._trains and len(losses := tensors[LOSSES].tolist()) > len(self.losses):
             self.training.restore(tensors)

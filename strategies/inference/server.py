@@ -1,4 +1,4 @@
-"""The server of edge-cloud inference: trains the model, fits what defences learn, answers queries, and lets attacks at them."""
+"""The server of edge-cloud inference: train the model, fit the defences, answer queries, and run attacks on them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SHARES = tuple(one.name for one in ANSWERED)
 
 @dataclass(eq=False)
 class InferenceServer:
-    """Serves one pipeline's queries.
+    """Serve one pipeline's queries.
 
     Attributes:
         training: Of the whole model; one for all pipelines of the run.
@@ -98,7 +98,7 @@ class InferenceServer:
         row(task, metric=SERVER_SECONDS.name, value=seconds)
 
     def evaluate_round(self, server_round: int) -> None:
-        """Nothing: clients report the model's accuracy with the answers to their queries."""
+        """Do nothing: clients report the model's accuracy with the answers to their queries."""
 
     def observe_model(self, server_round: int) -> None:
         """Run one phase of service: fit the defences, answer all queries of every client once, and attack the queries.
@@ -140,8 +140,7 @@ class InferenceServer:
         )  # fmt: skip
 
     def fitted(self, task: Task, model: CutModel) -> Pipeline:
-        """The pipeline after its fit to the server's own images; itself where nothing learns. Leaves rows and pictures of the
-        fit.
+        """The pipeline after its fit to the server's own images, if anything in it learns. Writes rows and pictures of the fit.
 
         Raises:
             AttackError: When a defence needs an adversary, and there is nothing to train one on.
@@ -217,12 +216,12 @@ class InferenceServer:
     # What is kept -------------------------------------------------------------------------------------------------------
 
     def checkpoint(self, server_round: int) -> Checkpoint:
-        """All that later phases depend on: nothing that was sent, which attacks that are open keep themselves."""
+        """State that later phases depend on, without sent data: open attacks keep their own."""
         offline = {OFFLINE + name: tensor for name, tensor in self.adversaries.tensors().items()}
         return Checkpoint(server_round, self.training.tensors() | offline, {}, self.accuracy)
 
     def restore(self, done: Checkpoint) -> None:
-        """Goes on from a checkpoint."""
+        """Resume from a checkpoint."""
         self.training.restore(done.weights)
         self.adversaries.restore(part_of(done.weights, OFFLINE))
         self.accuracy = done.accuracy

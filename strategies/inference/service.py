@@ -34,7 +34,7 @@ from strategies.exchange.guard import GuardedExchange, Rows, seconds_of
 
 @dataclass
 class Served:
-    """One client's queries: what travelled, the server half's logits (B, K), both by batch, and seconds of the client's work."""
+    """One client's queries: sent features and logits (B, K) of the server half by batch, and seconds of the client's work."""
 
     latents: list[Tensor] = field(default_factory=list)
     answers: list[Tensor] = field(default_factory=list)
@@ -82,12 +82,12 @@ class Service:
         mine.seconds += seconds_of(reply, QUERY_SECONDS.name)
 
     def answers(self) -> dict[int, Tensor]:
-        """Partition -> logits of all its queries, for clients that sent all: a part would be scored like the whole."""
+        """Partition -> logits of all its queries, for clients that sent all: a part would be scored as if it were the whole."""
         whole = self.collection.whole
         return {partition: torch.cat(mine.answers) for partition, mine in self.served.items() if partition in whole}
 
     def record(self, rows: Rows) -> None:
-        """Rows of counts, seconds, and bytes: of a query, as plain features too, of an answer, and of what a device gets once."""
+        """Add rows of counts, seconds and bytes: of queries (as plain features too), answers, and one-time downloads."""
         plan = self.task.plan
         numbers = {
             QUERY_BYTES: 4 * self._latent_shape.numel(),

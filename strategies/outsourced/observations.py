@@ -1,4 +1,4 @@
-"""What the server of outsourced training observes: the uploads, and the model that it trained on them itself."""
+"""Observations of the server of outsourced training: the uploads, and the model that it trained on them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class SeenCollection(Seen):
 
 
 class OutsourcedKind(Kind):
-    """Kinds of this scenario: models of the attacker's own are trained as the server trains."""
+    """Base of this scenario's kinds: the attacker trains its own models as the server does."""
 
     def train(self, plan: Plan) -> Callable[[Batch, int], nn.Module]:
-        """On the server's own examples, protected as if a client had uploaded them."""
+        """Train on the server's own examples, protected as if a client had uploaded them."""
         return functools.partial(train_alone, WholeModelPlan.narrow(plan))
 
 
@@ -58,7 +58,7 @@ class Upload(OutsourcedKind):
     paired: ClassVar[bool] = True
 
     def meant(self, attack: Attack[Any, Any]) -> bool:
-        """Also refinements, which need no inversion before them here."""
+        """Also true for refinements: uploads need no inversion first."""
         return isinstance(attack, Refinement) or super().meant(attack)
 
     def observations(self, observed: Observed) -> list[Any]:
@@ -67,7 +67,7 @@ class Upload(OutsourcedKind):
 
 
 class Collection(OutsourcedKind):
-    """All that a client uploaded: its images are a set, because no row of one pass is known to be that of another."""
+    """All uploads of a client, as a set of images: rows of different passes cannot be matched."""
 
     name: ClassVar[str] = "collection"
     title: ClassVar[str] = "all uploads of a client"
@@ -84,7 +84,7 @@ class Collection(OutsourcedKind):
 
 
 class Model(OutsourcedKind):
-    """The trained model, once for each client, whose examples it may give away."""
+    """The trained model, once for each client, whose examples it may reveal."""
 
     name: ClassVar[str] = "model"
     title: ClassVar[str] = "trained model"
@@ -95,15 +95,15 @@ class Model(OutsourcedKind):
     chosen: ClassVar[bool] = False
 
     def suits(self, attack: Attack[Any, Any]) -> bool:
-        """Whether it attacks what training left behind, and starts from the model alone."""
+        """Whether the attack targets the result of training and needs the model alone."""
         return self.meant(stages_of(attack)[0])
 
     def meant(self, attack: Attack[Any, Any]) -> bool:
-        """As ``suits``; what reads steps has nothing to read."""
+        """Whether the attack infers from a trained model; an attack that reads steps has nothing to read here."""
         return issubclass(attack.observes, TrainingUpdate) and not attack.reads_steps
 
     def observations(self, observed: Observed) -> list[Any]:
-        """The model, as an update that moves nothing."""
+        """The model as an update of zero."""
         nothing = {name: torch.zeros_like(tensor) for name, tensor in observed.weights.items()}
         size, training = observed.task.plan.batch_size, observed.of_training()
         return [

@@ -1,4 +1,4 @@
-"""The server of outsourced training: collects what clients upload, trains on it, and lets attacks at it."""
+"""The server of outsourced training: collect the clients' uploads, train on them, and run attacks on them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UPLOADS, WHOLE = "uploads/", "whole/"
 
 @dataclass(eq=False)
 class OutsourcedServer:
-    """Trains one pipeline's model.
+    """Train one pipeline's model.
 
     Attributes:
         sizes: Partition -> training examples of the client.
@@ -113,14 +113,14 @@ class OutsourcedServer:
 
     @property
     def training(self) -> CentralTraining:
-        """The training on the uploads, which are collected first."""
+        """The training on the uploads; collects them first."""
         if self._training is None:
             self.collect()
         assert self._training is not None
         return self._training
 
     def checkpoint(self, server_round: int) -> Checkpoint:
-        """The model with its optimizer, and the uploads, which are collected first."""
+        """The model with its optimizer, and the uploads; collects these first."""
         weights = self.training.tensors()
         return Checkpoint(server_round, weights, {}, self.accuracy, self._uploaded())
 
@@ -136,7 +136,7 @@ class OutsourcedServer:
         return sent | whole
 
     def restore(self, done: Checkpoint) -> None:
-        """Go on from a checkpoint; no client uploads again."""
+        """Resume from a checkpoint; no client uploads again."""
         sent: dict[int, dict[int, dict[str, Tensor]]] = {}
         for name, tensor in part_of(done.fixed, UPLOADS).items():
             partition, at, kind = name.split("/")
@@ -153,7 +153,7 @@ class OutsourcedServer:
     # Rounds -------------------------------------------------------------------------------------------------------------
 
     def train_round(self, server_round: int) -> None:
-        """Attack what the round begins with if it is to be attacked, then train; the first round records the uploads."""
+        """Attack the round's initial model if the round is attacked, then train; the first round records the uploads."""
         training, task = self.training, self.plan.at(server_round)
         self.observe_model(server_round)
         # Not when they are collected, which is before: rows of this round are written anew when a run is resumed before its end.
@@ -165,7 +165,7 @@ class OutsourcedServer:
         row(task, metric=SERVER_SECONDS.name, value=seconds)
 
     def evaluate_round(self, server_round: int) -> None:
-        """Means over the clients' test examples, and a row for each; a client that cannot evaluate ends nothing."""
+        """Means over the clients' test examples, and a row for each; the run continues if a client cannot evaluate."""
         task = self.plan.at(server_round)
         content = RecordDict({"config": self.exchange.config(task), "arrays": to_record(self.training.weights())})
         contents = dict.fromkeys(self.sizes, content)
@@ -176,7 +176,7 @@ class OutsourcedServer:
     # Attacks ------------------------------------------------------------------------------------------------------------
 
     def observe_model(self, server_round: int) -> None:
-        """Attack the uploads in the first attacked round, as they never change, and any model that was trained before.
+        """Attack a round's trained model, and in the first attacked round the uploads, which never change.
 
         Of an upload that broke off, the client cannot say what the model was trained on, so that no guess could be judged.
         """

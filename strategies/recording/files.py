@@ -1,4 +1,4 @@
-"""A recording on disk: what a server sent in each round of training and what came back, as safetensors and JSON.
+"""A recording on disk: the messages and replies of each round of training, as safetensors and JSON.
 
     recording.json                    format, when, by which versions, the bound on disk
     round-0001/sent.json              receiving nodes, configuration, "arrays": record -> file, of each different content
@@ -42,7 +42,7 @@ class RecordingError(ValueError):
 
 
 class RecordingWriter:
-    """Writes a recording into a new folder, as long as it stays below a number of bytes.
+    """Write a recording into a new folder, up to a number of bytes.
 
     Args:
         folder: Absolute; it must not hold a recording yet.
@@ -74,12 +74,12 @@ class RecordingWriter:
             raise RecordingError(f"{folder} cannot be written to: {error}") from error
 
     def keep_json(self, name: str, values: Mapping[str, Any]) -> None:
-        """Writes a JSON file, whole or not at all."""
+        """Write a JSON file, whole or not at all."""
         text = json.dumps(plain(values), indent=1, allow_nan=False) + "\n"
         self._keep(name, lambda path: path.write_text(text, encoding="utf-8"))
 
     def keep_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> str:
-        """Write a safetensors file, whole or not at all, and return why it was not, or ""; what is in C order is not copied."""
+        """Write a safetensors file, whole or not at all; returns why it failed, or "". C-ordered arrays are not copied."""
         size = sum(one.nbytes for one in arrays.values())
         if self.written + size > self.max_bytes:
             return f"{size} bytes would exceed max_bytes, {self.max_bytes}, of which {self.written} are used"
@@ -126,7 +126,7 @@ class RecordedReply:
 
     @property
     def unusable(self) -> str:
-        """Why there is nothing to attack, or ""."""
+        """Reason why the reply cannot be attacked, or ""."""
         if error := self.values.get("error"):
             return f"the client failed: {error.get('reason') or error.get('code')}"
         if dropped := self.values.get("dropped"):
@@ -136,20 +136,20 @@ class RecordedReply:
         return "" if self.sent else "the weights that it answers were not recorded"
 
     def arrays(self, record: str = "") -> Arrays:
-        """Name -> array of a record; without a name, of the only one, or of "arrays", Flower's usual name."""
+        """Name -> array of a record; without a record's name, of the only one, or of "arrays", Flower's usual name."""
         return self._read(self.values.get("arrays", {}), record)
 
     def sent_arrays(self, record: str = "") -> Arrays:
-        """The same of the message that it answers: the global weights."""
+        """Name -> array of a record in the message before this reply: the global weights."""
         return self._read(self.sent, record)
 
     @property
     def reported(self) -> list[Mapping[str, Any]]:
-        """Its metrics, and the configuration that it answers."""
+        """The reply's metrics, and the configuration in its message."""
         return [*self.values.get("metrics", {}).values(), *self.values.get("sent-config", {}).values()]
 
     def number(self, *names: str) -> float | None:
-        """The first of these numbers that is reported, then in the settings; None without."""
+        """The first of these numbers in the reply, else in the settings; None where neither has one."""
         return first_number([*self.reported, self.settings], names)
 
     @property
@@ -187,7 +187,7 @@ def strategy_of(folder: Path) -> tuple[str, ...]:
 
 
 def read_recording(folder: Path) -> list[RecordedReply]:
-    """The replies to training of a recording, by round and in order of arrival; of a killed run those that were complete.
+    """The replies to training in a recording, by round and in order of arrival; of a killed run, the complete ones.
 
     Raises:
         RecordingError: When the folder holds no recording of this format, or a JSON file of it is damaged.
@@ -236,7 +236,7 @@ def _require_records(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A JSON value: text for numbers that are not finite and for whatever JSON lacks, and the length of bytes in their place."""
+    """A JSON value: text for infinite numbers, NaN and types that JSON lacks, and the length of bytes in their place."""
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

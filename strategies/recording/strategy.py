@@ -22,7 +22,7 @@ DEFAULT_MAX_BYTES = 10 * 2**30
 
 
 class RecordingStrategy(WrappingStrategy):
-    """Runs a wrapped strategy and keeps each round's sent weights, and every reply with its metadata.
+    """Run a wrapped strategy and keep each round's sent weights, and every reply with its metadata.
 
     Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place, so that a recording inside such a
     wrapper would hold the clipped replies. ``strategies.recording.files`` describes the files, and ``fedveil attack FOLDER`` reads
@@ -81,11 +81,11 @@ class RecordingStrategy(WrappingStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Keeps the replies, then lets the wrapped strategy aggregate them."""
+        """Keep the replies, then let the wrapped strategy aggregate them."""
         return super().aggregate_train(server_round, self._kept(server_round, "train", replies))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Keeps the replies, then lets the wrapped strategy aggregate them."""
+        """Keep the replies, then let the wrapped strategy aggregate them."""
         return super().aggregate_evaluate(server_round, self._kept(server_round, "evaluate", replies))
 
     def _kept(self, server_round: int, kind: str, replies: Iterable[Message]) -> list[Message]:

@@ -1,4 +1,4 @@
-"""The names under which apps report numbers of their training: those of Flower's templates first."""
+"""Names under which apps report numbers of their training: those of Flower's templates first."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ DECAYS = ("weight-decay", "weight_decay")
 
 
 def first_number(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> int | float | None:
-    """The number under one of these names in the first record that has one; None where none has."""
+    """The number under one of these names in the first record that holds one; None without any."""
     found = (record[name] for record in records for name in names if name in record)
     return next((one for one in found if isinstance(one, int | float) and not isinstance(one, bool)), None)

@@ -1,4 +1,4 @@
-"""The base of strategies around another one: hooks in its ``start``, its attributes, and the observed rounds."""
+"""Base of strategies around another one: hooks in its ``start``, its attributes, and the observed rounds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def whole_rounds(rounds: Any) -> tuple[int, ...]:
 
 
 class WrappingStrategy(Strategy):
-    """Runs a wrapped strategy; subclasses observe its messages and replies.
+    """Run a wrapped strategy; subclasses observe its messages and replies.
 
     Unknown attributes of this class are those of the wrapped strategy.
 
@@ -67,7 +67,7 @@ class WrappingStrategy(Strategy):
             setattr(self.strategy, name, value)
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
-        """``start`` of the wrapped strategy, with this one's hooks in it, and its end behind it."""
+        """Run ``start`` of the wrapped strategy with this one's hooks, and then ``finish``."""
         own = vars(self.strategy)
         before = {name: own[name] for name in HOOKS if name in own}
         self._inner = {name: getattr(self.strategy, name) for name in HOOKS}
@@ -83,7 +83,7 @@ class WrappingStrategy(Strategy):
             self._end()
 
     def finish(self) -> None:
-        """End the recording or the audit, those of strategies inside first; ``start`` does it behind the last round."""
+        """End the recording or the audit, those of inner strategies first; ``start`` calls it after the last round."""
         inner = getattr(self.strategy, "finish", None)
         if callable(inner):
             inner()
@@ -110,7 +110,7 @@ class WrappingStrategy(Strategy):
         return type(self).__name__
 
     def summary(self) -> None:
-        """That of the wrapped strategy, and a line of this one."""
+        """Summary of the wrapped strategy, and a line about this one."""
         self._wrapped("summary")()
         log(INFO, "\t└──> %s", self._said())
 
@@ -125,7 +125,7 @@ class WrappingStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """As the wrapped strategy does."""
+        """Aggregate as the wrapped strategy does."""
         result: tuple[ArrayRecord | None, MetricRecord | None] = self._wrapped("aggregate_train")(server_round, replies)
         return result
 
@@ -137,6 +137,6 @@ class WrappingStrategy(Strategy):
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """As the wrapped strategy does."""
+        """Aggregate as the wrapped strategy does."""
         result: MetricRecord | None = self._wrapped("aggregate_evaluate")(server_round, replies)
         return result

@@ -1,4 +1,4 @@
-"""Attacks on a sensitive attribute: the tokens of test images, kept as the evaluation behind a round sends them.
+"""Attacks on a sensitive attribute: the server keeps the tokens of test images from each round's evaluation.
 
 No message is added. Every evaluation sends each test image once, under draws of its own, and one evaluation is what an attack sees.
 """
@@ -26,7 +26,7 @@ from strategies.split.server import SplitServer
 
 
 class AttributeAudit:
-    """Queues the attacks on the sensitive attribute in what evaluations sent.
+    """Queue the attacks on the sensitive attribute in the tokens of evaluations.
 
     What is attacked is the evaluation behind an attacked round, of the model that it leaves; for the model after the last round it
     is the last evaluation, as no other follows.
@@ -40,14 +40,14 @@ class AttributeAudit:
         self._sent: dict[int, list[Tensor]] = defaultdict(list)
 
     def listener(self, task: Task) -> Listener | None:
-        """The listener of the evaluation of the task's round; None where it is not attacked."""
+        """The listener of the evaluation in the task's round; None where the round is not attacked."""
         self._sent.clear()
         if not self.attacks or task.round not in self.rounds:
             return None
         return lambda partition, tokens: self._sent[partition].append(tokens)
 
     def observe(self, task: Task, server: SplitServer) -> None:
-        """Queue the attacks on what this round's evaluation sent; clients that did not send all that is attacked are left out."""
+        """Queue the attacks on this round's evaluation; clients whose tokens are incomplete are left out."""
         plan, seen = SplitPlan.narrow(task.plan), []
         for partition, parts in sorted(self._sent.items()):
             count, tokens = plan.observed_queries(server.holders[partition].num_test), torch.cat(parts)

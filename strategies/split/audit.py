@@ -1,4 +1,4 @@
-"""Attacks on smashed data: the server keeps what clients sent of audit batches and hands it to the attacks.
+"""Attacks on smashed data: the server keeps the clients' audit batches and passes them to the attacks.
 
 Exposure is that of the run: an attack sees an image as often as the run itself has sent it by the end of the attacked round, with
 the weights that the client half has in that round. Audit batches stand for these transmissions; they repeat none beyond them,
@@ -31,7 +31,7 @@ from strategies.split.server import Holder, SplitServer
 
 @dataclass(frozen=True)
 class SplitAudit:
-    """Asks for audit batches and queues the attacks on them, in the attacked ``rounds``."""
+    """Request audit batches and queue the attacks on them, in the attacked ``rounds``."""
 
     auditor: Auditor
     attacks: tuple[SmashedAttack[Any], ...]
@@ -39,12 +39,12 @@ class SplitAudit:
     label: str
 
     def transmissions(self, task: Task, num_train: int) -> int:
-        """How often the audit of the task's round sends an image: as often as the most demanding attack asks and the run allows."""
+        """How often the round's audit sends an image: as often as the most demanding attack needs and the run allows."""
         most = most_transmissions(task, num_train)
         return max((a.transmissions if a.beyond_run else min(a.transmissions, most) for a in self.attacks), default=0)
 
     def extra_transmissions(self, task: Task, num_train: int) -> int:
-        """How often all audits up to the task's round have sent one example of a client, at most.
+        """Most transmissions of one example of a client in all audits up to the task's round.
 
         Training examples; test images where the server learned from the training images (``auxiliary_data`` "private"). The
         last round's number holds the audit of the final model as well.
@@ -57,7 +57,7 @@ class SplitAudit:
         )
 
     def observe(self, task: Task, server: SplitServer) -> None:
-        """Queue one round's attacks; each sees what it asks for, as far as the run itself has sent it by then."""
+        """Queue one round's attacks; each gets its transmissions, at most as many as the run itself has sent by then."""
         if not self.attacks:
             return
         attacks = self.attacks
@@ -190,7 +190,7 @@ def window(task: Task) -> tuple[int, int]:
 
 
 def most_transmissions(task: Task, num_train: int) -> int:
-    """The most often that an image can have been sent within ``window``, and 1 at least: the audit batch itself."""
+    """Most transmissions of an image within ``window``, and at least 1: the audit batch itself."""
     since, until = window(task)
     if task.plan.auxiliary_data == "private":
         return until - since + 1
@@ -198,7 +198,7 @@ def most_transmissions(task: Task, num_train: int) -> int:
 
 
 def as_sent(values: Tensor, transmissions: int, counts: Tensor) -> Tensor:
-    """The first transmissions, and of an image that the run has sent less often only as many as that.
+    """The first transmissions; of an image that the run has sent less often, only that many.
 
     Args:
         values: (R, B, ...), one entry for each transmission and image.
@@ -218,7 +218,7 @@ def as_sent(values: Tensor, transmissions: int, counts: Tensor) -> Tensor:
 
 
 def audit_sizes(task: Task, holder: Holder) -> tuple[int, int]:
-    """Images of an audit batch that are attacked, and those that only come along."""
+    """Images of an audit batch that are attacked, and further images that complete the batch."""
     pool = holder.num_test if task.plan.auxiliary_data == "private" else holder.num_train
     attacked = min(task.plan.probe_images, pool)
     return attacked, max(min(task.plan.batch_size, pool) - attacked, 0)

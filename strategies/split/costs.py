@@ -1,4 +1,4 @@
-"""What split learning costs the client, and how many orders its shuffles leave open."""
+"""The client's cost of split learning, and the number of orders that its shuffles leave open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server of split learning observes: smashed data, and a step of the client half where that is trained.
+"""Observations of the server of split learning: smashed data, and a step of the client half where that is trained.
 
 A sensitive attribute is looked for in the tokens of test images, as the evaluation behind a round sends them.
 """
@@ -55,7 +55,7 @@ class SeenTestTokens(Seen):
 
 
 class Smashed(Kind):
-    """The tokens that leave the client half. An image keeps its row."""
+    """Tokens that leave the client half. An image keeps its row."""
 
     name: ClassVar[str] = "smashed"
     title: ClassVar[str] = "smashed data"
@@ -70,7 +70,7 @@ class Smashed(Kind):
         return isinstance(attack, SmashedAttack)
 
     def observations(self, observed: Observed) -> list[Any]:
-        """What an attack gets to see of each batch of smashed data."""
+        """Observations of each batch of smashed data, in the form that attacks receive."""
         task, card = observed.task, observed.task.plan.data_card()
         edge, server = _halves(observed)
         return [
@@ -92,7 +92,7 @@ class Smashed(Kind):
         ]
 
     def limited(self, stage: Attack[Any, Any], observed: Observed) -> Attack[Any, Any]:
-        """For as many transmissions as there are: what is learned depends on them."""
+        """The attack for the number of transmissions in the run: its training depends on them."""
         first = observed.seen[0] if observed.seen else None
         limits = isinstance(stage, SmashedAttack) and isinstance(first, SeenTokens)
         return stage.limited_to(len(first.features)) if limits else stage  # type: ignore[union-attr, attr-defined]
@@ -110,7 +110,7 @@ class Smashed(Kind):
 
 
 class AttributesOfTokens(Kind):
-    """A client's test images, whose sensitive attribute is guessed from the tokens that travelled to be answered."""
+    """A client's test images; attacks guess their sensitive attribute from the tokens sent for evaluation."""
 
     name: ClassVar[str] = "smashed-attribute"
     title: ClassVar[str] = "attributes of smashed data"
@@ -123,7 +123,7 @@ class AttributesOfTokens(Kind):
     of_attributes: ClassVar[bool] = True
 
     def observations(self, observed: Observed) -> list[Any]:
-        """The tokens as the server half was given them."""
+        """The tokens as the server half received them."""
         card, (edge, server) = observed.task.plan.data_card(), _halves(observed)
         sent = [seen.features.to(device()) for seen in observed.seen if isinstance(seen, SeenTestTokens)]
         return [
@@ -139,7 +139,7 @@ class AttributesOfTokens(Kind):
         return digest(observed.weights)
 
     def knowledge(self, observed: Observed) -> Knowledge:
-        """With what sends test images as a client does, and what learns a sensitive attribute from their tokens."""
+        """The server's knowledge, with the clients' sending side and builders of adversaries for its tokens."""
         plan, card = SplitPlan.narrow(observed.task.plan), observed.task.plan.data_card()
         server = part_of(observed.weights, SERVER)
         return replace(
@@ -164,5 +164,5 @@ KINDS = (SMASHED, TOKEN_ATTRIBUTE)
 
 
 def smashed_attacks(attacks: Iterable[Attack[Any, Any]]) -> list[SmashedAttack[Any]]:
-    """Attacks that suit smashed data, as what they are."""
+    """Attacks that suit smashed data, with that type."""
     return [attack for attack in attacks if isinstance(attack, SmashedAttack)]

@@ -1,4 +1,4 @@
-"""What the server of a split run holds, and its round trips with the clients, whose costs are counted."""
+"""State of the server in a split run, and its round trips with the clients, whose costs are counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from strategies.split.observations import EDGE, SERVER
 
 @dataclass
 class Tally:
-    """What a round cost each client in seconds of work and bytes of tensors, and the clients with an unusable reply."""
+    """A round's cost for each client in seconds of work and bytes of tensors, and the clients with an unusable reply."""
 
     seconds: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -51,7 +51,7 @@ class SplitExchange(GuardedExchange):
 
 @dataclass(frozen=True)
 class Holder:
-    """What the server knows of one client's data.
+    """The server's knowledge of one client's data.
 
     ``labels`` are classes (num_train,) or label vectors (num_train, K), int64, where they sit at the server; None where they
     travel.
@@ -91,7 +91,7 @@ class SplitServer:
         return {EDGE + name: tensor for name, tensor in self.edge.items()} | server
 
     def gradient(self, features: Tensor, targets: Tensor) -> Tensor:
-        """What the server would return for one batch: the gradient (B, N, D) of its mean loss."""
+        """The server's reply for one batch: the gradient (B, N, D) of its mean loss."""
         received = features.to(device()).requires_grad_()
         loss = self.plan.objective.loss(self.server(received), targets.to(device()))
         return torch.autograd.grad(loss, received)[0].cpu()

@@ -85,7 +85,7 @@ class _Progress:
 
 
 class SplitFed(SplitServer):
-    """Trains the server half on the clients' smashed data, and averages the client halves.
+    """Train the server half on the clients' smashed data, and average the client halves.
 
     Args:
         plan: The run's fixed settings for the clients.
@@ -133,7 +133,7 @@ class SplitFed(SplitServer):
         return Checkpoint(server_round, self.weights() | optimizer, {}, self.accuracy)
 
     def restore(self, done: Checkpoint) -> None:
-        """Goes on from a checkpoint."""
+        """Resume from a checkpoint."""
         self.edge = part_of(done.weights, EDGE)
         load_weights(self.server, part_of(done.weights, SERVER))
         load_flat_state([self.optimizer], part_of(done.weights, OPTIMIZER))
@@ -164,7 +164,7 @@ class SplitFed(SplitServer):
             self._audit.observe(self._task(server_round), self)
 
     def evaluate_round(self, server_round: int) -> None:
-        """Accuracy and correlation of the current model, into rows; attacks on what was sent for it. Before all, costs."""
+        """Add rows of accuracy and correlation (before round 1 also of costs), and queue attacks on the evaluation's tokens."""
         task = self._task(server_round)
         if server_round == 0:
             record_costs(self.plan, self.auditor.recorder)

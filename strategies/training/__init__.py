@@ -1,1 +1,1 @@
-"""Whole models in several scenarios: trained by the server, judged by clients, protected by a budget."""
+"""Whole models in several scenarios: trained by the server, evaluated by clients, protected by a budget."""

@@ -29,7 +29,7 @@ class DivergedError(RuntimeError):
 
 
 class CentralTraining:
-    """One model, trained round by round on images in [0, 1] and class probabilities, whose orders start at ``key``."""
+    """One model, trained round by round on images in [0, 1] and class probabilities; the order of examples starts at ``key``."""
 
     def __init__(self, plan: WholeModelPlan, examples: Batch, key: Key) -> None:
         self.plan, self.examples, self.key = plan, examples, key
@@ -65,24 +65,24 @@ class CentralTraining:
         )
 
     def weights(self) -> dict[str, Tensor]:
-        """Those of the model, on the CPU."""
+        """Weights of the model, on the CPU."""
         return {name: tensor.detach().cpu().clone() for name, tensor in shared_tensors(self.model).items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a later round depends on, under flat names."""
+        """State that a later round depends on, under flat names."""
         remembered = flat_state([self.training.optimizer])
         return {MODEL + name: t for name, t in self.weights().items()} | {
             OPTIMIZER + name: t for name, t in remembered.items()
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Goes on from what ``tensors`` gave; other names among them are left alone."""
+        """Resume from the output of ``tensors``; other names are ignored."""
         load_weights(self.model, part_of(tensors, MODEL))
         load_flat_state([self.training.optimizer], part_of(tensors, OPTIMIZER))
 
 
 def train_alone(plan: WholeModelPlan, batch: Batch, seed: int) -> nn.Module:
-    """A model trained on examples of the server's own as on uploads, the clients' input defences included; in eval mode.
+    """Train a model on the server's own examples as on uploads, with the clients' input defences; in eval mode.
 
     Weights, protection and training follow from ``seed``; the run's own seeds are not touched.
     """

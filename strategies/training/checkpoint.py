@@ -1,4 +1,4 @@
-"""Where the training of one pipeline stands, as every server hands it to the run's folder and takes it up again."""
+"""State of one pipeline's training: a server passes it to the run's folder, and resumes from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a pipeline stands.
+    """State of one pipeline's training.
 
     Attributes:
         round: The last complete round; 0 is the evaluation of the initial model, one after the last round the attacks on the

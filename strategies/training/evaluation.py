@@ -1,4 +1,4 @@
-"""What clients report of a whole model's accuracy: checked, averaged over test examples, and written into rows."""
+"""The clients' reports of a whole model's accuracy: checked, averaged over test examples, written into rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strategies.exchange.guard import Rows
 
 
 def fault_in_report(_: int, reply: Message, shares: Sequence[str] = ()) -> str:
-    """Why a client's evaluation cannot be one, or ""; ``shares`` are the names of numbers from 0 to 1 that it reports besides."""
+    """Reason why a client's evaluation is invalid, or ""; ``shares`` names further reported numbers from 0 to 1."""
     found, names = values_of(reply, "metrics"), (*REPORTED, *shares)
     if set(found) != {*names, "num-examples"}:
         return f"metrics: {shortened(sorted(found)[:20])}; expected num-examples, {', '.join(names)}"
@@ -35,7 +35,7 @@ def fault_in_report(_: int, reply: Message, shares: Sequence[str] = ()) -> str:
 def record_reports(
     task: Task, replies: Mapping[int, Message], rows: Rows, shares: Sequence[str] = ()
 ) -> dict[str, float]:
-    """Means over the test examples of all clients, and a row for each; see ``fault_in_report`` for ``shares``."""
+    """Write means over the test examples of all clients, and a row for each; see ``fault_in_report`` for ``shares``."""
     found = [values_of(reply, "metrics") for reply in replies.values()]
     total = sum(int(one["num-examples"]) for one in found)
     means = {

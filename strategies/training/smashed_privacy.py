@@ -1,4 +1,4 @@
-"""What budget the noise on smashed data has spent."""
+"""The privacy budget that noise on smashed data has spent."""
 
 from __future__ import annotations
 

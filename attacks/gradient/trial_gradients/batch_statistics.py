@@ -1,4 +1,4 @@
-"""Batch statistics that BatchNorm's running averages give away, and those of dummy images."""
+"""Batch statistics that BatchNorm's running averages reveal, and those of dummy images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Statistics = dict[str, tuple[Tensor, Tensor]]
 
 
 def sent_statistics(observation: ClientUpdate) -> Statistics:
-    """Mean and variance that every BatchNorm layer saw in the one step of a client, exact for an undefended update.
+    """Mean and variance of every BatchNorm layer's input in a client's one step, exact for an undefended update.
 
     A step in train mode moves the running averages by delta = momentum * (batch value - running value), so that
 
@@ -65,7 +65,7 @@ def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
 def call_with_statistics(
     model: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], images: Tensor
 ) -> tuple[Tensor, Statistics]:
-    """Logits (B, K) of normalised images (B, C, H, W), and the batch statistics of every BatchNorm layer on the way.
+    """Logits (B, K) of normalised images (B, C, H, W), and the batch statistics of every BatchNorm layer.
 
     Pure, and differentiable under ``torch.func.grad`` and ``vmap``, for a model from ``attackable`` with ``train_mode``, which
     normalises by the batch.

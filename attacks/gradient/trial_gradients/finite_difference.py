@@ -1,4 +1,4 @@
-"""Gradient matching at the price of two ordinary gradients instead of a second derivative."""
+"""Gradient matching at the cost of two ordinary gradients instead of a second derivative."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RELATIVE_STEP = 1 / 30
 
 
 class DifferencedMatching:
-    """The objective of ``GradientMatching``, whose gradient is a finite difference along the weights.
+    """The objective of ``GradientMatching`` with a finite difference along the weights as its gradient.
 
     With v = dD/dg at the dummy gradient g(u) = grad_w L(w, u), the chain rule asks for the derivative of <g(u), v> by the
     unknowns u, which is a derivative along v of an ordinary gradient:
@@ -111,7 +111,7 @@ class DifferencedMatching:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Convolutions on a GPU with all bits of float32: TensorFloat-32 keeps ten of a mantissa, in which a small step gets lost."""
+    """Context of full float32 convolutions on a GPU: TensorFloat-32 keeps ten bits, in which a small step gets lost."""
     allowed = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
     try:
@@ -125,7 +125,7 @@ def agrees(
     unknowns: Tensor,
     differenced: Callable[[GradientMatching], DifferencedMatching] = DifferencedMatching,
 ) -> bool:
-    """Whether ``DifferencedMatching`` may stand for ``exact``: same losses and, up to 1 - cosine = 1e-3, gradients at (T, D).
+    """Whether ``DifferencedMatching`` may replace ``exact``: equal losses and, up to 1 - cosine = 1e-3, gradients at (T, D).
 
     False, too, where the model has layers or operations that cannot be differenced.
     """

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class RecordKinks(TorchFunctionMode):
-    """While it is entered, notes on which side of its kink every ReLU is, and where every maximum comes from.
+    """Context that records the active side of every ReLU, and the position of every maximum.
 
     Values are those of the ordinary call. ``ReplayKinks`` then evaluates the same network as if nothing had moved across a kink,
     which makes it differentiable wherever its other layers are: a difference of its gradients tends to the derivative that
@@ -48,7 +48,7 @@ class RecordKinks(TorchFunctionMode):
 
 
 class ReplayKinks(TorchFunctionMode):
-    """While it is entered, every ReLU and maximum takes the side that ``RecordKinks`` noted.
+    """Context in which every ReLU and maximum takes the side from ``RecordKinks``.
 
     Args:
         noted: By the same network on inputs of the same shape.

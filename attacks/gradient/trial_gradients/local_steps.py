@@ -1,4 +1,4 @@
-"""What a client's SGD would send, as a pure function of its images: local training, unrolled."""
+"""The update of a client's SGD as a pure function of its images: local training, unrolled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well dummy images explain an observed gradient: the objective of many inversions, evaluated in one call.
+"""The objective of many inversions: how well dummy images explain an observed gradient, evaluated in one call.
 
 A *trial* is one start of one target. Its unknowns are one row of a matrix (T, D): the pixels of its b dummy images, normalised as
 the model wants them, and, where labels are unknown, b * K label logits behind them. Rows never influence each other.
@@ -29,7 +29,7 @@ Observed = dict[str, tuple[Tensor, Tensor]]
 
 
 def attackable(model: nn.Module, train_mode: bool) -> nn.Module:
-    """A private copy in eval mode whose BatchNorm uses batch statistics if the client's did; no buffer ever changes.
+    """Copy a model in eval mode; its BatchNorm uses batch statistics if the client's did, and no buffer ever changes.
 
     Dropout stays off, because the server does not know the client's masks.
     """
@@ -158,7 +158,7 @@ class GradientMatching:
         return vmap(distance)(self.targets)
 
     def of_trials(self, trials: Tensor) -> tuple[Tensor, Update, Observed, Tensor]:
-        """Of some trials: soft labels (n, b, K), or (n, 0) where unknown; targets; what the prior reads; weights of smoothness."""
+        """Select some trials: soft labels (n, b, K), or (n, 0) if unknown; targets; the prior's input; weights of smoothness."""
         targets, known, observed, smoothing = self.targets, self.labels, self.observed, self.smoothing
         if known is None:
             known = next(iter(targets.values())).new_empty(len(next(iter(targets.values()))), 0)
@@ -169,7 +169,7 @@ class GradientMatching:
         return known, targets, observed, smoothing
 
     def read(self, unknowns: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-        """Images (..., b, C, H, W) and soft labels (..., b, K) of unknowns (..., D)."""
+        """Split unknowns (..., D) into images (..., b, C, H, W) and soft labels (..., b, K)."""
         pixels = torch.Size(self.batch_shape).numel()
         images = unknowns[..., :pixels].reshape(*unknowns.shape[:-1], *self.batch_shape)
         if self.labels is not None:
@@ -177,7 +177,7 @@ class GradientMatching:
         return images, unknowns[..., pixels:].reshape(*unknowns.shape[:-1], -1, self.num_classes).softmax(-1)
 
     def priors(self, images: Tensor, observed: Observed, smoothing: Tensor) -> Tensor:
-        """What the objective adds to the distance of the gradients, for the images (b, C, H, W) of one trial and its weight."""
+        """Prior terms of the objective for the images (b, C, H, W) of one trial and its weight."""
         value = images.new_zeros(())
         if self.prior is not None:
             value = value + self.prior(images, observed)

@@ -1,4 +1,4 @@
-"""How many trials of a gradient inversion fit into memory: estimated before it starts, and halved where memory runs out."""
+"""Memory of a gradient inversion: how many trials fit, estimated before it starts, and halved where memory runs out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LARGE_IMAGE = 3 * 512 * 512
 
 
 def trial_bytes(model: nn.Module, input_shape: tuple[int, int, int], images: int) -> int:
-    """A rough count of the bytes that one trial of so many float32 images holds at once; right within a small factor.
+    """Estimate the bytes that one trial of so many float32 images holds at once, within a small factor.
 
         bytes = 4 * (10 * images * A + 8 * P)
 
@@ -63,7 +63,7 @@ def _count(model: nn.Module, image: Tensor) -> int:
 
 
 def fitting_trials(model: nn.Module, input_shape: tuple[int, int, int], images: int) -> int:
-    """How many trials fit into the memory that is free where the model is, by ``trial_bytes``."""
+    """Estimate by ``trial_bytes`` how many trials fit into the free memory of the model's device."""
     device = next(model.parameters()).device
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     needed = trial_bytes(model, input_shape, images)
@@ -77,7 +77,7 @@ def fitting_trials(model: nn.Module, input_shape: tuple[int, int, int], images: 
 
 
 def keep_freed_memory() -> None:
-    """Lets this process reuse large blocks of memory instead of returning them to the system and asking for them again.
+    """Let this process reuse large blocks of memory instead of returning them to the system.
 
     An evaluation allocates and frees the same blocks thousands of times, and the system hands each of them out page by page, which
     costs about a fifth of the time. For processes that do nothing but attack; without effect where the C library is not glibc.
@@ -116,6 +116,6 @@ def in_chunks(run: Callable[[Sequence[Trial]], End], trials: Sequence[Trial], ch
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Accelerators raise their own class; the CPU's allocator a plain RuntimeError, like many an error of another kind."""
+    """Whether an error means lack of memory: accelerators raise their own class, the CPU's allocator a plain RuntimeError."""
     messages = ("out of memory", "not enough memory", "can't allocate memory")
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error).lower() for words in messages)

@@ -1,4 +1,4 @@
-"""A network in which every trial of a batch has its own weights: as ``torch.func.vmap``, with the fused kernels of autograd."""
+"""A network with separate weights for each trial of a batch: as ``torch.func.vmap``, with the fused kernels of autograd."""
 
 from __future__ import annotations
 
@@ -287,5 +287,5 @@ def _beside(values: Tensor, rows: Tensor) -> Tensor:
 
 
 def expanded(weights: Update, trials: int) -> Update:
-    """Weights that all trials share, as ``TrialNetwork`` takes them."""
+    """Repeat weights that all trials share, in the form that ``TrialNetwork`` takes."""
     return {name: weight.expand(trials, *weight.shape) for name, weight in weights.items()}

@@ -1,1 +1,1 @@
-"""Data sets that lie in files: arrays, pictures, and how they are decoded."""
+"""Data sets stored in files: arrays, pictures, and their decoding."""

@@ -1,4 +1,4 @@
-"""One picture file as pixels: the same for the images of a run and for the copies of ``fedveil protect``."""
+"""Decoding of one picture file into pixels: the same for the images of a run and for the copies of ``fedveil protect``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_LEVELS = 65535
 
 @dataclass(frozen=True)
 class Decoded:
-    """A picture, uint8 (1, C, H, W), upright, C = 1 where its channels are equal, else 3; ``notes`` say what is lost."""
+    """A picture, uint8 (1, C, H, W), upright, C = 1 where its channels are equal, else 3; ``notes`` list what decoding left out."""
 
     image: Tensor
     notes: tuple[str, ...] = ()
@@ -38,8 +38,7 @@ def decode(path: Path) -> Tensor:
 
 
 def decode_noted(path: Path, most_pixels: int | None = None) -> Decoded:
-    """What ``decode`` reads, with what it leaves out; of several frames the first. Pictures of more than ``most_pixels`` are
-    refused.
+    """Decode as ``decode`` does, with notes on what is left out; first frame only. Refuses more than ``most_pixels``.
 
     Raises:
         DataError: As ``decode``, with the reason alone: the caller knows the name.

@@ -1,4 +1,4 @@
-"""Data sets in the files that their authors publish: where they are looked for, how they are fetched, and who reads them."""
+"""Data sets in the files that their authors publish: where each is searched, how it is downloaded, and its reader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FASHION_CLASSES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,
 
 @dataclass(frozen=True)
 class Place:
-    """Where a data set is looked for, or downloaded to.
+    """Folder in which a data set is searched, or to which it is downloaded.
 
     Attributes:
         root: The user's directory (``given``), or the default one.
@@ -104,7 +104,7 @@ def cifar10(place: Place) -> Source:
 
 
 def cifar100(place: Place) -> Source:
-    """CIFAR-100, likewise."""
+    """CIFAR-100: batches as pickled by its authors."""
     keys = ("fine_labels", "fine_label_names")
     titles, train, test = _cifar(place, "CIFAR100", "cifar-100-python", ("train", "test", "meta"), keys, 100)
     return Source(train, test, titles, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))

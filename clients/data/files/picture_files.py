@@ -210,7 +210,7 @@ def _pictures(root: Path, suffixes: set[str] | None) -> dict[str, list[Path]]:
 
 
 def picture_part(paths: Sequence[Path], labels: Labels) -> Part:
-    """A part whose pictures are decoded one by one when they are read, so that only the scaled ones are held."""
+    """A part whose pictures are decoded one by one on reading, so that only scaled pictures stay in memory."""
     shapes: dict[int, tuple[int, int, int]] = {}
     first: dict[int, Path] = {}
 

@@ -37,7 +37,7 @@ class FieldEmbedding(nn.Module):
         self.table = nn.Embedding(sum(cardinalities), dim)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Whole numbers (B, 1, F, 1), in any dtype, to embeddings (B, F, D); ``ValueError`` for what is no category."""
+        """Whole numbers (B, 1, F, 1), in any dtype, to embeddings (B, F, D); ``ValueError`` for an unknown category."""
         codes = rows[:, 0, :, 0].long()
         sizes = torch.tensor(self.cardinalities, device=codes.device)
         if codes.shape[1] != len(sizes) or (codes < 0).any() or (codes >= sizes).any():
@@ -103,7 +103,7 @@ class DIFMBranches(nn.Module):
         return factors
 
     def forward(self, tokens: Tensor, unshuffled: Tensor) -> Tensor:
-        """What a client sends (B, F, 2 + D), of embeddings (B, F, D) that were shuffled and the same in order."""
+        """The client's output (B, F, 2 + D), from embeddings (B, F, D) that were shuffled and the same in order."""
         factors = torch.stack([self.vector_factors(tokens), self.bit_factors(unshuffled)], 2)
         return torch.cat([factors, unshuffled], 2)
 

@@ -64,7 +64,7 @@ class EdgeHalf(nn.Module):
 
     @property
     def keeps_slots(self) -> bool:
-        """Whether tokens leave in the order of the columns whatever is shuffled: what DIFM's branches make of a field."""
+        """Whether tokens leave in column order despite a shuffle, as the outputs of DIFM's branches do."""
         return self.branches is not None
 
     def embed(self, images: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class TransformerServer(ServerHalf):
         return logits
 
     def fast_parameters(self) -> list[nn.Parameter]:
-        """Those of the head and the adapter, which start from nothing even where the blocks are pretrained."""
+        """Parameters of head and adapter, which start from random weights even where the blocks are pretrained."""
         return [*self.adapter.parameters(), *self.head.parameters()]
 
 

@@ -1,4 +1,4 @@
-"""What every server half of a split model has."""
+"""Base of the server halves of split models."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ class ServerHalf(nn.Module):
     """The server half of a split model: smashed data (B, N, D) -> logits (B, K)."""
 
     def fast_parameters(self) -> list[nn.Parameter]:
-        """Those that are trained at ``learning-rate``; the others at ``block-learning-rate``. All where nothing is pretrained."""
+        """Parameters trained at ``learning-rate``, all unless some are pretrained; others have ``block-learning-rate``."""
         return list(self.parameters())

@@ -45,7 +45,7 @@ class SoftmaxAttention(nn.Module):
 
 
 class PerformerAttention(SoftmaxAttention):
-    """The same in time linear in N: exp(q k^T / sqrt(dim)) is estimated without bias from frozen random features.
+    """``SoftmaxAttention`` in time linear in N: frozen random features estimate exp(q k^T / sqrt(dim)) without bias.
 
     With rows w of ``random_features``, exp(q k^T) is the mean of exp(w q - |q|^2 / 2) exp(w k - |k|^2 / 2). The code of
     T2T-ViT leaves out the division by sqrt(dim) and gives w the length sqrt(NUM_FEATURES), with which the features estimate
@@ -158,7 +158,7 @@ class TokensToToken(nn.Module):
         self.project = nn.Linear(TOKEN_DIM * third, embed_dim)
 
     def forward(self, images: Tensor) -> Tensor:
-        """See the class."""
+        """Images (B, C, H, W) -> tokens (B, N, embed_dim)."""
         features = images
         for stride, transformer in zip(self.strides[:2], self.transformers, strict=True):
             rows, columns = (side // stride for side in features.shape[2:])

@@ -1,4 +1,4 @@
-"""What an audit can and cannot do with an app, and what a person must decide first."""
+"""Abilities and limits of an audit with an app, and the open questions for its user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IMAGE_SHAPES = 4
 
 
 def abilities(report: AppReport, source: AppSource) -> Iterator[str]:
-    """What an audit does."""
+    """Abilities of the audit, as sentences."""
     each, asked = report.images_of_node, report.nodes_asked
     yield (
         f"Attack probes: one step of SGD on one image each, at least {LEAST_IMAGES} images in an attacked round: "
@@ -35,7 +35,7 @@ def abilities(report: AppReport, source: AppSource) -> Iterator[str]:
 
 
 def limits(report: AppReport, source: AppSource) -> Iterator[str]:
-    """What an audit does not show."""
+    """Limits of the audit, as sentences."""
     training, images = source.training, source.images
     optimizer = optimizer_of(training)
     if optimizer is not None and not _is_sgd(training):
@@ -69,7 +69,7 @@ def _is_sgd(training: SeenTraining) -> bool:
 
 
 def questions(report: AppReport, source: AppSource, found: Mapping[str, Any]) -> Iterator[str]:
-    """What is missing or unclear, each as a sentence that says what to do."""
+    """Missing or unclear facts, each as a sentence with the action that settles it."""
     yield from _of_server(report, source.start, found)
     yield from _of_model(report, found)
     yield from _of_settings(report, source.training)

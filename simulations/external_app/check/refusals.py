@@ -21,7 +21,7 @@ TORCH = ("torch", "torchvision", "pytorch_lightning", "lightning", "timm")
 
 
 def in_the_source(project: Project, source: AppSource) -> Iterator[str]:
-    """What the files alone show: no PyTorch, no classes, or the interface before Flower's message API."""
+    """Reasons in the files alone: no PyTorch, no classes, or the interface before Flower's message API."""
     if not project.uses(*TORCH):
         others = [one for one in ("tensorflow", "keras", "sklearn", "jax", "xgboost", "mlx") if project.uses(one)]
         kind = f" (it imports {', '.join(others)})" if others else ""
@@ -62,7 +62,7 @@ def _given(module: Module | None, kind: str, name: str, *, positional: bool) -> 
 
 
 def in_the_trial(project: Project, missing: list[str], found: Mapping[str, Any]) -> Iterator[str]:
-    """What importing and starting the app showed; ``found`` as ``trial.work.look`` gives it."""
+    """Reasons from importing and starting the app; ``found`` is the result of ``trial.work.look``."""
     for text in project.unreadable:
         yield f"a file cannot be parsed: {text}"
     if missing:

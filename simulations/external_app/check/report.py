@@ -1,4 +1,4 @@
-"""What ``check_app`` found of an app."""
+"""Results of ``check_app`` about an app."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """What the source says, as text; () or "" where it could not be seen."""
+    """Facts from the source, as text; () or "" where the source does not show them."""
 
     optimizers: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
@@ -190,12 +190,12 @@ class AppReport:
 
     @property
     def images_of_node(self) -> int:
-        """Images that the audit probes at each node that is asked."""
+        """Number of images that the audit probes at each requested node."""
         return ceil(LEAST_IMAGES / self.nodes_asked)
 
     @property
     def nodes_asked(self) -> int:
-        """Nodes of an attacked round."""
+        """Number of requested nodes in an attacked round."""
         return max(1, self.server.asked or self.nodes)
 
     def setting(self, name: str) -> Setting | None:

@@ -23,7 +23,7 @@ def optimizer_of(training: SeenTraining) -> Optimizer | None:
 def settings_of(
     training: SeenTraining, message: Mapping[str, Any], run_config: Mapping[str, Any]
 ) -> tuple[Setting, ...]:
-    """Learning rate, epochs and batch size as ``audited`` would find them; the optimizer's numbers, which it must be told."""
+    """Learning rate, epochs and batch size as ``audited`` would find them, and the optimizer's numbers as its arguments."""
     optimizer = optimizer_of(training)
     rate = None if optimizer is None else optimizer.arguments.get("lr")
     if rate is None and optimizer is not None and optimizer.name == "SGD":

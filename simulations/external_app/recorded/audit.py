@@ -68,7 +68,7 @@ class PreparedRecording:
     auxiliary: str
 
     def plan(self) -> AppPlan:
-        """What is known of the app before its first round."""
+        """A plan of the known facts about the app before its first round."""
         first = self.replayed.attackable[0]
         request, parsed = first.request, first.parsed
         return AppPlan.known(
@@ -84,7 +84,7 @@ class PreparedRecording:
         results.claim(self.plan().at(last.reply.round, last.request.learning_rate), self.replayed.claims)
 
     def study(self) -> AppStudy:
-        """What the results folder records about the audit."""
+        """The description of the audit in the results folder."""
         request = asdict(self.request)
         settings = {"scenario": SCENARIO, **request.pop("options"), **request}
         del settings["unset"], settings["assumed"]  # the page says both in sentences

@@ -1,4 +1,4 @@
-"""What ``fedveil attack`` does with its options: an update in a file, or the folder of a recording."""
+"""The work of ``fedveil attack``: an attack on an update in a file, or on the folder of a recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attacks on a recorded update or a recording found, as the terminal shows it and as programs read it."""
+"""Findings of attacks on a recorded update or a recording, as the terminal shows them and as programs read them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AttackFinding:
 
     @property
     def result(self) -> str:
-        """What it recovered, or that it failed."""
+        """The recovery in words, or the failure."""
         if self.failure:
             return "failed"
         shown = "" if self.recovered is None else f"{self.recovered} of {self.attacked}"
@@ -61,7 +61,7 @@ class AttackFinding:
 
 
 def of_entries(entries: Iterable[Mapping[str, Any]]) -> list[AttackFinding]:
-    """Of attacks on a single update, whose entries are those of ``result.json``."""
+    """Findings on a single update, from the entries of ``result.json``."""
     found = []
     for entry in entries:
         scores = {} if entry["failure"] else entry["scores"]  # those of a failed attack are of a grey image
@@ -72,7 +72,7 @@ def of_entries(entries: Iterable[Mapping[str, Any]]) -> list[AttackFinding]:
 
 
 def of_recording(read: ReadRun, rows: Iterable[Row]) -> list[AttackFinding]:
-    """Of attacks on a recording, in order of rounds."""
+    """Findings on a recording, in order of rounds."""
     failures = {(row.round, row.attack): row.message for row in rows if row.is_attack and row.metric == ATTACK.name}
     cells = [cell for study in read.studies for cell in study.cells if cell.role is Role.ATTACK]
     found = [_of_cell(cell, failures.get((cell.round, cell.attack), "")) for cell in cells]

@@ -15,7 +15,7 @@ from defenses.random_draws import generator_for
 
 
 def require_usable(attack: Attack[Any, Any], *, has_auxiliary: bool) -> None:
-    """Refuses an attack that one update, and the auxiliary data at hand, are not enough for.
+    """Refuse an attack that needs more than one update and the available auxiliary data.
 
     Raises:
         AttackError: Saying what it needs.

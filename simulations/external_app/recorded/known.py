@@ -1,4 +1,4 @@
-"""What the server knows beside a recorded update: the model, and data that attacks learn from, none of them true images."""
+"""The server's knowledge beside a recorded update: the model, and data that attacks learn from, without true images."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def build(request: Request, parsed: Parsed) -> nn.Module:
 
 
 def load_start(model: nn.Module, request: Request) -> list[str]:
-    """Loads the global weights; returns what had to be assumed about them."""
+    """Load the global weights; returns the assumptions about them."""
     if request.weights is None:
         return [
             f"without --weights, the client is assumed to have started from the initial weights of seed {request.seed}"
@@ -64,7 +64,7 @@ def load_start(model: nn.Module, request: Request) -> list[str]:
 
 
 def observation_of(request: Request, parsed: Parsed, model: nn.Module, update: Update) -> ClientUpdate:
-    """What attacks see of an update of a request's client, which started from the model."""
+    """The attacks' observation of a client's update, which started from the model."""
     return ClientUpdate(
         model, update, parsed.input_shape, parsed.mean, parsed.std, request.num_examples,
         request.batch_size or request.num_examples, request.local_steps, request.learning_rate or None, request.weight_decay,
@@ -102,7 +102,7 @@ def without_rate(attacks: Sequence[Attack[Any, Any]]) -> tuple[list[Attack[Any, 
 
 
 def check_memory(model: nn.Module, request: Request, parsed: Parsed) -> None:
-    """Refuses inversions of which not even one trial fits into memory."""
+    """Refuse inversions of which not even one trial fits into memory."""
     for attack in parsed.attacks:
         most = getattr(stages_of(attack)[0], "max_images", 1)
         with naming(f"--attack {attack} on --model {request.model} for --input-shape {request.input_shape}"):
@@ -160,5 +160,5 @@ def without_truth(knowledge: Knowledge, truth: Tensor, name: str) -> tuple[Knowl
 
 
 def fit(attack: Attack[Any, Any], seed: int, knowledge: Knowledge) -> Attack[Any, Any]:
-    """The attack once it has learned from what the server knows."""
+    """The attack once it has learned from the server's knowledge."""
     return attack.fit(knowledge, generator_for("attack", seed, repr(attack), "fit"))

@@ -1,4 +1,4 @@
-"""From the replies of a recording to observations of attacks, and the assumptions on the way."""
+"""Observations of attacks from the replies of a recording, with the assumptions made on the way."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def replay(request: RecordingRequest) -> Replay:
 
 
 def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[str, Tensor]:
-    """Arrays as tensors by the model's names: theirs or, where they are others and every shape agrees, in the model's order.
+    """Arrays as tensors by the model's names: by their own, or by order where names differ and every shape agrees.
 
     Raises:
         ConfigError: When neither names nor order fit.
@@ -145,7 +145,7 @@ def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[
 
 
 def assumptions(request: RecordingRequest, reply: RecordedReply, *, renamed: bool) -> list[str]:
-    """What an observer of the wire cannot know, each with what was taken instead.
+    """Facts that the wire does not show, each with the assumption in its place.
 
     ``reply`` is the first one; ``renamed``: names of arrays are not those of the model.
     """

@@ -1,4 +1,4 @@
-"""The values that the options of ``fedveil attack`` stand for."""
+"""Parsed values of the options of ``fedveil attack``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from strategies.federated.observations import UPDATE
 
 @dataclass(frozen=True)
 class Parsed:
-    """What the texts of a request stand for.
+    """Values of the texts of a request.
 
     Attributes:
         input_shape: (C, H, W).

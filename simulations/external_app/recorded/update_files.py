@@ -60,7 +60,7 @@ def resembles_weights(update: Update, model: nn.Module) -> bool:
 
 
 def resembles_differences(came: Update, sent: Update) -> bool:
-    """Whether a reply holds no weights but their change: far shorter than what was sent, and pointing elsewhere.
+    """Whether a reply holds the change of the weights instead of weights: far shorter than the sent ones, in another direction.
 
     Weights that training merely shrank point where they did before.
     """

@@ -1,1 +1,1 @@
-"""What the rows of a run mean: studies, controls, verdicts."""
+"""Analysis of a run's rows: studies, controls, verdicts."""

@@ -1,4 +1,4 @@
-"""Whether an attack was made against the defence that it faces, and what it says where none was."""
+"""Adaptive attacks: whether an attack was made against the defence, and the caveat where none was."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNTESTED = "untested against an adaptive attacker"
 
 
 def is_adaptive(cell: Cell, known: Any) -> bool:
-    """Whether the attack was made against its cell's defence, as ``known``, the configuration of that defence, says."""
+    """Whether the attack was made against its cell's defence, whose configuration is ``known``."""
     return any(_runs(name, cell) for name in _adaptive_names(known))
 
 
@@ -23,7 +23,7 @@ def _adaptive_names(known: Any) -> list[str]:
 
 
 def adaptive_caveats(cells: Sequence[Cell], known: Any) -> list[str]:
-    """What a reader must know of the adaptive attacks on one defence: which did not run, and what none of them was on.
+    """Caveats on the adaptive attacks on one defence: those that did not run, and data that none attacked.
 
     Args:
         cells: All attacks on the defence.

@@ -1,4 +1,4 @@
-"""What a run says at the top of its page: a verdict for each defence, and a sentence about all of them."""
+"""The top of a run's page: a verdict for each defence, and a sentence about all of them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LEVEL = 0.05
 
 
 def verdicts(line: Line) -> tuple[tuple[str, Readability], ...]:
-    """(what was attacked, verdict) of a defence: of probes and of real updates apart, else one with ""."""
+    """(attacked data, verdict) of a defence: probes and real updates apart, else one pair with ""."""
     return tuple((of, readability(cell)) for of, cell in judged(line).items())
 
 
 def judged(line: Line) -> dict[str, Cell | None]:
-    """What was attacked -> the attack by which a defence is judged: that of the headline."""
+    """Attacked data -> the attack that decides a defence's verdict: that of the headline."""
     split = line.strongest is not None and line.strongest in (line.probe, line.update)
     leading = line.leading or tuple(filter(None, [line.reading or line.attributes]))
     found: dict[str, Cell | None] = {cell.observation if split else "": cell for cell in leading}
@@ -32,7 +32,7 @@ def judged(line: Line) -> dict[str, Cell | None]:
 
 
 def conclusion(lines: Sequence[Line], plain: Plain = OWN_CLIENTS) -> str:
-    """What the run says, a sentence for each defence and kind of message that was attacked; "" before anything was.
+    """Conclusion of the run, a sentence for each defence and kind of attacked message; "" before any attack.
 
     ``plain``: what the run without a defence is called.
     """
@@ -65,7 +65,7 @@ def _concluded(of: str, what: str, without: str, lines: Sequence[Line]) -> str:
 
 
 def differ_by_chance(cell: Cell | None, plain: Cell | None) -> bool:
-    """Whether a defence's count of recovered images may be that without a defence: Fisher's exact test does not tell them apart.
+    """Whether chance may explain the difference in recovered images with and without the defence, by Fisher's exact test.
 
     Both may be the maximum over several attacks, and not over as many: a larger count is no sign that a defence does harm.
     """
@@ -80,7 +80,7 @@ def differ_by_chance(cell: Cell | None, plain: Cell | None) -> bool:
 
 
 def recovers(cell: Cell | None) -> bool:
-    """Whether any image is recovered, be there enough images for a verdict or not."""
+    """Whether any image is recovered, whether or not there are enough images for a verdict."""
     return cell is not None and cell.recovered is not None and cell.recovered[0] > 0
 
 
@@ -99,7 +99,7 @@ def _plainly(cell: Cell | None, what: str) -> str:
 
 
 def counted(cell: Cell | None) -> str:
-    """How many images an attack recovered, beside what the mean of the class does; where none, by what it is partly readable."""
+    """Number of images that an attack recovered, beside that of the class mean; where 0, the evidence of partial recovery."""
     if cell is None or cell.recovered is None:
         return ""
     recovered, n = cell.recovered

@@ -1,4 +1,4 @@
-"""What failed in a run, and why: for the report, and for the end of the command."""
+"""Failures of a run and their reasons, for the report and for the end of the command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?")
 
 @dataclass(frozen=True)
 class Failure:
-    """Something that failed for one reason, with all rounds and metrics that it cost."""
+    """A failure for one reason, with all rounds and metrics that it affects."""
 
     defense: str
     what: str
@@ -53,7 +53,7 @@ def failures(rows: Sequence[Row]) -> list[Failure]:
 
 
 def each_once(reasons: Sequence[str]) -> list[str]:
-    """The first of all reasons that differ in their numbers alone, and how many more there are of them."""
+    """The first of all reasons that differ in their numbers alone, and the count of the others."""
     alike: dict[str, list[str]] = defaultdict(list)
     for reason in reasons:
         alike[NUMBER.sub("", reason)].append(reason)
@@ -70,7 +70,7 @@ def _rounds_and_trials(rows: Sequence[Row]) -> tuple[tuple[str, ...], int]:
 
 
 def failed_attacks(directory: Path) -> list[Failure]:
-    """What of a run has no score: attacks that ended with an error or failed on all of their images, defences that cannot learn."""
+    """Failures without a score: attacks that ended with an error or failed on all images, and defences that cannot learn."""
     rows, _ = read_rows(directory / "rows.jsonl")
     return failures([row for row in rows if row.metric == FIT or (row.is_attack and _gave_nothing(row))])
 

@@ -1,4 +1,4 @@
-"""What the report says about one defence."""
+"""The summary of one defence in the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strategies.external_app.claim import Claim
 
 @dataclass(frozen=True)
 class Line:
-    """What the report says about one defence.
+    """The summary of one defence in the report.
 
     Attributes:
         defense: Pipeline text.
@@ -84,33 +84,33 @@ class Line:
 
     @property
     def leading(self) -> tuple[Cell, ...]:
-        """Cells that the headline is of: the strongest, or those of probes and of real updates."""
+        """Cells of the headline: the strongest attack, or those on probes and on real updates."""
         both = tuple(filter(None, (self.probe, self.update)))
         return both if self.strongest in both else tuple(filter(None, [self.strongest]))
 
     @property
     def tried(self) -> tuple[Cell, ...]:
-        """Attacks and rounds that the strongest attack on images is the strongest of."""
+        """Attacks and rounds among which the strongest attack on images was chosen."""
         return tuple(cell for cell in self.cells if image_score(cell) is not None)
 
     @property
     def best_image(self) -> Cell | None:
-        """The one of them with the best-recovered image (``BestImage.rank``)."""
+        """The cell of ``tried`` with the best-recovered image (``BestImage.rank``)."""
         return max((one for one in self.tried if one.best), key=_rank_of_best, default=None)
 
     def better_image(self, shown: Sequence[Cell]) -> Cell | None:
-        """That one, where its image is better recovered than any of the cells that are shown."""
+        """The cell of ``best_image``, where its image is better recovered than any in the cells shown."""
         best = self.best_image
         return best if best is not None and _rank_of_best(best) > max(map(_rank_of_best, shown)) else None
 
     @property
     def highest_image(self) -> Cell | None:
-        """The one of them that has the image with the highest PSNR, recovered or not."""
+        """The cell of ``tried`` with the highest PSNR of one image, recovered or not."""
         known = [c for c in self.tried if c.psnr and c.psnr.worst is not None]
         return max(known, key=lambda c: c.psnr.worst or 0.0 if c.psnr else 0.0, default=None)
 
     def chance_of_as_many(self, cell: Cell) -> float | None:
-        """The most that the chance can be that the best of as many null guesses recovers as many images as an attack did."""
+        """Upper bound on the chance that the best of as many null guesses recovers as many images as the attack."""
         if cell.recovered is None or cell.chance_of_retrieval is None:
             return None
         recovered, images = cell.recovered

@@ -1,4 +1,4 @@
-"""What a run found, in a line for each defence and kind of message: for the page, the terminal and programs."""
+"""Findings of a run, a line for each defence and kind of message: for the page, the terminal and programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER = {CELLS.decides: "cells", ATTRIBUTES.decides: "values"}
 
 @dataclass(frozen=True)
 class Finding:
-    """A defence and one kind of message.
+    """The finding for one defence and one kind of message.
 
     Attributes:
         defense: Pipeline text; "" without a defence.
@@ -64,26 +64,26 @@ class Finding:
 
     @property
     def shown(self) -> str:
-        """The count, or the share; "" where nothing was scored."""
+        """The count, or the share; "" without a score."""
         if self.recovered is not None:
             return f"{self.recovered} of {self.attacked}"
         return "" if self.share is None else f"{percent(self.share)} of {self.of}"
 
     @property
     def interval(self) -> str:
-        """That of the share, and the null baseline where it is one of cells or values."""
+        """Interval of the share, and the null baseline where the share is of cells or values."""
         shown = [f"{found} %"] if (found := within(self.low, self.high, percentage)) else []
         return ", ".join(shown + ([f"null {percent(self.null)}"] if self.null is not None else []))
 
     @property
     def further_epsilon(self) -> str:
-        """What the messages of the audit, or of all cuts, cost in all; "" where that is ``epsilon``."""
+        """Total epsilon of the audit's messages, or of all cuts; "" where it equals ``epsilon``."""
         found = {"all cuts": self.epsilon_all_cuts, "with probes": self.epsilon_with_probes}
         return next((f"{name}: {two(value)}" for name, value in found.items() if value is not None), "")
 
     @property
     def numbered_claims(self) -> tuple[Claim, ...]:
-        """The claims that name an epsilon."""
+        """The claims that state an epsilon."""
         return tuple(claim for claim in self.claims if claim.number)
 
 

@@ -1,4 +1,4 @@
-"""The verdict on one attack in a word, and the order of attacks by which one of them makes the headline."""
+"""The verdict on one attack in a word, and the ranking of attacks that selects the headline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Readability(StrEnum):
 
 
 def readability(cell: Cell | None) -> Readability:
-    """The verdict on what one attack recovered: of images, of rows of a table or of a sensitive attribute (docs/concepts.md).
+    """The verdict on one attack: on images, on rows of a table or on a sensitive attribute (docs/concepts.md).
 
     Over several seeds it is of the images of all. Partly readable is what is so in any of them, because an interval over two seeds
     is so wide that it would hide what both show. Of rows and attributes the null baseline is the most frequent value: readable is
@@ -62,7 +62,7 @@ def _scored(cell: Cell | None) -> tuple[tuple[str, str], Score, float, float] | 
 
 
 def lead(cells: Sequence[Cell]) -> Cell | None:
-    """The attack on images that a headline is of (docs/concepts.md); None where none has a score. Upper bounds do not count.
+    """The headline's attack on images (docs/concepts.md); None without a score. Upper bounds do not count.
 
     What could not be decided comes before what was not recovered, for it is no evidence for a defence. A leak counts whether
     validated or not: the control guards against attacks that are too weak.
@@ -72,12 +72,12 @@ def lead(cells: Sequence[Cell]) -> Cell | None:
 
 
 def image_score(cell: Cell) -> float | None:
-    """The mean PSNR against the original images, in dB; None of an attack on something else."""
+    """The mean PSNR against the original images, in dB; None of an attack on anything else."""
     return cell.mean(*IMAGES.decides)
 
 
 def strength(cell: Cell) -> tuple[float, float, float, bool, bool, float]:
-    """What ``lead`` sorts by."""
+    """Sort key of ``lead``."""
     word, score = readability(cell), cell.scores[IMAGES.decides]
     # A leak whose images could not be looked for is not hidden by what was recovered from nothing.
     undecided = word is Readability.UNKNOWN and (

@@ -1,4 +1,4 @@
-"""Attacks on what a curious server asks for, one-step probes, told apart from those on the updates that training sends."""
+"""One-step probes, which a curious server requests, separated from the updates of training."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from strategies.audit.kinds import kinds
 
 @functools.cache
 def stand_ins() -> dict[str, str]:
-    """What stands in for something that training sends: its title -> the title of that."""
+    """Title of a requested observation -> title of the training data that it stands in for."""
     return {kind.title: kind.instead_of for kind in kinds().values() if kind.instead_of}
 
 
 def apart(cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
-    """Cells of probes, and those of real updates; what is neither, as in scenarios that know no probes, is in none of the two."""
+    """Cells of probes, and cells of real updates; cells of other observations belong to neither."""
     real = set(stand_ins().values())
     return [c for c in cells if c.observation in stand_ins()], [c for c in cells if c.observation in real]
 
 
 def untested_on_updates(cells: Sequence[Cell], update: Cell | None, known: Any) -> list[str]:
-    """That adaptive attacks on the images ran on probes only, where the images of real updates were attacked, too.
+    """Caveat that adaptive attacks on images ran on probes only, although the images of real updates were attacked.
 
     Args:
         cells: All attacks on one defence.

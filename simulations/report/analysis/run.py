@@ -1,4 +1,4 @@
-"""A run directory as reports and tables read it: rows, configuration and studies, as far as its parts exist."""
+"""A run directory as reports and tables read it: rows, configuration and studies, as far as they exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simulations.run_folder.rows import Row
 
 @dataclass(frozen=True)
 class ReadRun:
-    """What a run directory holds.
+    """Content of a run directory.
 
     Attributes:
         rows: Validated rows.
@@ -47,7 +47,7 @@ class ReadRun:
 
     @property
     def defenses(self) -> Mapping[str, Any]:
-        """Pipeline text -> what the configuration says of it, as ``summarise`` wants it."""
+        """Pipeline text -> its entry in the configuration, in the form of ``summarise``."""
         found = self.config.get("defenses")
         return found if isinstance(found, Mapping) else {}
 
@@ -57,11 +57,11 @@ class ReadRun:
         return tuple(split(self.rows, self.order))
 
     def lines(self, study: Study) -> list[Line]:
-        """The summary of one of its studies."""
+        """The summary lines of one study."""
         return summarise(study, self.defenses)
 
     def beside(self, other: ReadRun) -> ReadRun:
-        """Both together, with this one's configuration: runs that differ in their seeds."""
+        """Both runs together, with this one's configuration: runs that differ in their seeds."""
         return ReadRun(
             self.rows + other.rows,
             self.config,
@@ -71,7 +71,7 @@ class ReadRun:
 
 
 def read_run(directory: Path) -> ReadRun:
-    """Reads ``rows.jsonl`` and ``config.json``, without ever failing on what they hold."""
+    """Read ``rows.jsonl`` and ``config.json``; no content of these files makes it fail."""
     rows, row_notes = read_rows(directory / "rows.jsonl")
     config, config_notes = _read_config(directory / "config.json")
     return ReadRun(tuple(validate(rows)), config, tuple(row_notes), tuple(config_notes))

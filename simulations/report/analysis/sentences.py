@@ -1,4 +1,4 @@
-"""One careful sentence about a defence: what the strongest attack recovered, and against what."""
+"""One careful sentence about a defence: what the strongest attack recovered, compared with its baselines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHANCE_AMONG_100 = 0.0101
 
 
 def sentence(line: Line) -> str:
-    """The headline of one defence, without its name: what the strongest attack recovered, and against what.
+    """The headline of one defence, without its name: what the strongest attack recovered, and its baselines.
 
     Where the scenario knows one-step probes, this is said of them and of the updates that training sends, each with its interval.
     Where another attack holds the best-recovered image or the image with the highest PSNR, it is named.
@@ -42,12 +42,12 @@ def _by_others(line: Line) -> Iterator[str]:
 
 
 def called(cell: Cell) -> str:
-    """An attack by its name, round and what it saw."""
+    """An attack by its name, round and observation."""
     return ", ".join(filter(None, [cell.attack, round_name(cell.round, cell.final), cell.observation]))
 
 
 def gained(best: BestImage) -> str:
-    """The PSNR of a recovered image and by how much it beats its null baselines."""
+    """The PSNR of a recovered image and its gain over the null baselines."""
     own = "" if best.detail is None else f" and {decibel(best.detail)} dB above its own mean colour"
     return f"{decibel(best.psnr)} dB, {decibel(best.gain)} dB above the best null baseline for it{own}"
 
@@ -193,14 +193,14 @@ def _shared(cell: Cell, of: Family, what: str, one: str, blind: str) -> str:
 
 
 def among(chance: float) -> str:
-    """Among how many candidates images were identified; where others were few, how often luck does it."""
+    """The number of candidates for identification, or with few candidates the chance of a null guess."""
     if chance <= CHANCE_AMONG_100:
         return f" among {1 / chance:.3g} candidates"
     return f", where a null guess may be right in {100 * chance:.3g} %"
 
 
 def picked(cell: Cell) -> str:
-    """How many true images an attack identified, such as "15 of 16"; "" where they were not looked for."""
+    """How many true images an attack identified, such as "15 of 16"; "" where identification was not tested."""
     return f"{cell.picked[0]} of {cell.picked[1]}" if cell.picked else ""
 
 

@@ -1,4 +1,4 @@
-"""One line per defence: what it costs, what the strongest attack recovered, and one careful sentence about it."""
+"""One line per defence: its cost, the recovery by the strongest attack, and one careful sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
 
 
 def strongest(cells: Sequence[Cell], metric: tuple[str, str] = IMAGES.decides) -> Cell | None:
-    """The attack that says most: of images ``readability.lead``, else by another score that decides. Upper bounds do not count.
+    """The strongest attack: on images by ``readability.lead``, else by another deciding score. Upper bounds do not count.
 
     An attack whose interval lies above its null baselines comes first, validated or not; then attacks that did not fail on
     everything, then validated ones. Labels are ranked by what lies over chance, which depends on the number of images.

@@ -1,4 +1,4 @@
-"""How many windows of each size VisualMixer shuffled and what that did to their VFE, as the clients counted over their images."""
+"""VisualMixer's windows of each size and their effect on VFE, as the clients counted over their images."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class WindowCounts:
 
     @property
     def shares(self) -> dict[int, float]:
-        """Size -> share of the pixels that can move, windows cut by an edge taken for whole; empty where none can."""
+        """Size -> share of the movable pixels, with windows cut by an edge counted as whole; empty where no pixel can move."""
         areas = {size: size * size * number for size, number in self.windows.items()}
         total = sum(areas.values())
         return {size: area / total for size, area in areas.items()} if total else {}
@@ -48,7 +48,7 @@ class WindowCounts:
 
     @property
     def vfe_text(self) -> str:
-        """Mean VFE of a window in words; "" where it is unknown or nothing moves."""
+        """Mean VFE of a window in words; "" where it is unknown or no pixel moves."""
         number = sum(self.windows.values())
         if self.vfe is None or not number:
             return ""
@@ -59,7 +59,7 @@ class WindowCounts:
 
     @property
     def caveat(self) -> str:
-        """What a reader must know where one size does all the work; else ""."""
+        """Caveat for windows of a single size; else ""."""
         size, share = max(self.shares.items(), key=lambda item: item[1], default=(0, 0.0))
         if share < NEARLY_ALL:
             return ""
@@ -67,7 +67,7 @@ class WindowCounts:
 
 
 def window_counts(study: Study, defense: str) -> WindowCounts | None:
-    """Those of a pipeline in the first seed that has any (they count the same data in every round)."""
+    """Counts of a pipeline in the first seed that has any (they count the same data in every round)."""
     own = [row for row in study.rows if row.defense == defense and not row.attack]
     rows = [row for row in own if row.value is not None and math.isfinite(row.value)]
     counted = [row for row in rows if row.metric == COUNTED_IMAGES.name]

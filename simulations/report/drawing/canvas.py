@@ -36,13 +36,13 @@ def paint(css: str) -> str:
 
 
 def ink(css: str) -> str:
-    """The colour of text in the colour of a mark: a quarter nearer to the page's ink, so that it can be read."""
+    """The text colour beside a mark: its colour, a quarter nearer to the page's ink for contrast."""
     return paint(f"color-mix(in oklab, {css}, var(--ink) 25%)")
 
 
 @contextmanager
 def style(**more: Any) -> Iterator[None]:
-    """The look of all charts while something is drawn, whatever a user set; ``more`` are settings with _ for a dot."""
+    """The look of all charts, whatever a user has set; ``more`` are settings with _ for a dot."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -76,7 +76,7 @@ def _settings() -> Any:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point in a CSS colour, of one of the shapes ``looks.MARKERS``; ``hollow``: only its edge is drawn. "" is no tooltip."""
+    """A point in a CSS colour, of one of the shapes ``looks.MARKERS``; ``hollow``: only its edge is drawn. "" means no tooltip."""
 
     x: float
     y: float
@@ -100,12 +100,12 @@ class Canvas:
         self._tips: list[str] = []
 
     def titles(self, across: str, up: str) -> None:
-        """What the axes are; that of y stands on top, where a phone has room for it."""
+        """Set the axes' titles; the title of y stands on top, where a phone has room for it."""
         self.axes.set_xlabel(across)
         self.figure.suptitle(up, x=0.0, ha="left")
 
     def ticks(self, across: int | Sequence[float], up: int | Sequence[float], show_x: Any, show_y: Any) -> None:
-        """About so many round values, or those that are given, shown by functions of a value."""
+        """Set about so many round tick values, or given ones, with functions that format a value."""
         from matplotlib.ticker import FixedLocator, FuncFormatter
 
         x, y = self.axes.xaxis, self.axes.yaxis
@@ -114,7 +114,7 @@ class Canvas:
             axis.set_major_formatter(FuncFormatter(lambda value, _, show=show: show(round(value, 12) + 0.0)))
 
     def marks(self, marks: Sequence[Mark]) -> None:
-        """Draws points of one look over what is there."""
+        """Draw points of one look on top."""
         for hollow in (False, True):
             if of := [mark for mark in marks if mark.hollow == hollow]:
                 at = [mark.x for mark in of], [mark.y for mark in of]
@@ -123,7 +123,7 @@ class Canvas:
                 self._tips += [mark.tip for mark in of]
 
     def legend(self, entries: Sequence[tuple[str, Mark]]) -> None:
-        """Names with their marks, one a line below the axes."""
+        """Draw names with their marks, one per line, below the axes."""
         from matplotlib.lines import Line2D
 
         marks = [Line2D([], [], **_marker(mark)) for _, mark in entries]
@@ -136,7 +136,7 @@ class Canvas:
             text.set_gid("class:name")
 
     def bars(self, ends: Iterable[tuple[float, float, float, float]], color: str, width: float = 1.5) -> None:
-        """Intervals: (x, y) to (x, y)."""
+        """Draw intervals from (x, y) to (x, y)."""
         from matplotlib.collections import LineCollection
 
         lines = [((x0, y0), (x1, y1)) for x0, y0, x1, y1 in ends]
@@ -145,27 +145,27 @@ class Canvas:
         self.axes.add_collection(drawn, autolim=False)
 
     def band(self, high: float, domain: tuple[float, float]) -> None:
-        """Shades the axis up to a value; a small one can be seen, too."""
+        """Shade the axis up to a value; a small band stays visible."""
         air = max((domain[1] - domain[0]) / 100 - high, 0.0) / 2
         band = self.axes.axvspan(-air, high + air, facecolor=paint("var(--null)"), linewidth=0, zorder=0)
         band.set_gid("class:null")
 
     def name(self, text: str, x: float, y: float, color: str = "", **more: Any) -> Any:
-        """Bold text in the colour of what it names, or a soft note without one; readable over lines."""
+        """Write bold text in its subject's colour, or a soft note without one; readable over lines."""
         how = {"color": ink(color), "weight": "bold"} if color else {}
         drawn = self.axes.annotate(text, (x, y), annotation_clip=False, **({"va": "center"} | how | more))
         drawn.set_gid("class:name" if color else "class:note")
         return drawn
 
     def note(self, text: str) -> None:
-        """A soft line below the drawing's right end."""
+        """Write a soft line below the drawing's right end."""
         drawn = self.figure.supxlabel(text, x=1.0, ha="right", fontsize=FONT - 1)
         drawn.set_gid("class:note")
 
     def keep_apart(
         self, texts: Sequence[Any], marks: Sequence[tuple[float, float]], covered: Sequence[tuple[float, float]] = ()
     ) -> None:
-        """Moves texts off each other and off marks where there is room, and off whiskers and lines if there is more.
+        """Move texts off each other and off marks; with more room, also off whiskers and lines.
 
         Args:
             texts: Each stands on the mark that it names.
@@ -211,12 +211,12 @@ class Canvas:
                 return
 
     def settle(self) -> None:
-        """Gives the axes their place, which they keep."""
+        """Fix the axes' place."""
         self.figure.draw_without_rendering()
         self.figure.set_layout_engine("none")
 
     def svg(self, spoken: str) -> Markup:
-        """The drawing, scaling with its container; ``spoken`` says what it shows."""
+        """The drawing, scaling with its container; ``spoken`` is its text alternative."""
         written = io.StringIO()
         # Not by savefig, which draws twice: first to find a layout.
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))

@@ -1,4 +1,4 @@
-"""How far an axis reaches, and where labels beside it go."""
+"""Ranges of axes, and positions of labels beside an axis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LARGEST = 1e12
 
 
 def bounds(values: Iterable[float | None], pad: float = 0.08, least: float = 1.0) -> tuple[float, float]:
-    """A domain that holds all values that can be drawn, with some air, never narrower than ``least``."""
+    """A domain that holds all finite values, with some margin, never narrower than ``least``."""
     finite = [value for value in values if value is not None and abs(value) < LARGEST]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     air = max(pad * (high - low), (least - (high - low)) / 2)
@@ -23,12 +23,12 @@ def share_bounds(values: Iterable[float | None], pad: float = 0.08, least: float
 
 
 def inside(value: float, domain: tuple[float, float]) -> float:
-    """``value``, or the end of the domain that it lies beyond: what is infinite is drawn at the edge."""
+    """``value``, or the end of the domain beyond which it lies: infinite values are drawn at the edge."""
     return min(max(value, domain[0]), domain[1])
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Moves label positions apart, in order and inside [low, high], as far as they are nearer than ``gap``.
+    """Move label positions nearer than ``gap`` apart, in order and inside [low, high].
 
     Too many labels for the space share it evenly.
     """

@@ -22,7 +22,7 @@ LANES = 5
 
 @dataclass(frozen=True)
 class Dot:
-    """A mark at ``x``; hollow where it is not full; ``tip`` is its tooltip."""
+    """A mark at ``x``, filled if ``full``, hollow otherwise; ``tip`` is its tooltip."""
 
     x: float
     full: bool
@@ -31,7 +31,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class DotRow:
-    """What stands over a row, how its marks look, its dots in rising order, and an interval of their mean, if there is one."""
+    """A row: its heading, the look of its marks, its dots in rising order, and an interval of their mean, if any."""
 
     name: str
     look: Look

@@ -42,7 +42,7 @@ class Point:
 
 
 def strip(point: Point, chance: float | None, look: Look) -> Markup:
-    """An axis of shares, 0 to 100 %: mark and interval of the recovered images, y of ``point``, grey band of a null guess."""
+    """An axis of shares, 0 to 100 %: mark and interval of the recovered images, and a grey band of the null baseline."""
     domain = (0.0, 1.0)
     with style(axes_grid=False, xtick_labelsize=11):
         canvas = Canvas(300, 40, "none")
@@ -141,7 +141,7 @@ def _intervals(point: Point, up: Domain) -> Iterator[tuple[float, float, float, 
 
 @dataclass(frozen=True)
 class Across:
-    """The horizontal axis of curves: what x is, its tick labels, and what is drawn, as in "Accuracy over rounds"."""
+    """The horizontal axis of curves: its title, its tick labels, and the chart's name, as in "Accuracy over rounds"."""
 
     title: str = "Round"
     show: Callable[[float], str] = plain

@@ -22,7 +22,7 @@ MARKERS = {
 
 @dataclass(frozen=True)
 class Look:
-    """How one defence looks wherever it appears: its short name, a CSS colour, and a marker of ``MARKERS`` to do without colour."""
+    """Look of one defence everywhere: its short name, a CSS colour, and a marker of ``MARKERS`` for readers without colour."""
 
     name: str
     color: str

@@ -1,4 +1,4 @@
-"""The index of a run's pictures: what each shows, and how much of an image a guess recovered."""
+"""The index of a run's pictures: the content of each, and the score of each guess."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Picture:
 
     @property
     def guess(self) -> str:
-        """Text of the attack, which tells a guess from noise from the attack's own."""
+        """Text of the attack, with a suffix for guesses from noise."""
         return shown_name(Role.NULL_CONTROL, self.attack) if self.of_noise else self.attack
 
     @property
     def is_guess(self) -> bool:
-        """Whether it is an attack's, with a score."""
+        """Whether the picture is an attack's guess with a score."""
         return self.kind == "reconstruction" and self.psnr is not None
 
     @property
@@ -79,14 +79,14 @@ class Picture:
 
     @property
     def rank(self) -> tuple[bool, float, float]:
-        """The larger, the more of the image was recovered, as ``recovery.BestImage`` ranks images."""
+        """Rank of recovery, larger is better, as ``recovery.BestImage`` ranks images."""
         gain, psnr = (-math.inf if one is None else one for one in (self.gain, self.psnr))
         detail = None if self.flat_psnr is None else psnr - self.flat_psnr
         return self.recovered, *BestImage(gain, psnr, detail).rank
 
     @property
     def source(self) -> str:
-        """What it was made from, in words, such as "training update of 2 rounds"."""
+        """Description of the source, such as "training update of 2 rounds"."""
         return self.observation + (f" of {count(self.rounds, 'round')}" if self.observation and self.rounds else "")
 
 

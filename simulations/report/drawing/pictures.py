@@ -33,7 +33,7 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 @dataclass(frozen=True)
 class Tile:
-    """One picture of a strip: a short name, what made it, its data URI (None: not there), its PSNR in dB."""
+    """One picture of a strip: a short name, its origin, its data URI (None: missing), its PSNR in dB."""
 
     name: str
     source: str
@@ -43,7 +43,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Strip:
-    """All pictures of one target, and what it is called."""
+    """All pictures of one target, and the target's name."""
 
     target: str
     tiles: tuple[Tile, ...]
@@ -62,7 +62,7 @@ class Grid:
 
 
 class Embedder:
-    """Turns files of ``pictures/`` into data URIs until ``MOST_BYTES`` are used; remembers what it could not embed."""
+    """Turn files of ``pictures/`` into data URIs until ``MOST_BYTES`` are used, and list those left out."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
@@ -94,7 +94,7 @@ class Embedder:
         return None
 
     def notes(self) -> list[str]:
-        """What the reader must know about pictures that are not on the page."""
+        """Notes for the reader on pictures missing from the page."""
         found = []
         if self.missing:
             found.append(f"{len(self.missing)} pictures are missing or no PNG, such as {self.missing[0]}")
@@ -137,7 +137,7 @@ def grids(
 
 
 def best_recovered(pictures: Sequence[Picture], cell: Cell, embed: Embedder, caption: str) -> Strip | None:
-    """The image that an attack recovered best, by ``Picture.rank``: original, what entered the model, and the guess.
+    """The best-recovered image of an attack, by ``Picture.rank``: original, model input, and guess.
 
     None where there are no pictures of the attack. ``caption`` is what the image is called where it counts as recovered.
     """

@@ -1,4 +1,4 @@
-"""Which original a reconstruction stands beside, where the order of a batch's images is unknown."""
+"""Placement of reconstructions beside originals where the order of a batch's images is unknown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strategies.audit.kinds import kinds
 
 
 def placed(pictures: Sequence[Picture], folder: Path) -> list[Picture]:
-    """The same pictures, with each reconstruction of a batch under the original that it is scored against.
+    """The same pictures, each reconstruction of a batch under the original that its score compares it with.
 
     As scores do (``attacks.scoring.metrics.optimal_assignment``), it pairs by the smallest sum of squared errors, here of 8 bits.
     The numbers of guesses become those of their images; a file that cannot be read keeps its number.

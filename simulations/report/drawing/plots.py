@@ -1,4 +1,4 @@
-"""From a study to its charts: which numbers each chart shows."""
+"""Charts of a study: which numbers each chart shows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Series = dict[str, list[Point]]
 
 
 def strips(lines: Sequence[Line], faces: Mapping[str, Look]) -> dict[str, Markup]:
-    """Defence -> the strip beside its headline; all have the axis from 0 to 100 %."""
+    """Defence -> the strip beside its headline; all share the axis from 0 to 100 %."""
     drawn = {}
     for line in lines[:MOST_STRIPS]:
         cell = line.strongest
@@ -61,7 +61,7 @@ def planes(lines: Sequence[Line], faces: Mapping[str, Look]) -> list[tuple[str, 
 
 
 def recovered_by(cell: Cell, before: str) -> str:
-    """The label of a point: how many images which attack recovered."""
+    """The label of a point: the count of recovered images, and the attack."""
     recovered, n = cell.recovered or (0, 0)
     return f"{before}, {recovered} of {n} recovered by {cell.attack}, {text.round_name(cell.round, cell.final)}"
 
@@ -119,7 +119,7 @@ def epsilon(of: Mapping[str, Mapping[int, Score]], faces: Mapping[str, Look]) ->
 
 
 def gains(lines: Sequence[Line], faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
-    """The gain of each image under the strongest attacks, full where it was recovered; for large and small screens."""
+    """The gain of each image under the strongest attacks, filled where recovered; for large and small screens."""
     rows = []
     for line in lines:
         look, (recovered, others) = faces[line.defense], (line.strongest and line.strongest.gains) or ((), ())

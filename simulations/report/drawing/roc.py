@@ -32,7 +32,7 @@ RATES = (0.01, LEAST_RATE)
 
 
 def read_curve(value: object) -> Curve:
-    """The points of a row's ``roc`` field, sorted; none when it is no list of pairs of rates."""
+    """The points of a row's ``roc`` field, sorted; none for any other content."""
     try:
         points = sorted((float(x), float(y)) for x, y in value)  # type: ignore[attr-defined]
     except (TypeError, ValueError):
@@ -55,7 +55,7 @@ def rate_at(curve: Curve, false: float) -> float:
 
 
 def rates_at_least(study: Study) -> dict[tuple[str, str, int, ThreatCard], float]:
-    """(defence, attack, round, card) -> true positive rate at ``LEAST_RATE``, of tests with records enough for such a rate."""
+    """(defence, attack, round, card) -> true positive rate at ``LEAST_RATE``, of tests with enough records for such a rate."""
     found = {}
     for cell in study.cells:
         if LEAST_RATE in _resolved(study, cell) and (curve := _curve(study, cell)):

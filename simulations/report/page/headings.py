@@ -14,7 +14,7 @@ from simulations.report.text import count, dagger, decibel, percent, points, rou
 
 
 def plane_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
-    """Which defence lets fewest images be recovered, by attacks that work without it, and its cost; "" without both numbers."""
+    """The defence with the fewest recovered images, by attacks that succeed without it, and its cost; "" without both numbers."""
     known = [
         line
         for line in lines
@@ -33,7 +33,7 @@ def plane_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
 
 
 def accuracy_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
-    """Between which defences the accuracy as deployed lies."""
+    """The defences with the lowest and the highest accuracy as deployed."""
     last = max((line.round for line in lines if line.round is not None), default=None)
     known = [
         (line.deployed.mean, line.defense)
@@ -47,13 +47,13 @@ def accuracy_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
 
 
 def epsilon_finding(spent: Mapping[str, Mapping[int, Score]], faces: Mapping[str, Look]) -> str:
-    """What the defences with a bound have spent at the end."""
+    """Epsilon at the end for the defences with a bound."""
     ends = [f"{faces[one].name} {two(of[max(of)].mean)} after round {max(of)}" for one, of in spent.items() if of]
     return f"Budget spent, ε: {', '.join(ends)}." if ends else ""
 
 
 def gains_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
-    """The largest gain of a recovered image, and how many are recovered under that defence."""
+    """The largest gain of a recovered image, and the number of recovered images under that defence."""
     counted = [line for line in lines if line.strongest and line.strongest.recovered and line.strongest.status == "ok"]
     if counted and not any(
         line.strongest.recovered[0] for line in counted if line.strongest and line.strongest.recovered
@@ -71,7 +71,7 @@ def gains_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
 
 
 def members_finding(cells: Sequence[Cell], faces: Mapping[str, Look]) -> str:
-    """How many tests show that members can be inferred, and the highest AUC."""
+    """The number of tests that infer members, and the highest AUC."""
     known = [(auc, cell) for cell in cells if (auc := cell.mean(*MEMBERSHIP.decides)) is not None]
     if not known:
         return ""

@@ -1,4 +1,4 @@
-"""What the table of attacks against defences holds: in each place the round in which the attack did best."""
+"""The table of attacks against defences: each cell shows the attack's best round."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Heat:
 
 @dataclass(frozen=True)
 class HeatRow:
-    """One attack on one kind of message: defence -> its best result; defences that it did not attack are missing."""
+    """One attack on one kind of message: defence -> its best result; a missing defence was not attacked."""
 
     attack: str
     observation: str
@@ -50,7 +50,7 @@ class HeatRow:
 
 
 def heat_rows(cells: Sequence[Cell]) -> list[HeatRow]:
-    """Attacks on images before those on other things, and among them the most successful first."""
+    """Rows of attacks: on images first, then on other data, the most successful first."""
     found: dict[tuple[str, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
         found[cell.attack, cell.observation][cell.defense].append(cell)
@@ -69,7 +69,7 @@ def heat_rows(cells: Sequence[Cell]) -> list[HeatRow]:
 
 
 def lead(rows: Sequence[HeatRow], names: Mapping[str, str], faces: Mapping[str, Look], bounds: Collection[str]) -> str:
-    """The finding, as a sentence: which attack recovered most images, and under which defence; "" where none recovered any."""
+    """The finding, as a sentence: which attack recovered most images under which defence; "" where none recovered any."""
     of_images = [(row, defense, one) for row in rows for defense, one in row.cells.items() if row.of == "images"]
     able = [found for found in of_images if found[0].attack not in bounds and found[2].share and not found[2].doubt]
     if not able:

@@ -1,4 +1,4 @@
-"""From rows, pictures and configuration to the report and the page of every attack."""
+"""The report and the page of every attack, from rows, pictures and configuration."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "comma
 
 @dataclass(frozen=True)
 class Built:
-    """What a run directory gives, as far as its parts exist.
+    """Pages and rows of a run directory, as far as its parts exist.
 
     Attributes:
         report: The page for most readers.
@@ -121,7 +121,7 @@ def _derived(studies: Sequence[Study]) -> list[Row]:
 
 
 def progress(state: Any) -> str:
-    """What an unfinished run has done, or "" for a finished one."""
+    """Progress of an unfinished run in words, or "" for a finished one."""
     if not isinstance(state, Mapping) or state.get("finished"):
         return ""
     at, last, pipeline, pipelines = (state.get(key, "?") for key in ("round", "rounds", "pipeline", "of"))
@@ -132,7 +132,7 @@ def progress(state: Any) -> str:
 
 
 def about(run: Any) -> list[str]:
-    """When, how long and where a run computed, as far as its configuration says."""
+    """Start, duration and machine of a run, as far as its configuration states them."""
     if not isinstance(run, Mapping):
         return []
     seconds = run.get("seconds")
@@ -142,7 +142,7 @@ def about(run: Any) -> list[str]:
 
 
 def by_default(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings that are not their defaults, and those that are; what no scenario here knows counts as set."""
+    """Settings that differ from their defaults, and those that do not; an unknown setting counts as set."""
     known = {key: spec.default for key, spec in all_settings().items()}
     unchanged = {key: value for key, value in config.items() if key in known and value == known[key]}
     return {key: value for key, value in config.items() if key not in unchanged}, unchanged

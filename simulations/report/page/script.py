@@ -1,4 +1,4 @@
-"""The page's script: tables that sort and filter, pictures that enlarge; a Python string, as an app bundle has no other files.
+"""The page's script: sortable, filtered tables and enlarged pictures; a Python string, as an app bundle has no other files.
 
 Without it everything is still on the page. The page's policy lets this text run, by its hash, and nothing else.
 """

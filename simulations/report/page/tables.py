@@ -1,4 +1,4 @@
-"""What the long tables of the report hold: the positive control, threat cards, failures and numbers without a place."""
+"""Content of the report's long tables: the positive control, threat cards, failures and other numbers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CARD_ORDER = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """The positive control of one attack in one round: how many seeds passed, the scores, and why it failed.
+    """The positive control of one attack in one round: how many seeds passed, the scores, and the reason of a failure.
 
     Attributes:
         passed: Seeds that passed.
@@ -59,7 +59,7 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        """Whether there is a verdict, and some seed did not pass."""
+        """Whether there is a verdict and at least one seed did not pass."""
         return not self.too_few and not self.open and self.passed < self.seeds
 
 
@@ -88,7 +88,7 @@ def control_table(study: Study) -> tuple[list[tuple[int, bool, str]], list[Contr
 
 @dataclass(frozen=True)
 class ControlTally:
-    """The positive control in short: how many tests there are, how many failed, and attack -> rounds in which it did."""
+    """Summary of the positive control: number of tests, number of failures, and attack -> rounds with a failure."""
 
     tests: int
     failed: int
@@ -96,7 +96,7 @@ class ControlTally:
 
 
 def tally(columns: Sequence[tuple[int, bool, str]], rows: Sequence[ControlRow]) -> ControlTally:
-    """Counts what ``control_table`` holds, so that a folded table does not hide what failed."""
+    """Summarise ``control_table``, so that a folded table does not hide failures."""
     where: dict[str, dict[str, None]] = defaultdict(dict)
     found = [(row, at, verdict) for row in rows for at, verdict in zip(columns, row.verdicts, strict=True) if verdict]
     failed = [(row, at) for row, at, verdict in found if verdict.failed]
@@ -131,7 +131,7 @@ def _picked(rows: Sequence[Row]) -> tuple[int, int, float] | None:
 
 @dataclass(frozen=True)
 class Cards:
-    """Threat cards: settings that all share; those that differ; (number, attacks, their texts) of each; its number."""
+    """Threat cards: settings that all share, settings that differ, (number, attacks, texts) of each, and the number by card."""
 
     shared: dict[str, str]
     differing: tuple[str, ...]

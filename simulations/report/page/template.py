@@ -1,4 +1,4 @@
-"""The report's page, and what all pages have around them, as Jinja text."""
+"""The report's page and the frame of all pages, as Jinja text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections on membership and on class representatives, which are no reconstructions of one image, as Jinja text."""
+"""Sections on membership and on class representatives, which reconstruct no single image, as Jinja text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections of one study that most readers want: headline, summary, plane, pictures and curves, as Jinja text."""
+"""Sections of one study for most readers: headline, summary, plane, pictures and curves, as Jinja text."""
 
 from __future__ import annotations
 

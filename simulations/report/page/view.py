@@ -1,4 +1,4 @@
-"""What the sections of one study show, as the page's templates read it."""
+"""Content of one study's sections, as the page's templates read it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from simulations.report.studies.study import Study, mean_each
 
 
 def own_pictures(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture]:
-    """Pictures of one study: all when there is only one, else those that name its experiment, or are of its cut's phase."""
+    """Pictures of one study: all of a single study, else those that name its experiment, or its cut's phase."""
     if alone:
         return list(pictures)
     if study.cut:
@@ -50,7 +50,7 @@ def own_pictures(study: Study, pictures: Sequence[Picture], alone: bool) -> list
 def view(
     study: Study, run: ReadRun, pictures: Sequence[Picture], faces: Mapping[str, Look], embed: Embedder, every: Embedder
 ) -> dict[str, Any]:
-    """Everything that the sections of one study show; ``every`` embeds the pictures of the page of every attack."""
+    """Content of one study's sections; ``every`` embeds the pictures of the page of every attack."""
     defenses, lines, plain = run.defenses, run.lines(study), plain_words_of(study.rows)
     columns, control = control_table(study)
     controlled = [row for row in control if row.metric == PSNR.name]
@@ -150,7 +150,7 @@ def view(
 
 
 def best_pictures(line: Line, pictures: Sequence[Picture], embed: Embedder) -> list[Strip]:
-    """The best-recovered image of the headline's attack, and that of all attacks where it is another's."""
+    """The best-recovered image of the headline's attack, and that of all attacks where another attack made it."""
     if line.strongest is None:
         return []
     found = [best_recovered(pictures, line.strongest, embed, "best-recovered image of the strongest attack")]
@@ -161,7 +161,7 @@ def best_pictures(line: Line, pictures: Sequence[Picture], embed: Embedder) -> l
 
 
 def star(lines: Sequence[Line], best: Mapping[str, Sequence[Strip]], plain: str) -> Strip | None:
-    """The picture of the first screen: of the defence under which most images are recovered, else of no defence."""
+    """The first screen's picture: of the defence with the most recovered images, else of the run without one."""
     shown = [line for line in lines if best[line.defense]]
     if not shown:
         return None

@@ -1,1 +1,1 @@
-"""Sections of the report that one scenario has for itself: a folder each, found by being here."""
+"""Sections of the report for one scenario each, found by their place in this folder."""

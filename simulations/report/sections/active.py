@@ -1,4 +1,4 @@
-"""The report's section on an active server: in red, and apart from all that is said of the honest-but-curious one."""
+"""The report's section on an active server: in red, and apart from the honest-but-curious server's results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ActiveServerSection:
 
 
 def active_server(study: Study, _: Sequence[Line]) -> ActiveServerSection | None:
-    """The section; None where the server did nothing but look."""
+    """The section; None where the server only observed."""
     groups: dict[tuple[str, str, int], list[Cell]] = defaultdict(list)
     for cell in study.active_cells:
         groups[cell.defense, cell.attack, cell.round].append(cell)

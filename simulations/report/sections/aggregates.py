@@ -1,4 +1,4 @@
-"""The report's section on sums of clients' updates: what attacks read of them, by the number of clients behind a sum."""
+"""The report's section on sums of clients' updates: what attacks recover, by the number of clients behind a sum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strategies.federated.observations import AGGREGATE
 
 @dataclass(frozen=True)
 class SumRead:
-    """One attack on sums of so many clients (1 for plain probes), and why guesses failed, or ""."""
+    """One attack on sums of so many clients (1 for plain probes), and the reason of failed guesses, or ""."""
 
     clients: int
     cell: Cell

@@ -15,7 +15,7 @@ from simulations.report.studies.study import Study
 
 @dataclass(frozen=True)
 class Inferred:
-    """What one adversary read of a sensitive attribute.
+    """One adversary's inference of a sensitive attribute.
 
     Attributes:
         cell: The attack.
@@ -27,7 +27,7 @@ class Inferred:
 
     @property
     def kind(self) -> str:
-        """What it learned from: "retrained" on protected messages, or "static"."""
+        """The adversary's training data: "retrained" on protected messages, or "static"."""
         return "retrained" if self.cell.knows_defenses else "static"
 
     @property
@@ -37,7 +37,7 @@ class Inferred:
 
     @property
     def reads(self) -> bool:
-        """Whether it reads more than the most frequent value, with its whole interval."""
+        """Whether its whole interval lies above the most frequent value."""
         return self.null is not None and self.accuracy.low is not None and self.accuracy.low > self.null
 
 
@@ -57,7 +57,7 @@ class SensitiveAttribute:
 
 
 def inferred_attributes(study: Study, _: Sequence[Line]) -> SensitiveAttribute | None:
-    """The section; None where no attack guessed an attribute. What is guessed at the cuts of a model is shown there."""
+    """The section; None where no attack guessed an attribute. The section of a cut model shows its own attributes."""
     found = tuple(
         Inferred(cell, max(cell.null_scores.get(ATTRIBUTES.decides, {}).values(), default=None))
         for cell in study.cells

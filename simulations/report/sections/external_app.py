@@ -1,4 +1,4 @@
-"""The report's sections on an external Flower app: one that was recorded, and one whose clients answer probes and score guesses."""
+"""The report's sections on an external Flower app: a recorded one, or one whose clients answer probes and score guesses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECORDED = "recorded-updates"
 
 @dataclass(frozen=True)
 class Replies:
-    """What was recorded of one round.
+    """The recorded replies of one round.
 
     Attributes:
         round: Server round.

@@ -1,4 +1,4 @@
-"""The report's section on outsourced training: what clients upload, and how much of the images comes back out of it."""
+"""The report's section on outsourced training: the clients' uploads, and what attacks recover from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class UploadRead:
 
 @dataclass(frozen=True)
 class OutsourcedTraining:
-    """The section: for each defence its line and the means of ``UPLOADS`` over rounds, and each attack on what it uploads."""
+    """The section: for each defence its line, the means of ``UPLOADS`` over rounds, and the attacks on its uploads."""
 
     uploads: tuple[tuple[Line, tuple[float | None, ...]], ...]
     reads: tuple[UploadRead, ...]

@@ -1,4 +1,4 @@
-"""The report's section on split learning: what it costs the client under each defence, and what the smashed data give away."""
+"""The report's section on split learning: the client's cost under each defence, and recovery from the smashed data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FACTS = ("transmissions_used", "auxiliary_data", "client_half_update")
 
 @dataclass(frozen=True)
 class ClientCost:
-    """What split learning costs a client under one defence, and what a shuffle hides.
+    """The client's cost of split learning under one defence, and the number of orders that a shuffle hides.
 
     Attributes:
         line: The defence's line of the summary: its accuracy as deployed and the round of the scores.
@@ -53,7 +53,7 @@ class ClientCost:
 
 @dataclass(frozen=True)
 class TableCell:
-    """What one attack read of the rows of a table.
+    """Result of one attack on the rows of a table.
 
     Attributes:
         cell: The attack.
@@ -71,7 +71,7 @@ class TableCell:
 
     @classmethod
     def of(cls, cell: Cell) -> TableCell:
-        """Reads the scores of an attack on rows."""
+        """Read the scores of an attack on rows."""
         columns = [
             (metric.removeprefix(COLUMN.name), score, _null(cell, metric))
             for (metric, _), score in cell.scores.items()

@@ -1,4 +1,4 @@
-"""What scores are measured against: null baselines, the chance of identifying an image, and an attack's own guess from noise."""
+"""Comparisons for scores: null baselines, the chance of identifying an image, and an attack's own guess from noise."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ T = TypeVar("T")
 
 
 def picked_out(row: Row) -> bool:
-    """Whether true images were identified far more often than by chance: see ``FAR_MORE``."""
+    """Whether far more true images were identified than chance explains: see ``FAR_MORE``."""
     found, chance = exact([row]), chance_of_retrieval(row)
     return row.status != "failed" and found is not None and chance is not None and found[1] > FAR_MORE * chance
 
 
 def unjudged(row: Row | None) -> str:
-    """Why nothing could count as identified, whatever the guesses are, for want of candidates; "" where it could.
+    """Reason why too few candidates rule out identification, whatever the guesses are; "" where they suffice.
 
     Args:
         row: Of the retrieval that belongs to a score; None where there is none.
@@ -55,7 +55,7 @@ def unjudged(row: Row | None) -> str:
 
 
 def chance_of_retrieval(row: Row) -> float | None:
-    """How often a null guess is nearest to its image among the candidates, as the row says; None where it does not."""
+    """Chance that a null guess is nearest to its image among the candidates; None where the row does not state it."""
     chance = row.card.chance
     return float(chance) if chance is not None and 0 < chance <= 1 else None
 
@@ -80,7 +80,7 @@ def _size(row: Row) -> tuple[Any, Any]:
 
 
 class Nulls:
-    """Looks up the null baselines (or the scales) of a row: same round and observation, same defence if it has its own."""
+    """Look up the null baselines (or the scales) of a row: same round and observation, and its defence's own where it has any."""
 
     def __init__(self, rows: Iterable[Row], *, scales: bool = False) -> None:
         self._of_defense: dict[tuple[Audit, str, str, str], list[Row]] = defaultdict(list)
@@ -100,7 +100,7 @@ class Nulls:
         return found | ({ON_NOISE: values[-1]} if values else {})
 
     def rows(self, row: Row) -> list[Row]:
-        """Those of the row's images with its metric and reference, without guesses from noise."""
+        """Null baselines of the row's images with its metric and reference, without guesses from noise."""
         # Clients hold the same images whatever the defence, so the undefended run's baselines serve for all.
         own, plain = ([r for r in self._alike(row, of) if r.role is not Role.NULL_CONTROL] for of in (row.defense, ""))
         return closest(row, own or plain, lambda r: r)
@@ -123,7 +123,7 @@ class Nulls:
 
 
 def leaks(row: Row, null: tuple[str, float] | None) -> bool:
-    """Whether a score counts as recovered: its whole interval lies above the null baseline.
+    """Whether a score's whole interval lies above the null baseline.
 
     Without an interval (n = 1) the score itself decides: what was recovered is not to be hidden by a small sample.
     """
@@ -133,7 +133,7 @@ def leaks(row: Row, null: tuple[str, float] | None) -> bool:
 
 
 def names_members(row: Row) -> bool:
-    """Whether a true positive rate of membership at 1 % false positives lies above what luck gives, whatever the AUC is.
+    """Whether the true positive rate of membership at 1 % false positives exceeds chance, whatever the AUC is.
 
     The threshold lies at the k-th highest non-member, k = floor(N / 100) + 1, and were all records alike the count of members above
     it would be negative hypergeometric: so many or more of them in 2.5 % of runs at most count as members named. The row's own
@@ -151,7 +151,7 @@ def names_members(row: Row) -> bool:
 
 
 class NoiseControl:
-    """Null control of attacks that know images: what they make of noise must be no success, and of updates they must make more."""
+    """Null control of attacks with an image prior: a guess from noise must be no success, and real updates must give more."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._found: dict[tuple[Audit, str, str, bool, str], list[Row]] = defaultdict(list)
@@ -163,7 +163,7 @@ class NoiseControl:
         self._nulls = Nulls(kept)
 
     def reason(self, row: Row) -> str:
-        """Why the null control of the attack behind a row failed, under the row's defence; "" where it holds or is not needed.
+        """Reason why the null control of the row's attack failed under its defence; "" where it holds or is not needed.
 
         It holds if the guess from noise (i) does not beat the mean image, by the interval of its PSNR, (ii) picks true images out
         no more often than ``picked_out`` asks for, and (iii) if the attack's own PSNR and SSIM lie above its guess from noise with
@@ -182,7 +182,7 @@ class NoiseControl:
         return ""
 
     def success(self, row: Row) -> str:
-        """Why what the attack makes of noise is a success by (i) or (ii), or is not known; "" where it is none."""
+        """Reason why the guess from noise is a success by (i) or (ii), or is unknown; "" where it is none."""
         if not row.learns_prior:
             return ""
         blind = self._one(row, PSNR, of_noise=True)

@@ -79,12 +79,12 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What pages call it."""
+        """Name of the attack on pages."""
         return shown_name(self.role, self.attack)
 
     @property
     def share(self) -> Score | None:
-        """Share of the images that were recovered, with its interval; None where rows do not report it."""
+        """Share of the recovered images, with its interval; None where rows do not report it."""
         score = self.scores.get(RECOVERED)
         return score if score and score.mean is not None else None
 
@@ -96,7 +96,7 @@ class Cell:
 
     @property
     def picked(self) -> tuple[int, int] | None:
-        """(k, n): k of n true images were identified among the candidates; None where it was not tried."""
+        """(k, n): k of n true images were identified among the candidates; None where identification was not tested."""
         score = self.scores.get(PICKED)
         return (round(score.mean * score.n), score.n) if score and score.mean is not None else None
 
@@ -117,12 +117,12 @@ class Cell:
 
     @property
     def picks(self) -> bool:
-        """Whether it identifies the true images far more often than chance."""
+        """Whether it identifies far more true images than chance explains."""
         return PICKED in self.leaking
 
     @property
     def tells_members(self) -> bool:
-        """Whether members were distinguished better than by chance: by the AUC, or by the rate at 1 % false positives."""
+        """Whether it distinguishes members better than chance: by the AUC, or by the rate at 1 % false positives."""
         return bool(MEMBERSHIP_SCORES & self.leaking)
 
     @property
@@ -132,17 +132,17 @@ class Cell:
 
     @property
     def observation(self) -> str:
-        """What the attacker saw."""
+        """The attacker's observation."""
         return self.card.observation
 
     @property
     def is_upper_bound(self) -> bool:
-        """Whether it was given what no server has: it shows what finding that out could give, and is no attack."""
+        """Whether the attack uses information that no server has: an upper bound on attacks, not an attack."""
         return bool(self.card.upper_bound)
 
     @property
     def knows_defenses(self) -> bool:
-        """Whether the attack goes by its cell's defence; a threat card names only attacks that do not."""
+        """Whether the attack uses its cell's defence; a threat card lists only attacks that do not."""
         return self.card.more.get("knows_defenses") is not False
 
     def fact(self, key: str) -> str:
@@ -151,23 +151,23 @@ class Cell:
 
     @property
     def chance_of_identification(self) -> float | None:
-        """Identification of a null guess: one in as many true images as the threat card says were attacked together."""
+        """Chance that a null guess is identified: one in the number of true images attacked together, by the threat card."""
         count = self.card.images
         return 1 / count if count and count >= 1 else None
 
     @property
     def has_result(self) -> bool:
-        """Whether the attack ran and was scored; its time and its own loss alone are no result."""
+        """Whether the attack ran and was scored; a time and the attack's own loss are no result."""
         return self.status != "failed" and any(self.mean(*key) is not None for key in RESULTS)
 
     @property
     def draws_classes(self) -> bool:
-        """Whether the attack drew class representatives, which are no guess of one person's image."""
+        """Whether the attack drew class representatives, which guess no single person's image."""
         return any((metric, "") in self.scores for metric in CLASS_METRICS)
 
     @property
     def leading(self) -> Score:
-        """The score that the attack is about: of images, of labels, of members or of classes."""
+        """The score of the attack's target: images, labels, members or classes."""
         return next((self.scores[key] for key in LEADING if key in self.scores), next(iter(self.scores.values())))
 
     @property

@@ -1,4 +1,4 @@
-"""The positive control: an attack counts only where it breaks the undefended run, and only on enough images."""
+"""The positive control: an attack counts only where it succeeds without a defence, on enough images."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LEAST_OTHERS = 100
 
 @dataclass(frozen=True)
 class Control:
-    """Whether one attack broke the undefended run in one round.
+    """Verdict of the positive control: whether one attack succeeded on the undefended run in one round.
 
     Attributes:
         row: The undefended row that decides: PSNR against the original, label accuracy or membership AUC.
@@ -58,13 +58,13 @@ class Control:
 
 
 def images_behind(row: Row) -> int:
-    """How many images a score is of: of labels, whose n counts batches, all images of those batches."""
+    """Number of images behind a score; for labels, whose n counts batches, all images of those batches."""
     images = row.card.images
     return row.n * images if row.metric == LABEL_ACCURACY.name and images is not None else row.n
 
 
 def too_few(row: Row, drawn: Collection[str] = ()) -> bool:
-    """Whether a score of a kind that counts images is of too few for a verdict; ``drawn`` as in ``family``."""
+    """Whether a score that counts images has too few for a verdict; ``drawn`` as in ``family``."""
     kind = family(row, drawn)
     return kind is not None and kind.counts_images and row.value is not None and images_behind(row) < LEAST_IMAGES
 
@@ -121,7 +121,7 @@ def _reason(row: Row, null: tuple[str, float] | None) -> str:
 
 
 def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
-    """Whether a score of membership rests on too few records to distinguish a leak from none.
+    """Whether a membership score has too few records to distinguish a leak from none.
 
     An AUC under a defence does if its interval holds both chance and the score of every undefended run in ``deciding``: the
     defence may have stopped all of the leak, or nothing of it. A true positive rate at 1 % false positives does with fewer than
@@ -158,7 +158,7 @@ def _broken(rows: Sequence[Row]) -> set[tuple[Audit, str]]:
 
 
 def validate(rows: Sequence[Row]) -> list[Row]:
-    """Marks scores of attacks that did not break the undefended run as "not-validated".
+    """Mark scores of attacks that failed on the undefended run as "not-validated".
 
     An attack that cannot recover undefended images says nothing about a defence. It counts, for a round and an
     observation, if without a defence (i) the 95 % interval of its mean PSNR against the original lies above the mean of

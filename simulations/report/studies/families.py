@@ -1,4 +1,4 @@
-"""The family of scores that a row belongs to, where class representatives are told from images of one person."""
+"""Families of scores; class representatives are separate from images of one person."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLASS_METRICS = frozenset(one.name for one in METRICS.values() if one.family is 
 
 
 def family(row: Row, drawn: Collection[str] = ()) -> Family | None:
-    """The kind of score that a row belongs to; one control decides for all of a kind. None needs no control.
+    """The family of a row's score; one control decides for all rows of a family. None needs no control.
 
     Args:
         row: The row.
@@ -25,7 +25,7 @@ def family(row: Row, drawn: Collection[str] = ()) -> Family | None:
 
 
 def decides(row: Row, drawn: Collection[str] = ()) -> bool:
-    """Whether the row is the one by which its kind of score is judged; ``drawn`` as in ``family``."""
+    """Whether the row's score decides the verdict on its family; ``drawn`` as in ``family``."""
     if row.metric == RECOGNITION.name:
         return row.attack in drawn
     found = family(row, drawn)
@@ -33,5 +33,5 @@ def decides(row: Row, drawn: Collection[str] = ()) -> bool:
 
 
 def class_attacks(rows: Iterable[Row]) -> frozenset[str]:
-    """Texts of attacks that draw what classes look like, not what one person's image looks like."""
+    """Texts of attacks that draw class representatives, not images of one person."""
     return frozenset(row.attack for row in rows if row.metric in CLASS_METRICS)

@@ -1,4 +1,4 @@
-"""What a page calls the run without a defence: of an audited app it is not known that it has none."""
+"""Words for the run without a defence: an audited app may have an unknown one."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ AS_RECORDED = Plain(
 
 
 def plain_words(card: ThreatCard) -> Plain:
-    """Those for a card: cards of audited apps name the mods, those of recordings what is known of a defence."""
+    """Words for a card: audited apps name their mods, recordings the known facts about a defence."""
     if "reported_defence" in card.more:
         return AS_RECORDED
     return NO_MOD if "mods" in card.more else OWN_CLIENTS
 
 
 def plain_words_of(rows: Iterable[Row]) -> Plain:
-    """Those for a study, which is of one kind of clients."""
+    """Words for a study, whose clients are of one kind."""
     return next((plain_words(row.card) for row in rows if row.attack), OWN_CLIENTS)

@@ -1,4 +1,4 @@
-"""When an image counts as recovered: the one rule behind every count of recovered images on every page."""
+"""The rule for a recovered image, which every count of recovered images on every page follows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BestImage:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """The larger, the better recovered; by gain alone flat images would lead, whose colour is all that there is to guess."""
+        """Rank of recovery, larger is better; gain alone would rank flat images first, whose colour is all there is to guess."""
         return self.gain if self.detail is None else min(self.gain, self.detail), self.psnr
 
 
@@ -100,21 +100,21 @@ def chance_of_as_many(share: float, tried: Sequence[tuple[int, float]]) -> float
 
 
 def best_image(rows: Sequence[Row]) -> BestImage | None:
-    """Of rows of ``RECOVERED``; None where no image is recovered, or rows do not report single images."""
+    """The best-recovered image in rows of ``RECOVERED``; None where no image is, or rows do not report single images."""
     numbers = [[_number(row.extra.get(key)) for key in (BEST_GAIN, BEST_PSNR, BEST_DETAIL)] for row in rows]
     known = [BestImage(gain, psnr, detail) for gain, psnr, detail in numbers if gain is not None and psnr is not None]
     return max(known, key=lambda one: one.rank, default=None)
 
 
 def detailed(rows: Sequence[Row]) -> int | None:
-    """Of rows of ``RECOVERED``: how many recovered images lie above their own mean colour; None where a row does not say."""
+    """Number of recovered images above their own mean colour, from rows of ``RECOVERED``; None where a row does not report it."""
     counts = [_number(row.extra.get(DETAILED)) for row in rows]
     known = [int(one) for one in counts if one is not None]
     return sum(known) if rows and len(known) == len(counts) else None
 
 
 def image_gains(rows: Sequence[Row]) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Of rows of ``RECOVERED``: gains in dB of the images that were recovered, and of the others; None unless of all images."""
+    """Gains in dB of recovered images and of the others, from rows of ``RECOVERED``; None unless every image has one."""
     found = [row.extra.get(GAINS) for row in rows]
     if not rows or not all(isinstance(one, list) for one in found):
         return None

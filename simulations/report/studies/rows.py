@@ -1,4 +1,4 @@
-"""Reading ``rows.jsonl`` without ever failing on it, and writing ``rows.csv``."""
+"""Reading ``rows.jsonl`` whatever it holds, and writing ``rows.csv``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
 
 
 def number_in(value: Any) -> float | None:
-    """A number of a decoded line, as rows hold it; None for everything else, texts and truth values among it."""
+    """A number of a decoded line, as rows hold it; None for any other value, texts and truth values included."""
     return number_of(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 

@@ -46,7 +46,7 @@ class Score:
 
     @property
     def all_failed(self) -> bool:
-        """Whether no trial gave anything."""
+        """Whether every trial failed."""
         return 0 < self.n <= self.failures
 
 

@@ -1,4 +1,4 @@
-"""The stages of an attack or a pipeline in a row, whose names this machine need not know."""
+"""The stages of an attack or a pipeline in a row; this machine need not know their names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 
 @functools.cache
 def stages_of(text: str) -> tuple[tuple[str, str], ...]:
-    """(name, text) of each stage; a text that is no chain, such as the name of a mod, is one stage that is named by all of it."""
+    """(name, text) of each stage; a text that is no chain, such as the name of a mod, is one stage of that name."""
     try:
         return stages(text)
     except SpecError:
@@ -27,12 +27,12 @@ def names_of(text: str) -> tuple[str, ...]:
 
 
 def first_stage(text: str) -> str:
-    """Text of the first stage: of a chain the attack whose guess the others refine."""
+    """Text of the first stage; in a chain, the attack whose guess the others refine."""
     return stages_of(text)[0][1] if text else ""
 
 
 def strengths(pipelines: Sequence[str]) -> list[tuple[str, ...]]:
-    """Pipelines that differ in one number alone, which is how strong the defence is: groups of two or more, in order of it."""
+    """Groups of two or more pipelines that differ in one number, the defence's strength, in its order."""
     alike: dict[str, list[tuple[tuple[float, ...], str]]] = defaultdict(list)
     for text in dict.fromkeys(pipelines):
         alike[_NUMBER.sub("#", text)].append((tuple(map(float, _NUMBER.findall(text))), text))

@@ -1,4 +1,4 @@
-"""Rows grouped into what the report shows: studies, which hold cells."""
+"""Rows grouped for the report: studies, which hold cells."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Study:
 
     @property
     def cut(self) -> str:
-        """Where the model is cut; "" where that is no question."""
+        """The model's cut; "" for models without one."""
         return self.name[-1]
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What it is called: the names that there are, the experiment's first."""
+        """The study's names in words, the experiment's first."""
         return tuple(filter(None, (*self.name[:-1], self.cut and f"cut at {self.cut}")))
 
     @cached_property
@@ -78,7 +78,7 @@ class Study:
 
     @property
     def apart(self) -> tuple[str, ...]:
-        """In words, by whom else the run was attacked: in sections of their own."""
+        """Further adversaries of the run in words; each has its own section."""
         found = {"by an active server": self.active_cells, "as sums over clients": self.aggregate_cells}
         return tuple(words for words, cells in found.items() if cells)
 
@@ -119,7 +119,7 @@ class Study:
 
     @cached_property
     def upper_bounds(self) -> dict[str, str]:
-        """What is listed with the attacks but was given what no server has: text -> what that was."""
+        """Upper bounds among the attacks: text -> the information that no server has."""
         return {cell.attack: cell.card.upper_bound for cell in self.cells if cell.is_upper_bound}
 
     @cached_property
@@ -150,11 +150,11 @@ class Study:
 
     @cached_property
     def final_rounds(self) -> frozenset[int]:
-        """The number that rows about the final model carry."""
+        """The round number in rows about the final model."""
         return frozenset(row.round for row in self.rows if row.final and row.cut == self.cut)
 
     def complete_round(self, defense: str) -> int | None:
-        """The last round that every seed of this defence has a test accuracy for."""
+        """The last round with a test accuracy of this defence in every seed."""
         last: dict[int, int] = {}
         for reference in ("original", "transformed"):
             for row in self.utility.get((defense, TEST_ACCURACY.name, reference), ()):

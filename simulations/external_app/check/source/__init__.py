@@ -1,1 +1,1 @@
-"""What an app's source says of its training. The source is parsed, and never run."""
+"""Facts about training in an app's source. The source is parsed, and never run."""

@@ -16,7 +16,7 @@ Held = Literal["weights", "differences", "unseen"]
 
 @dataclass(frozen=True)
 class SeenReplies:
-    """What replies to training hold, where the source shows it.
+    """Content of replies to training, where the source shows it.
 
     Attributes:
         arrays: "weights", "differences" of weights, or "unseen".

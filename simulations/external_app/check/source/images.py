@@ -28,7 +28,7 @@ class SeenNormalisation:
 
 @dataclass(frozen=True)
 class Images:
-    """What the source says of images.
+    """Facts about images in the source.
 
     Attributes:
         normalisations: Different ones, each once.

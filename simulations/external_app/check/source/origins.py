@@ -127,7 +127,7 @@ class Origins:
         return found[0] if len(same) == 1 else unknown
 
     def expanded(self, expression: ast.expr, module: Module, depth: int = 0) -> ast.expr:
-        """An expression with the local names that were assigned once replaced by what they were assigned."""
+        """Replace local names that were assigned once by their assigned expressions."""
         function = module.within.get(expression)
         if depth > DEEPEST or function is None:
             return expression
@@ -170,7 +170,7 @@ def parameters(function: Function) -> list[str]:
 
 
 def argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
-    """What a call gives for a parameter; None where it does not, or stars hide it."""
+    """Argument of a call for a parameter; None where there is none, or where stars hide it."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value

@@ -1,4 +1,4 @@
-"""All that is read of an app's source, in one place."""
+"""All facts from an app's source, in one place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simulations.external_app.check.source.training import SeenTraining, read_tr
 
 @dataclass(frozen=True)
 class AppSource:
-    """What an app's source says.
+    """Facts from an app's source.
 
     Attributes:
         training: Optimizer, numbers and loss.

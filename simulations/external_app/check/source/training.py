@@ -59,7 +59,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class SeenTraining:
-    """What the source says of the clients' training; an empty tuple, or None, where nothing could be seen."""
+    """Facts about the clients' training in the source; an empty tuple, or None, where the source shows none."""
 
     optimizers: tuple[Optimizer, ...] = ()
     losses: tuple[Loss, ...] = ()

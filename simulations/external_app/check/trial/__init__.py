@@ -1,1 +1,1 @@
-"""What an app shows when its ServerApp starts: run in a child process, without network, data or training."""
+"""Trial of an app: start its ServerApp in a child process, without network, data or training."""

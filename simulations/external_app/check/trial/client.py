@@ -1,4 +1,4 @@
-"""What a ClientApp registers: functions, mods, and answers to audits."""
+"""Registrations of a ClientApp: functions, mods, and answers to audits."""
 
 from __future__ import annotations
 

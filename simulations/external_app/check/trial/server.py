@@ -43,7 +43,7 @@ class StandInGrid(Grid):
 
     @property
     def run(self) -> Any:
-        """What was set by ``set_run``."""
+        """The run set by ``set_run``."""
         return self._run
 
     def set_run(self, run: Any) -> None:
@@ -55,7 +55,7 @@ class StandInGrid(Grid):
         raise NotImplementedError("make messages by flwr.app.Message")
 
     def get_node_ids(self) -> list[int]:
-        """As many as asked for; more, when a server goes on asking."""
+        """As many node ids as the server requests; more, when it repeats the request."""
         self._asked += 1
         more = 2 ** max(0, self._asked - PATIENT)
         return list(range(FIRST_NODE, FIRST_NODE + min(self.nodes * more, max(self.nodes, NODES_ARE_MANY))))
@@ -80,7 +80,7 @@ class StandInGrid(Grid):
 
 
 def run_server(app: ServerApp, run_config: dict[str, Any], nodes: int, seconds: float) -> dict[str, Any]:
-    """What the server shows: strategy, rounds, initial arrays and the messages of its first round.
+    """Start the server; returns its strategy, rounds, initial arrays and the messages of its first round.
 
     ``failed`` says why it ended before its first messages of training; "" when they came.
     """

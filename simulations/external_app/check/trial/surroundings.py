@@ -1,4 +1,4 @@
-"""What surrounds an app's code while it is tried: no network, no data, a time limit, and a list of the files that it leaves."""
+"""Surroundings of an app's code during its trial: no network, no data, a time limit, and a list of new files."""
 
 from __future__ import annotations
 

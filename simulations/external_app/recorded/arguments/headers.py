@@ -1,4 +1,4 @@
-"""What the headers of recorded arrays show of the model: its classes and its channels, without reading the arrays."""
+"""Facts about a model from the headers of recorded arrays: classes and channels, without reading the arrays."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def classes_in(headers: list[Header]) -> tuple[int, str]:
 
 
 def image_shape_in(headers: list[Header]) -> tuple[str, str]:
-    """As much of "C,H,W" as the first layer shows, such as "3,H,W", and that layer's array; else two empty texts."""
+    """The part of "C,H,W" that the first layer shows, such as "3,H,W", and that layer's array; else two empty texts."""
     first = next((one for one in headers if len(one.shape) in (2, 4)), None)
     if first is None:
         return "", ""
@@ -60,7 +60,7 @@ def image_shape_in(headers: list[Header]) -> tuple[str, str]:
 
 
 def counted_steps(reply: RecordedReply) -> int:
-    """How far BatchNorm's batch counters went up between the weights sent and the reply; 0 where they do not agree on a number.
+    """Increase of BatchNorm's batch counters between the sent weights and the reply; 0 where they disagree.
 
     A counter is a whole number without dimensions. PyTorch raises it at each forward pass in train mode.
     """

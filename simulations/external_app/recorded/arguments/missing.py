@@ -1,4 +1,4 @@
-"""All that an attack on a recording or an update lacks, in one error that ends with the complete command."""
+"""One error with all missing arguments of an attack on a recording or an update; it ends with the complete command."""
 
 from __future__ import annotations
 

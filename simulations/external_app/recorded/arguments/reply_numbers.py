@@ -20,7 +20,7 @@ NO_EXAMPLES, NO_RATE_ABOVE_0, NO_STEPS = "--num-examples", "--learning-rate", "-
 
 @dataclass(frozen=True)
 class ReplyNumbers:
-    """Numbers of one client's training in one round; 0 stands for what is missing, of ``learning_rate`` also for an unknown one.
+    """Numbers of one client's training in one round; 0 means missing, or unknown for ``learning_rate``.
 
     Attributes:
         examples: Behind the reply.
@@ -42,7 +42,7 @@ class ReplyNumbers:
 
 
 def numbers_of_reply(reply: RecordedReply, request: RecordingRequest) -> ReplyNumbers:
-    """The numbers of a reply. An option replaces what the recording says, and that replaces what is inferred."""
+    """The numbers of a reply. An option replaces the recorded number, which replaces an inferred one."""
     options, read = request.options, orders_in(reply.reported, reply.settings)
     missing = dict[str, str]()
     examples = int(_above_zero(options.num_examples, reply, EXAMPLES))

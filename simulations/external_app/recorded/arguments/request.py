@@ -1,4 +1,4 @@
-"""The options of ``fedveil attack``, and what is wrong with their numbers."""
+"""The options of ``fedveil attack``, and errors in their numbers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class RecordingRequest:
 
 
 def wrong_options(request: Request, *, of_recording: bool = False) -> list[str]:
-    """What is wrong with numbers, shape, normalisation and labels, one sentence each; model and shape may be missing.
+    """Errors in numbers, shape, normalisation and labels, one sentence each; model and shape may be missing.
 
     ``of_recording``: 0 stands for what the recording says of examples, steps and batches.
     """

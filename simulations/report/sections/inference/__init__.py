@@ -1,4 +1,4 @@
-"""The report's section on edge-cloud inference: what the answers are worth, what travels, and what comes back out of it."""
+"""The report's section on edge-cloud inference: accuracy of the answers, cost of the messages, and recovery from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MASKS = {"delta masks": ("image", "server-cam", "adversary-cam", "mask", "masked
 
 @dataclass(frozen=True)
 class Conclusion:
-    """Which conclusions of the static adversary survive the retrained one.
+    """Conclusions of the static adversary that the retrained one confirms, refutes or leaves open.
 
     Attributes:
         cases: How many there are: defences under which the attribute was inferred.
@@ -45,7 +45,7 @@ class Conclusion:
 
 @dataclass(frozen=True)
 class EdgeCloudInference:
-    """The section, of one cut.
+    """The section for one cut.
 
     Attributes:
         cut: What is answered, inferred and reconstructed there.
@@ -70,7 +70,7 @@ def edge_cloud_inference(study: Study, _: Sequence[Line]) -> EdgeCloudInference 
 
 
 def conclusion(cut: Cut) -> Conclusion | None:
-    """What holds for all defences; None where no attribute was inferred under one."""
+    """The conclusion over all defences; None where no attribute was inferred under one."""
     found = [line for line in cut.lines if line.defense and (line.static or line.retrained)]
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""What the report shows of a cut: accuracies before and after protection, reconstructions, and Equation 1."""
+"""The report's content for one cut: accuracies before and after protection, reconstructions, and Equation 1."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Adversary:
 
     @property
     def beats_null(self) -> bool:
-        """Whether it reads more than the most frequent value, with its whole interval."""
+        """Whether its whole interval lies above the most frequent value."""
         after = self.change.after
         return after is not None and after.low is not None and self.null is not None and after.low > self.null
 
@@ -93,7 +93,7 @@ class CutLine:
 
     @property
     def doubt(self) -> str:
-        """Why the retrained adversary was not trained enough to judge the defence by; "" where nothing says so."""
+        """Reason why the retrained adversary was trained too little for a verdict on the defence; "" without one."""
         if not (self.defense and self.retrained):
             return ""
         if not self.retrained.learned:
@@ -104,14 +104,14 @@ class CutLine:
 
     @property
     def smaller(self) -> float | None:
-        """Bytes of plain features over those that travel."""
+        """Bytes of plain features divided by bytes sent."""
         travels, plain = self.numbers.get(QUERY_BYTES.name), self.numbers.get(FEATURE_BYTES.name)
         return plain / travels if plain and travels else None
 
 
 @dataclass(frozen=True)
 class Cut:
-    """One cut: its name, a line for each defence, and what the offline adversary of the masks is worth."""
+    """One cut: its name, a line for each defence, and the accuracy of the masks' offline adversary."""
 
     name: str
     lines: tuple[CutLine, ...]
@@ -133,7 +133,7 @@ class Cut:
 
 
 class CutReader:
-    """Reads the rows and cells of a study."""
+    """Reader of a study's rows and cells about a cut."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -141,7 +141,7 @@ class CutReader:
         self.cells = [cell for cell in study.cells if not cell.is_upper_bound]
 
     def cut(self) -> Cut:
-        """What the study says of its cut."""
+        """The study's results for its cut."""
         offline = [score for (_, metric, _), score in self.scores.items() if metric == OFFLINE_ADVERSARY_ACCURACY.name]
         # One adversary serves all pipelines: its rows under each of them are the same number.
         return Cut(self.study.cut, tuple(map(self._line, self.study.pipelines)), offline[0] if offline else None)

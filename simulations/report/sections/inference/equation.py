@@ -1,4 +1,4 @@
-"""Equation 1 of the delta protection paper, decided by intervals: does the adversary lose much more than the server half?
+"""Equation 1 of the delta protection paper, decided by intervals: the adversary must lose much more than the server half.
 
 Source: Higgins et al., "Towards Privacy-Preserving Split Learning" (ADP), Eq. 1: S_alpha ~ S_beta, A_alpha >> A_beta and
 |S_alpha - S_beta| << |A_alpha - A_beta|, with alpha before and beta after protection. It names no numbers; those here are ours.
@@ -111,7 +111,7 @@ def images_of(score: Score) -> int:
 
 
 def folded(score: Score) -> Score:
-    """A share of right guesses of two values, or that of the opposite guesses where it is less than one half."""
+    """The share of right guesses of a binary value, or one minus it where that is larger."""
     if score.mean is None or score.mean >= 1 / 2:
         return score
     low, high = (None if end is None else 1 - end for end in (score.high, score.low))
@@ -135,7 +135,7 @@ def least_before(images: int, null: float) -> float | None:
 
 
 def equation(server: Difference | None, adversary: Difference | None) -> str:
-    """``SATISFIED``, ``NOT_SATISFIED`` or ``OPEN``, by what the server half and the adversary lost; see ``RULE``."""
+    """``SATISFIED``, ``NOT_SATISFIED`` or ``OPEN``, by the losses of the server half and the adversary; see ``RULE``."""
     if server is None or adversary is None:
         return OPEN
     if adversary.low >= LEAST_DROP and server.most <= min(MARGIN, MOST_OF_DROP * adversary.low):

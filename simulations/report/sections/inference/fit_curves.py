@@ -1,4 +1,4 @@
-"""Charts of what a defence is worth while it learns: the answers and a static adversary over epochs, or over components."""
+"""Charts of a defence while it learns: the answers and a static adversary over epochs, or over components."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FitCurve:
 
 
 def fit_curves(study: Study) -> tuple[FitCurve, ...]:
-    """A chart for each defence that left rows of its path; all share one axis of accuracy."""
+    """A chart for each defence with rows of its path; all share one axis of accuracy."""
     groups: dict[str, dict[str, dict[int | None, list[Row]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
