@@ -27,6 +27,7 @@ from strategies.external_app.claimed_privacy import PrivacyClaims
 from strategies.external_app.nodes import AppNodes
 from strategies.external_app.orders import OF_ARGUMENTS, Orders, orders_in
 from strategies.external_app.preflight import NO_RATE, NO_REPLY, NO_STEPS, AuditError, missing, say_how_many
+from strategies.external_app.reported_accuracy import REPORTED, ReportedAccuracy
 from strategies.external_app.replies import (
     UnusableReplyError,
     examples_behind,
@@ -66,10 +67,11 @@ class AppAudit:
     Attributes:
         settings: Settings of the audit.
         claims: What the app says about its differential privacy.
+        accuracy: What the app's own evaluations report.
     """
 
     def __init__(self, open_results: OpenResults, settings: AuditSettings) -> None:
-        self.settings, self.claims = settings, PrivacyClaims()
+        self.settings, self.claims, self.accuracy = settings, PrivacyClaims(), ReportedAccuracy()
         self._open = open_results
         self._pool = AttackPool(settings.workers)
         self._plan: AppPlan = settings.plan(max(settings.rounds))
@@ -222,7 +224,10 @@ class AppAudit:
             try:
                 budgets = reported_budgets(self._nodes.reported.get("budgets", ""))
                 found = self.claims.found(self._plan.pipeline, budgets)
-                results.claim(self._plan.at(max(self.settings.rounds)), found)
+                last = self._plan.at(max(self.settings.rounds))
+                results.claim(last, found)
+                if accuracy := self.accuracy.found():
+                    results.row(last, metric=REPORTED, value=accuracy.value, reported=accuracy.to_json())
             finally:
                 results.finish()
 

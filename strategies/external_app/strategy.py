@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from strategies.external_app.claimed_privacy import wrappers_in
 from strategies.external_app.observer import AppAudit
 from strategies.external_app.preflight import AuditError
+from strategies.external_app.reported_accuracy import CLIENTS
 from strategies.external_app.results import OpenResults
 from strategies.external_app.settings import AuditSettings
 from strategies.recording.wrapper import WrappingStrategy
@@ -40,6 +41,8 @@ class AuditingStrategy(WrappingStrategy):
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """``start`` of the wrapped strategy, audited."""
+        if callable(evaluate := kwargs.get("evaluate_fn")):
+            kwargs["evaluate_fn"] = self._audit.accuracy.observed(evaluate)
         result = super().start(*args, **kwargs)
         try:
             self._audit.require_attacked()
@@ -80,6 +83,14 @@ class AuditingStrategy(WrappingStrategy):
         self._safely(where, server_round, self._audit.claims.observe, server_round, received)
         self._safely(where, server_round, self._audit.after, server_round, received)
         return super().aggregate_train(server_round, received)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Aggregate as the wrapped strategy does, and keep the accuracy that it reports."""
+        metrics = super().aggregate_evaluate(server_round, replies)
+        self._safely(
+            f"round {server_round}", server_round, self._audit.accuracy.observe, CLIENTS, server_round, metrics
+        )
+        return metrics
 
     def _safely(self, where: str, server_round: int, step: Callable[..., None], *args: Any) -> None:
         """A failed audit costs its rows, not the run: the reason is in the log and, where it can be written, in a row."""

@@ -16,6 +16,7 @@ from simulations.report.analysis.run import read_run
 from simulations.report.studies.cell import Cell
 from simulations.report.text import percent, percentage, two, within
 from strategies.external_app.claim import Claim
+from strategies.external_app.reported_accuracy import AppAccuracy
 
 OTHER = {CELLS.decides: "cells", ATTRIBUTES.decides: "values"}
 """Score -> what it is a share of, where an attack recovers no images."""
@@ -37,6 +38,7 @@ class Finding:
         accuracy: Of the model as deployed, in [0, 1]; ``change``: against no defence. None where they were not measured.
         epsilon: Spent by training or queries; None without a bound. Likewise with the audit's probes, and over all cuts.
         claims: What an external app itself says about its differential privacy; ``epsilon`` is never taken from it.
+        reported: The accuracy that an external app itself reports; ``accuracy`` is never taken from it.
         warnings: What a reader must know besides, of all messages.
         first: It is the first line of its defence: the others have neither accuracy nor epsilon nor claims nor warnings.
     """
@@ -59,6 +61,7 @@ class Finding:
     epsilon_with_probes: float | None = None
     epsilon_all_cuts: float | None = None
     claims: tuple[Claim, ...] = ()
+    reported: AppAccuracy | None = None
     warnings: tuple[str, ...] = ()
     first: bool = False
 
@@ -100,6 +103,7 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
             "epsilon_with_probes": line.epsilon_with_probes,
             "epsilon_all_cuts": line.epsilon_all_cuts,
             "claims": line.claims,
+            "reported": line.reported,
             "warnings": line.caveats,
             "first": True,
         }

@@ -82,7 +82,11 @@ their images were not run' }}.</p>{% endif %}
 <td>{{ verdict(one.verdict) }}{% if one.attack %}<small>strongest: {{ attack_names[one.attack] | breakable }}</small>{% endif %}
 {%- for warning in one.warnings %}<small>{{ warning }}</small>{% endfor %}</td>
 {{ number((one.shown or nothing) ~ (one.status | dagger), one.interval) }}
+{% if one.reported and one.accuracy is none %}
+<td class="num">{{ one.reported.number }}<small>{{ one.reported.detail }}</small></td>
+{% else %}
 {{ number(one.accuracy | percent if one.first else '', (one.change | points) ~ ' points' if one.change is not none else '') }}
+{% endif %}
 {% if one.numbered_claims %}
 <td class="num">{% for claim in one.numbered_claims %}{{ claim.number }}<small>{{ claim.detail }}</small>{% endfor %}</td>
 {% elif view.has.epsilon or view.has.claimed %}

@@ -82,7 +82,7 @@ def view(
         "plain": plain,
         "conclusion": conclusion(lines, plain),
         "outcomes": found,
-        "claims": list(dict.fromkeys(claim.text for line in lines for claim in line.claims)),
+        "claims": list(dict.fromkeys(text for line in lines for text in line.said_by_the_app)),
         "probed": any(line.probe or line.update for line in lines),
         "updates": any(line.update for line in lines),
         "tried": any(IMAGES.decides in cell.scores for line in lines for cell in apart_by_message(line.cells)[1]),
