@@ -27,7 +27,6 @@ from strategies.external_app.claimed_privacy import PrivacyClaims
 from strategies.external_app.nodes import AppNodes
 from strategies.external_app.orders import OF_ARGUMENTS, Orders, orders_in
 from strategies.external_app.preflight import NO_RATE, NO_REPLY, NO_STEPS, AuditError, missing, say_how_many
-from strategies.external_app.reported_accuracy import REPORTED, ReportedAccuracy
 from strategies.external_app.replies import (
     UnusableReplyError,
     examples_behind,
@@ -36,6 +35,7 @@ from strategies.external_app.replies import (
     update_of,
     weights_sent,
 )
+from strategies.external_app.reported_accuracy import REPORTED, ReportedAccuracy
 from strategies.external_app.requests import AppExchange, ask_differences, common_config, probe_question
 from strategies.external_app.results import AppAuditor, AppFacts, OpenResults, Results
 from strategies.external_app.settings import AuditSettings

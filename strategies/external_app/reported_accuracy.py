@@ -51,9 +51,7 @@ class AppAccuracy:
     @property
     def text(self) -> str:
         """A sentence that states what the number is."""
-        return (
-            f"The app reports an accuracy of {PERCENT * self.value:.1f} % ({self.detail}). fedveil did not check this number."
-        )
+        return f"The app reports an accuracy of {PERCENT * self.value:.1f} % ({self.detail}). fedveil did not check this number."
 
     def to_json(self) -> dict[str, Any]:
         """One object of JSON values."""

@@ -89,7 +89,10 @@ def test_an_app_that_reports_no_accuracy_shows_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "is_one"),
     [
-        *((name, True) for name in ("accuracy", "eval_acc", "test-accuracy", "evalAcc", "central_accuracy", "top1_acc")),
+        *(
+            (name, True)
+            for name in ("accuracy", "eval_acc", "test-accuracy", "evalAcc", "central_accuracy", "top1_acc")
+        ),
         *((name, False) for name in ("loss", "train_acc", "top5_accuracy", "accountant", "accelerator", "vacc")),
     ],
 )
