@@ -14,6 +14,7 @@ from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import readability
 from simulations.report.analysis.run import read_run
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.plain import plain_words_of
 from simulations.report.text import percent, percentage, two, within
 from strategies.external_app.claim import Claim
 from strategies.external_app.reported_accuracy import AppAccuracy
@@ -110,6 +111,19 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
         for message, cell in cells.items():
             yield Finding(line.defense, message, readability(cell).value, **_right(cell), **cost)
             cost = {}
+
+
+def verdict_lines(directory: Path) -> Iterator[str]:
+    """The verdict on each defence and kind of message of a run, a line for each."""
+    read = read_run(directory)
+    for study in read.studies:
+        plain = plain_words_of(study.rows)
+        for one in outcomes(read.lines(study)):
+            of = ", ".join(filter(None, (one.defense or plain.name, one.message)))
+            right = "images recovered" if one.recovered is not None else "right"
+            counted = f"{one.shown} {right}" if one.shown else ""
+            interval = f" ({one.interval})" if counted and one.interval else ""
+            yield f"{of}: {one.verdict}, {counted or 'no attack has a score'}{interval}"
 
 
 def _right(cell: Cell | None) -> dict[str, Any]:
