@@ -34,7 +34,7 @@ def test_warnings_are_a_count_in_the_first_table_and_a_list_below(tmp_path: Path
     text = page(tmp_path / "out", update_attacks="InvertingGradients(iterations=5)")
     (found,) = (one for one in as_json(tmp_path / "out") if one["first"])
     assert len(found["warnings"]) >= 2
-    first, below = text.split("<caption>At a glance")[1].split("</table>")[0], section(text, "headline")
+    first, below = text.split("The result in words")[0], section(text, "headline")
     assert f'<small><a href="#defence-1">{len(found["warnings"])} warnings</a></small>' in first
     assert 'id="defence-1"' in below
     for warning in found["warnings"]:
