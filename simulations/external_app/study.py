@@ -105,19 +105,36 @@ class AppStudy:
 class AppResults(RunDirectory[AppStudy]):
     """Results folder of an external app's audit, live or recorded."""
 
+    _claimed: tuple[str, ...] = ()
+    """What the app says about its differential privacy, as far as it is known."""
+
     def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
         """Adds one image; PNG files have one channel or three."""
         if len(image) in (1, 3):
             super().picture(task, image, image_number=image_number, **fields)
 
     def claim(self, task: Task, claims: Sequence[Claim]) -> None:
-        """Adds what the app says about its differential privacy: a row of ``task``, and an entry of every threat card."""
+        """Adds what the app says about its differential privacy: a row of ``task``, and an entry of every threat card.
+
+        A later call replaces an earlier one.
+        """
         if not claims:
             return
         of = [one.to_json() for one in claims]
+        self._claimed = tuple(one.text for one in claims)
+        self.judge(lambda rows: [row for row in rows if row.metric != CLAIMED])
         self.row(task, metric=CLAIMED, value=float(len(claims)), n=len(claims), claims=of)
-        texts = tuple(one.text for one in claims)
+        self._carry_claims()
+
+    def _carry_claims(self) -> None:
+        texts = self._claimed
         self.judge(lambda rows: [replace(row, card=row.card.but(claimed_privacy=texts)) for row in rows])
+
+    def flush(self) -> None:
+        """Writes rows and the pictures' index; every row carries the claims that are known so far."""
+        if self._claimed:
+            self._carry_claims()
+        super().flush()
 
     def attacked(self) -> bool:
         """Whether an attack has a score."""
