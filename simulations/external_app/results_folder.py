@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from itertools import count
 from logging import WARNING
 from pathlib import Path
@@ -28,8 +29,10 @@ class TakenFolder:
         self.path, self._lock = path, lock
 
     def release(self) -> None:
-        """Let a writer of results lock the folder."""
-        self._lock.close()
+        """Let a writer of results lock the folder, even if a forked process still has the file open."""
+        if not self._lock.closed:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._lock.close()
 
     __del__ = release
 

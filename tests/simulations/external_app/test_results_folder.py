@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,18 @@ def test_two_runs_at_the_same_time_have_two_folders(tmp_path: Path) -> None:
     start(second)
     assert (tmp_path / "audit" / "report.html").is_file()
     assert (tmp_path / "audit-2" / "report.html").is_file()
+
+
+def test_a_process_that_inherited_the_lock_does_not_keep_the_folder(tmp_path: Path) -> None:
+    """A second descriptor of the same open file, as a forked process has it."""
+    taken = take_folder(tmp_path)
+    inherited = os.dup(taken._lock.fileno())
+    try:
+        taken.release()
+        taken.release()
+        assert take_folder(tmp_path).path == tmp_path
+    finally:
+        os.close(inherited)
 
 
 @pytest.mark.parametrize("name", RESULTS)
