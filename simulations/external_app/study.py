@@ -17,11 +17,12 @@ from attacks.base import Attack
 from clients.external_app.plan import AppPlan, ModelFactory
 from clients.task.task import Task
 from defenses.pipeline import Pipeline
+from simulations.external_app.results_folder import take_folder
 from simulations.report import validate, write_report
+from simulations.report.analysis.outcome import verdict_lines
 from simulations.run_folder.rows import Row
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.main_guard import require_guard
-from simulations.settings.errors import ConfigError
 from strategies.audit.kinds import Kind
 from strategies.external_app.claim import CLAIMED, Claim
 from strategies.external_app.settings import AuditSettings
@@ -104,19 +105,36 @@ class AppStudy:
 class AppResults(RunDirectory[AppStudy]):
     """Results folder of an external app's audit, live or recorded."""
 
+    _claimed: tuple[str, ...] = ()
+    """What the app says about its differential privacy, as far as it is known."""
+
     def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
         """Adds one image; PNG files have one channel or three."""
         if len(image) in (1, 3):
             super().picture(task, image, image_number=image_number, **fields)
 
     def claim(self, task: Task, claims: Sequence[Claim]) -> None:
-        """Add the app's own privacy claim: a row of ``task``, and an entry of every threat card."""
+        """Add the app's own privacy claim: a row of ``task``, and an entry of every threat card.
+
+        A later call replaces an earlier one.
+        """
         if not claims:
             return
         of = [one.to_json() for one in claims]
+        self._claimed = tuple(one.text for one in claims)
+        self.judge(lambda rows: [row for row in rows if row.metric != CLAIMED])
         self.row(task, metric=CLAIMED, value=float(len(claims)), n=len(claims), claims=of)
-        texts = tuple(one.text for one in claims)
+        self._carry_claims()
+
+    def _carry_claims(self) -> None:
+        texts = self._claimed
         self.judge(lambda rows: [replace(row, card=row.card.but(claimed_privacy=texts)) for row in rows])
+
+    def flush(self) -> None:
+        """Writes rows and the pictures' index; every row carries the claims that are known so far."""
+        if self._claimed:
+            self._carry_claims()
+        super().flush()
 
     def attacked(self) -> bool:
         """Whether an attack has a score."""
@@ -140,9 +158,12 @@ class AppResults(RunDirectory[AppStudy]):
         return list(self._rows)
 
     def finish(self) -> None:
-        """Ends the audit of an app that ran."""
+        """Ends the audit of an app that ran; the log ends with the verdict on each defence."""
         self.conclude()
-        log(INFO, "Audit: report written to %s", self.path / "report.html")
+        page = self.path / "report.html"
+        log(INFO, "Audit: report written to %s", page)
+        for verdict in verdict_lines(self.path):
+            log(INFO, "Audit verdict: %s; %s", verdict, page)
 
 
 def _settings_of(plan: AppPlan, audit: AuditSettings) -> dict[str, Any]:
@@ -166,34 +187,32 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
 
     Args:
         strategy: Any strategy of Flower's message API.
-        folder: Absolute path of a new folder; "" audits nothing and gives the strategy back.
+        folder: Absolute path. Where it holds the results of another run, these go to FOLDER-2, FOLDER-3 and so on, and the log
+            says so. "" audits nothing and gives the strategy back.
         model: Builds the model, without arguments; a class or function at the top level of a module of the app.
         settings: See ``strategies.external_app.settings.AuditSettings``.
 
     Raises:
-        ConfigError: When the folder is relative, or holds results.
+        ConfigError: When the folder is relative or a file, or cannot be made or written.
         ValueError: Naming the setting, what came and what is allowed.
         AttackError: When an attack is not one on that kind of observation.
         AuditError: In ``start`` of what is returned: before the first round with all that is missing, after the last where nothing
             was attacked. A page is written in both cases. ``go_on=True`` turns it off.
         RuntimeError: When a script calls this outside of ``if __name__ == "__main__":``, and attacks run in workers.
     """
-    path, audit = Path(folder), AuditSettings(model, **settings)  # refused without a folder, too
+    audit = AuditSettings(model, **settings)  # refused without a folder, too
     if not str(folder):
         return strategy
     if audit.workers:
         require_guard("audited", "workers=0")
-    if not path.is_absolute():
-        raise ConfigError(f"folder is {str(folder)!r}; it must be absolute: a simulation runs elsewhere")
-    if (path / "rows.jsonl").exists() or (path / "config.json").exists():
-        raise ConfigError(f"folder {path} already holds results; name another one")
+    taken = take_folder(Path(folder))
 
     def open_results(plan: AppPlan) -> AppResults:
-        path.mkdir(parents=True, exist_ok=True)
+        taken.release()
         attacks: dict[Kind, Sequence[Attack[Any, Any]]] = {
             PROBE: audit.attacks_on_probes(),
             UPDATE: audit.attacks_on_updates(),
         }
-        return AppResults.open(path, AppStudy(plan, attacks, _settings_of(plan, audit)))
+        return AppResults.open(taken.path, AppStudy(plan, attacks, _settings_of(plan, audit)))
 
     return AuditingStrategy(strategy, open_results, audit)

@@ -28,6 +28,8 @@ def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
         for one in found:
             for claim in one.claims:
                 console.say(f"  {one.defense or 'no defence'}: {claim.text}")
+            if one.reported:
+                console.say(f"  {one.defense or 'no defence'}: {one.reported.text}")
             for warning in one.warnings:
                 console.say(f"  {one.defense or 'no defence'}: {warning}")
 
@@ -64,7 +66,8 @@ def _table(found: Sequence[Finding], title: str) -> Table:
                 further = f"\n{one.further_epsilon}".replace(": ", ":\n") if one.further_epsilon else ""
                 claimed = "; ".join(f"{claim.number}, {claim.detail}" for claim in one.numbered_claims)
                 spent = [claimed or two(one.epsilon) + further] if budgets else []
-                cells += [percent(one.accuracy) + change, *spent]
+                own = one.reported if one.accuracy is None else None
+                cells += [own.number if own else percent(one.accuracy) + change, *spent]
             yield cells
 
     texts = ("defence", *(["message"] if len(messages) > 1 else []), "verdict", "recovered")

@@ -14,19 +14,17 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.local_model import shared_tensors
-from attacks.metrics.training import CLIENT
 from clients.data.card import DataCard
+from clients.external_app.mods import Budget
 from clients.external_app.plan import AppPlan
 from clients.task.task import Task
-from clients.wire.records import MAX_REASON, REFUSED
-from clients.wire.texts import one_line
 from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
 from strategies.external_app.assumptions import ASSUMED, assumptions
-from strategies.external_app.claimed_privacy import PrivacyClaims
 from strategies.external_app.nodes import AppNodes
 from strategies.external_app.orders import OF_ARGUMENTS, Orders, orders_in
-from strategies.external_app.preflight import NO_RATE, NO_REPLY, NO_STEPS, AuditError, missing, say_how_many
+from strategies.external_app.preflight import NO_RATE, NO_STEPS, AuditError, missing, say_how_many
+from strategies.external_app.record import AuditRecord
 from strategies.external_app.replies import (
     UnusableReplyError,
     examples_behind,
@@ -65,27 +63,24 @@ class AppAudit:
 
     Attributes:
         settings: Settings of the audit.
-        claims: What the app says about its differential privacy.
+        record: What is recorded besides scores.
     """
 
     def __init__(self, open_results: OpenResults, settings: AuditSettings) -> None:
-        self.settings, self.claims = settings, PrivacyClaims()
-        self._open = open_results
+        self.settings = settings
         self._pool = AttackPool(settings.workers)
         self._plan: AppPlan = settings.plan(max(settings.rounds))
+        self.record = AuditRecord(open_results, self._plan, max(settings.rounds))
         model = self._plan.build_model()
         self._state = model.state_dict()
         # Buffers that no state holds are the same everywhere, and are never sent.
         self._names = {name: value for name, value in shared_tensors(model).items() if name in self._state}
         self._nodes = AppNodes()
         self._own: dict[str, ConfigRecord] = {}
-        self._results: Results | None = None
         self._running: _Running | None = None
         self._round: _Round | None = None
         self._checked = False
         self._left_out: list[tuple[int, str]] | None = None
-        self._failures: dict[str, None] = {}
-        """What could not be attacked, in order of appearance."""
 
     def before(self, server_round: int, messages: Sequence[Message], grid: Grid) -> None:
         """Remember the sent weights, and request probes where the round is attacked.
@@ -125,14 +120,14 @@ class AppAudit:
         running = self._running = self._running or self._begin(orders, grid)
         task = self._task(server_round, orders)
         for partition, why in left_out:
-            self._note(running, task, why, partition)
+            self.record.left_out(task, why, partition)
         running.auditor.facts = self._facts(orders)
         unknown = assumptions(self._plan, orders, self._nodes.reported["loss"], mods=self._nodes.reported["protection"])
         count = len(self._nodes.ids)
         running.results.row(task, metric=ASSUMED, value=float(count), n=count, assumed=unknown)
         if others := len(messages) - len(requests):
             why = f"train: {others} of {len(messages)} nodes train by other settings than the first; left out"
-            self._note(running, task, why)
+            self.record.left_out(task, why)
         if running.updates.attacks[PROBE]:
             self._probe(running, task, self._round)
 
@@ -170,21 +165,21 @@ class AppAudit:
             if reply.metadata.src_node_id not in sent.requests:
                 continue
             if wrong := mismatch(reply, self._nodes.examples[partition]):
-                self._note(running, task, f"train: {wrong}", partition)
+                self.record.left_out(task, f"train: {wrong}", partition)
             else:
                 usable.append((partition, reply))
         self._check(running, task, sent, usable)
         if not running.updates.attacks[UPDATE]:
             return
         if not sent.orders.knows_steps:
-            self._note(running, task, f"train: updates are not attacked: {NO_STEPS}")
+            self.record.left_out(task, f"train: updates are not attacked: {NO_STEPS}")
             return
         weights, seen = self._weights(sent), list[SeenUpdate]()
         for partition, reply in usable:
             try:
                 update, count = self._update(reply, sent, weights), examples_behind(reply)
             except UnusableReplyError as error:
-                self._note(running, task, f"train: {error}", partition)
+                self.record.left_out(task, f"train: {error}", partition)
                 continue
             seen.append(SeenUpdate(partition, 0, count, update, sent.orders.steps(count)))
         running.updates.attack(task, UPDATE, weights, None, seen)
@@ -216,33 +211,19 @@ class AppAudit:
                 self._running.auditor.collect(wait=True)
         finally:
             self._pool.close()
-            if not self._failures and not (self._results and self._results.attacked()):
-                self.note(max(self.settings.rounds), NO_REPLY)
-            results = self._open_results()
-            try:
-                budgets = reported_budgets(self._nodes.reported.get("budgets", ""))
-                found = self.claims.found(self._plan.pipeline, budgets)
-                results.claim(self._plan.at(max(self.settings.rounds)), found)
-            finally:
-                results.finish()
+            self.record.finish(self._budgets())
 
     def require_attacked(self) -> None:
         """Raise ``AuditError`` where no attack has a score, unless the run is to go on without."""
-        if not (self.settings.go_on or (self._results and self._results.attacked())):
-            raise AuditError(list(self._failures) or [NO_REPLY], "the audit attacked nothing")
+        if not (self.settings.go_on or self.record.attacked):
+            raise AuditError(self.record.failures, "the audit attacked nothing")
 
-    def note(self, server_round: int, message: str) -> None:
-        """Add a row about a failure."""
-        results, text = self._open_results(), one_line(message, MAX_REASON)
-        self._failures[text] = None
-        results.row(self._plan.at(server_round), metric="audit", value=None, status="failed", message=text)
-        results.flush()
+    def observe(self, server_round: int, replies: Sequence[Message]) -> None:
+        """Read what the app says of itself in the replies of a round, attacked or not."""
+        self.record.observe(server_round, replies, self._budgets())
 
-    def _open_results(self) -> Results:
-        """The results; where no node has answered, of an app of which nothing is known."""
-        if self._results is None:
-            self._results = self._open(self._plan)
-        return self._results
+    def _budgets(self) -> list[Budget]:
+        return reported_budgets(self._nodes.reported.get("budgets", ""))
 
     def _begin(self, orders: Orders, grid: Grid) -> _Running:
         """Opens the results."""
@@ -254,7 +235,7 @@ class AppAudit:
         )  # fmt: skip
         if self.settings.attacks_on_probes():
             say_how_many(len(self._nodes.ids), self._plan.probe_targets, self.settings.probe_images)
-        results = self._open_results()
+        results = self.record.begin(self._plan)
         exchange = AppExchange(grid, self._nodes.ids, self.settings.timeout, self._own)
         auditor = AppAuditor(
             exchange, self._pool, results, share_images=self.settings.share_images, randomness=self._nodes.randomness
@@ -287,7 +268,7 @@ class AppAudit:
                     update, images = self._update(reply, sent, weights), examples_behind(reply)
                 except UnusableReplyError as error:
                     why = f"train.probe {target}: {error}; its probes of this round are left out"
-                    self._note(running, task, why, partition, reply)
+                    self.record.left_out(task, why, partition, reply)
                     continue
                 found.setdefault(partition, []).append(SeenUpdate(partition, target, images, update))
         complete = (ones for _, ones in sorted(found.items()) if len(ones) == count)
@@ -297,9 +278,8 @@ class AppAudit:
         """The facts of a round for threat cards."""
         steps = {orders.steps(self._nodes.examples[partition]) for partition in self._nodes.ids}
         probes = self._plan.probe_targets if self.settings.attacks_on_probes() else 0
-        reported = self._nodes.reported
-        budgets = reported_budgets(reported["budgets"])
-        return AppFacts(reported["loss"], budgets, probes, orders.rate_source, one_step=steps == {1})
+        loss = self._nodes.reported["loss"]
+        return AppFacts(loss, self._budgets(), probes, orders.rate_source, one_step=steps == {1})
 
     def _task(self, server_round: int, orders: Orders) -> Task:
         """The task of a round in which nodes train as ordered."""
@@ -316,21 +296,3 @@ class AppAudit:
         if any(not mine[name].equal(weight) for name, weight in weights.items()):
             raise UnusableReplyError("this node was sent other weights than the first one of the round")
         return update_of(reply, mine, self._names, self._state)
-
-    def _note(
-        self, running: _Running, task: Task, message: str, partition: int | None = None, reply: Message | None = None
-    ) -> None:
-        """A row of what could not be attacked."""
-        refused, text = (
-            reply is not None and reply.has_error() and reply.error.code == REFUSED,
-            one_line(message, MAX_REASON),
-        )
-        self._failures[text] = None
-        running.results.row(
-            task,
-            metric=CLIENT.name,
-            value=None,
-            status="refused" if refused else "failed",
-            client=partition,
-            message=text,
-        )

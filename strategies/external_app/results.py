@@ -36,7 +36,10 @@ class Results(Recorder, Protocol):
         """Whether an attack has a score."""
 
     def claim(self, task: Task, claims: Sequence[Claim]) -> None:
-        """Add the app's own privacy claim: a row of ``task``, and an entry of every threat card."""
+        """Add the app's own privacy claim: a row of ``task``, and an entry of every threat card.
+
+        A later call replaces an earlier one.
+        """
 
     def finish(self) -> None:
         """Judges the rows and writes the report."""

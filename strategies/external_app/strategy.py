@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from strategies.external_app.claimed_privacy import wrappers_in
 from strategies.external_app.observer import AppAudit
 from strategies.external_app.preflight import AuditError
+from strategies.external_app.reported_accuracy import CLIENTS
 from strategies.external_app.results import OpenResults
 from strategies.external_app.settings import AuditSettings
 from strategies.recording.wrapper import WrappingStrategy
@@ -36,10 +37,12 @@ class AuditingStrategy(WrappingStrategy):
     def __init__(self, strategy: Strategy, open_results: OpenResults, settings: AuditSettings) -> None:
         super().__init__(strategy, settings.rounds)
         self._audit = AppAudit(open_results, settings)
-        self._audit.claims.wrappers = wrappers_in(strategy)
+        self._audit.record.claims.wrappers = wrappers_in(strategy)
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """Run ``start`` of the wrapped strategy, audited."""
+        if callable(evaluate := kwargs.get("evaluate_fn")):
+            kwargs["evaluate_fn"] = self._audit.record.accuracy.observed(evaluate)
         result = super().start(*args, **kwargs)
         try:
             self._audit.require_attacked()
@@ -77,9 +80,17 @@ class AuditingStrategy(WrappingStrategy):
         received = list(replies)
         where = f"round {server_round}"
         # Before the wrapped strategy sees the replies; claims are of all rounds, attacked or not.
-        self._safely(where, server_round, self._audit.claims.observe, server_round, received)
+        self._safely(where, server_round, self._audit.observe, server_round, received)
         self._safely(where, server_round, self._audit.after, server_round, received)
         return super().aggregate_train(server_round, received)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Aggregate as the wrapped strategy does, and keep the accuracy that it reports."""
+        metrics = super().aggregate_evaluate(server_round, replies)
+        self._safely(
+            f"round {server_round}", server_round, self._audit.record.accuracy.observe, CLIENTS, server_round, metrics
+        )
+        return metrics
 
     def _safely(self, where: str, server_round: int, step: Callable[..., None], *args: Any) -> None:
         """A failed audit costs its rows, not the run: the reason is in the log and, where it can be written, in a row."""
@@ -88,7 +99,7 @@ class AuditingStrategy(WrappingStrategy):
         except AuditError as error:
             for reason in error.reasons:
                 try:
-                    self._audit.note(server_round, reason)
+                    self._audit.record.note(server_round, reason)
                 except Exception as unwritten:
                     log(WARNING, "Audit: no row says so: %s: %s", type(unwritten).__name__, unwritten)
             if not self._audit.settings.go_on:
@@ -97,6 +108,6 @@ class AuditingStrategy(WrappingStrategy):
         except Exception as error:
             log(WARNING, "Audit: %s: %s: %s", where, type(error).__name__, error)
             try:
-                self._audit.note(server_round, f"{where}: {type(error).__name__}: {error}")
+                self._audit.record.note(server_round, f"{where}: {type(error).__name__}: {error}")
             except Exception as unwritten:
                 log(WARNING, "Audit: no row says so: %s: %s", type(unwritten).__name__, unwritten)

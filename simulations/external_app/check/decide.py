@@ -13,24 +13,32 @@ from simulations.external_app.check.source.images import Images
 from simulations.external_app.check.source.loading import Loading
 from simulations.external_app.check.source.reading import AppSource
 from simulations.external_app.check.source.training import SeenTraining
+from strategies.external_app.settings import AuditSettings
 
 IMAGE_SHAPES = 4
 """Dimensions of a convolution's weights."""
+ON_PROBES, ON_UPDATES = (
+    " and ".join(one.strip().removesuffix("()") for one in attacks.split(";"))
+    for attacks in (AuditSettings.probe_attacks, AuditSettings.update_attacks)
+)
+"""Names of the attacks that an audit runs by default."""
+FOR_IMAGES = 'update_attacks="InvertingGradients(); LabelInference()"'
+"""The setting that attacks the images of updates, too."""
 
 
 def abilities(report: AppReport, source: AppSource) -> Iterator[str]:
     """Abilities of the audit, as sentences."""
     each, asked = report.images_of_node, report.nodes_asked
     yield (
-        f"Attack probes: one step of SGD on one image each, at least {LEAST_IMAGES} images in an attacked round: "
-        f"{each} from each of {asked} node{'s' if asked > 1 else ''}."
+        f"Attack one-step probes with {ON_PROBES}, for images and classes. A probe is one step of SGD on one image; there are at "
+        f"least {LEAST_IMAGES} images in an attacked round: {each} from each of {asked} node{'s' if asked > 1 else ''}."
     )
-    known = {one.name for one in report.settings if one.value is not None}
-    if "learning_rate" in known and _is_sgd(source.training) and _holds_updates(source.replies):
-        if {"local_epochs", "batch_size"} <= known:
-            yield "Attack the clients' own updates: learning rate, local epochs and batch size are known."
-        else:
-            yield "Attack the clients' own updates of a single step: the number of local steps is not known."
+    if _holds_updates(source.replies) and _knows_steps(report):
+        yield (
+            f"Attack the clients' own updates with {ON_UPDATES} alone, which infers classes and no images. {FOR_IMAGES} in "
+            "audited(...) attacks their images."
+        )
+    yield f"Attack in round {', '.join(map(str, AuditSettings.rounds))} alone; rounds=[1, 3] in audited(...) names others."
     yield "Have the clients score every guess, and compare it with what each could know without an update."
 
 
@@ -38,6 +46,11 @@ def limits(report: AppReport, source: AppSource) -> Iterator[str]:
     """Limits of the audit, as sentences."""
     training, images = source.training, source.images
     optimizer = optimizer_of(training)
+    if not _knows_steps(report):
+        yield (
+            "The clients' own updates are not attacked, as local epochs or batch size are unknown. "
+            "audited(..., local_epochs=..., batch_size=...) gives them."
+        )
     if optimizer is not None and not _is_sgd(training):
         yield (
             f"The clients train with {optimizer.name} ({optimizer.where}): probes and attacks assume SGD, so attacks on the "
@@ -61,6 +74,11 @@ def limits(report: AppReport, source: AppSource) -> Iterator[str]:
 def _holds_updates(replies: SeenReplies) -> bool:
     """Whether nothing in the source speaks against weights and a number of examples in each reply."""
     return replies.arrays != "differences" and replies.counts_examples is not False and not replies.counts_batches
+
+
+def _knows_steps(report: AppReport) -> bool:
+    """Whether local epochs and batch size are known, without which no update is attacked."""
+    return {"local_epochs", "batch_size"} <= {one.name for one in report.settings if one.value is not None}
 
 
 def _is_sgd(training: SeenTraining) -> bool:

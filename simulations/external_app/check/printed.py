@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
+from pathlib import Path
 from typing import Any
 
-from simulations.external_app.check.lines import OPEN
+from simulations.external_app.check.lines import OPEN, results_folder
 from simulations.external_app.check.report import AppReport, ServerFacts, Setting
 
 SHOWN = 3
@@ -27,7 +28,10 @@ def printed(report: AppReport) -> str:
     if shown:
         parts.append(_block("Training, as the source shows it", _training_lines(report)))
     if shown:
-        parts += [_listed("An audit can", report.can), _listed("An audit cannot, or does not", report.cannot)]
+        parts += [
+            _listed("By default an audit will", report.can),
+            _listed("An audit cannot, or does not", report.cannot),
+        ]
     for one in report.additions:
         parts.append(f"{RULE} Add to {one.file}, {one.where}:\n\n{one.text}")
     if report.additions:
@@ -35,17 +39,23 @@ def printed(report: AppReport) -> str:
     if report.to_decide:
         parts.append(_listed("To decide", report.to_decide, numbered=True))
     if not report.refused:
-        parts.append(RUN.format(folder=report.folder, nodes=report.nodes))
+        results = "" if report.server.audited else RESULTS.format(results=results_folder(Path(report.folder)))
+        parts.append(RUN.format(folder=report.folder, nodes=report.nodes, results=results))
     return "\n\n".join([*parts, _end(report)])
 
 
-RUN = """Run it, with a new results folder each time (flwr else installs the app's dependencies anew, where fedveil is missing):
+RUN = """Run it. The variable keeps flwr from installing the app's dependencies anew, where fedveil is missing:
 
   export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
   flwr run {folder} --stream --federation-config "num-supernodes={nodes}"
 
-A local SuperLink that runs already keeps its old environment: end it first (pkill -f flower-superlink)."""
+{results}A local SuperLink that runs already keeps its old environment: end it first (pkill -f flower-superlink)."""
 """How the app is run in a simulation."""
+
+
+RESULTS = """Read {results}/report.html then. A second run writes beside it, to {results}-2, and says so.
+"""
+"""Where the results of the printed lines are."""
 
 
 def _apps(report: AppReport) -> str:

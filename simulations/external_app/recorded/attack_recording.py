@@ -55,6 +55,7 @@ def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str],
         The validated rows.
     """
     results = AppResults.open(out, prepared.study())
+    prepared.claim(results)  # at once, so that what a killed process leaves has it
     try:
         attack_rounds(prepared, results, begin)
     except KeyboardInterrupt:

@@ -12,6 +12,7 @@ from simulations.report.studies.cell import Cell
 from simulations.report.studies.recovery import chance_of_as_many
 from simulations.report.studies.score import Score
 from strategies.external_app.claim import Claim
+from strategies.external_app.reported_accuracy import AppAccuracy
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Line:
         cells: All attacks, without upper bounds.
         apart: In words, the adversaries whose results stand in sections of their own.
         claims: What an external app itself says about its differential privacy.
+        reported: The accuracy that an external app reports from its own evaluation; None where it reports none.
         untaught: What is said where the model without a defence is not shown to be above chance in that round, or "".
     """
 
@@ -80,6 +82,7 @@ class Line:
     cells: tuple[Cell, ...] = ()
     apart: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
+    reported: AppAccuracy | None = None
     untaught: str = ""
 
     @property
@@ -116,6 +119,11 @@ class Line:
         recovered, images = cell.recovered
         known = [(one.recovered[1], one.chance_of_retrieval or 1.0) for one in self.tried if one.recovered]
         return chance_of_as_many(recovered / images, known)
+
+    @property
+    def said_by_the_app(self) -> tuple[str, ...]:
+        """Sentences on the claims of an external app, and on the accuracy that it reports."""
+        return (*(claim.text for claim in self.claims), *([self.reported.text] if self.reported else []))
 
     @property
     def deployed(self) -> Score | None:

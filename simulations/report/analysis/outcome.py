@@ -14,8 +14,10 @@ from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import readability
 from simulations.report.analysis.run import read_run
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.plain import plain_words_of
 from simulations.report.text import percent, percentage, two, within
 from strategies.external_app.claim import Claim
+from strategies.external_app.reported_accuracy import AppAccuracy
 
 OTHER = {CELLS.decides: "cells", ATTRIBUTES.decides: "values"}
 """Score -> what it is a share of, where an attack recovers no images."""
@@ -37,6 +39,7 @@ class Finding:
         accuracy: Of the model as deployed, in [0, 1]; ``change``: against no defence. None where they were not measured.
         epsilon: Spent by training or queries; None without a bound. Likewise with the audit's probes, and over all cuts.
         claims: What an external app itself says about its differential privacy; ``epsilon`` is never taken from it.
+        reported: The accuracy that an external app itself reports; ``accuracy`` is never taken from it.
         warnings: What a reader must know besides, of all messages.
         first: It is the first line of its defence: the others have neither accuracy nor epsilon nor claims nor warnings.
     """
@@ -59,6 +62,7 @@ class Finding:
     epsilon_with_probes: float | None = None
     epsilon_all_cuts: float | None = None
     claims: tuple[Claim, ...] = ()
+    reported: AppAccuracy | None = None
     warnings: tuple[str, ...] = ()
     first: bool = False
 
@@ -100,12 +104,26 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
             "epsilon_with_probes": line.epsilon_with_probes,
             "epsilon_all_cuts": line.epsilon_all_cuts,
             "claims": line.claims,
+            "reported": line.reported,
             "warnings": line.caveats,
             "first": True,
         }
         for message, cell in cells.items():
             yield Finding(line.defense, message, readability(cell).value, **_right(cell), **cost)
             cost = {}
+
+
+def verdict_lines(directory: Path) -> Iterator[str]:
+    """The verdict on each defence and kind of message of a run, a line for each."""
+    read = read_run(directory)
+    for study in read.studies:
+        plain = plain_words_of(study.rows)
+        for one in outcomes(read.lines(study)):
+            of = ", ".join(filter(None, (one.defense or plain.name, one.message)))
+            right = "images recovered" if one.recovered is not None else "right"
+            counted = f"{one.shown} {right}" if one.shown else ""
+            interval = f" ({one.interval})" if counted and one.interval else ""
+            yield f"{of}: {one.verdict}, {counted or 'no attack has a score'}{interval}"
 
 
 def _right(cell: Cell | None) -> dict[str, Any]:

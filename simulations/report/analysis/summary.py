@@ -20,6 +20,7 @@ from simulations.report.studies.study import Study
 from simulations.report.text import percent, percentage, within
 from strategies.audit.threat_card import KnownLabels, Strength
 from strategies.external_app.claim import CLAIMED, Claim
+from strategies.external_app.reported_accuracy import REPORTED, AppAccuracy
 
 _KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
 
@@ -98,6 +99,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         cells=tuple(cell for cell in cells if not cell.is_upper_bound),
         apart=study.apart,
         claims=_claims(study, defense),
+        reported=_reported(study, defense),
         caveats=tuple(filter(None, (*caveats, windows.caveat if windows else ""))),
         windows=windows,
         probe=probe,
@@ -121,6 +123,12 @@ def _claims(study: Study, defense: str) -> tuple[Claim, ...]:
     columns = (row.extra.get("claims") for row in study.utility.get((defense, CLAIMED, ""), ()))
     found = (Claim.from_json(one) for column in columns if isinstance(column, list) for one in column)
     return tuple(dict.fromkeys(one for one in found if one is not None))
+
+
+def _reported(study: Study, defense: str) -> AppAccuracy | None:
+    """The accuracy that an app reports itself; None where it reports none, or where several seeds do."""
+    rows = study.utility.get((defense, REPORTED, ""), ())
+    return AppAccuracy.from_json(rows[0].extra.get("reported")) if len(rows) == 1 else None
 
 
 def _drop(study: Study, defense: str, at: int | None) -> float | None:

@@ -141,6 +141,14 @@ def _gain_dot(gain: float, recovered: bool, look: Look) -> Dot:
     return Dot(gain, recovered, f"{look.name}: {text.signed(gain)} dB, {'' if recovered else 'not '}recovered")
 
 
+def most_rounds(study: Study) -> int:
+    """The largest number of rounds in which one attack ran on one kind of message."""
+    rounds: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for cell in study.cells:
+        rounds[cell.attack, cell.observation].add(cell.round)
+    return max(map(len, rounds.values()), default=0)
+
+
 def panels(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
     """One chart per attack and observation of ``LEAST_ROUNDS`` or more: PSNR over rounds, or label accuracy without one."""
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)

@@ -61,7 +61,7 @@ defence works.</p>
 {% endfor %}
 {% for view in studies %}{% if view.conclusion %}
 {% set messages = view.outcomes | map(attribute='message') | unique | list %}
-{% set apart = messages | length > 1 %}
+{% set apart = messages | length > 1 %}{% set s = '' if alone else loop.index %}
 <section class="glance{{ ' apart' if apart }}" id="glance{{ '' if alone else loop.index }}">
 <div>
 {% if not alone %}<h2>{{ view.study.words | join(' · ') }}</h2>{% endif %}
@@ -80,9 +80,15 @@ their images were not run' }}.</p>{% endif %}
   {%- if one.first %}{{ who(one.defense) }}{% else %}<span class="unseen">{{ label(one.defense) }}</span>{% endif %}</th>
 {% if apart %}<td>{{ one.message }}</td>{% endif %}
 <td>{{ verdict(one.verdict) }}{% if one.attack %}<small>strongest: {{ attack_names[one.attack] | breakable }}</small>{% endif %}
-{%- for warning in one.warnings %}<small>{{ warning }}</small>{% endfor %}</td>
+{%- if view.plain.alone and one.warnings %}<small><a href="#defence{{ s }}-{{ view.place[one.defense] }}">
+{{- count(one.warnings | length, 'warning') }}</a></small>
+{%- else %}{% for warning in one.warnings %}<small>{{ warning }}</small>{% endfor %}{% endif %}</td>
 {{ number((one.shown or nothing) ~ (one.status | dagger), one.interval) }}
+{% if one.reported and one.accuracy is none %}
+<td class="num">{{ one.reported.number }}<small>{{ one.reported.detail }}</small></td>
+{% else %}
 {{ number(one.accuracy | percent if one.first else '', (one.change | points) ~ ' points' if one.change is not none else '') }}
+{% endif %}
 {% if one.numbered_claims %}
 <td class="num">{% for claim in one.numbered_claims %}{{ claim.number }}<small>{{ claim.detail }}</small>{% endfor %}</td>
 {% elif view.has.epsilon or view.has.claimed %}

@@ -12,10 +12,14 @@ chance: the whole exact 95&nbsp;% interval of that share lies above {{ far_more 
 Otherwise it is printed as not validated under every defence. With fewer than {{ least_images }} images there is no verdict.
 A chain such as <code>A() | B()</code>, where B undoes a defence, has nothing
 to undo here: without a row of its own it is judged by its first stage, A.</p></details></div></header>
+{% if view.plain.alone and view.control %}
+<p>An app has no second run to compare with, so each attack is tested on the {{ view.plain.run }} itself. A score is tested once for
+each kind of message and each round, so there can be more tests than scores.</p>
+{% endif %}
 {% if view.control %}
 <details{{ ' open' if view.control | length <= 2 }}>
 {% set tests = view.tally.tests %}
-<summary>{{ count(view.control | length, 'score') }} of undefended images
+<summary>{{ count(view.control | length, 'score') }} of {{ 'the ' ~ view.plain.run if view.plain.alone else 'undefended images' }}
 {%- if view.tally.failed %}, <span class="status bad">✗ {{ view.tally.failed }} of {{ count(tests, 'test') }} failed</span>:
 {% for attack, rounds in view.tally.where.items() %}
 {{ attack_names[attack] | breakable }} ({{ rounds | join(', ') }}){{ '; ' if not loop.last }}

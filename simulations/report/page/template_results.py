@@ -238,8 +238,9 @@ CURVES = """
 <section id="curves{{ s }}">
 <header><h2>Over the rounds</h2><p>{{ view.accuracy_finding }} {{ view.epsilon_finding }}
 {% if view.panels %}Each attack has a chart of what it recovers early and late; the dotted line is the best null baseline, and
-charts in dB share one axis. {% endif %}Bars are 95&nbsp;% intervals; hollow points are not
-validated, or of too few images.</p></header>
+charts in dB share one axis. {% endif %}
+{%- if view.accuracy or view.panels %}Bars are 95&nbsp;% intervals; hollow points are not
+validated, or of too few images.{% endif %}</p></header>
 {% if view.accuracy %}<figure class="panel">{{ chart(view.accuracy) }}</figure>{% endif %}
 {% if view.epsilon %}<figure class="panel after">{{ chart(view.epsilon) }}</figure>{% endif %}
 {% if view.panels %}
@@ -247,7 +248,11 @@ validated, or of too few images.</p></header>
 <summary>{{ count(view.panels | length, 'chart') }}, one for each attack</summary>
 {{ panels(view.panels) }}</details>
 {% endif %}
-{% if not view.accuracy and not view.panels %}<p class="soft">Nothing was measured yet.</p>{% endif %}
+{% if not view.accuracy and not view.panels %}<p class="soft">
+{%- if not view.most_rounds %}Nothing was measured.
+{%- elif view.most_rounds < least_rounds %}No attack ran in more than {{ count(view.most_rounds, 'round') }}; a chart of an attack
+needs {{ least_rounds }} or more.
+{%- else %}No attack has a score that a chart shows.{% endif %}</p>{% endif %}
 </section>
 """
 

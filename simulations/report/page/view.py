@@ -82,7 +82,8 @@ def view(
         "plain": plain,
         "conclusion": conclusion(lines, plain),
         "outcomes": found,
-        "claims": list(dict.fromkeys(claim.text for line in lines for claim in line.claims)),
+        "place": {line.defense: place for place, line in enumerate(lines, 1)},
+        "claims": list(dict.fromkeys(text for line in lines for text in line.said_by_the_app)),
         "probed": any(line.probe or line.update for line in lines),
         "updates": any(line.update for line in lines),
         "tried": any(IMAGES.decides in cell.scores for line in lines for cell in apart_by_message(line.cells)[1]),
@@ -104,6 +105,7 @@ def view(
         "epsilon": plots.epsilon(spent, faces),
         "epsilon_finding": epsilon_finding(spent, faces),
         "panels": plots.panels(study, faces),
+        "most_rounds": plots.most_rounds(study),
         "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds, leading),
         "every_grid": [
             (anchor, title, grids(of, study.pipelines, every, study.upper_bounds, leading, EVERY))

@@ -14,6 +14,7 @@ from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
 from strategies.external_app.assumptions import AS_ASSUMED, ASSUMED, DIFFERENCE
 from strategies.external_app.claim import CLAIMED
+from strategies.external_app.reported_accuracy import REPORTED
 
 RECORDED = "recorded-updates"
 """Metric of the row of each recorded round, whose further columns are read here."""
@@ -222,7 +223,7 @@ SECTION = (
         about="A Flower app with training code of its own, whose clients answer probes and score guesses.",
         view=audited_app,
         template=APP,
-        metrics=(ASSUMED, CLAIMED, DIFFERENCE),
+        metrics=(ASSUMED, CLAIMED, DIFFERENCE, REPORTED),
     ),
     Section(
         name="recorded",

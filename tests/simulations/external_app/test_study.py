@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import io
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,37 @@ def test_an_app_whose_epsilon_is_not_finite_is_audited_all_the_same(tmp_path: Pa
     rows = audit(tmp_path / "out", claiming(an_app(), {0: math.inf, 1: math.nan}))
     assert [row["value"] for row in rows if row["metric"] == "psnr"]
     assert "2 values of epsilon were left out" in page_of(tmp_path / "out")
+
+
+class Failing(FedAvg):
+    """Fails while it aggregates the second round; keeps the rows that are on disk before."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(fraction_evaluate=0.0)
+        self.out, self.on_disk = out, ""
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        if server_round == 2:
+            self.on_disk = (self.out / "rows.jsonl").read_text(encoding="utf-8")
+            raise RuntimeError("the app failed")
+        return super().aggregate_train(server_round, replies)
+
+
+def test_an_app_that_fails_leaves_its_claims_on_every_card(tmp_path: Path) -> None:
+    """On the page that the failed run writes, and in the rows that a killed process would have left."""
+    out = tmp_path / "out"
+    failing, app = Failing(out), claiming(an_app(), {0: 3.25, 1: 1.5})
+    with pytest.raises(RuntimeError, match="the app failed"):
+        audit(out, app, failing, rounds=2)
+    kept = [json.loads(line) for line in failing.on_disk.splitlines()]
+    for rows in (kept, list(read_lines(out / "rows.jsonl"))):
+        (claimed,) = [row for row in rows if row["metric"] == CLAIMED]
+        texts = [claim["text"] for claim in claimed["claims"]]
+        assert "epsilon 3.25" in texts[0]
+        assert len(rows) > 10
+        assert all(row["card"]["claimed_privacy"] == texts for row in rows)
+    assert texts[0] in page_of(out).split("<h2>Headline")[0]
+    assert texts[0] in page_of(out).split("<h2>Threat cards")[1]
 
 
 @pytest.mark.slow

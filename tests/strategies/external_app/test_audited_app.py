@@ -239,8 +239,10 @@ def test_mistakes_end_before_the_run(tmp_path: Path) -> None:
         audited(FedAvg(), tmp_path, lambda: Net())
     with pytest.raises(ValueError, match="probe_images is 0; allowed: a whole number, at least 1"):
         audited(FedAvg(), tmp_path, Net, probe_images=0)
-    (tmp_path / "rows.jsonl").touch()
-    with pytest.raises(ConfigError, match="already holds results"):
-        audited(FedAvg(), tmp_path, Net)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file is a file; name a folder"):
+        audited(FedAvg(), tmp_path / "file", Net)
+    with pytest.raises(ConfigError, match=r"cannot write into .*file/inside"):
+        audited(FedAvg(), tmp_path / "file" / "inside", Net)
     with pytest.raises(DefenseError, match="allowed are defences of whole updates \\(per='update'\\)"):
         protect_mod("DPSGD()")

@@ -198,3 +198,12 @@ def test_mods_claim_what_they_are_set_to() -> None:
     (broken,) = claims.found("LocalDpMod(epsilon=inf)", [])
     assert "no finite number from 0 on" in broken.text
     assert claims.found("Clip(max_norm=1.0, per='update') | arrays_size_mod") == []
+
+
+def test_a_row_that_was_tampered_with_gives_a_claim_without_its_numbers_or_none() -> None:
+    kept = Claim(METRICS, "said", 2, 3.0, 1.0, 1e-5, "a note")
+    assert Claim.from_json(json.loads(json.dumps(kept.to_json()))) == kept
+    for odd in (None, 3, [], {}, {"text": 3}, {"text": ""}):
+        assert Claim.from_json(odd) is None
+    bent = Claim.from_json({"text": "said", "epsilon": "inf", "delta": 2.0, "lowest": -1, "rounds": None})
+    assert bent == Claim("", "said")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,60 +10,21 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
-from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from clients import answer_audits
 from clients.data.card import DataCard
 from clients.external_app.client import AppClient, OwnExamples
-from clients.external_app.mods import Budget, budgets
-from clients.flower_private import set_message_id
 from clients.secrets.draws import Draws
 from defenses.base import Batch
-from simulations.audited import audited
-from simulations.compare.groups import grouped
 from simulations.report.analysis.run import read_run
-from strategies.audit.threat_card import Strength
 from strategies.external_app.assumptions import ASSUMED, NOT_IN_PROBE, UNCHECKED
 from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
-from strategies.external_app.replies import reported_budgets
-from strategies.external_app.results import AppFacts
 from strategies.external_app.settings import AuditSettings
-from tests.lines import read_lines
-from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, AppGrid, Net, an_app, digits
-
-EXACT = "Spear()"
-LABELS = "LabelInference()"
-
-
-def run(out: Path, app: Any, strategy: FedAvg | None = None, rounds: int = 1, **told: Any) -> list[dict[str, Any]]:
-    config = told.pop("train_config", {"lr": 0.1})
-    settings = {
-        "workers": 0,
-        "settings": {"batch-size": 2, "local-epochs": 1},
-        "probe_attacks": LABELS,
-        "update_attacks": LABELS,
-        "probe_targets": 2,
-        "rounds": range(1, rounds + 1),
-        **told,
-    }
-    watched = audited(strategy or FedAvg(fraction_evaluate=0.0), out, Net, **settings)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        start = ArrayRecord(Net().state_dict())
-    watched.start(AppGrid(app), start, num_rounds=rounds, train_config=ConfigRecord(config))
-    return list(read_lines(out / "rows.jsonl"))
-
-
-def attacked(rows: list[dict[str, Any]], observation: str) -> list[dict[str, Any]]:
-    return [row for row in rows if row["attack"] and row["card"].get("observation") == observation]
-
-
-def page_of(out: Path) -> str:
-    return " ".join((out / "report.html").read_text(encoding="utf-8").split())
+from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, Net, an_app, digits
+from tests.strategies.external_app.audits import EXACT, LABELS, attacked, node_of, page_of, run
 
 
 class Falling(FedAvg):
@@ -124,7 +84,7 @@ def test_a_node_that_trains_at_another_rate_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_a_probe_decays_and_looks_ahead_as_the_server_reckons(nesterov: bool) -> None:
     """Against torch's own SGD, with the momentum that a first step does not show unless it is Nesterov's."""
-    images, labels = digits(_node(0)).tensors
+    images, labels = digits(node_of(0)).tensors
     batch = Batch(images[:2], torch.nn.functional.one_hot(labels[:2], 10).float())
     torch.manual_seed(1)
     model = Net()
@@ -239,109 +199,3 @@ def test_what_is_taken_for_granted_of_the_training_is_said_on_cards_and_page(tmp
 def test_nesterov_without_momentum_is_refused() -> None:
     with pytest.raises(ValueError, match="nesterov is True with a momentum of 0; allowed: with a momentum above 0"):
         AuditSettings(Net, nesterov=True)
-
-
-def local_dp(epsilon: float) -> LocalDpMod:
-    return LocalDpMod(clipping_norm=0.5, sensitivity=1.0, epsilon=epsilon, delta=1e-3)
-
-
-def test_nodes_whose_mods_are_set_otherwise_are_told_apart(tmp_path: Path) -> None:
-    weak, strong = (an_app(mods=[local_dp(epsilon)]) for epsilon in (1e7, 10.0))
-
-    def both(message: Message, context: Context) -> Message:
-        return (strong if int(context.node_config["partition-id"]) else weak)(message, context)
-
-    rows = run(tmp_path / "out", both)
-    assert {row["n"] for row in attacked(rows, "one-step probe") if row["metric"] == "label-accuracy"} == {2}
-    (odd,) = [row for row in rows if row["metric"] == "client"]
-    assert odd["client"] == 1
-    name = "LocalDpMod(clipping_norm=0.5, sensitivity=1.0, epsilon={}, delta=0.001)"
-    assert f"left out: protection '{name.format(10.0)}'" in odd["message"]
-    assert {row["defense"] for row in rows} == {name.format(1e7)}
-
-
-def test_runs_whose_mods_are_set_otherwise_are_no_seeds_of_one_experiment(tmp_path: Path) -> None:
-    folders = []
-    for seed, epsilon in enumerate((10.0, 1e7, 1e7)):
-        folders.append(tmp_path / f"{seed}")
-        run(folders[-1], an_app(mods=[local_dp(epsilon)]), seed=seed)
-    assert [group.seeds for group in grouped(folders)] == [(0,), (1, 2)]
-
-
-def test_probes_spend_the_budget_of_a_mod_and_are_no_round_of_training(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    rows = run(out, an_app(mods=[local_dp(0.5)]), probe_targets=4)
-    probe, update = (attacked(rows, kind)[0]["card"] for kind in ("one-step probe", "training update"))
-    for card in (probe, update):
-        assert card["messages"] == "5 of each client in an attacked round: the app's own and 4 probes"
-        assert "set to (0.5, 0.001) a message: by basic composition 5 x that, (2.5, 0.005)" in card["budget"]
-        assert "at most 1 only" not in card["budget"]
-    assert probe["defense_strength"] == Strength.ONE_STEP
-    assert update["defense_strength"] == Strength.UPDATE
-    page = page_of(out)
-    assert "basic composition 5 x that, (2.5, 0.005)" in page
-    assert "did not break the" not in page.split("<h2>Summary")[0], "there was no run without the mod"
-
-
-def test_what_is_spent_is_said_without_more_than_the_mod_promises() -> None:
-    assert AppFacts(probes=3).spent == ""
-    assert "(40, 0.004)" in AppFacts(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
-    assert "holds for an epsilon of at most 1 only" in AppFacts(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
-    two = [Budget(1.0, 1e-3, 2.0, 1.0), Budget(0.5, 2e-3, 9.0, 1.0)]
-    assert "(1.5, 0.003) a message: by basic composition 1 x" in AppFacts(budgets=two).spent
-
-
-def through(mod: LocalDpMod, update: Tensor) -> Tensor:
-    """What the mod makes of an update of zeros."""
-    asked = Message(
-        RecordDict({"arrays": ArrayRecord({"a": torch.zeros_like(update)})}), dst_node_id=1, message_type="train"
-    )
-    set_message_id(asked, "m")
-
-    def answer(message: Message, context: Context) -> Message:
-        return Message(RecordDict({"arrays": ArrayRecord({"a": update})}), reply_to=message)
-
-    return mod(asked, _node(0), answer).content["arrays"].to_torch_state_dict()["a"]  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    ("sensitivity", "holds"), [(1e-6, False), (1.0, False), (1.999, False), (2.0, True), (5.0, True)]
-)
-def test_a_budget_is_added_up_only_where_the_noise_is_for_any_two_clipped_updates(
-    sensitivity: float, holds: bool
-) -> None:
-    """Against the mod itself: how far apart it lets two updates be, and the standard deviation of its own noise."""
-    mod = LocalDpMod(clipping_norm=1.0, sensitivity=sensitivity, epsilon=0.5, delta=1e-3)
-    quiet = LocalDpMod(clipping_norm=1.0, sensitivity=sensitivity, epsilon=1e12, delta=1e-3)
-    long = torch.zeros(20000)
-    long[0] = 100.0
-    apart = float((through(quiet, long) - through(quiet, -long)).norm())
-    std = float(through(mod, long)[1:].std())
-    enough = std >= 0.97 * apart * (2 * math.log(1.25 / 1e-3)) ** 0.5 / 0.5
-    (budget,) = budgets([mod])
-    assert budget.holds is holds
-    if abs(sensitivity - 2) > 0.01:
-        assert enough is holds
-    spent = AppFacts(budgets=[budget], probes=3).spent
-    assert ("by basic composition" in spent) is holds
-    assert (
-        f"it is for a sensitivity of {sensitivity:g}, and two updates of norm 1 lie up to 2 apart" in spent
-    ) is not holds
-
-
-def test_a_round_of_one_step_is_as_strong_as_a_probe(tmp_path: Path) -> None:
-    settings = {"batch-size": EXAMPLES, "local-epochs": 1}
-    rows = run(tmp_path / "out", an_app(mods=[local_dp(0.5)]), settings=settings)
-    assert attacked(rows, "one-step probe")[0]["card"]["defense_strength"] == Strength.UPDATE
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1, 1, 1]]', "[[NaN, 1, 1, 1]]", "[[-1, 0, 1, 1]]"]
-)
-def test_a_budget_that_is_none_is_not_told(text: str) -> None:
-    assert reported_budgets(text) == []
-    assert reported_budgets("[[0.5, 0.001, 2, 1]]") == [Budget(0.5, 1e-3, 2.0, 1.0)]
-
-
-def _node(partition: int) -> Any:
-    return type("Node", (), {"node_config": {"partition-id": partition}})

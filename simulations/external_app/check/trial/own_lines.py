@@ -22,7 +22,7 @@ class NothingWritten:
 def write_nothing() -> None:
     """Have ``audited`` check its settings and return the strategy, and ``RecordingStrategy`` keep nothing.
 
-    A folder with the results of an earlier run would be refused, and a folder for a recording would be made.
+    Otherwise ``audited`` and ``RecordingStrategy`` would make their folders.
     """
     names = ("simulations.external_app.study", "simulations.audited", "strategies.recording.strategy")
     study, door, recording = map(import_module, names)

@@ -6,17 +6,23 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from flwr.app import Context, RecordDict
+from torch.nn import Identity
 from typer.testing import CliRunner
 
 from simulations.cli import app as command_line
 from simulations.external_app.check import AppReport, check_app
+from simulations.external_app.check.decide import abilities, limits
 from simulations.external_app.check.printed import printed
+from simulations.external_app.check.source.project import read_project
+from simulations.external_app.check.source.reading import read_source
 from simulations.runtime.local_grid import LocalGrid
+from strategies.external_app.settings import AuditSettings
 from tests.examples.copies import EXAMPLES
 from tests.lines import read_lines
 from tests.simulations.external_app.check.apps import small_app
@@ -235,3 +241,25 @@ def test_the_text_ends_with_how_to_run_the_app(tmp_path: Path) -> None:
     assert "\n  export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1\n" in text
     assert f'flwr run {tmp_path} --stream --federation-config "num-supernodes=4"' in text
     assert '"fedveil"' not in text, "flwr would look for it in a package registry"
+    results = f"{tmp_path}-audit"
+    assert f"Read {results}/report.html then. A second run writes beside it, to {results}-2, and says so." in text
+
+
+def test_the_text_states_exactly_which_attacks_run(tmp_path: Path) -> None:
+    """The defaults of an audit, of which one alone attacks updates of training."""
+    settings = AuditSettings(Identity)
+    assert [type(one).__name__ for one in settings.attacks_on_probes()] == ["InvertingGradients", "LabelInference"]
+    assert [type(one).__name__ for one in settings.attacks_on_updates()] == ["LabelInference"]
+    known = check_app(small_app(tmp_path / "known"))
+    text = printed(known)
+    assert "Attack one-step probes with InvertingGradients and LabelInference, for images and classes." in text
+    own = "Attack the clients' own updates with LabelInference alone, which infers classes and no images."
+    assert own in text
+    assert "Attack in round 1 alone" in text
+    offered = next(one for one in known.can if "own updates" in one).split("update_attacks=")[1].split('"')[1]
+    assert AuditSettings(Identity, update_attacks=offered).attacks_on_updates()
+    without = replace(known, settings=tuple(one for one in known.settings if one.name != "batch_size"))
+    source = read_source(read_project(tmp_path / "known"))
+    assert not any("own updates" in one for one in abilities(without, source))
+    assert "The clients' own updates are not attacked" in next(iter(limits(without, source)))
+    assert not any("are not attacked" in one for one in known.cannot)

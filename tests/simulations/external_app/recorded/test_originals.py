@@ -21,7 +21,7 @@ from simulations.cli import app
 from simulations.external_app.recorded.arguments.originals_files import FOLDER
 from strategies.recording.strategy import RecordingStrategy
 from tests.lines import read_lines
-from tests.simulations.external_app.recorded.test_recording import MEAN, NODES, RATE, STD, Torch, digits, invoke, record
+from tests.simulations.external_app.recorded.recordings import MEAN, NODES, RATE, STD, Torch, digits, invoke, record
 
 
 def code_blocks(out: Path) -> Iterator[str]:

@@ -13,7 +13,7 @@ from clients.models.classifiers import build_model
 from simulations.external_app.recorded.replies import INFERRED_RATE
 from strategies.recording.strategy import RecordingStrategy
 from tests.lines import read_lines
-from tests.simulations.external_app.recorded.test_recording import DLG, RATE, Torch, invoke, record
+from tests.simulations.external_app.recorded.recordings import DLG, RATE, Torch, invoke, record
 
 
 def hide(folder: Path) -> Path:

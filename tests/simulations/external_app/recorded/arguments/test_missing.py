@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from simulations.cli import app
 from simulations.runtime.launch import ROOT
 from tests.lines import read_lines
-from tests.simulations.external_app.recorded.test_recording import MEAN, STD, invoke, record
+from tests.simulations.external_app.recorded.recordings import MEAN, STD, invoke, record
 
 
 def bare(*words: Any) -> Result:
