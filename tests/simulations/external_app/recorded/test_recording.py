@@ -477,6 +477,17 @@ def test_every_learning_rate_of_the_rounds_is_told(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     about = next(row for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "recorded-updates")
     assert any(text.startswith("The learning rate: 0.1, 0.01 was read") for text in about["assumed"])
+    assert "Learning rates differ" not in result.output
+    # One rate for all rounds is that of the first alone.
+    result = invoke(
+        tmp_path / "rec", "--local-steps", 1, out=tmp_path / "given", attack="LabelInference()", learning_rate=0.1
+    )
+    assert result.exit_code == 0, result.output
+    text = "Learning rates differ in round 2: attacks use 0.1 for every client, and 2 of 2 clients were sent or reported 0.01."
+    page = " ".join((tmp_path / "given" / "report.html").read_text(encoding="utf-8").split())
+    assert text in " ".join(result.output.split())
+    assert text in page
+    assert "Learning rates differ in round 1" not in page
 
 
 CASES: dict[str, tuple[list[str], str]] = {
