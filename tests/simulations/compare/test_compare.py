@@ -228,6 +228,22 @@ def test_the_table_and_json_have_a_line_for_each_group_and_defence(
     assert CliRunner().invoke(app, [*words, "--quiet"]).output == ""
 
 
+def test_without_out_the_page_lies_beside_the_report_of_the_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [a_run(tmp_path / "a", 0), a_run(tmp_path / "b", 1)]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    result = CliRunner().invoke(app, ["compare", "../b", str(folders[0])])
+    assert result.exit_code == 0, result.output
+    page = tmp_path / "b" / "comparison.html"
+    assert f"page: {page}" in "".join(result.output.splitlines())
+    links = re.findall(r'href="([^#"]*)"', page.read_text(encoding="utf-8"))
+    assert links == ["report.html", "../a/report.html"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert not (tmp_path / "a" / "comparison.html").exists()
+
+
 def test_a_page_that_cannot_be_written_is_an_error_and_no_traceback(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["compare", str(a_run(tmp_path / "a")), "--out", str(tmp_path / "no" / "x.html")])
     assert result.exit_code == 2
