@@ -88,6 +88,7 @@ class Defense:
         adaptive_attacks: Names of the attacks that know this algorithm; empty means untested against an adaptive
             attacker.
         caveat: A further warning for readers of the scores, such as a published break that no attack here implements.
+        no_defense_at: Field -> value at which the defence changes nothing, such as a standard deviation of 0.
         quick: Settings, field -> value, that make the defence fast on a few small images: for tests that run every defence.
     """
 
@@ -100,6 +101,7 @@ class Defense:
     always_shown: ClassVar[tuple[str, ...]] = ()
     adaptive_attacks: ClassVar[tuple[str, ...]] = ()
     caveat: ClassVar[str] = ""
+    no_defense_at: ClassVar[Mapping[str, float]] = {}
     quick: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
@@ -116,6 +118,15 @@ class Defense:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def no_defense(self) -> str:
+        """Reason why the defence changes nothing with its settings, and a sensible value; "" if it changes something."""
+        name = next((one for one, value in self.no_defense_at.items() if getattr(self, one) == value), "")
+        if not name:
+            return ""
+        usual = getattr(type(self), name)  # a dataclass keeps defaults as attributes of the class
+        return f"{self}: {name} is {getattr(self, name):g}, so this stage changes nothing and is no defence; try {usual:.3g}"
 
     def __repr__(self) -> str:
         return call_text(self)

@@ -118,8 +118,9 @@ class Pipeline(FeatureChain):
         return next(filter(None, found), "")
 
     def idle(self, height: int, width: int) -> list[str]:
-        """Reasons why input stages have no effect on images of this size; see ``InputDefense.idle``."""
-        return [why for _, defense in self._stages(InputDefense) if (why := defense.idle(height, width))]
+        """Reasons why stages have no effect: any by its settings, of images also at this size; see ``InputDefense.idle``."""
+        of_size = (defense.idle(height, width) for _, defense in self._stages(InputDefense))
+        return list(filter(None, (*(defense.no_defense for defense in self.defenses), *of_size)))
 
     def extended(self, model: nn.Module, seed: int) -> nn.Module:
         """Add the training stages' layers to a model; the initial weights follow from the public seed."""

@@ -16,7 +16,7 @@ from clients.wire.texts import log_plainly
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import KnownClients, scenario
-from simulations.forecast.notices import idle_defenses, too_few_images
+from simulations.forecast.notices import idle_defenses, too_few_images, unusual_values
 from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
 from simulations.report.throttle import Throttle
@@ -98,7 +98,7 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
         log.warning("fedveil: %s", warning)
     experiment.check_images(clients.card.input_shape)
     scenario(experiment.scenario).check_clients(experiment, clients)
-    for why in idle_defenses(experiment, clients.card):
+    for why in (*unusual_values(experiment), *idle_defenses(experiment, clients.card)):
         log.warning("fedveil: %s", why)
     pool = AttackPool(experiment.attack_workers, experiment.attack_gpus)
     try:

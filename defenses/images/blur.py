@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -61,6 +62,7 @@ class Blur(InputDefense):
 
     std: float = scale_field(1.0, zero=True, most=MOST_SIDE)
 
+    no_defense_at: ClassVar[Mapping[str, float]] = {"std": 0}
     always_shown: ClassVar[tuple[str, ...]] = ("std",)
     source: ClassVar[str] = "Baseline; Gonzalez and Woods, Digital Image Processing, 3.5"
     # A model that was trained on blurred images has never seen a sharp one.
@@ -88,6 +90,7 @@ class Downsample(InputDefense):
 
     factor: int = whole_field(14, 1, MOST_SIDE)
 
+    no_defense_at: ClassVar[Mapping[str, float]] = {"factor": 1}
     always_shown: ClassVar[tuple[str, ...]] = ("factor",)
     source: ClassVar[str] = (
         "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI (baseline Blur)"

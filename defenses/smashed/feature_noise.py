@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -32,6 +33,7 @@ class FeatureNoise(SmashedDefense):
 
     std: float = noise_field(4.0)
 
+    no_defense_at: ClassVar[Mapping[str, float]] = {"std": 0}
     always_shown: ClassVar[tuple[str, ...]] = ("std",)
     source: ClassVar[str] = (
         "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI (baseline GN)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -31,6 +32,9 @@ from defenses.training.quiet_import import opacus_module
 
 LEAST_RATE = 1e-6
 """Of a sample: an epoch is then a million steps."""
+
+HOOK_WARNING = "Full backward hook is firing when gradients are computed with respect to module outputs"
+"""How a warning of torch begins that every first layer under Opacus would cause."""
 
 _LEFT_BY_HOOKS = (
     *("activations", "max_batch_len", "ft_compute_sample_grad"),  # on layers
@@ -218,6 +222,8 @@ class DPSGD(TrainingDefense):
 
 
 def _attach_hooks(model: nn.Module, owner: DPSGD) -> None:
+    # Opacus watches layers that see the images themselves, of which no gradient is computed. This warning of torch is about that.
+    warnings.filterwarnings("ignore", HOOK_WARNING, UserWarning)
     if layers := [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]:
         raise DefenseError(
             f"{owner}: BatchNorm ({', '.join(layers[:3])}) mixes examples, so that no bound per example holds; "

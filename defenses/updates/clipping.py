@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,6 +30,7 @@ class Clip(UpdateDefense):
     max_norm: float = scale_field(1.0, infinite=True)
     per: str = per_field("update")
 
+    no_defense_at: ClassVar[Mapping[str, float]] = {"max_norm": math.inf}
     always_shown: ClassVar[tuple[str, ...]] = ("max_norm", "per")
     source: ClassVar[str] = (
         "McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, Alg. 1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -27,6 +28,7 @@ class ImageNoise(InputDefense):
     std: float = noise_field(50 / 255)
     clamp: bool = flag_field(True)
 
+    no_defense_at: ClassVar[Mapping[str, float]] = {"std": 0}
     always_shown: ClassVar[tuple[str, ...]] = ("std",)
     source: ClassVar[str] = (
         "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, V (baseline DP, sigma = 50)"
@@ -59,6 +61,7 @@ class GaussianNoise(UpdateDefense):
     std: float = noise_field(1e-2)
     per: str = per_field("step")
 
+    no_defense_at: ClassVar[Mapping[str, float]] = {"std": 0}
     always_shown: ClassVar[tuple[str, ...]] = ("std", "per")
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("NoiseModelInversion",)
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
@@ -81,6 +84,7 @@ class LaplaceNoise(UpdateDefense):
     scale: float = noise_field(1e-2)
     per: str = per_field("step")
 
+    no_defense_at: ClassVar[Mapping[str, float]] = {"scale": 0}
     always_shown: ClassVar[tuple[str, ...]] = ("scale", "per")
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("NoiseModelInversion",)
     source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"

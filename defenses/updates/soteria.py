@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -46,6 +47,7 @@ class Soteria(TrainingDefense):
     fraction: float = share_field(0.8)
     layer: str = ""
 
+    no_defense_at: ClassVar[Mapping[str, float]] = {"fraction": 0}
     always_shown: ClassVar[tuple[str, ...]] = ("fraction",)
     source: ClassVar[str] = (
         "Sun et al., Soteria: Provable Defense against Privacy Leakage in Federated Learning from Representation Perspective, "

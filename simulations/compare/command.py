@@ -13,17 +13,23 @@ from simulations.console.terminal import Terminal
 from simulations.settings.errors import ConfigError
 
 console = Terminal(highlight=False)
+PAGE = "comparison.html"
+"""The page's name, without --out in the folder of the first run."""
 
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The page, an HTML file.")] = Path("comparison.html"),
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The page, an HTML file.", show_default="comparison.html in the first DIR"),
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Put several runs side by side on one page; those that differ in their seed alone are put together.
 
-    The table has one line for each group of runs and defence.
+    The table has one line for each group of runs and defence. Without --out the page is comparison.html in the folder of the first
+    run, beside its report.html; the last line of the output names the file.
 
     --json prints "page" and "groups"; each group has its "name",
     "folders", "seeds", "unfinished" folders and "outcomes", which have the keys of `fedveil run --json`.
@@ -34,15 +40,16 @@ def compare(
     from simulations.compare.groups import grouped
     from simulations.compare.page import write_comparison
 
+    page = out or runs[0] / PAGE
     try:
         groups = grouped(runs)
-        write_comparison(groups, out)
+        write_comparison(groups, page)
     except ConfigError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"--out: cannot write {out}: {error.strerror}")
+        fail(f"--out: cannot write {page}: {error.strerror}")
     if as_json:
-        print_json({"page": str(out.resolve()), "groups": list(map(group_as_json, groups))})
+        print_json({"page": str(page.resolve()), "groups": list(map(group_as_json, groups))})
     elif not quiet:
         print_groups(console, groups)
-    terminal_for(console, quiet=quiet or as_json).say(f"page: {out.resolve()}")
+    terminal_for(console, quiet=quiet or as_json).say(f"page: {page.resolve()}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
 
+from attacks.metrics.metric import IMAGES
 from simulations.compare.groups import Group
 from simulations.report import write_page
 from simulations.report.analysis.conclusion import conclusion
@@ -17,8 +18,10 @@ from simulations.report.drawing.dots import Dot, DotRow, rows_of_dots
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.plots import BROAD, NARROW
 from simulations.report.page.page import render
+from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
 from simulations.report.text import numbered, percent, whole_percent
+from simulations.run_folder.rows import Row
 
 BODY = """
 <a class="skip" href="#sides">Skip to the results</a>
@@ -63,8 +66,9 @@ Seeds are those of the strongest attack's score.</p></header>
 </tbody></table></div>
 {% if seeds %}
 <h3>Each seed</h3>
-<p class="soft small">One mark per seed: the share of images that the strongest attack recovered. The bar is the interval of all
-seeds together.</p>
+<p class="soft small">One mark per seed: the share of images that the strongest attack recovered. A filled mark is validated. A
+hollow mark is not: in that seed the attack did not break the run without a defence, or it attacked fewer than {{ least_images }}
+images. The bar is the interval of all seeds together.</p>
 <figure class="panel">{{ chart(seeds) }}</figure>
 {% endif %}
 </section>
@@ -92,6 +96,7 @@ class Side:
         seeds: Seeds that have the defence.
         notes: Which scores are missing or not of the same seeds, each a short clause.
         plain: What the run without a defence is called.
+        doubted: Seeds in which the strongest attack's score is not validated or is of too few images -> why, in words.
     """
 
     group: Group
@@ -100,6 +105,7 @@ class Side:
     seeds: tuple[int, ...]
     notes: tuple[str, ...]
     plain: Plain
+    doubted: Mapping[int, str]
 
     @property
     def scored(self) -> tuple[int, ...]:
@@ -120,7 +126,24 @@ def sides(groups: Sequence[Group]) -> list[Side]:
             for line in lines:
                 seeds = tuple(sorted({row.seed for row in study.rows if row.defense == line.defense}))
                 notes = tuple(_missing(line, seeds, undefended, plain.name.lower()))
-                found.append(Side(group, name, line, seeds, notes, plain))
+                found.append(Side(group, name, line, seeds, notes, plain, _doubted(line, study.rows)))
+    return found
+
+
+def _doubted(line: Line, rows: Sequence[Row]) -> dict[int, str]:
+    """Seed -> why its score of the strongest attack is no evidence: the control failed, or fewer than ``LEAST_IMAGES`` images."""
+    best = line.strongest
+    if best is None:
+        return {}
+    found, place = dict[int, str](), (best.defense, best.role, best.attack, best.round, best.final)
+    scored = [row for row in rows if (row.metric, row.reference) == IMAGES.decides]
+    for row in scored:
+        if (row.defense, row.role, row.attack, row.round, row.final) != place:
+            continue
+        if row.status == "not-validated":
+            found[row.seed] = "not validated"
+        elif row.status != "ok" or row.n < LEAST_IMAGES:
+            found.setdefault(row.seed, f"fewer than {LEAST_IMAGES} images" if row.n < LEAST_IMAGES else row.status)
     return found
 
 
@@ -179,7 +202,11 @@ def _each_seed(sides: Sequence[Side]) -> list[tuple[str, Markup]]:
         name = ", ".join(
             filter(None, (one.plain.name if not one.line.defense else look.name, one.group.name, one.study))
         )
-        dots = [Dot(value, True, f"{name}: {percent(value)}, seed {seed}") for seed, value in share.by_seed.items()]
+        dots = [
+            Dot(value, not why, f"{name}: {percent(value)}, seed {seed}{f' ({why})' if why else ''}")
+            for seed, value in share.by_seed.items()
+            for why in [one.doubted.get(seed, "")]
+        ]
         ends = None if share.low is None or share.high is None else (share.low, share.high)
         rows.append(DotRow(name, look, dots, ends))
     if all(len(row.dots) < 2 for row in rows):
@@ -196,9 +223,8 @@ def _each_seed(sides: Sequence[Side]) -> list[tuple[str, Markup]]:
 
 def _concluded(rows: Sequence[Side]) -> list[str]:
     """A text for each study of a group."""
-    studies = dict.fromkeys(one.study for one in rows)
-    plain = rows[0].plain if rows else OWN_CLIENTS
-    texts = {name: conclusion([one.line for one in rows if one.study == name], plain) for name in studies}
+    plain = {one.study: one.plain for one in rows}
+    texts = {name: conclusion([one.line for one in rows if one.study == name], plain[name]) for name in plain}
     return [f"{name}: {text}" if name else text for name, text in texts.items() if text]
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
-from clients.data.card import DataCard
 from clients.data.images import ImageData, ImageDataset, StoredImages
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES, Plan
 from clients.training.step_cost import StepCost, measure_step
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
-from simulations.forecast.notices import idle_defenses
 from simulations.report.text import count
 from simulations.settings.errors import ConfigError
 
@@ -82,7 +80,6 @@ def describe(experiment: Experiment, step: StepMemory, needs: object) -> Iterato
     """Work and memory of a run, line by line; the settings have passed their checks."""
     plan = experiment.plan()
     data = plan.load_data()
-    plan = replace(plan, card=DataCard.of(data))
     yield f"data:       {experiment.dataset}, {_part('train', data.train)}; {_part('test', data.test)}"
     yield from (f"warning:    {note}" for note in data.notes)
     train, test = shares(experiment, data)
@@ -95,7 +92,6 @@ def describe(experiment: Experiment, step: StepMemory, needs: object) -> Iterato
     yield f"memory:     {needs}"
     names = [str(pipeline) or "no defence" for pipeline in experiment.pipelines]
     yield f"pipelines:  {len(names)}, each for {count(experiment.rounds, 'round')}: {'; '.join(names)}"
-    yield from (f"warning:    {why}" for why in idle_defenses(experiment, plan.data_card()))
     rounds = experiment.attacked_rounds
     chosen = {
         repr(attack): None

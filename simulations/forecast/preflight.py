@@ -18,7 +18,7 @@ from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
 from simulations.forecast.dry_run import check_memory, shares
-from simulations.forecast.notices import too_few_images
+from simulations.forecast.notices import idle_defenses, too_few_images, unusual_values
 from simulations.forecast.outlined import check_outline
 from simulations.run_folder.folder_lock import require_free
 from simulations.run_folder.kept_rows import kept
@@ -52,12 +52,16 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
             "partition is 'node'; `fedveil run` simulates clients, which have no data of their own: choose iid, dirichlet or "
             "shards, or start real nodes (docs/deployment.md)"
         )
+    for warning in unusual_values(experiment):
+        say(f"warning: {warning}")
     try_dataset("dataset", experiment.dataset)
     if experiment.auxiliary_data not in OWN_AUXILIARY:
         try_dataset("auxiliary-data", experiment.auxiliary_data)
     with _refusing(f"dataset = {experiment.dataset!r}"):
         data = experiment.plan().load_data()
     _check_counts(experiment, data)
+    for why in idle_defenses(experiment, DataCard.of(data)):
+        say(f"warning: {why}")
     doubts = _doubts(experiment, DataCard.of(data))
     check_outline(experiment, data)
     for pipeline in experiment.pipelines:

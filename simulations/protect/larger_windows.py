@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -49,9 +50,17 @@ class Suggestion:
         return f"use larger windows, e.g. {self.pipeline} for {self.size} pixels ({self.found} of {self.probed} identified)"
 
 
-def advice(order: Order, seen: Identified) -> str:
+Progress = Callable[[int, int], object]
+"""Called with the number of pictures that were tried, and how many there are at most."""
+
+
+def _unshown(done: int, total: int) -> None:
+    """Show no progress."""
+
+
+def advice(order: Order, seen: Identified, progress: Progress = _unshown) -> str:
     """Advice where most copies still show their pictures; it names larger windows only where they help."""
-    if found := suggest(order, seen):
+    if found := suggest(order, seen, progress):
         return found.text
     mixes = any(isinstance(one, VisualMixer) for one in parse(order.pipeline).defenses)
     if mixes:
@@ -59,7 +68,7 @@ def advice(order: Order, seen: Identified) -> str:
     return "use stronger settings or another defence"
 
 
-def suggest(order: Order, seen: Identified) -> Suggestion | None:
+def suggest(order: Order, seen: Identified, progress: Progress = _unshown) -> Suggestion | None:
     """The smallest tried windows with at most half of the copies identified; None without such, or without VisualMixer."""
     pipeline = parse(order.pipeline)
     if not any(isinstance(one, VisualMixer) for one in pipeline.defenses):
@@ -68,11 +77,17 @@ def suggest(order: Order, seen: Identified) -> Suggestion | None:
     height, width = max(shapes, key=lambda shape: (max(shape), *shape))
     size = f"{'up to ' if len(shapes) > 1 else ''}{width} x {height}"
     names = spaced([one.name for one in seen.compared], probes(height * width))
-    for larger in _larger(pipeline, height, width):
-        found = count_identified(order, larger, seen.compared, names)
+    tried = list(_larger(pipeline, height, width))
+    for at, larger in enumerate(tried):
+        done, total = at * len(names), len(tried) * len(names)
+        found = count_identified(order, larger, seen.compared, names, partial(_further, progress, done, total))
         if not is_most(found, len(names)):
             return Suggestion(larger, found, len(names), size)
     return None
+
+
+def _further(progress: Progress, before: int, total: int, done: int, _: int) -> None:
+    progress(before + done, total)
 
 
 def probes(pixels: int) -> int:
@@ -108,14 +123,17 @@ def _larger(pipeline: Pipeline, height: int, width: int) -> Iterator[Pipeline]:
             yield larger
 
 
-def count_identified(order: Order, pipeline: Pipeline, compared: tuple[Compared, ...], names: list[str]) -> int:
+def count_identified(
+    order: Order, pipeline: Pipeline, compared: tuple[Compared, ...], names: list[str], progress: Progress = _unshown
+) -> int:
     """How many pictures are identified from copies that this pipeline makes at the delivered size.
 
     It stops where more than half of ``names`` are identified, because these windows are then not suggested.
     """
     originals, found = torch.stack([one.original for one in compared]), 0
     place = {one.name: at for at, one in enumerate(compared)}
-    for name in names:
+    for at, name in enumerate(names):
+        progress(at, len(names))
         try:
             image = read(order.root / name, order.size).image
         except DataError:  # it has changed since its copy was made

@@ -29,6 +29,14 @@ UNTESTED = "No attack ran on these copies; --preview runs those that know the de
 """What is said of copies that no attack was run on."""
 
 
+def require_target(out: Path, *, resume: bool) -> None:
+    """Refuse a target folder that holds something, or where ``resume`` one without work that was begun; nothing is written."""
+    if not resume:
+        require_new(out, f"OUT: {out}", "go on with --resume", LEFTOVERS)
+    elif not (out / JOURNAL).is_file():
+        raise ConfigError(f"OUT: {out} holds nothing to go on with (no {JOURNAL}); leave out --resume")
+
+
 class Manifest:
     """The record of one target folder."""
 
@@ -71,11 +79,9 @@ class Manifest:
     def _check(self, *, resume: bool) -> None:
         """Refuse a target that is neither new nor begun with the same settings."""
         out = self.order.out
+        require_target(out, resume=resume)
         if not resume:
-            require_new(out, f"OUT: {out}", "go on with --resume", LEFTOVERS)
             return
-        if not self._journal.is_file():
-            raise ConfigError(f"OUT: {out} holds nothing to go on with (no {JOURNAL}); leave out --resume")
         with self._undamaged:
             begun = dict(next(iter(self._lines()), {}))
         if {**begun, "versions": None} != {**self.about, "versions": None}:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,11 @@ from simulations.console.terminal import Terminal
 from simulations.protect.copies import Order, copies
 from simulations.protect.identified import Identified, compare
 from simulations.protect.larger_windows import advice
-from simulations.protect.manifest import UNTESTED, Manifest
+from simulations.protect.manifest import UNTESTED, Manifest, require_target
 from simulations.protect.pictures import left_out, output_names
 from simulations.protect.sources import Pictures, pictures_of
 from simulations.report.text import count
+from simulations.run_folder.folder_lock import LOCK
 from simulations.settings.errors import ConfigError, naming
 from simulations.settings.fields import IMAGE_SIDE
 
@@ -61,13 +63,19 @@ def work(
         pictures = pictures_of(source, out, data_dir)
         if preview:
             _require_enough(pictures)
-        key = _secret(shown, secret)
+        if not (
+            out.resolve() / LOCK
+        ).exists():  # else another command may be at work there, which taking the lock will show
+            # Before a secret is made, so that a refused command leaves nothing behind.
+            require_target(out.resolve(), resume=resume)
+            pictures.check(resume=resume)
+        key = _secret(shown, secret, resume=resume)
         manifest = Manifest(Order(pictures.root, out.resolve(), str(pipeline), key, image_size, pictures.text))
         with manifest.claim(resume=resume):
             names = _begin(manifest, pictures, resume=resume)
             _copy_all(shown, manifest, names, workers or os.cpu_count() or 1)
             try:
-                path, (seen, warning) = manifest.finish(names), _look(manifest)
+                path, (seen, warning) = manifest.finish(names), _look(shown, manifest)
                 made = _preview(manifest, seen, warning) if preview else None
             finally:
                 pictures.remove()
@@ -107,10 +115,18 @@ def _copy_all(console: Terminal, manifest: Manifest, names: Mapping[str, str], w
             display.show("protecting", done, len(names))
 
 
-def _secret(console: Terminal, named: Path | None) -> str:
-    """The secret as hexadecimal digits; a line says when a new one was written."""
+def _secret(console: Terminal, named: Path | None, *, resume: bool) -> str:
+    """The secret as hexadecimal digits; a line says when a new one was written.
+
+    Raises:
+        ConfigError: Where work is to go on, and the secret that it was begun with is gone.
+    """
     path = named or default_folder() / "protect"
     new = not os.path.lexists(path)
+    if new and resume:
+        raise ConfigError(
+            f"--secret: {path} does not exist; name the file of the secret that the copies were begun with"
+        )
     key = kept_secret(path, "name another file by --secret").hex()
     if new:
         (errors if named else console).say(
@@ -125,10 +141,13 @@ def _require_enough(pictures: Pictures) -> None:
     require_enough(pictures)
 
 
-def _look(manifest: Manifest) -> tuple[Identified, str]:
+def _look(console: Terminal, manifest: Manifest) -> tuple[Identified, str]:
     """What delivered copies show from a distance, and the warning where most of them still show their pictures, else ""."""
     seen = compare(manifest.order, list(manifest.done.values()))
-    return seen, f"{seen.finding}; {advice(manifest.order, seen)}" if seen.most else ""
+    if not seen.most:
+        return seen, ""
+    with Display(console) as display:
+        return seen, f"{seen.finding}; {advice(manifest.order, seen, partial(display.show, 'trying larger windows'))}"
 
 
 def _print_files(console: Terminal, path: Path, made: Preview | None) -> None:

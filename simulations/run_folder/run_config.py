@@ -89,7 +89,7 @@ def about_run(experiment: RunStudy, path: Path, progress: Mapping[str, Any]) -> 
         str(p): {
             "adaptive_attacks": adaptive_names(p, experiment.kinds, experiment.on_tables),
             "sources": [d.source for d in p.defenses],
-            "caveats": [d.caveat for d in p.defenses if d.caveat],
+            "caveats": [text for d in p.defenses for text in (d.caveat, d.no_defense) if text],
         }
         for p in pipelines
     }

@@ -184,11 +184,15 @@ class Auditor:
             self.pictures.keep_guesses(job, outcome, guesses, replies)
 
     def _membership(self, task: Task, outcome: Outcome, card: ThreatCard, scores: Scores, *, failures: int) -> None:
-        """One ROC curve over the records of all clients whose test did not fail; a failed row where there is none."""
+        """One ROC curve over the records of all clients whose test did not fail; a failed row where there is none.
+
+        ``failures`` of a row counts tests that failed, and records whose score is NaN.
+        """
         common: dict[str, Any] = {"attack": repr(outcome.attack), "seconds": outcome.seconds}
         found = list(membership_rows(scores, card))
         for columns in found:
-            self.recorder.row(task, failures=failures, **columns, **common)
+            columns["failures"] += failures
+            self.recorder.row(task, **columns, **common)
         if not found:
             members, others = (len(scores.get(one.of(), [])) for one in (MEMBER_SCORE, OTHER_SCORE))
             reasons = sorted({guess.failure for guess in outcome.guesses if guess.failure})

@@ -97,12 +97,20 @@ def rounded_gain(gain: float) -> float:
 def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[dict[str, Any]]:
     """Columns of the rows of a test of membership: ``MEMBERSHIP_AUC``, with the curve in "roc", and ``MEMBERSHIP_TPR``.
 
-    No rows where ``MEMBER_SCORE`` or ``OTHER_SCORE`` is empty. The numbers of records are added to the card.
+    A record whose score is NaN is a failed trial, decided against the attack: a member has the lowest score, a non-member the
+    highest. "failures" counts them. No rows where either kind has no score, or NaN alone. The card has the numbers of records.
     """
     members, others = (torch.tensor(scores.get(one.of(), [])) for one in (MEMBER_SCORE, OTHER_SCORE))
-    if not len(members) or not len(others):
+    failed = members.isnan(), others.isnan()
+    if failed[0].all() or failed[1].all():
         return
-    common = {"card": card.but(members=len(members), others=len(others)), "n": len(members) + len(others)}
+    members, others = members.masked_fill(failed[0], -math.inf), others.masked_fill(failed[1], math.inf)
+    lost, n = sum(int(one.sum()) for one in failed), len(members) + len(others)
+    counts = card.but(members=len(members), others=len(others))
+    if lost:
+        why = f"{lost} of {n} records have the score NaN; each counts as a wrong answer of the attack"
+        counts = counts.but(attack_failures=(*card.attack_failures, why))
+    common = {"card": counts, "n": n, "failures": lost}
     fpr, tpr = roc_curve(members, others)
     points = [[round(float(x), 4), round(float(y), 4)] for x, y in zip(fpr, tpr, strict=True)]
     few = sum(rate <= FEW_FALSE for rate, _ in points)

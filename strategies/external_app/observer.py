@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import ConfigRecord, Message
@@ -24,12 +24,14 @@ from strategies.external_app.assumptions import ASSUMED, assumptions
 from strategies.external_app.nodes import AppNodes
 from strategies.external_app.orders import OF_ARGUMENTS, Orders, orders_in
 from strategies.external_app.preflight import NO_RATE, NO_STEPS, AuditError, missing, say_how_many
+from strategies.external_app.rates import other_rates
 from strategies.external_app.record import AuditRecord
 from strategies.external_app.replies import (
     UnusableReplyError,
     examples_behind,
     mismatch,
     reported_budgets,
+    reported_rate,
     update_of,
     weights_sent,
 )
@@ -117,7 +119,7 @@ class AppAudit:
         # The first attacked round's check has set up the nodes of that round already.
         left_out = self._set_up(server_round, requests, grid) if self._left_out is None else self._left_out
         self._left_out = None
-        running = self._running = self._running or self._begin(orders, grid)
+        running = self._running = self._running or self._begin(orders, requests, grid)
         task = self._task(server_round, orders)
         for partition, why in left_out:
             self.record.left_out(task, why, partition)
@@ -125,6 +127,7 @@ class AppAudit:
         unknown = assumptions(self._plan, orders, self._nodes.reported["loss"], mods=self._nodes.reported["protection"])
         count = len(self._nodes.ids)
         running.results.row(task, metric=ASSUMED, value=float(count), n=count, assumed=unknown)
+        self._warn_of_rates(running, task, "were sent", {node: self._read(one) for node, one in requests.items()})
         if others := len(messages) - len(requests):
             why = f"train: {others} of {len(messages)} nodes train by other settings than the first; left out"
             self.record.left_out(task, why)
@@ -135,6 +138,16 @@ class AppAudit:
         """The training settings that a message names, or the app's settings, or the arguments of the audit."""
         given = Orders(self.settings.learning_rate, OF_ARGUMENTS, self.settings.local_epochs, self.settings.batch_size)
         return orders_in(list(message.content.config_records.values()), self.settings.settings, given)
+
+    def _read(self, message: Message) -> float:
+        """The learning rate of a message, or that of the app's settings, whatever the audit's arguments say; 0: unknown."""
+        return orders_in(list(message.content.config_records.values()), self.settings.settings).learning_rate
+
+    def _warn_of_rates(self, running: _Running, task: Task, verb: str, rates: Mapping[int, float | None]) -> None:
+        """Warns in the log and on the page where clients do not train at the attacks' learning rate."""
+        if warning := other_rates(task.round, verb, rates, task.learning_rate):
+            log(WARNING, "Audit: %s", warning)
+            running.results.row(task, metric=ASSUMED, value=float(len(rates)), n=len(rates), warnings=[warning])
 
     def _set_up(self, server_round: int, sent: Mapping[int, Message], grid: Grid) -> list[tuple[int, str]]:
         return self._nodes.set_up(self._plan.at(server_round), sent, grid, self.settings.timeout)
@@ -168,6 +181,7 @@ class AppAudit:
                 self.record.left_out(task, f"train: {wrong}", partition)
             else:
                 usable.append((partition, reply))
+        self._warn_of_rates(running, task, "reported", {one: reported_rate(reply) for one, reply in usable})
         self._check(running, task, sent, usable)
         if not running.updates.attacks[UPDATE]:
             return
@@ -225,16 +239,17 @@ class AppAudit:
     def _budgets(self) -> list[Budget]:
         return reported_budgets(self._nodes.reported.get("budgets", ""))
 
-    def _begin(self, orders: Orders, grid: Grid) -> _Running:
-        """Opens the results."""
+    def _begin(self, orders: Orders, requests: Mapping[int, Message], grid: Grid) -> _Running:
+        """Opens the results. Probes are planned for the nodes that train as ordered."""
         reported = self._nodes.reported
+        examples = [self._nodes.examples[one] for one, _ in self._nodes.numbered(requests.values(), sent=True)]
         self._plan = replace(
             self._plan, card=DataCard.from_json(reported["card"]), pipeline=reported["protection"],
             local_epochs=orders.local_epochs, batch_size=orders.batch_size, learning_rate=orders.learning_rate,
-            probe_targets=self.settings.targets(self._nodes.examples.values()),
+            probe_targets=self.settings.targets(examples),
         )  # fmt: skip
         if self.settings.attacks_on_probes():
-            say_how_many(len(self._nodes.ids), self._plan.probe_targets, self.settings.probe_images)
+            say_how_many(len(examples), self._plan.probe_targets, self.settings.probe_images)
         results = self.record.begin(self._plan)
         exchange = AppExchange(grid, self._nodes.ids, self.settings.timeout, self._own)
         auditor = AppAuditor(

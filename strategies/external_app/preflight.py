@@ -48,10 +48,11 @@ def missing(
 
 
 def say_how_many(nodes: int, each: int, images: int) -> None:
-    """Log how many images an attacked round probes: ``each`` probes of so many images from every node."""
+    """Log how many images an attacked round probes at most: ``each`` probes of so many images from every node that replies."""
     total = nodes * each * images
     log(
         INFO if total >= ENOUGH else WARNING,
-        "Audit: one-step probes of %s images in an attacked round (%s x %s from each of %s nodes); a verdict needs %s",
+        "Audit: one-step probes of up to %s images in an attacked round (%s x %s from each of %s nodes, if all reply); "
+        "a verdict needs %s",
         total, each, images, nodes, ENOUGH,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from clients.external_app.mods import Budget
 from clients.external_app.plan import named_as
 from clients.wire.records import reason_of, to_tensors, values_of
 from clients.wire.texts import one_line, read_json, shortened
-from strategies.recording.usual_names import EXAMPLES
+from strategies.recording.usual_names import EXAMPLES, RATES, first_number
 
 JSON = ("card", "budgets")
 """Texts of a node that are JSON, of which no more than ``read_json`` allows is read."""
@@ -82,6 +82,14 @@ def examples_behind(reply: Message) -> int:
     if count := next((one for one in counts if isinstance(one, int) and one > 0), None):
         return count
     raise UnusableReplyError(f"its metrics have no {EXAMPLES[0]}, a positive whole number")
+
+
+def reported_rate(reply: Message) -> float | None:
+    """The learning rate that a client reports in its metrics or settings; None where it reports none."""
+    if reply.has_error():
+        return None
+    rate = first_number([*reply.content.metric_records.values(), *reply.content.config_records.values()], RATES)
+    return None if rate is None else float(rate)
 
 
 def mismatch(reply: Message, examples: int) -> str:

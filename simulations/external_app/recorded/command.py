@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from attacks.progress import watched
+from simulations.console.command_line import errors
 from simulations.console.progress import Display
 from simulations.console.results import print_json
 from simulations.console.terminal import Terminal
@@ -56,6 +57,8 @@ def attack_recording(console: Terminal, request: RecordingRequest, out: Path, *,
         console.say(f"notice: {request.options.model} {doubt}")
     for server_round, node, why in replayed.unusable:
         console.say(f"notice: round {server_round}, node {node}: {why}")
+    for warning in replayed.warnings:
+        errors.say(f"warning: {warning}")
     for sentence in replayed.assumed:
         console.say(f"not known: {sentence}")
     for claim in replayed.claims:

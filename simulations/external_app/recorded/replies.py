@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +25,9 @@ from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_named
 from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
+from strategies.external_app.rates import other_rates
 from strategies.recording.files import RecordedReply, RecordingError, read_recording, strategy_of
-from strategies.recording.usual_names import BATCHES
+from strategies.recording.usual_names import BATCHES, RATES
 
 INFERRED_RATE = "inferred from the reply: one step of cross entropy on one example"
 _READ = "The learning rate: {} was read from what the server sent or the app was set to."
@@ -94,6 +96,7 @@ class Replay:
         nodes: Node ids; their places are the clients' numbers.
         assumed: Sentences on what is not known, and what was taken instead.
         claims: What the app says about its differential privacy, in the metrics of all replies and by its strategy.
+        warnings: Sentences on rounds whose clients had other learning rates than the one given.
     """
 
     attackable: Sequence[Attackable]
@@ -101,6 +104,7 @@ class Replay:
     nodes: Sequence[int]
     assumed: Sequence[str]
     claims: Sequence[Claim] = ()
+    warnings: Sequence[str] = ()
 
     @property
     def lacks_rate(self) -> bool:
@@ -127,7 +131,9 @@ def replay(request: RecordingRequest) -> Replay:
     unusable = [(reply.round, reply.node, reply.unusable) for reply in replies if reply.unusable] + faulty
     assumed = [*assumptions(request, usable[0], renamed=renamed), *_of_rates(request, found), *request.assumed]
     assumed += dict.fromkeys(text for one in found for text in one.inferred)
-    return Replay(found, unusable, nodes, assumed, _claims(request.options.update, replies))
+    return Replay(
+        found, unusable, nodes, assumed, _claims(request.options.update, replies), hidden_rates(request, found)
+    )
 
 
 def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[str, Tensor]:
@@ -208,6 +214,17 @@ def _of_rates(request: RecordingRequest, found: Sequence[Attackable]) -> list[st
         if of_source:
             sentences.append(text.format(", ".join(f"{rate:g}" for rate in dict.fromkeys(of_source))))
     return sentences
+
+
+def hidden_rates(request: RecordingRequest, found: Sequence[Attackable]) -> list[str]:
+    """Warnings about rounds whose recorded learning rates --learning-rate replaces by another one."""
+    given = request.options.learning_rate
+    if not given:
+        return []
+    rates = defaultdict[int, dict[int, float | None]](dict)
+    for one in found:
+        rates[one.reply.round][one.client] = one.reply.number(*RATES)
+    return list(filter(None, (other_rates(at, "were sent or reported", known, given) for at, known in rates.items())))
 
 
 def _ignored(names: Sequence[str], reply: RecordedReply) -> list[str]:

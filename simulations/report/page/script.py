@@ -72,6 +72,12 @@ function enlarge(tiles) {
   if (tiles && tiles !== large) tiles.classList.add("large");
 }
 
+document.querySelectorAll(".scroll").forEach((area) => {
+  // A table that is cut at the right edge shows a shadow there.
+  const mark = () => area.classList.toggle("more", area.scrollLeft + area.clientWidth < area.scrollWidth - 1);
+  area.addEventListener("scroll", mark);
+  new ResizeObserver(mark).observe(area);
+});
 document.querySelectorAll(".scroll:not(.plain) table").forEach(sortable);
 document.querySelectorAll(".scroll:not(.plain)").forEach(filterable);
 document.querySelectorAll(".tile img").forEach((image) => {

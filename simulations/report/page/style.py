@@ -96,6 +96,12 @@ dl { columns: 2 420px; margin: 0; font-size: .9rem; } dt { font-weight: 650; } d
 
 .scroll { overflow-x: auto; border: 1px solid var(--rule); border-radius: 8px; background: var(--card); max-width: 100%;
   -webkit-overflow-scrolling: touch; }
+/* A shadow at the right edge while columns are hidden there. */
+.scroll.more { box-shadow: inset -34px 0 14px -14px color-mix(in oklab, var(--ink) 24%, transparent); }
+/* Some systems hide scroll bars until one scrolls; a bar with a look of its own is always there. */
+.scroll::-webkit-scrollbar { height: 11px; width: 11px; background: var(--faint); border-radius: 0 0 8px 8px; }
+.scroll::-webkit-scrollbar-thumb { background: color-mix(in oklab, var(--soft) 60%, var(--faint)); border-radius: 6px;
+  border: 2px solid var(--faint); }
 .scroll.tall { max-height: 620px; overflow-y: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .84rem; font-variant-numeric: tabular-nums; line-height: 1.35; }
 th, td { padding: 8px 7px; text-align: left; vertical-align: top; border-bottom: 1px solid var(--rule); }
@@ -188,7 +194,8 @@ details[open] > summary { margin-bottom: 10px; }
   @page { size: A4; margin: 10mm; }
   body { background: #fff; font-size: 11px; } main { max-width: none; padding: 0; } .tile { max-width: 84px; }
   .glance { grid-template-columns: minmax(0, 1fr); } .glance .tiles { grid-template-columns: repeat(3, 110px); }
-  .scroll, .scroll.tall { max-height: none; overflow: visible; border: 0; } section { break-inside: auto; margin-top: 14px; }
+  .scroll, .scroll.tall { max-height: none; overflow: visible; border: 0; box-shadow: none; }
+  section { break-inside: auto; margin-top: 14px; }
   table { font-size: 7.4pt; } th, td { padding: 3px 3px; }
   td.tight code, td.num, .num, td.num small, td.status { white-space: normal; }
   tbody th, .wide, .attack, .verdict { min-width: 0; } code { overflow-wrap: anywhere; }

@@ -50,6 +50,7 @@ class Recording:
         clients: (number, node id) of every client that was attacked.
         scored: Whether the true images were given, so that guesses have scores.
         steps: (What to do, lines of code or a command) for guesses with scores; empty where there are scores.
+        warnings: Sentences on learning rates of clients that attacks did not use.
     """
 
     rounds: tuple[Replies, ...]
@@ -58,6 +59,7 @@ class Recording:
     clients: tuple[tuple[str, str], ...]
     scored: bool = True
     steps: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,12 @@ class App:
         assumed: What could not be known.
         differences: (round, client, distance of its reply from one step on its examples as a share of the step's length, whether
             no more than rounding lies between), where rounds are single steps.
+        warnings: Sentences on learning rates of clients that attacks did not use.
     """
 
     assumed: tuple[str, ...]
     differences: tuple[tuple[int, int, float, bool], ...]
+    warnings: tuple[str, ...] = ()
 
 
 def recording(study: Study, _: Sequence[Line]) -> Recording | None:
@@ -94,10 +98,11 @@ def recording(study: Study, _: Sequence[Line]) -> Recording | None:
             for row in rows
         ),
         _verdict(study, scored=scored),
-        _assumed(rows),
+        _texts(rows, "assumed"),
         tuple(sorted(clients.items(), key=lambda item: (len(item[0]), item[0]))),
         scored,
         _steps(rows),
+        _texts(rows, "warnings"),
     )
 
 
@@ -109,15 +114,16 @@ def audited_app(study: Study, _: Sequence[Line]) -> App | None:
         for row in _of(study, DIFFERENCE)
         if row.value is not None and row.client is not None
     )
-    return App(_assumed(rows), tuple(sorted(apart, key=lambda one: one[:2]))) if rows else None
+    differences = tuple(sorted(apart, key=lambda one: one[:2]))
+    return App(_texts(rows, "assumed"), differences, _texts(rows, "warnings")) if rows else None
 
 
 def _of(study: Study, metric: str) -> list[Row]:
     return sorted((row for row in study.rows if row.metric == metric), key=lambda row: row.round)
 
 
-def _assumed(rows: Iterable[Row]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(text) for row in rows for text in _list(row, "assumed")))
+def _texts(rows: Iterable[Row], key: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(text) for row in rows for text in _list(row, key)))
 
 
 def _list(row: Row, key: str) -> list[Any]:
@@ -224,6 +230,7 @@ SECTION = (
         view=audited_app,
         template=APP,
         metrics=(ASSUMED, CLAIMED, DIFFERENCE, REPORTED),
+        first=lambda found: " ".join(found.warnings),
     ),
     Section(
         name="recorded",
@@ -233,7 +240,7 @@ SECTION = (
         view=recording,
         template=RECORDING,
         metrics=(RECORDED,),
-        first=lambda found: found.verdict,
+        first=lambda found: " ".join((found.verdict, *found.warnings)),
         steps=lambda found: found.steps,
     ),
 )

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -24,7 +25,7 @@ from defenses.base import DefenseError, Training
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key
 from defenses.training.accounting import ORDERS, epsilon_spent, noise_for_budget
-from defenses.training.dp_sgd import DPSGD, remove_hooks
+from defenses.training.dp_sgd import DPSGD, HOOK_WARNING, remove_hooks
 from tests.bounded import bounded
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
@@ -95,6 +96,20 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 def protect(defense: DPSGD, training: Training, *key: int | str) -> Training:
     return Pipeline((defense,)).protect_training(training, key or ("test",))
+
+
+def test_only_the_warning_about_first_layers_is_silenced() -> None:
+    training = set_up()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        protected = protect(DPSGD(noise_multiplier=1.0), training)
+        warnings.warn("another warning", UserWarning, stacklevel=1)
+        assert any(run(protected))
+    assert [str(one.message) for one in seen] == ["another warning"]
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")  # behind the defence: the warning is there, and torch's words are still these
+        assert any(run(protected))
+    assert any(str(one.message).startswith(HOOK_WARNING) for one in seen)
 
 
 # ---- the mechanism

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from simulations.cli import app
 from simulations.compare.groups import grouped
-from simulations.compare.page import write_comparison
+from simulations.compare.page import _concluded, sides, write_comparison
 from simulations.console.terminal import Terminal
 from simulations.settings.errors import ConfigError
 from tests.simulations.report.report_run import CONFIG, INVERSION, PIPELINES, Page, demo_rows, write_run
@@ -60,6 +60,58 @@ def test_each_seed_has_a_mark_where_there_are_several(tmp_path: Path) -> None:
         "No defence, a: 100.0 %, seed 0",
         "No defence, a: 100.0 %, seed 1",
     ]
+
+
+def weak_run(folder: Path, seed: int, **changed: Any) -> Path:
+    """The demonstration run, whose inversion has other columns in its score."""
+    a_run(folder, seed)
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    for one in rows:
+        if one["attack"] == INVERSION and one["metric"] in ("psnr", "retrieval"):
+            one |= {
+                key: value
+                for key, value in changed.items()
+                if key == "n" or (one["metric"] == "psnr" and not one["defense"])
+            }
+    (folder / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [({"value": 9.0, "ci_low": 8.0, "ci_high": 10.0}, "not validated"), ({"n": 8}, "fewer than 16 images")],
+)
+def test_the_mark_of_a_seed_that_is_no_evidence_is_hollow(tmp_path: Path, changed: dict[str, Any], why: str) -> None:
+    folders = [a_run(tmp_path / "a", 0), weak_run(tmp_path / "b", 1, **changed)]
+    write_comparison(grouped(folders), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    marks = re.findall(
+        r'class="([^"]*mark[^"]*)"[^>]*>(?:(?!class=).)*?<title>([^<]*, seed (\d)[^<]*)</title>',
+        text.partition('class="narrow"')[0],
+        re.DOTALL,
+    )
+    assert {seed for _, _, seed in marks} == {"0", "1"}
+    for look, tip, seed in marks:
+        assert ("hollow" in look) == (seed == "1") == tip.endswith(f"seed 1 ({why})"), tip
+    assert "A hollow mark is not: in that seed the attack did not break the run without a defence" in " ".join(
+        text.split()
+    )
+
+
+def test_every_study_of_a_group_is_concluded_in_its_own_words(tmp_path: Path) -> None:
+    """Rows of an audited app name the mods in their cards; it is not known that such a run has no defence."""
+    folder = a_run(tmp_path / "a")
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    app_rows = [
+        one | {"dataset": "own", "card": one["card"] | {"mods": "none known"}} for one in rows if not one["defense"]
+    ]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows + app_rows))
+    (group,) = grouped([folder])
+    first, second = _concluded(sides([group]))
+    assert "Without a defence: readable" in first
+    assert "Where no mod is known" not in first
+    assert "Where no mod is known: readable" in second
+    assert "Without a defence" not in second
 
 
 def test_a_row_says_what_its_report_warns_of_and_whose_seeds_it_is_of(tmp_path: Path) -> None:
@@ -174,6 +226,22 @@ def test_the_table_and_json_have_a_line_for_each_group_and_defence(
     assert (plain["defense"], plain["verdict"], plain["recovered"], plain["attacked"]) == ("", "readable", 32, 32)
     assert [one["defense"] for one in found["groups"][1]["outcomes"]] == PIPELINES
     assert CliRunner().invoke(app, [*words, "--quiet"]).output == ""
+
+
+def test_without_out_the_page_lies_beside_the_report_of_the_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [a_run(tmp_path / "a", 0), a_run(tmp_path / "b", 1)]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    result = CliRunner().invoke(app, ["compare", "../b", str(folders[0])])
+    assert result.exit_code == 0, result.output
+    page = tmp_path / "b" / "comparison.html"
+    assert f"page: {page}" in "".join(result.output.splitlines())
+    links = re.findall(r'href="([^#"]*)"', page.read_text(encoding="utf-8"))
+    assert links == ["report.html", "../a/report.html"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert not (tmp_path / "a" / "comparison.html").exists()
 
 
 def test_a_page_that_cannot_be_written_is_an_error_and_no_traceback(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment
 from simulations.forecast.dry_run import StepMemory, describe, measure, workers_of
 from simulations.forecast.memory_needs import check_needs, needs_of
-from simulations.forecast.notices import idle_defenses
+from simulations.forecast.notices import idle_defenses, unusual_values
 from simulations.forecast.outlined import check_outline, outlined_step
 from simulations.settings.errors import ConfigError
 from strategies.federated.observations import AGGREGATE, PROBE, UPDATE
@@ -224,6 +224,34 @@ def test_bounds_that_leave_nothing_to_decide_are_told_before_the_run(defense: st
     code, output = dry_run(DIGITS, f"defenses={defense}")
     assert code == 0
     assert ("in windows of one size, 4 pixels, whatever its VFE" in output) == warned
+
+
+@pytest.mark.parametrize(
+    ("setting", "warning"),
+    [
+        ("rounds=1000000", "warning: rounds is 1000000; sensible values are 1 to 10000"),
+        ("learning-rate=1e6", "warning: learning-rate is 1e+06; sensible values are 1e-06 to 10"),
+        ("weight-decay=100", "warning: weight-decay is 100; sensible values are 0 to 1"),
+        (
+            "defenses=GaussianNoise(std=0)",
+            "warning: GaussianNoise(std=0, per='step'): std is 0, so this stage changes nothing and is no defence; try 0.01",
+        ),
+        (
+            "defenses=Clip(max_norm=1.0) | LaplaceNoise(scale=0.0, per='update')",
+            "warning: LaplaceNoise(scale=0.0, per='update'): scale is 0, so this stage changes nothing and is no defence; try 0.01",
+        ),
+    ],
+)
+def test_values_that_are_possible_and_hardly_meant_are_warned_of(setting: str, warning: str) -> None:
+    code, output = dry_run(DIGITS, setting)
+    assert code == 0
+    assert " ".join(output.split()).count(warning) == 1
+    assert "sensible" not in dry_run(DIGITS, "seed=1")[1]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_values_of_shipped_configurations_are_usual(path: Path) -> None:
+    assert unusual_values(Experiment.from_mapping(read_toml(path, ""))) == []
 
 
 MIXING = [path for path in FILES if "VisualMixer" in path.read_text()]

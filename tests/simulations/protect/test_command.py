@@ -209,6 +209,22 @@ def test_folders_that_would_mix_or_lose_pictures_are_refused(source: Path, tmp_p
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
 
 
+def test_a_refused_command_makes_no_secret_and_leaves_nothing_behind(source: Path, tmp_path: Path) -> None:
+    known = ("--defense", MIXER, "--secret", tmp_path / "key")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    (tmp_path / "out.source").mkdir()
+    refused(protect(source, tmp_path / "full", *known), "is not empty; go on with --resume")
+    refused(protect(source, tmp_path / "full", *known, "--resume"), "holds nothing to go on with")
+    refused(protect("photos", tmp_path / "out", *known), "is in the way of the data set's own pictures")
+    assert {path.name for path in tmp_path.iterdir()} == {"full", "in", "out.source"}
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+    assert protect(source, tmp_path / "out", *known)[0] == 0
+    (tmp_path / "key").unlink()
+    refused(protect(source, tmp_path / "out", *known, "--resume"), f"--secret: {tmp_path / 'key'} does not exist")
+    assert not (tmp_path / "key").exists()
+
+
 def test_a_file_that_others_can_read_is_no_secret(source: Path, tmp_path: Path) -> None:
     (tmp_path / "known").write_text("0" * 64)
     (tmp_path / "known").chmod(0o644)

@@ -67,6 +67,20 @@ def test_small_windows_on_large_pictures_are_warned_of_and_the_suggestion_holds(
     assert f"use larger windows, e.g. {found.pipeline} for 192 x 128 pixels" in advice(order, seen)
 
 
+def test_the_search_for_larger_windows_shows_how_many_pictures_it_has_tried(tmp_path: Path) -> None:
+    folder, seen = scenes(tmp_path / "in"), list[tuple[int, int]]()
+    order, done = protected(folder, tmp_path / "made", "VisualMixer()")
+    assert suggest(order, compare(order, done), lambda *at: seen.append(at))
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen}), "the count only rises"
+    assert len({total for _, total in seen}) == 1
+    assert seen[0][0] == 0
+    assert 0 < seen[-1][0] < seen[-1][1]
+    code, output = protect(folder, tmp_path / "out", "--defense", "VisualMixer()")
+    assert code == 0
+    assert f"trying larger windows: 0 of {seen[0][1]}" in output
+    assert "trying larger" not in protect(folder, tmp_path / "quiet", "--defense", "VisualMixer()", "--quiet")[1]
+
+
 def test_where_no_windows_help_none_are_suggested(tmp_path: Path) -> None:
     folder = scenes(tmp_path / "in", 2)
     order, done = protected(folder, tmp_path / "out", NOISE)

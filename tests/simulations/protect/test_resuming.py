@@ -108,6 +108,9 @@ def test_resuming_with_other_settings_is_refused_and_changed_sources_are_done_ag
     other = protect(source, tmp_path / "out", "--defense", "ATS(policies='3')", "--resume")
     refused(other, "was begun with other settings (defense was")
     other = protect(source, tmp_path / "out", "--defense", MIXER, "--secret", tmp_path / "s", "--resume")
+    refused(other, f"--secret: {tmp_path / 's'} does not exist")
+    assert protect(source, tmp_path / "another", "--defense", MIXER, "--secret", tmp_path / "s")[0] == 0
+    other = protect(source, tmp_path / "out", "--defense", MIXER, "--secret", tmp_path / "s", "--resume")
     refused(other, "secret_digest was")
     Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(source / "odd" / "0.png")
     (tmp_path / "out" / "even" / "1.bmp").unlink()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from PIL import Image
 
 from tests.browser import open_browser
 from tests.simulations.report.every_page import PAGES
@@ -143,3 +146,33 @@ def test_axe_finds_nothing_wrong_on_the_page_of_every_attack(
             page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
             wrong += told(axe(page), f"every attack of {name!r}, {width} pixels, {scheme}")
     assert not wrong, "\n" + "\n".join(wrong)
+
+
+EDGE = """() => {
+    const area = document.querySelector('.scroll'), box = area.getBoundingClientRect();
+    return [box.left + area.clientLeft + area.clientWidth, box.top + area.clientHeight / 2, area.scrollWidth - area.clientWidth];
+}"""
+"""Right edge of the first table's visible part, a height halfway down, and how many pixels of the table are hidden."""
+
+
+@pytest.mark.parametrize("look", ["light", "dark"])
+def test_a_table_that_is_wider_than_the_window_shows_a_shadow_where_columns_are_hidden(
+    look: Any, tmp_path: Path, opened: Callable[[Path], Page]
+) -> None:
+    """Text aside, the card is of one colour: a shadow lies at its right edge until the table is scrolled to its end."""
+    shown = opened(PAGES["federated"](tmp_path).with_name("attacks.html"))
+    shown.set_viewport_size({"width": 800, "height": 2000})
+    shown.emulate_media(color_scheme=look)
+
+    def contrast() -> int:
+        """How far the paper at the edge is from the card's colour further in, in the channel that differs most."""
+        right, middle, _ = shown.evaluate(EDGE)
+        clip = {"x": right - 60, "y": middle, "width": 60, "height": 160}
+        pixels = Image.open(io.BytesIO(shown.screenshot(clip=clip))).convert("RGB")
+        paper = [Counter(pixels.getpixel((x, y)) for y in range(160)).most_common(1)[0][0] for x in (5, 57)]
+        return max(abs(a - b) for a, b in zip(*paper, strict=True))  # type: ignore[arg-type]
+
+    assert shown.evaluate(EDGE)[2] > 50
+    assert contrast() > 20
+    shown.evaluate("() => { document.querySelector('.scroll').scrollLeft = 1e6; }")
+    assert contrast() <= 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,3 +95,30 @@ def test_a_curve_keeps_its_points_where_false_positives_are_few() -> None:
     assert curve[0] == [0.0, 0.0]
     assert curve[-1] == [1.0, 1.0]
     assert min(rate for rate in few if rate) < 0.001
+
+
+def areas(members: list[float], others: list[float]) -> list[dict[str, Any]]:
+    scores: Scores = {MEMBER_SCORE.of(): members, OTHER_SCORE.of(): others}
+    return list(membership_rows(scores, ThreatCard(attack_failures=("a test failed",))))
+
+
+def test_a_membership_score_that_is_nan_counts_against_the_attack_and_is_counted() -> None:
+    """Against the count of pairs by hand: a NaN member is below every non-member, a NaN non-member above every member."""
+    nan, members, others = math.nan, [3.0, 2.0, 1.5, 1.0], [0.5, 0.25, 1.75, 0.0]
+    whole = areas(members, others)
+    assert [row["failures"] for row in whole] == [0, 0]
+    assert whole[0]["card"].attack_failures == ("a test failed",)
+    lost = areas([nan, *members[1:]], [nan, *others[1:]])
+    wins = sum(member > other for member in members[1:] for other in others[1:])
+    assert lost[0]["value"] == pytest.approx(wins / 16)
+    assert lost[0]["value"] < whole[0]["value"]
+    assert lost[1]["value"] == 0.0, "one of four non-members lies above all members"
+    for row in lost:
+        assert (row["n"], row["failures"]) == (8, 2)
+        assert row["card"].attack_failures[1].startswith("2 of 8 records have the score NaN")
+        assert (row["card"].members, row["card"].others) == (4, 4)
+
+
+@pytest.mark.parametrize(("members", "others"), [([math.nan], [1.0, 2.0]), ([1.0], [math.nan, math.nan]), ([], [1.0])])
+def test_members_that_are_all_nan_make_no_curve(members: list[float], others: list[float]) -> None:
+    assert areas(members, others) == []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from simulations.audited import audited
@@ -31,7 +32,8 @@ class Counted(AppGrid):
 def run(out: Path, grid: AppGrid, config: dict[str, Any] | None = None, rounds: int = 1, **told: Any) -> Any:
     settings = {"workers": 0, "probe_attacks": "LabelInference()", **told}
     # Flower's default waits for two nodes.
-    watched = audited(FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1), out, Net, **settings)
+    strategy = settings.pop("strategy", None) or FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    watched = audited(strategy, out, Net, **settings)
     given = ConfigRecord({"lr": 0.1} if config is None else config)
     return watched.start(grid, ArrayRecord(Net().state_dict()), num_rounds=rounds, train_config=given)
 
@@ -110,13 +112,32 @@ def test_a_verdict_has_enough_images_whatever_the_number_of_nodes(
     assert AuditSettings(Net, probe_targets=3).targets([100]) == 3
     with caplog.at_level("INFO", logger="flwr"):
         run(tmp_path / "one", AppGrid(an_app(), clients=1), rounds=1)
-    assert "one-step probes of 16 images in an attacked round (16 x 1 from each of 1 nodes)" in caplog.text
+    assert (
+        "one-step probes of up to 16 images in an attacked round (16 x 1 from each of 1 nodes, if all reply)"
+        in caplog.text
+    )
     probes = [
         row
         for row in read_lines(tmp_path / "one" / "rows.jsonl")
         if row["metric"] == "label-accuracy" and row["card"]["observation"] == "one-step probe"
     ]
     assert [row["n"] for row in probes] == [ENOUGH]
+
+
+class OtherRate(FedAvg):
+    """The second node trains at another rate, so the audit leaves it out."""
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Any:
+        first, second = super().configure_train(server_round, arrays, config, grid)
+        own = ConfigRecord({**second.content["config"], "lr": 0.001})
+        changed = RecordDict({"arrays": second.content["arrays"], "config": own})
+        return [first, Message(changed, dst_node_id=second.metadata.dst_node_id, message_type="train")]
+
+
+def test_the_number_of_images_counts_no_node_that_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="flwr"):
+        run(tmp_path / "out", AppGrid(an_app()), rounds=1, strategy=OtherRate(fraction_evaluate=0.0))
+    assert "up to 16 images in an attacked round (16 x 1 from each of 1 nodes, if all reply)" in caplog.text
 
 
 def reads_the_round(message: Message, context: Context, call_next: Any) -> Message:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from defenses.base import Batch
 from simulations.report.analysis.run import read_run
 from strategies.external_app.assumptions import ASSUMED, NOT_IN_PROBE, UNCHECKED
 from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
+from strategies.external_app.rates import listed, other_rates
 from strategies.external_app.settings import AuditSettings
 from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, Net, an_app, digits
 from tests.strategies.external_app.audits import EXACT, LABELS, attacked, node_of, page_of, run
@@ -79,6 +81,59 @@ def test_a_node_that_trains_at_another_rate_is_left_out(tmp_path: Path) -> None:
     assert {row["n"] for row in attacked(rows, "training update") if row["metric"] == "label-accuracy"} == {1}
     (why,) = [row["message"] for row in rows if row["metric"] == "client"]
     assert why == "train: 1 of 2 nodes train by other settings than the first; left out"
+
+
+def rates_banner(out: Path) -> str:
+    """Warning about learning rates above the page's first section; "" without one."""
+    above = page_of(out).split("<section")[0]
+    return above[above.find("Learning rates differ") :] if "Learning rates differ" in above else ""
+
+
+def test_a_given_learning_rate_hides_no_node_that_was_sent_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING", logger="flwr"):
+        run(tmp_path / "uneven", an_app(), Uneven(fraction_evaluate=0.0), learning_rate=0.1)
+    text = "Learning rates differ in round 1: attacks use 0.1 for every client, and 1 of 2 clients were sent 0.001."
+    assert text in caplog.text
+    assert rates_banner(tmp_path / "uneven").startswith(text)
+    caplog.clear()
+    with caplog.at_level("WARNING", logger="flwr"):
+        run(tmp_path / "even", an_app(), learning_rate=0.1)
+    assert "Learning rates" not in caplog.text
+    assert not rates_banner(tmp_path / "even")
+
+
+def test_a_given_learning_rate_that_falls_is_warned_of_in_every_round_that_was_sent_another(tmp_path: Path) -> None:
+    run(tmp_path / "out", an_app(), Falling(fraction_evaluate=0.0), rounds=2, learning_rate=0.1)
+    assert "in round 2: attacks use 0.1 for every client, and 2 of 2 clients were sent 0.001" in page_of(
+        tmp_path / "out"
+    )
+    assert "Learning rates differ in round 1" not in page_of(tmp_path / "out")
+
+
+def test_a_learning_rate_that_a_client_reports_is_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Node 1 lowers the rate that it was sent, and reports it."""
+    own = an_app()
+
+    def reporting(message: Message, context: Context) -> Message:
+        reply = own(message, context)
+        if message.metadata.message_type == "train":
+            reply.content["metrics"]["lr"] = 0.05 if context.node_config["partition-id"] else 0.1  # type: ignore[index]
+        return reply
+
+    with caplog.at_level("WARNING", logger="flwr"):
+        run(tmp_path / "out", reporting)
+    assert "attacks use 0.1 for every client, and 1 of 2 clients reported 0.05." in caplog.text
+    assert "1 of 2 clients reported 0.05." in rates_banner(tmp_path / "out")
+
+
+def test_many_learning_rates_are_listed_by_their_ends() -> None:
+    assert listed([0.2, 0.1, 0.1]) == "0.1 or 0.2"
+    assert listed([0.1, 0.2, 0.3, 0.4, 0.5]) == "5 rates from 0.1 to 0.5"
+    unknown = {1: None, 2: 0.0, 3: math.nan, 4: 0.1 + 1e-9}
+    assert other_rates(1, "sent", unknown, 0.1) == ""
+    assert other_rates(1, "sent", {1: 0.2}, 0.0) == "", "attacks without a rate use none"
 
 
 @pytest.mark.parametrize("nesterov", [False, True])

@@ -17,7 +17,16 @@ from simulations.external_app.recorded.update_files import resembles_differences
 from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
 from strategies.recording.strategy import RecordingStrategy
 from tests.lines import read_lines
-from tests.simulations.external_app.recorded.recordings import EXACT, NODES, RATE, Torch, digits, invoke, record
+from tests.simulations.external_app.recorded.recordings import (
+    EXACT,
+    NODES,
+    RATE,
+    Torch,
+    digits,
+    invoke,
+    page_of,
+    record,
+)
 
 
 class Differences(Torch):
@@ -132,3 +141,13 @@ def test_every_learning_rate_of_the_rounds_is_told(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     about = next(row for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "recorded-updates")
     assert any(text.startswith("The learning rate: 0.1, 0.01 was read") for text in about["assumed"])
+    assert "Learning rates differ" not in result.output
+    # One rate for all rounds is that of the first alone.
+    result = invoke(
+        tmp_path / "rec", "--local-steps", 1, out=tmp_path / "given", attack="LabelInference()", learning_rate=0.1
+    )
+    assert result.exit_code == 0, result.output
+    text = "Learning rates differ in round 2: attacks use 0.1 for every client, and 2 of 2 clients were sent or reported 0.01."
+    assert text in " ".join(result.output.split())
+    assert text in page_of(tmp_path / "given")
+    assert "Learning rates differ in round 1" not in page_of(tmp_path / "given")
