@@ -29,7 +29,7 @@ from simulations.settings.errors import ConfigError, naming
 
 
 def doubts_of(request: Request, parsed: Parsed) -> Sequence[str]:
-    """What an own model does that changes what numbers mean, one clause each; it is tried in a child process, once."""
+    """Properties of an own model that change the meaning of numbers, one clause each; it is tried once, in a child process."""
     return try_model("--model", request.model, request.num_classes, parsed.input_shape, request.width, request.norm)
 
 
