@@ -168,7 +168,7 @@ def test_an_app_is_recorded_protected_and_audited_as_its_page_writes(tmp_path: P
     torch.manual_seed(0)
     train_data = load_dataset("mnist-5k").train
     digits = list(zip(to_float(train_data.images[:8]), train_data.labels[:8].tolist(), strict=True))
-    record, _, keep, answer, audit, protect = (
+    _, answer, audit, protect, record, keep = (
         one.replace("/absolute/folder", str(tmp_path)) for one in blocks("docs/your_own_app.md", "python")
     )
     config = {"lr": 0.1, "local-epochs": 1, "batch-size": 8}
@@ -260,7 +260,7 @@ def test_an_app_is_checked_from_python(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     small_app(tmp_path / "my_app")
-    _, check, *_ = blocks("docs/your_own_app.md", "python")
+    check, *_ = blocks("docs/your_own_app.md", "python")
     exec(check, {})
     assert capsys.readouterr().out.splitlines()[:2] == ["small.task:Net", "0"]
 

@@ -41,7 +41,7 @@ def adaptive_caveats(cells: Sequence[Cell], known: Any) -> list[str]:
     ran = [one for one in FAMILIES if any(one.scored(cell.scores) for found in by_name.values() for cell in found)]
     if IMAGES not in ran and CELLS not in ran:
         on = " and ".join(one.attacked for one in ran)
-        caveats.append(f"no attack adapted to it was run on images, only on {on}")
+        caveats.append(f"no adaptive attack on images ran, only on {on}")
     return caveats
 
 

@@ -318,7 +318,7 @@ def test_adaptive_attacks_in_chains_and_on_membership_ran() -> None:
     assert line(chain, known={"adaptive_attacks": ["R"]}).caveats == ()
     assert line(chain, member, known={"adaptive_attacks": ["R", "LossThreshold"]}).caveats == ()
     only = line(psnr(15.0, 14.0, defense="D()"), member, known={"adaptive_attacks": ["LossThreshold"]}).caveats
-    assert only == ("no attack adapted to it was run on images, only on membership",)
+    assert only == ("no adaptive attack on images ran, only on membership",)
     # Its time alone is no result, and a name inside of an argument is no attack.
     timed = replace(member, metric="attack-seconds")
     assert "did not run" in line(timed, known={"adaptive_attacks": ["LossThreshold"]}).caveats[0]
@@ -347,7 +347,7 @@ def test_where_the_attribute_alone_is_attacked_the_headline_is_about_it() -> Non
     of = "of the values of the sensitive attribute (n = 200 images), above its most frequent value: 50.0 %."
     assert sentence(none) == f"the strongest attack read 90.0 % {of}"
     assert sentence(under) == f"the strongest attack read 80.0 % {of}"
-    assert under.caveats == ("no attack adapted to it was run on images, only on the sensitive attribute",)
+    assert under.caveats == ("no adaptive attack on images ran, only on the sensitive attribute",)
     hidden = validate([plain, *null, guessed(0.52, 0.45, 0.59, defense="D()")])
     (_, lost) = summarise(split(hidden, ["", "D()"])[0], {"D()": known})
     assert "has right 52.0 %" in sentence(lost)

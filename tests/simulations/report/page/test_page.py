@@ -327,8 +327,8 @@ def test_what_failed_its_control_is_told_on_the_fold_and_at_the_top(tmp_path: Pa
     )
     text = " ".join((tmp_path / "two" / "report.html").read_text(encoding="utf-8").replace("<wbr>", "").split())
     assert (
-        "2 of 5 checks that an attack works on the undefended run failed (InvertingGradients, LossThreshold). "
-        "They concern no score of the first table; † marks their results elsewhere."
+        "an attack must work on the undefended run. 2 of 5 checks of this failed (InvertingGradients, LossThreshold). "
+        "No score of the first table depends on these attacks; a † marks their results elsewhere."
     ) in text
     # Too few images are no failure, and no verdict either.
     few = [one | {"n": 2} if one["metric"] in ("psnr", "retrieval") else one for one in demo_rows()]
