@@ -73,7 +73,8 @@ class GradientInversion(TargetPreparation):
         chunk: Most trials (targets x restarts) in memory at once, halved when memory runs out. Changes only the speed.
         max_unrolled_steps: Most local steps to unroll, as memory grows with them; 0 always matches the mean gradient.
         batch_norm_prior: Weight of ``statistics_distance`` between the dummy images' batch statistics and the client's. No effect
-            if the update does not reveal the client's (``sent_statistics``).
+            if the update does not reveal the client's (``sent_statistics``): no BatchNorm layer, several steps, eval mode, or
+            running averages that were not sent.
         second_order: "auto": a finite difference (``DifferencedMatching``), which is faster, if it agrees with the second
             derivative at the first start. "exact": always the second derivative.
     """
@@ -118,11 +119,6 @@ class GradientInversion(TargetPreparation):
         require(
             varied or self.restarts == 1, self, "restarts", f"1 with init={self.init!r}, whose starts are all equal"
         )
-
-    @property
-    def threat_class(self) -> str:
-        """Letter E with a prior by the statistics of a client's batch, as GradInversion has in the paper."""
-        return "E" if self.batch_norm_prior else super().threat_class
 
     @property
     def _step_evaluations(self) -> int:

@@ -1,7 +1,8 @@
 r"""Gradient inversion beside the package breaching 0.1.2 at equal time: what each recovers of the same updates.
 
 A cell is a network, how it normalises, a data set and a batch. All methods get the same one-step updates of the same weights
-and the labels. In train mode they get no running averages, although a client's update carries them. Ours take ``--iterations``;
+and the labels. In train mode the update carries the running averages, as a client sends them (``--no-averages``: it does not,
+and neither method then knows the batch's statistics). Ours take ``--iterations``;
 breaching (``attack=invertinggradients`` as it publishes it, but for the number of iterations, over which its schedule
 stretches) takes as many as fit into the time of the first of ours, counted by the difference between two short runs. Time is
 the processor's, on one thread: on an idle machine the clock shows the same. Each image is scored once, paired by the smallest
@@ -78,9 +79,11 @@ class Cell:
         seed: Of weights and images.
         images: How many are attacked, a multiple of the batch.
         auxiliary: They are of the training split.
+        averages: In train mode the update carries the running averages, as a client sends them.
     """
 
-    def __init__(self, name: str, seed: int, images: int, auxiliary: bool) -> None:
+    def __init__(self, name: str, seed: int, images: int, auxiliary: bool, averages: bool) -> None:
+        self.averages = averages and name.split(":")[1] == "train"
         kind, self.mode, dataset, batch = name.split(":")
         data = load_dataset(dataset)
         shape = (3, *data.input_shape[1:])
@@ -101,15 +104,17 @@ class Cell:
 
     def _observed(self, images: Tensor, labels: Tensor) -> ClientUpdate:
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
-        # A client's update carries the running averages that train mode moves. This comparison leaves them out.
-        buffers = {name: value.clone() for name, value in self.model.state_dict().items()}
+        before = {name: value.clone() for name, value in self.model.state_dict().items()}
         loss = F.cross_entropy(self.model((images - mean) / std), labels)
         gradient = torch.autograd.grad(loss, list(self.model.parameters()))
-        self.model.load_state_dict(buffers)
+        # Train mode moved the running averages, which a client sends with its weights.
+        averages = {name: value - before[name] for name, value in self.model.named_buffers() if value.is_floating_point()}
+        self.model.load_state_dict(before)
         names = [name for name, _ in self.model.named_parameters()]
+        update = {name: -LEARNING_RATE * value for name, value in zip(names, gradient, strict=True)}
         return ClientUpdate(
             self.model,
-            {name: -LEARNING_RATE * value for name, value in zip(names, gradient, strict=True)},
+            update | (averages if self.averages else {}),
             (images.shape[1], images.shape[2], images.shape[3]),
             self.mean,
             self.std,
@@ -267,6 +272,9 @@ def main() -> None:
     )
     parser.add_argument("--iterations", type=int, default=200, help="of ours")
     parser.add_argument("--auxiliary", action="store_true", help="images of the training split, to choose settings by")
+    parser.add_argument(
+        "--averages", action=argparse.BooleanOptionalAction, default=True, help="train mode: send the running averages"
+    )
     parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True, help="breaching, too")
     parser.add_argument("--out", type=Path, default=Path("peer_strength.jsonl"))
     options = parser.parse_args()
@@ -283,9 +291,9 @@ def main() -> None:
     for name, seed in itertools.product(cells, options.seeds):
         if (name, seed) in done:
             continue
-        about = {"cell": name, "seed": seed, "n": options.images}
+        about = {"cell": name, "seed": seed, "n": options.images, "averages": options.averages}
         # Written together: what was stopped in between is done again.
-        lines += (new := list(study(Cell(name, seed, options.images, options.auxiliary), about, options)))
+        lines += (new := list(study(Cell(name, seed, options.images, options.auxiliary, options.averages), about, options)))
         with options.out.open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in new)
     print(shown(lines))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from attacks.base import Attack
+from attacks.spec import stages_of
 from strategies.audit.jobs import AttackJob
 from strategies.audit.threat_card import ThreatCard
 
@@ -19,6 +20,8 @@ def attack_card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:
     """Extend a threat card by the facts that the attack adds."""
     bounds = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
     card = job.card.but(**attack.card() | {"upper_bound": bounds, "threat_class": attack.threat_class or None})
+    if any(getattr(one, "batch_norm_prior", 0) for one in stages_of(attack)) and _reveals_statistics(card):
+        card = card.but(batch_norm_statistics=f"{card.more['batch_norm_statistics']}; matched by the attack")
     if attack.learns_prior:
         card = card.but(learns_prior=True)
     if not attack.knows_defenses:
@@ -27,3 +30,9 @@ def attack_card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:
         return card
     data = job.task.plan.auxiliary_data
     return card.but(auxiliary_data=AUXILIARY.get(data, f"data set {data}"))
+
+
+def _reveals_statistics(card: ThreatCard) -> bool:
+    """Whether running averages came from one step in train mode: then they give the statistics of its batch."""
+    sent = str(card.more.get("batch_norm_statistics", "none")).startswith("sent")
+    return sent and card.more.get("mode") == "train" and card.local_steps == 1

@@ -32,7 +32,7 @@ from attacks.uploads.base import AsUploaded
     ("attack", "letter"),
     [
         (InvertingGradients(), "C"),
-        (InvertingGradients(batch_norm_prior=0.1), "E"),
+        (InvertingGradients(batch_norm_prior=0.0), "C"),
         (LabelInference(), "C"),
         (SurrogateMatching(), "B"),
         (Spear(), "B"),
@@ -47,7 +47,6 @@ from attacks.uploads.base import AsUploaded
         (ShadowModels(), "D"),
         (PropertyInference(), "D"),
         (Chain((InvertingGradients(), LearnedRestorer())), "D"),
-        (Chain((InvertingGradients(batch_norm_prior=0.1), LearnedRestorer())), "E"),
         (TokenDecoder(), ""),
         (QueryInversion(), ""),
         (AsUploaded(), ""),
