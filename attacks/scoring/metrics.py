@@ -109,7 +109,7 @@ def retrieved(guess: Tensor, candidates: Tensor, own: Tensor) -> list[float]:
     CVPR 2021, with pixels in place of deep features, and other images of the data set as candidates.
     """
     g, known = guess.detach().flatten(1).float().cpu(), candidates.detach().flatten(1).float().cpu()
-    # Without the matrix-product shortcut, as in ``optimal_assignment``.
+    # Without a matrix product (``squared_errors``), whose rounding would break the tie of two equal candidates.
     distances = torch.cdist(g, known, compute_mode="donot_use_mm_for_euclid_dist").nan_to_num(nan=math.inf)
     at = torch.arange(len(g))
     mine = distances[at, own].clone()

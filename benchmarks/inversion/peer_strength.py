@@ -108,7 +108,9 @@ class Cell:
         loss = F.cross_entropy(self.model((images - mean) / std), labels)
         gradient = torch.autograd.grad(loss, list(self.model.parameters()))
         # Train mode moved the running averages, which a client sends with its weights.
-        averages = {name: value - before[name] for name, value in self.model.named_buffers() if value.is_floating_point()}
+        averages = {
+            name: value - before[name] for name, value in self.model.named_buffers() if value.is_floating_point()
+        }
         self.model.load_state_dict(before)
         names = [name for name, _ in self.model.named_parameters()]
         update = {name: -LEARNING_RATE * value for name, value in zip(names, gradient, strict=True)}
@@ -293,7 +295,9 @@ def main() -> None:
             continue
         about = {"cell": name, "seed": seed, "n": options.images, "averages": options.averages}
         # Written together: what was stopped in between is done again.
-        lines += (new := list(study(Cell(name, seed, options.images, options.auxiliary, options.averages), about, options)))
+        lines += (
+            new := list(study(Cell(name, seed, options.images, options.auxiliary, options.averages), about, options))
+        )
         with options.out.open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in new)
     print(shown(lines))

@@ -11,7 +11,7 @@ from torch import nn
 from attacks.metrics.names import scores_to_texts
 from attacks.scoring.oracle import Oracle
 from clients.messages.node import answers_of, reply_to
-from clients.scoring.audit import audit_baselines, audit_guesses
+from clients.scoring.audit import NO_IMAGES, audit_baselines, audit_guesses
 from clients.scoring.guesses import read_guesses
 from clients.secrets.policy import refusal
 from clients.task.client import Client
@@ -35,7 +35,7 @@ def answer_audit(
             left_out["share-images"] = refusal("share_images", "pictures")
         audited = audit_baselines(
             client, observation, pictures=wanted and answers.share_images, totals=bool(config.get("totals", True)),
-            images=max(0, int(config.get("guesses", 0))),
+            images=max(NO_IMAGES, int(config.get("guesses", 0))),
         )  # fmt: skip
     else:
         model = (build_model or client.task.plan.build_model)() if kind == "membership" else None

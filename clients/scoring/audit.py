@@ -51,6 +51,8 @@ ALONE = GuessName()
 
 UNIFORM = GuessName(Role.NULL_BASELINE, "uniform")
 """Classes guessed evenly."""
+NO_IMAGES = -1
+"""Number of guessed images where no attack guesses any."""
 BASELINE_IMAGES = 8
 """As many as gradient inversion reconstructs of a larger batch by default."""
 
@@ -187,16 +189,30 @@ def audit_baselines(
 
     ``images`` is the number of images per observation that attacks guess. Of more images than guesses, the assignment chooses those
     nearest to a guess, and a null baseline must have the same choice. 0: ``BASELINE_IMAGES``, or a probe's if these are more.
+    ``NO_IMAGES``: no attack guesses images, and so does no null baseline.
 
     With ``totals`` also what the input defences did (``defense_totals``, under ``COUNTS``), which is the same in every round.
     """
     known = client.truths(observation)
     if client.data.card.is_table:
         return AuditScores({FREQUENT: cell_baselines(client.data, known)})
-    few = images or max(client.task.plan.probe_images, BASELINE_IMAGES)
-    blind, mean = BlindGuesses(client.data, known.views, slice(few)), mean_image(client.data, known.views)
     scores: dict[GuessName, Scores] = defaultdict(lambda: defaultdict(list))
     shared: dict[str, Tensor] = {}
+    if images != NO_IMAGES:
+        _score_null_images(client, known, images or max(client.task.plan.probe_images, BASELINE_IMAGES), scores)
+    for target, truth in enumerate(known.views):
+        if client.task.plan.objective.one_class and not known.pooled:
+            _add(scores[UNIFORM], {LABEL_ACCURACY.of(): uniform_label_accuracy(truth.original, paired=known.paired)})
+        if pictures and not known.whole_round and not known.pooled:
+            shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
+    if totals and (found_totals := defense_totals(client)):
+        scores[COUNTS] = {ScoreName(name): [float(number)] for name, number in found_totals.items()}
+    return AuditScores({name: dict(of) for name, of in scores.items()}, shared)
+
+
+def _score_null_images(client: Client, known: Truths, few: int, scores: dict[GuessName, Scores]) -> None:
+    """Add the scores of ``few`` guessed images of each observation, of every null baseline and scale."""
+    blind, mean = BlindGuesses(client.data, known.views, slice(few)), mean_image(client.data, known.views)
     for target, truth in enumerate(known.views):
         others = _others(client, known, target)
         for name, guesses in blind.of(truth).items():
@@ -205,13 +221,6 @@ def audit_baselines(
             if known.at_many_scales:
                 found |= scores_at_many_scales(guesses[0].images, truth.original.images)
             _add(scores[name], found)
-        if client.task.plan.objective.one_class and not known.pooled:
-            _add(scores[UNIFORM], {LABEL_ACCURACY.of(): uniform_label_accuracy(truth.original, paired=known.paired)})
-        if pictures and not known.whole_round and not known.pooled:
-            shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
-    if totals and (found_totals := defense_totals(client)):
-        scores[COUNTS] = {ScoreName(name): [float(number)] for name, number in found_totals.items()}
-    return AuditScores({name: dict(of) for name, of in scores.items()}, shared)
 
 
 def defense_totals(client: Client) -> dict[str, float]:

@@ -19,6 +19,8 @@ from defenses.random_draws import generator_for
 
 CANDIDATES = 100
 """Candidates of retrieval: the attacked image and 99 others of the client, where it has so many."""
+EQUAL = 1e-10
+"""Mean squared error up to which two images count as equal; scores end there, too (``MAX_PSNR``)."""
 CHUNK = 128
 """Images that are read at once."""
 MARGIN = 0.25
@@ -124,5 +126,6 @@ def retrieval_from_round(guess: Reconstruction, pairs: tuple[Tensor, Tensor], tr
 
 
 def _errors(guess: Tensor, known: Tensor) -> Tensor:
-    """Squared errors (M, K); infinite where an image is not finite."""
-    return squared_errors(guess, known).nan_to_num(nan=torch.inf)
+    """Squared errors (M, K), infinite where an image is not finite; 0 where they are of the size of rounding: equal images."""
+    errors = squared_errors(guess, known).nan_to_num(nan=torch.inf)
+    return errors.where(errors > EQUAL * guess[0].numel(), 0.0)

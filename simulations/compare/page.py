@@ -135,10 +135,11 @@ def _doubted(line: Line, rows: Sequence[Row]) -> dict[int, str]:
     best = line.strongest
     if best is None:
         return {}
-    found, place = dict[int, str](), (best.defense, best.role, best.attack, best.round, best.final)
+    place = (best.observation, best.defense, best.role, best.attack, best.round, best.final)
+    found = dict[int, str]()
     scored = [row for row in rows if (row.metric, row.reference) == IMAGES.decides]
     for row in scored:
-        if (row.defense, row.role, row.attack, row.round, row.final) != place:
+        if (row.card.observation, row.defense, row.role, row.attack, row.round, row.final) != place:
             continue
         if row.status == "not-validated":
             found[row.seed] = "not validated"

@@ -97,18 +97,20 @@ def rounded_gain(gain: float) -> float:
 def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[dict[str, Any]]:
     """Columns of the rows of a test of membership: ``MEMBERSHIP_AUC``, with the curve in "roc", and ``MEMBERSHIP_TPR``.
 
-    A record whose score is NaN is a failed trial, decided against the attack: a member has the lowest score, a non-member the
-    highest. "failures" counts them. No rows where either kind has no score, or NaN alone. The card has the numbers of records.
+    A record whose score is NaN is a failed trial. All of them have the lowest score, as an attack that sees NaN must treat members
+    and non-members alike; "failures" counts them. No rows where either kind has no score, or NaN alone.
     """
     members, others = (torch.tensor(scores.get(one.of(), [])) for one in (MEMBER_SCORE, OTHER_SCORE))
     failed = members.isnan(), others.isnan()
     if failed[0].all() or failed[1].all():
         return
-    members, others = members.masked_fill(failed[0], -math.inf), others.masked_fill(failed[1], math.inf)
+    members, others = (
+        scores.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf) for scores in (members, others)
+    )
     lost, n = sum(int(one.sum()) for one in failed), len(members) + len(others)
     counts = card.but(members=len(members), others=len(others))
     if lost:
-        why = f"{lost} of {n} records have the score NaN; each counts as a wrong answer of the attack"
+        why = f"{lost} of {n} records have the score NaN; each counts as the lowest score"
         counts = counts.but(attack_failures=(*card.attack_failures, why))
     common = {"card": counts, "n": n, "failures": lost}
     fpr, tpr = roc_curve(members, others)

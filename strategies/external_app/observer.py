@@ -140,8 +140,8 @@ class AppAudit:
         return orders_in(list(message.content.config_records.values()), self.settings.settings, given)
 
     def _read(self, message: Message) -> float:
-        """The learning rate of a message, or that of the app's settings, whatever the audit's arguments say; 0: unknown."""
-        return orders_in(list(message.content.config_records.values()), self.settings.settings).learning_rate
+        """The learning rate that a message names, whatever the audit's arguments and the app's settings say; 0: none."""
+        return orders_in(list(message.content.config_records.values()), {}).learning_rate
 
     def _warn_of_rates(self, running: _Running, task: Task, verb: str, rates: Mapping[int, float | None]) -> None:
         """Warns in the log and on the page where clients do not train at the attacks' learning rate."""

@@ -94,7 +94,7 @@ class AuditRecord:
             self._claim(results, budgets)
             if accuracy := self.accuracy.found():
                 of = accuracy.to_json()
-                results.row(self._plan.at(self._last), metric=REPORTED, value=accuracy.value, reported=of)
+                results.row(self._plan.at(accuracy.round), metric=REPORTED, value=accuracy.value, reported=of)
         finally:
             results.finish()
 

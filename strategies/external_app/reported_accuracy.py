@@ -14,12 +14,41 @@ from strategies.external_app.claim import number_of
 REPORTED = "reported-accuracy"
 """Metric of the row with the accuracy that the app reports; its column ``reported`` is what ``AppAccuracy.to_json`` gives."""
 SERVER, CLIENTS = "the server's evaluation", "the clients' evaluation"
-"""What evaluates: ``AppAccuracy.source``. The server comes first, as its test data are the same for all rounds."""
-WORD = re.compile(r"(?<![a-z])acc(uracy)?(?![a-z])")
-OTHER = re.compile(r"(?<![a-z])(train|top[-_ ]?[2-9])")
-"""In names of accuracies that are not the usual one on test data."""
+"""What evaluates: ``AppAccuracy.source``. Of one round the server's comes first, as its test data are the same in all rounds."""
+NAMES = ("acc", "accuracy")
+QUALIFIERS = (
+    *(
+        "test",
+        "eval",
+        "evaluate",
+        "evaluation",
+        "central",
+        "centralized",
+        "centralised",
+        "server",
+        "global",
+        "federated",
+    ),
+    *(
+        "distributed",
+        "client",
+        "clients",
+        "mean",
+        "avg",
+        "average",
+        "weighted",
+        "aggregated",
+        "model",
+        "final",
+        "top",
+        "1",
+        "top1",
+    ),
+    *("val", "valid", "validation"),
+)
+"""Words that may stand beside ``NAMES`` in the metric's name; any other makes it another number, such as a deviation."""
 LONGEST_NAME = 60
-PERCENT = 100.0
+PERCENT, ROUNDING = 100.0, 1e-6
 
 
 @dataclass(frozen=True)
@@ -74,10 +103,10 @@ class ReportedAccuracy:
         self._values: dict[tuple[str, str], dict[int, float]] = {}
 
     def observe(self, source: str, server_round: int, metrics: Mapping[str, Any] | None) -> None:
-        """Keep every number of an evaluation whose name is that of an accuracy."""
-        for name, value in (metrics or {}).items():
+        """Keep every number of an evaluation whose name is that of an accuracy; round 0 is before training, and left out."""
+        for name, value in (metrics or {}).items() if server_round > 0 else ():
             number = number_of(value)
-            if number is not None and number <= PERCENT and _is_accuracy(name):
+            if number is not None and number <= PERCENT and _is_accuracy(str(name)):
                 self._values.setdefault((source, name), {})[server_round] = number
 
     def observed(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,27 +115,38 @@ class ReportedAccuracy:
         @functools.wraps(evaluate)
         def wrapped(server_round: int, *args: Any, **kwargs: Any) -> Any:
             metrics = evaluate(server_round, *args, **kwargs)
-            if isinstance(metrics, Mapping):
+            if isinstance(metrics, Mapping):  # observe raises nothing, as the app's own run goes on from here
                 self.observe(SERVER, server_round, metrics)
             return metrics
 
         return wrapped
 
     def found(self) -> AppAccuracy | None:
-        """The last accuracy of the server's evaluation, else of the clients'; None where neither reports one.
+        """The accuracy of the latest round after training; None where none is reported.
 
-        A metric that exceeds 1 in any round is in percent.
+        Of one round, the server's evaluation comes before the clients', and a metric with fewer words in its name before one with
+        more; "validation" comes last. A metric that exceeds 1 in any round is in percent.
         """
-        for source in (SERVER, CLIENTS):
-            for (of, name), values in self._values.items():
-                if of == source:
-                    scale = PERCENT if max(values.values()) > 1 else 1.0
-                    last = max(values)
-                    return AppAccuracy(values[last] / scale, one_line(name, LONGEST_NAME), source, last)
-        return None
+        latest = [(max(values), source, name) for (source, name), values in self._values.items()]
+        if not latest:
+            return None
+        last, source, name = max(latest, key=lambda one: (one[0], one[1] == SERVER, *_preference(one[2])))
+        values = self._values[source, name]
+        # A weighted mean of ones may be 1 plus a rounding error.
+        scale = PERCENT if max(values.values()) > 1 + ROUNDING else 1.0
+        return AppAccuracy(min(values[last] / scale, 1.0), one_line(name, LONGEST_NAME), source, last)
+
+
+def _words(name: str) -> list[str]:
+    """The words of a metric's name in lower case: "evalAcc" gives "eval" and "acc"."""
+    return re.findall(r"[a-z]+[0-9]*|[0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
 
 
 def _is_accuracy(name: str) -> bool:
-    # "evalAcc" -> "eval_acc"
-    lower = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    return WORD.search(lower) is not None and OTHER.search(lower) is None
+    words = _words(name)
+    return any(one in NAMES for one in words) and all(one in NAMES or one in QUALIFIERS for one in words)
+
+
+def _preference(name: str) -> tuple[bool, int]:
+    words = _words(name)
+    return not any(one.startswith("val") for one in words), -len(words)

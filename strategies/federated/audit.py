@@ -11,6 +11,7 @@ from torch import Tensor
 from attacks.base import Attack
 from attacks.spec import stages_of
 from clients.federated.plan import FederatedPlan
+from clients.scoring.audit import NO_IMAGES
 from clients.task.task import Task
 from clients.wire.records import tensors_of, values_of
 from strategies.audit.auditor import Auditor
@@ -102,13 +103,13 @@ class UpdateAudit:
 
 
 def fewest_guesses(attacks: Iterable[Attack[Any, Any]], seen: Sequence[SeenUpdate]) -> int:
-    """Least number of images that each attack on images guesses of an update; 0 if no attack guesses images.
+    """Least number of images that each attack on images guesses of an update; ``NO_IMAGES`` if no attack guesses images.
 
     A null baseline may choose its easiest images, so that it must not choose among more than the attacks.
     """
     every = max(one.num_examples for one in seen)
     first = (stages_of(attack)[0] for attack in attacks)
-    return min((getattr(one, "max_images", every) for one in first if one.guesses_images), default=0)
+    return min((getattr(one, "max_images", every) for one in first if one.guesses_images), default=NO_IMAGES)
 
 
 def seen_updates(task: Task, kind: Kind, good: Mapping[int, Message], records: Iterable[str]) -> list[SeenUpdate]:

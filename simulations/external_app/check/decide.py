@@ -30,8 +30,9 @@ def abilities(report: AppReport, source: AppSource) -> Iterator[str]:
     """Abilities of the audit, as sentences."""
     each, asked = report.images_of_node, report.nodes_asked
     yield (
-        f"Attack one-step probes with {ON_PROBES}, for images and classes. A probe is one step of SGD on one image; there are at "
-        f"least {LEAST_IMAGES} images in an attacked round: {each} from each of {asked} node{'s' if asked > 1 else ''}."
+        f"Attack one-step probes with {ON_PROBES}, for images and classes. A probe is one step of SGD on one image; there are up "
+        f"to {each * asked} images in an attacked round: {each} from each of {asked} node{'s' if asked > 1 else ''} with so many. "
+        f"A verdict needs {LEAST_IMAGES}."
     )
     if _holds_updates(source.replies) and _knows_steps(report):
         yield (

@@ -15,7 +15,7 @@ from simulations.report.analysis.readability import readability
 from simulations.report.analysis.run import read_run
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.plain import plain_words_of
-from simulations.report.text import percent, percentage, two, within
+from simulations.report.text import dagger, percent, percentage, two, within
 from strategies.external_app.claim import Claim
 from strategies.external_app.reported_accuracy import AppAccuracy
 
@@ -121,7 +121,7 @@ def verdict_lines(directory: Path) -> Iterator[str]:
         for one in outcomes(read.lines(study)):
             of = ", ".join(filter(None, (one.defense or plain.name, one.message)))
             right = "images recovered" if one.recovered is not None else "right"
-            counted = f"{one.shown} {right}" if one.shown else ""
+            counted = f"{one.shown}{dagger(one.status)} {right}" if one.shown else ""
             interval = f" ({one.interval})" if counted and one.interval else ""
             yield f"{of}: {one.verdict}, {counted or 'no attack has a score'}{interval}"
 

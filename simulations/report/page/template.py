@@ -68,8 +68,8 @@ defence works.</p>
 {% if view.probed %}<p>The table shows what the {{ term('Strongest attack', 'strongest attack') }} recovered
 {{- ' from ' ~ messages[0] ~ 's' if not apart and messages[0] }}. In a {{ term('One-step probe', 'one-step probe') }}, the server
 asks a client for the gradient of a few images. {{ term('Training update', 'Training updates') }} are what a client
-sends after a round of training{{ '' if view.updates else '. No attack on images of training updates has a score' if view.tried else '. No attack
-on images of training updates ran' }}.</p>{% endif %}
+sends after a round of training{{ '' if view.updates else '. No attack on images of training updates ' ~
+('has a score' if view.tried else 'ran') }}.</p>{% endif %}
 {{ table('At a glance' ~ ('' if alone else ' ' ~ loop.index), 'plain') }}
 {{ head(['Defence', apart and 'From', term('Verdict'),
   '#' ~ term('Recovered', 'Images recovered' if view.all_images else ''), '#Accuracy',
@@ -99,7 +99,7 @@ on images of training updates ran' }}.</p>{% endif %}
 <p class="soft small after">{% if view.of_images %}{{ definition }}
 <i>Readable</i>: at least half of the images. <i>Partly readable</i>: fewer, or the attack identifies images or exceeds the
 baselines beyond chance. <i>Not recovered</i>: neither.
-{% endif %}A range below a number is its 95&nbsp;% interval, not corrected
+{% endif %}A range below a count is its 95&nbsp;% interval, not corrected
 for the choice of the strongest attack. An attack that fails shows only that this attack fails.
 <a href="#glossary">Glossary</a>.</p>
 <details><summary>The result in words</summary><p class="conclusion">{{ view.conclusion }}</p></details>
@@ -111,7 +111,8 @@ for the choice of the strongest attack. An attack that fails shows only that thi
 title="{{ glossary['Positive control'] }}">Positive control</a>: an attack must work on the {{ view.plain.run }}.
 {{ view.tally.failed }} of {{ count(view.tally.tests, 'check') }} of this failed (
 {%- for attack in view.tally.where %}{{ attack_names[attack] | breakable }}{{ ', ' if not loop.last }}{% endfor %}).
-{{ 'A † marks the results of these attacks' if view.doubted else 'No score of the first table depends on these attacks; a † marks their results elsewhere' }}.</p>
+{{ 'A † marks the results of these attacks' if view.doubted else 'No score of the first table depends on these attacks; a † marks
+their results elsewhere' }}.</p>
 {% endif %}
 {% endif %}
 {% for claim in view.claims %}

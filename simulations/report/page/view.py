@@ -89,7 +89,7 @@ def view(
         "tried": any(IMAGES.decides in cell.scores for line in lines for cell in apart_by_message(line.cells)[1]),
         "of_images": any(one.of == "images" for one in found),
         "all_images": all(one.of == "images" for one in found),
-        "doubted": any(text.dagger(cell.status) for line in lines for cell in line.leading),
+        "doubted": any(text.dagger(one.status) for one in found),
         "best": best,
         "star": star(lines, best, plain.name),
         "has": _columns(lines),

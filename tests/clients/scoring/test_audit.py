@@ -11,12 +11,13 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from attacks.guesses import Reconstruction
+from attacks.metrics.guesses import LABEL_ACCURACY
 from attacks.metrics.images import RETRIEVAL, RETRIEVAL_CHANCE
 from clients.federated.client import LocalClient
 from clients.federated.plan import FederatedPlan
-from clients.scoring.audit import ALONE, audit_baselines, audit_guesses
+from clients.scoring.audit import ALONE, NO_IMAGES, audit_baselines, audit_guesses
 from clients.scoring.null_baselines import means_of, transformed
-from clients.scoring.retrieval import other_images, retrieval
+from clients.scoring.retrieval import other_images, retrieval, retrieval_from_round
 from clients.task.local_data import LocalData
 from simulations.report import Row
 from simulations.report.studies.baselines import picked_out
@@ -334,6 +335,22 @@ def test_blind_guesses_are_as_many_as_the_attacks_and_the_class_mean_knows_none_
     # Of equal guesses the assignment gives each the image that it is nearest to, so that few of them have the easy images.
     np.testing.assert_allclose(np.sort(each[4]), np.sort(each[16])[-4:])
     assert max(found[4]["class-mean:psnr-original"]) < 30
+
+
+def test_without_an_attack_on_images_no_null_baseline_guesses_images() -> None:
+    one = client(train=range(10, 34), test=range(8), probe_targets=1, probe_images=16)
+    scores = audit_baselines(one, "probe", pictures=True, images=NO_IMAGES)
+    assert {metric for of in scores.scores.values() for metric in of} == {LABEL_ACCURACY.of()}
+    assert set(scores.pictures) == {"original-0", "protected-0"}
+
+
+def test_of_a_round_a_copy_among_the_other_images_is_a_tie_and_no_identification() -> None:
+    truth = torch.rand(20, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    others = torch.rand(9, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+    pairs = torch.arange(20), torch.arange(20)
+    for copied, hits in ((others, 20), (torch.cat([others, truth]), 0)):
+        found = retrieval_from_round(Reconstruction(truth, torch.zeros(20).long()), pairs, truth, copied)
+        assert sum(found[RETRIEVAL.of("original")]) == hits
 
 
 # Whole rounds ----------------------------------------------------------------------------------------------------------

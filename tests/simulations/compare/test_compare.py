@@ -98,6 +98,21 @@ def test_the_mark_of_a_seed_that_is_no_evidence_is_hollow(tmp_path: Path, change
     )
 
 
+def test_a_failed_control_on_training_updates_says_nothing_of_probes(tmp_path: Path) -> None:
+    """The same attack in the same round on both kinds of message: only that on updates fails its control."""
+    folder = a_run(tmp_path / "a", 0)
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    updates = [
+        one | {"card": one["card"] | {"observation": "training update"}, "status": "not-validated"}
+        for one in rows
+        if one["attack"] == INVERSION and one["metric"] == "psnr"
+    ]
+    assert updates
+    (folder / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*rows, *updates]))
+    (group,) = grouped([folder])
+    assert all(side.doubted == {} for side in sides([group]) if side.line.strongest.observation == "one-step probe")
+
+
 def test_every_study_of_a_group_is_concluded_in_its_own_words(tmp_path: Path) -> None:
     """Rows of an audited app name the mods in their cards; it is not known that such a run has no defence."""
     folder = a_run(tmp_path / "a")

@@ -102,17 +102,18 @@ def areas(members: list[float], others: list[float]) -> list[dict[str, Any]]:
     return list(membership_rows(scores, ThreatCard(attack_failures=("a test failed",))))
 
 
-def test_a_membership_score_that_is_nan_counts_against_the_attack_and_is_counted() -> None:
-    """Against the count of pairs by hand: a NaN member is below every non-member, a NaN non-member above every member."""
+def test_a_membership_score_that_is_nan_is_the_lowest_for_members_and_others_alike_and_is_counted() -> None:
+    """Against the count of pairs by hand: a NaN record lies below every finite one, and two NaN records tie."""
     nan, members, others = math.nan, [3.0, 2.0, 1.5, 1.0], [0.5, 0.25, 1.75, 0.0]
     whole = areas(members, others)
     assert [row["failures"] for row in whole] == [0, 0]
     assert whole[0]["card"].attack_failures == ("a test failed",)
     lost = areas([nan, *members[1:]], [nan, *others[1:]])
     wins = sum(member > other for member in members[1:] for other in others[1:])
-    assert lost[0]["value"] == pytest.approx(wins / 16)
+    assert lost[0]["value"] == pytest.approx((wins + len(members[1:]) + 0.5) / 16)
     assert lost[0]["value"] < whole[0]["value"]
-    assert lost[1]["value"] == 0.0, "one of four non-members lies above all members"
+    hidden = areas(members, [nan, *others[1:]])
+    assert hidden[1]["value"] >= whole[1]["value"], "non-members that send NaN hide no member"
     for row in lost:
         assert (row["n"], row["failures"]) == (8, 2)
         assert row["card"].attack_failures[1].startswith("2 of 8 records have the score NaN")

@@ -55,6 +55,7 @@ def test_the_accuracy_of_the_clients_evaluation_is_in_the_first_table(tmp_path: 
     rows = audit(out, evaluating("eval_acc", (0.5, 0.75)))
     (row,) = [one for one in rows if one["metric"] == REPORTED]
     assert row["value"] == pytest.approx(0.625)
+    assert row["round"] == 2
     first = page_of(out).split("<h2>Headline")[0]
     shown = "62.5 % (the app's word)<small>eval_acc, the clients' evaluation, round 2</small>"
     assert f'<td class="num">{shown}</td>' in first
@@ -94,6 +95,17 @@ def test_an_app_that_reports_no_accuracy_shows_none(tmp_path: Path) -> None:
             for name in ("accuracy", "eval_acc", "test-accuracy", "evalAcc", "central_accuracy", "top1_acc")
         ),
         *((name, False) for name in ("loss", "train_acc", "top5_accuracy", "accountant", "accelerator", "vacc")),
+        *(
+            (name, False)
+            for name in (
+                "accuracy_std",
+                "top10_accuracy",
+                "backdoor_accuracy",
+                "accuracy_class_0",
+                "acc@5",
+                "fit_accuracy",
+            )
+        ),
     ],
 )
 def test_names_of_accuracies(name: str, is_one: bool) -> None:
@@ -114,6 +126,24 @@ def test_percent_is_recognised_over_all_rounds() -> None:
     reports.observe(SERVER, 1, {"accuracy": 40.0})
     reports.observe(SERVER, 2, {"accuracy": 0.8})
     assert reports.found() == AppAccuracy(0.008, "accuracy", SERVER, 2)
+
+
+def test_a_mean_of_ones_that_is_rounded_above_one_is_no_percentage() -> None:
+    reports = ReportedAccuracy()
+    reports.observe(CLIENTS, 1, {"eval_acc": 1.0000000000000002})
+    reports.observe(CLIENTS, 2, {"eval_acc": 0.97})
+    assert reports.found() == AppAccuracy(0.97, "eval_acc", CLIENTS, 2)
+
+
+def test_of_several_metrics_the_latest_and_then_the_plainest_counts() -> None:
+    reports = ReportedAccuracy()
+    reports.observe(SERVER, 0, {"accuracy": 0.098})
+    assert reports.found() is None, "round 0 is before training"
+    reports.observe(SERVER, 1, {"accuracy": 0.3})
+    reports.observe(CLIENTS, 2, {"val_acc": 0.1, "eval_accuracy": 0.8, "accuracy": 0.7, 1: 0.5})  # type: ignore[dict-item]
+    assert reports.found() == AppAccuracy(0.7, "accuracy", CLIENTS, 2)
+    reports.observe(SERVER, 2, {"test_acc": 0.6})
+    assert reports.found() == AppAccuracy(0.6, "test_acc", SERVER, 2)
 
 
 @pytest.mark.parametrize("data", [None, 3, {}, {"value": 2, "round": 1}, {"value": "x", "round": 1}, {"value": 0.5}])

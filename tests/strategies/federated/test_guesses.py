@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attacks.spec import parse_attacks
+from clients.scoring.audit import NO_IMAGES
 from strategies.federated.audit import fewest_guesses
 from strategies.federated.observations import SeenUpdate
 
@@ -14,8 +15,8 @@ SEEN = [SeenUpdate(0, 0, 40), SeenUpdate(1, 0, 60)]
 @pytest.mark.parametrize(
     ("attacks", "images"),
     [
-        ("LabelInference(); LossThreshold(); ShadowModels()", 0),
-        ("PropertyInference()", 0),
+        ("LabelInference(); LossThreshold(); ShadowModels()", NO_IMAGES),
+        ("PropertyInference()", NO_IMAGES),
         ("InvertingGradients(max_images=5); LabelInference()", 5),
         ("InvertingGradients(max_images=5); InvertingGradients(max_images=3)", 3),
         ("HeadInversion()", 60),

@@ -169,7 +169,7 @@ def test_the_command_prints_text_or_a_line_of_json(tmp_path: Path) -> None:
     for text in (
         "fixedclipping_mod (of train)",
         "Adam (task.py:25)",
-        "at least 16 images in an attacked round: 4 from each of 5 nodes",
+        "up to 20 images in an attacked round: 4 from each of 5 nodes with so many. A verdict needs 16.",
         "The clients train with Adam (task.py:25): probes and attacks assume SGD",
         "learning_rate: an audit takes 0.05 (`lr` of the message of training); the source has 0.002 (task.py:25)",
         "Ready once these lines are added",
