@@ -16,12 +16,14 @@ from attacks.base import Attack
 from attacks.guesses import Reconstruction, Representatives
 from attacks.learned.learning_to_invert import noise_like
 from attacks.observations import AttackError, ClientUpdate, UpdateHistory
-from attacks.refinement.base import Chain
+from attacks.placement import Place
+from attacks.refinement.base import Refinement
 from attacks.scoring.oracle import Oracle, train_oracle
 from attacks.spec import stages_of
 from attacks.uploads.base import UploadedImages
 from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
 from clients.task.task import Plan
+from clients.training.evaluation import device
 from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.kinds import digest
@@ -113,13 +115,15 @@ class _Runner:
         first, *refinements = [_fitted(stage, self.job) for stage in stages_of(attack)]
         streams = self._streams(repr(attack))
         if attack.observes_history:
-            return list(first.attack_many(self.histories, streams))
+            return place().attack_many(first, self.histories, streams)
         name = repr(stages_of(attack)[0])
         if name not in self.first:
-            self.first[name] = list(first.attack_many(self.observations, self._streams(name)))
-        if not refinements:
-            return self.first[name]
-        return Chain((first, *refinements)).refine_many(self.observations, self.first[name], streams)
+            self.first[name] = place().attack_many(first, self.observations, self._streams(name))
+        guesses = self.first[name]
+        for refinement in refinements:
+            assert isinstance(refinement, Refinement)
+            guesses = place().refine_many(refinement, self.observations, guesses, streams)
+        return guesses
 
     def _streams(self, text: str) -> list[torch.Generator]:
         # The attacker's randomness is its own: no defence draws from a stream that starts with "attack".
@@ -140,6 +144,11 @@ def silenced(observation: Any, generator: torch.Generator) -> Any:
     return replace(observation, update=noise_like(observation.update, generator))
 
 
+def place() -> Place:
+    """Where attacks of this process compute: on its GPU if it may use one."""
+    return Place(device())
+
+
 _learned: OrderedDict[tuple[str, Plan, str], Attack[Any, Any]] = OrderedDict()
 """What this process fitted last."""
 
@@ -150,17 +159,17 @@ def _fitted(stage: Attack[Any, Any], job: AttackJob) -> Attack[Any, Any]:
     observed = job.observed if stage.learns_from_defenses else job.kind.undefended(job.observed)
     plan = observed.task.plan
     model = f"{observed.task.round} {digest(observed.weights)}" if stage.learns_from_model else ""
-    place = (repr(stage), plan, f"{job.kind.depends_on(observed)} {model}")
-    if place in _learned:
-        _learned.move_to_end(place)
+    key = (repr(stage), plan, f"{job.kind.depends_on(observed)} {model}")
+    if key in _learned:
+        _learned.move_to_end(key)
     else:
         knowledge = job.kind.knowledge(observed)
-        _learned[place] = stage.fit(knowledge, generator_for("attack", plan.seed, repr(stage), "fit"))
+        _learned[key] = place().fit(stage, knowledge, generator_for("attack", plan.seed, repr(stage), "fit"))
         while len(_learned) > MOST_LEARNED:
             _learned.popitem(last=False)
-    return _learned[place]
+    return _learned[key]
 
 
 @functools.lru_cache(maxsize=1)
 def _oracle(plan: Plan) -> Oracle:
-    return train_oracle(Auxiliary(plan).examples(), plan.seed, objective=plan.objective)
+    return train_oracle(place().moved(Auxiliary(plan).examples()), plan.seed, objective=plan.objective)
