@@ -102,7 +102,7 @@ class Place:
     def _moved(self, value: Any, seen: dict[int, Any]) -> Any:
         if isinstance(value, Tensor):
             return value.to(self.device)
-        if isinstance(value, Pipeline) or isinstance(value, type):
+        if isinstance(value, Pipeline | type):
             return value
         if id(value) not in seen:
             seen[id(value)] = self._container(value, seen)

@@ -7,9 +7,8 @@ stand-in only from its first line on.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -106,6 +105,10 @@ _card_generators: dict[int, torch.Generator] = {}
 """Address -> generator of the card, which draws as one of the processor does; none is let go, so that no address is used twice."""
 
 
+class _CardGenerator(_plain_generator):  # type: ignore[misc, valid-type]
+    device = property(lambda self: CARD)  # type: ignore[assignment]
+
+
 class _AnyGenerator(type):
     def __instancecheck__(cls, one: Any) -> bool:
         return isinstance(one, _plain_generator)
@@ -115,13 +118,20 @@ class _Generator(metaclass=_AnyGenerator):
     """A generator of either device, by what ``torch.Generator`` is given."""
 
     def __new__(cls, device: Any = "cpu") -> torch.Generator:  # type: ignore[misc]
-        made = _plain_generator("cpu")
-        if torch.device(device).type == NAME:
-            _card_generators[made._cdata] = made  # type: ignore[attr-defined]
+        if torch.device(device).type != NAME:
+            return _plain_generator(device)
+        made = _CardGenerator()
+        _card_generators[made._cdata] = made
         return made
 
 
 class _Mode(TorchDispatchMode):
+    """Shows operations on host tensors alone, too."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:  # which would import torch's compiler
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _dispatch(func, args, kwargs or {})
 
@@ -135,7 +145,8 @@ def counted() -> Iterator[dict[str, Counter[str]]]:
     found: dict[str, Counter[str]] = {"card": Counter(), "cpu": Counter()}
     _counts.append(found)
     try:
-        yield found
+        with _Mode():
+            yield found
     finally:
         _counts.remove(found)
 
@@ -247,31 +258,24 @@ def _count(device: str, func: Any, out: Any) -> None:
 
 
 def install() -> None:
-    """Make the card known to torch, in this process and for all its threads from now on."""
+    """Make the card known to torch, in this process from now on."""
     _setup_privateuseone_for_python_backend(NAME, CardModule())
     torch.__future__.set_overwrite_module_params_on_conversion(True)
-    _Mode().__enter__()
-    run, make = threading.Thread.run, torch.tensor
-
-    def run_with_card(self: threading.Thread) -> None:
-        with _Mode():
-            run(self)
-
-    def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
-        made = make(data, dtype=dtype)
-        return (made if device is None else made.to(device)).requires_grad_(requires_grad)
-
-    threading.Thread.run = run_with_card  # type: ignore[method-assign]
-    torch.tensor = tensor
-    torch.as_tensor = _given(tensor)
-    torch.Generator = _Generator  # type: ignore[misc]
+    torch.Generator = _Generator  # type: ignore[assignment, misc]
+    torch.tensor, torch.as_tensor = _tensor, _as_tensor
+    # What makes tensors of nothing: all else gets a tensor of the card, which knows what to do.
+    _library.fallback(lambda func, *args, **kwargs: _dispatch(func, args, kwargs), "PrivateUse1")
 
 
-def _given(tensor: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    plain = torch.as_tensor
+_library = torch.library.Library("_", "IMPL")
+_plain_tensor, _plain_as_tensor = torch.tensor, torch.as_tensor
 
-    def as_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-        made = data if isinstance(data, Tensor) else plain(data, dtype=dtype)
-        return made if device is None and dtype is None else made.to(device=device or made.device, dtype=dtype)
 
-    return as_tensor
+def _tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+    made = _plain_tensor(data, dtype=dtype)
+    return (made if device is None else made.to(device)).requires_grad_(requires_grad)
+
+
+def _as_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    made = data if isinstance(data, Tensor) else _plain_as_tensor(data, dtype=dtype)
+    return made if device is None and dtype is None else made.to(device=device or made.device, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Every attack on a machine with a card: it computes there, guesses what it guesses on the processor, and returns it to the host."""
+"""Every attack on a machine with a card: it computes there, guesses as on the processor, and returns its guess to the host."""
 
 from __future__ import annotations
 
