@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from defenses.base import Batch, Update
 from defenses.pipeline import Pipeline
 
 Value = TypeVar("Value")
+Learner = TypeVar("Learner", bound=Attack[Any, Any])
 HOST = torch.device("cpu")
 
 
@@ -32,7 +34,7 @@ class Place:
 
     device: torch.device
 
-    def fit(self, attack: Attack[Any, Any], knowledge: Knowledge, generator: torch.Generator) -> Attack[Any, Any]:
+    def fit(self, attack: Learner, knowledge: Knowledge, generator: torch.Generator) -> Learner:
         """The attack after learning on the device; what it has learned stays there."""
         return attack.fit(self.knowledge(knowledge), generator)
 
@@ -119,9 +121,11 @@ class Place:
             changed = {name: one for name, one in moved.items() if one is not held[name]}
             return replace(value, **changed) if changed else value  # type: ignore[type-var]
         if isinstance(value, Mapping):
-            return {name: self._moved(one, seen) for name, one in value.items()}
+            found = {name: self._moved(one, seen) for name, one in value.items()}
+            return found if any(one is not value[name] for name, one in found.items()) else value
         if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-            return type(value)(self._moved(one, seen) for one in value)
+            members = [self._moved(one, seen) for one in value]
+            return value if all(map(operator.is_, members, value)) else type(value)(members)
         return value
 
 
@@ -144,7 +148,7 @@ def _ended(some: Sequence[_Job], streams: Sequence[torch.Generator], guesses: Se
     """The guesses on the host; the jobs' own generators go on where the copies ended."""
     for one, stream in zip(some, streams, strict=True):
         one.generator.set_state(stream.get_state())
-    return Place(HOST).moved(list(guesses))
+    return list(Place(HOST).moved(list(guesses)))
 
 
 def _in_parts(run: Callable[[Sequence[_Job]], list[Any]], jobs: Sequence[_Job], *, together: bool = False) -> list[Any]:

@@ -16,17 +16,16 @@ from attacks.base import Attack
 from attacks.guesses import Reconstruction, Representatives
 from attacks.learned.learning_to_invert import noise_like
 from attacks.observations import AttackError, ClientUpdate, UpdateHistory
-from attacks.placement import Place
 from attacks.refinement.base import Refinement
 from attacks.scoring.oracle import Oracle, train_oracle
 from attacks.spec import stages_of
 from attacks.uploads.base import UploadedImages
 from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
 from clients.task.task import Plan
-from clients.training.evaluation import device
 from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.kinds import digest
+from strategies.audit.place import place
 
 MOST_LEARNED = 8
 """Fitted attacks that a process keeps."""
@@ -142,11 +141,6 @@ def silenced(observation: Any, generator: torch.Generator) -> Any:
     if not isinstance(observation, ClientUpdate):
         raise AttackError(f"{type(observation).__name__} holds neither an update nor images that noise could stand for")
     return replace(observation, update=noise_like(observation.update, generator))
-
-
-def place() -> Place:
-    """Where attacks of this process compute: on its GPU if it may use one."""
-    return Place(device())
 
 
 _learned: OrderedDict[tuple[str, Plan, str], Attack[Any, Any]] = OrderedDict()

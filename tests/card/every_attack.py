@@ -62,7 +62,8 @@ class Case:
         for field in attack.effort:
             value = getattr(attack, field)
             if isinstance(value, int) and value > FEW:
-                attack = replace(attack, **{field: FEW})  # type: ignore[type-var]
+                # A step of L-BFGS without a line search is up to 20 evaluations.
+                attack = replace(attack, **{field: 1 if self.name.startswith("LBFGS") else FEW})  # type: ignore[type-var]
         return attack
 
 
