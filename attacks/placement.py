@@ -23,7 +23,7 @@ HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Place:
+class Placement:
     """The device on which attacks compute.
 
     Attacks follow their observations: moving these, the models in them and the server's knowledge decides where an attack computes.
@@ -83,11 +83,11 @@ class Place:
         train, probes = knowledge.train, knowledge.probes
 
         def trained(batch: Batch, seed: int) -> nn.Module:
-            return self.moved(train(Place(HOST).moved(batch), seed))
+            return self.moved(train(Placement(HOST).moved(batch), seed))
 
         def probed(batch: Batch, count: int, seed: int) -> Iterator[tuple[Tensor, Update]]:
             assert probes is not None
-            return probes(Place(HOST).moved(batch), count, seed)
+            return probes(Placement(HOST).moved(batch), count, seed)
 
         moved = self.moved(replace(knowledge, train=_untrained, probes=None))
         return replace(moved, train=trained, probes=probes and probed)
@@ -148,7 +148,7 @@ def _ended(some: Sequence[_Job], streams: Sequence[torch.Generator], guesses: Se
     """The guesses on the host; the jobs' own generators go on where the copies ended."""
     for one, stream in zip(some, streams, strict=True):
         one.generator.set_state(stream.get_state())
-    return list(Place(HOST).moved(list(guesses)))
+    return list(Placement(HOST).moved(list(guesses)))
 
 
 def _in_parts(run: Callable[[Sequence[_Job]], list[Any]], jobs: Sequence[_Job], *, together: bool = False) -> list[Any]:

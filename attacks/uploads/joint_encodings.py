@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from attacks.base import OWN_OBJECTIVE, Knowledge
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
-from attacks.placement import HOST, Place
+from attacks.placement import HOST, Placement
 from attacks.uploads.base import CollectionAttack, UploadedCollection
 from attacks.uploads.magnitude_system import MagnitudeSystem, signs_of
 from defenses.checks import starts_field, steps_field
@@ -84,7 +84,7 @@ class JointEncodingInversion(CollectionAttack):
         """Keep the server's own images by class; without InstaHide in the pipeline, nothing."""
         if not any(isinstance(one, InstaHide) for one in knowledge.pipeline.defenses):
             return replace(self, learned=())
-        own = Place(HOST).moved(knowledge.auxiliary)
+        own = Placement(HOST).moved(knowledge.auxiliary)
         if not len(own):
             raise AttackError(f"{self} starts from auxiliary images, and there are none")
         values, classes = _centred(own.images), own.targets.argmax(1)
@@ -97,7 +97,7 @@ class JointEncodingInversion(CollectionAttack):
     @torch.no_grad()
     def attack_one(self, observation: UploadedCollection, generator: torch.Generator) -> Reconstruction:
         """Solve all encodings together; without InstaHide, return the first upload of each image."""
-        seen = Place(HOST).moved(observation)
+        seen = Placement(HOST).moved(observation)
         plain = seen.first_pass()
         if not self.learned:
             return plain

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from attacks.placement import Place
+from attacks.placement import Placement
 from clients.training.evaluation import device
 
 
-def place() -> Place:
+def place() -> Placement:
     """The GPU if this process may use one, else the processor."""
-    return Place(device())
+    return Placement(device())

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from attacks.base import Attack
+from attacks.gradient.trial_gradients.memory import is_out_of_memory
 from attacks.guesses import Reconstruction, Representatives
 from attacks.learned.learning_to_invert import noise_like
 from attacks.observations import AttackError, ClientUpdate, UpdateHistory
@@ -50,6 +51,8 @@ def _timed(runner: _Runner, attack: Attack[Any, Any]) -> Outcome:
         last = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
         outcome = Outcome(attack, [], 0.0, reason)
+        if isinstance(error, RuntimeError) and is_out_of_memory(error):
+            _learned.clear()  # which stays where it was learned: the next attack may need the room
     return replace(outcome, seconds=time.perf_counter() - start)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.placement import HOST, Place
+from attacks.placement import HOST, Placement
 from attacks.refinement.base import Refinement
 from clients.training.evaluation import device
 from tests.card import stand_in
@@ -28,7 +28,7 @@ SOLVING = {"addmm", "bmm", "linalg_eigh", "linalg_inv_ex", "linalg_lstsq", "lina
 """Operations that they may use there: no forward pass of a network with convolutions."""
 
 
-def guesses_at(place: Place, case: Case) -> list[Any]:
+def guesses_at(place: Placement, case: Case) -> list[Any]:
     with stand_in.uncounted():
         knowledge, seen = case.knowledge(), case.seen()
     attack = place.fit(case.attack(), knowledge, torch.Generator().manual_seed(9))
@@ -48,9 +48,9 @@ def test_attacks_say_why_they_solve_on_the_host() -> None:
 
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_an_attack_computes_on_the_card_and_guesses_the_same(case: Case) -> None:
-    wanted = guesses_at(Place(HOST), case)
+    wanted = guesses_at(Placement(HOST), case)
     with stand_in.counted() as work:
-        found = guesses_at(Place(device()), case)
+        found = guesses_at(Placement(device()), case)
     assert [guess.failure for guess in found] == [guess.failure for guess in wanted]
     for got, want in zip(map(tensors_of, found), map(tensors_of, wanted), strict=True):
         assert got.keys() == want.keys()

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.placement import Place
+from attacks.placement import Placement
 from clients.training.evaluation import device
 from defenses import Batch, InputDefense, SmashedDefense, UpdateDefense
 from defenses.random_draws import generator_for
 from tests.common import test_every_defense as every
 
-HERE = Place(device())
+HERE = Placement(device())
 
 
 def protected(defense: Any, moved: Callable[[Any], Any]) -> dict[str, torch.Tensor]:

@@ -9,7 +9,7 @@ import torch
 
 from attacks import InvertingGradients, LearnedRestorer, WindowMean
 from attacks.observations import AttackError, ClientUpdate
-from attacks.placement import HOST, Place
+from attacks.placement import HOST, Placement
 from attacks.refinement import window_inference
 from clients.training import evaluation
 from clients.training.evaluation import device
@@ -108,5 +108,5 @@ def test_trials_are_estimated_by_the_memory_of_the_card() -> None:
     stand_in.Memory.free = 1000
     (guess,) = place().attack_many(InvertingGradients(iterations=2), probes(1), [torch.Generator()])
     assert "0.0 GB are free" in guess.failure
-    (guess,) = Place(HOST).attack_many(InvertingGradients(iterations=2), probes(1), [torch.Generator()])
+    (guess,) = Placement(HOST).attack_many(InvertingGradients(iterations=2), probes(1), [torch.Generator()])
     assert not guess.failure
