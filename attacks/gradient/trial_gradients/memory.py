@@ -77,9 +77,9 @@ def fitting_trials(model: nn.Module, input_shape: tuple[int, int, int], images: 
 
 def free_bytes(device: torch.device) -> int:
     """Bytes that new tensors on a device may take, with those that torch keeps on a card for this process and does not use."""
-    if device.type == "cpu":
-        return psutil.virtual_memory().available
     card = torch.get_device_module(device)
+    if device.type == "cpu" or not hasattr(card, "mem_get_info"):  # as of a device that shares the host's memory
+        return psutil.virtual_memory().available
     free: int = card.mem_get_info(device)[0] + card.memory_reserved(device) - card.memory_allocated(device)
     return free
 
