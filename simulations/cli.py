@@ -116,7 +116,12 @@ def run(
         int | None, typer.Option(min=1, help="Simulated clients.", show_default=str(DEFAULT_CLIENTS))
     ] = None,
     cpus_per_client: Annotated[int, typer.Option(min=1, help="CPUs of each client worker.")] = 1,
-    gpus_per_client: Annotated[float, typer.Option(min=0.0, help="Share of a GPU of each client worker.")] = 0.0,
+    gpus_per_client: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="Share of a GPU of each client worker; 0: none is reserved.", show_default="equal shares"
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, estimate memory, and start and write nothing.")
     ] = False,

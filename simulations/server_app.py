@@ -100,7 +100,7 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
     scenario(experiment.scenario).check_clients(experiment, clients)
     for why in (*unusual_values(experiment), *idle_defenses(experiment, clients.card)):
         log.warning("fedveil: %s", why)
-    pool = AttackPool(experiment.attack_workers, experiment.attack_gpus)
+    pool = AttackPool(experiment.attack_workers, max(experiment.attack_gpus, 0.0))
     try:
         yield Auditor(exchange, pool, run, share_images=experiment.share_images, randomness=clients.randomness), clients
     finally:

@@ -112,8 +112,7 @@ class ClassFishing(ActiveAttack):
         rate = (observation.learning_rate or 1.0) * observation.step_length
         decayed = dict(observation.model.named_parameters())
         update: Update = {
-            key: (-rate * (value + observation.weight_decay * decayed[key].detach())).cpu()
-            for key, value in own.items()
+            key: -rate * (value + observation.weight_decay * decayed[key].detach()) for key, value in own.items()
         }
         labels = torch.full((count,), self.target)
         return replace(observation, update=update, num_examples=count, batch_size=count, labels=labels)

@@ -77,7 +77,7 @@ class ImprintLayer(ActiveAttack):
         size = images.shape[1]
         drawn = torch.randn(size, generator=generator, dtype=torch.float64)
         direction = (torch.ones_like(drawn) if self.measurement == "brightness" else drawn) / size
-        measured = images @ direction
+        measured = (images @ direction.to(images)).cpu()
         inner = measured.quantile(torch.arange(1, self.bins, dtype=torch.float64) / self.bins)
         # No image is below the first: one that turns no neuron on would leave nothing behind.
         lowest = measured.min() - 2 * (measured.max() - measured.min())

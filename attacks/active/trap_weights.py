@@ -70,7 +70,7 @@ class TrapWeights(ActiveAttack):
         images = knowledge.auxiliary.images.flatten(1).double()
         if not len(images):
             raise AttackError(f"{self} needs auxiliary images for its scale, and there are none")
-        negative, positive = self._halves(256, images.shape[1], generator)
+        negative, positive = (half.to(images) for half in self._halves(256, images.shape[1], generator))
         below, above, low, high = images @ negative.T, images @ positive.T, 0.0, 2.0
         for _ in range(HALVINGS):
             factor = (low + high) / 2

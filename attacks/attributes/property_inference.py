@@ -96,19 +96,20 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         tests, right = sketched(
             sketch, made_by(knowledge, held, count, generator), lambda rows: majority(hidden[held][rows])
         )
-        network = self._trained(sketches, values, int(hidden.max()) + 1, generator)
+        place = knowledge.auxiliary.images.device
+        network = self._trained(sketches.to(place), values.to(place), int(hidden.max()) + 1, generator)
         with torch.no_grad():
-            scores = judged(network(tests), right, values)
+            scores = judged(network(tests.to(place)).cpu(), right, values)
         return replace(self, learned=UpdateReader(network, sketch, (), scores))
 
     def _trained(self, sketches: Tensor, values: Tensor, num_values: int, generator: torch.Generator) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
             layers = nn.Linear(sketches.shape[1], self.hidden), nn.Linear(self.hidden, num_values)
-        network = nn.Sequential(StandardiseSketches(sketches), layers[0], nn.ReLU(), layers[1])
+        network = nn.Sequential(StandardiseSketches(sketches), layers[0], nn.ReLU(), layers[1]).to(sketches.device)
 
         def loss(rows: Tensor) -> Tensor:
-            penalty = sum((layer.weight.square().sum() for layer in layers), torch.zeros(()))
+            penalty = sum((layer.weight.square().sum() for layer in layers), sketches.new_zeros(()))
             return F.cross_entropy(network(sketches[rows]), values[rows]) + self.weight_decay * penalty
 
         train_network(

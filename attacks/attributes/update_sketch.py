@@ -40,7 +40,7 @@ class UpdateSketch:
                 self._hashes[name] = bins, 2.0 * torch.randint(2, (count,), generator=generator) - 1
 
     def __call__(self, update: Update) -> Tensor:
-        """(S,) float32 on the CPU."""
+        """(S,) float32 on the host: a card adds in no fixed order, so that its bins would differ from run to run."""
         if {name: tuple(tensor.shape) for name, tensor in update.items()} != self.shapes:
             raise AttackError("the update's names or shapes differ from those of the updates in training")
         parts = [self._of(name, update[name].detach().float().cpu().flatten()) for name in self.shapes]
@@ -78,7 +78,7 @@ class UpdateReader:
     def __call__(self, update: Update) -> Tensor:
         """What it reads of an update: (1, ...)."""
         with torch.no_grad():
-            read: Tensor = self.network(self.sketch(update)[None])
+            read: Tensor = self.network(self.sketch(update)[None].to(next(self.network.parameters())))
         return read
 
 
@@ -89,7 +89,7 @@ class StandardiseSketches(nn.Module):
         super().__init__()
         std = values.std(0)
         self.mean = nn.Buffer(values.mean(0))
-        self.scale = nn.Buffer(torch.where(std > 1e-6, 1 / std.clamp(min=1e-6), torch.zeros(())))
+        self.scale = nn.Buffer(torch.where(std > 1e-6, 1 / std.clamp(min=1e-6), 0.0))
 
     def forward(self, values: Tensor) -> Tensor:
         """(M, S) -> (M, S)."""

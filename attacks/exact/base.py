@@ -28,6 +28,7 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
     threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
     needs_one_step: ClassVar[bool] = True
     begins_chains: ClassVar[bool] = True
+    on_host: ClassVar[str] = "equations of a single layer, few and in double precision, which most cards compute slowly"
 
     @property
     def threat_class(self) -> str:

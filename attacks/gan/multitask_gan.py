@@ -138,10 +138,11 @@ class _Discriminator(nn.Module):
         self.model = copy.deepcopy(model).eval()
         layer = last_linear(self.model)[1]
         with torch.random.fork_rng(devices=[]):
-            self.heads = nn.Linear(layer.in_features, 2).to(layer.weight)
+            heads = nn.Linear(layer.in_features, 2)
         seed = int(torch.randint(2**62, (1,), generator=generator))
-        nn.init.normal_(self.heads.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
-        nn.init.zeros_(self.heads.bias)
+        nn.init.normal_(heads.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
+        nn.init.zeros_(heads.bias)
+        self.heads = heads.to(layer.weight)
 
     def take_over(self, received: nn.Module) -> None:
         """Sets the trunk to that of a received model; its own last layer has no part in the heads and is not trained."""

@@ -32,8 +32,8 @@ class Victim:
     def of(cls, observation: ClientUpdate) -> Victim:
         """The model that the client of ``observation`` trained, in the mode in which it did."""
         model = attackable(observation.model, observation.train_mode)
-        like = next((value for value in observation.update.values() if value.is_floating_point()), torch.zeros(0))
-        return cls(model, count_classes(model, observation.input_shape, like))
+        like = next(model.parameters(), torch.zeros(0))
+        return cls(model, count_classes(model, observation.input_shape, like.detach()))
 
 
 @dataclass(frozen=True)

@@ -81,14 +81,14 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Simulate updates and train the network."""
-        images = knowledge.auxiliary.images.cpu()
+        images, place = knowledge.auxiliary.images.cpu(), knowledge.auxiliary.images.device
         kept, held = split_rows(knowledge, generator)
         count = self.updates // HOLDOUT
         made = made_by(knowledge, kept, self.updates - count, generator)
         first = next(made)
         sketch = UpdateSketch(first[1], self.size, generator)
         sketches, truths = sketched(sketch, itertools.chain([first], made), images[kept].__getitem__)
-        network = self._trained(sketches, truths, generator)
+        network = self._trained(sketches.to(place), truths.to(place), generator)
         tests = list(made_by(knowledge, held, count, generator))
         scores = _judged(network, sketch, tests, images[held], images[kept].mean(0), generator)
         return replace(self, learned=UpdateReader(network, sketch, tuple(truths.shape[1:]), scores))
@@ -101,7 +101,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
                 nn.Linear(sketches.shape[1], self.hidden), nn.ReLU(),
                 nn.Linear(self.hidden, self.hidden), nn.ReLU(),
                 nn.Linear(self.hidden, truths[0].numel()), nn.Sigmoid(), nn.Unflatten(1, truths.shape[1:]),
-            )  # fmt: skip
+            ).to(sketches.device)  # fmt: skip
 
         def loss(rows: Tensor) -> Tensor:
             guess: Tensor = network(sketches[rows])
@@ -144,8 +144,10 @@ def _judged(
     """PSNR on what was held out: of the network's guesses, of the mean image, and of what it makes of noise."""
     sketches, truths = sketched(sketch, tests, held.__getitem__)
     silent = torch.stack([sketch(noise_like(update, generator)) for _, update in tests])
+    like = next(network.parameters())
     with torch.no_grad():
-        guesses = {"": network(sketches), "_mean_image": mean.expand_as(truths), "_noise": network(silent)}
+        read, nothing = (network(one.to(like)).cpu() for one in (sketches, silent))
+    guesses = {"": read, "_mean_image": mean.expand_as(truths), "_noise": nothing}
     pairs = {name: (guess.flatten(0, 1), matched(guess, truths).flatten(0, 1)) for name, guess in guesses.items()}
     return {f"holdout_psnr{name}": mean_psnr(*pair) for name, pair in pairs.items()}
 

@@ -77,7 +77,7 @@ class Membership:
         if self.network is None:
             return -loss_of(logits, classes)
         with torch.no_grad():
-            judged: Tensor = self.network(membership_features(logits, classes))
+            judged: Tensor = self.network(membership_features(logits, classes).to(self.network.mean)).cpu()
         return judged.double()
 
     def to_tensors(self) -> dict[str, Tensor]:

@@ -90,7 +90,7 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
         held_out = None
         if self.num_shadows > 1:
             with torch.no_grad():
-                scores = self._train(features[:-1], generator)(features[-1])
+                scores = self._train(features[:-1], generator)(features[-1]).cpu()
             held_out = _area(scores[:members], scores[members:])
         return replace(self, learned=self._train(features, generator), shadow_auc=held_out)
 
@@ -106,14 +106,17 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     def _train(self, shadows: Sequence[Tensor], generator: torch.Generator) -> MembershipNetwork:
         """A network trained on the features of some shadow models, each (2 M, F), members first."""
         features = torch.cat(list(shadows))
-        labels = torch.cat([torch.arange(len(shadow)) < len(shadow) // 2 for shadow in shadows]).float()
+        labels = (
+            torch.cat([torch.arange(len(shadow)) < len(shadow) // 2 for shadow in shadows]).float().to(features.device)
+        )
         network = MembershipNetwork(features.shape[1], self.hidden)
         network.mean.copy_(features.mean(0))
         # A column that never changes, such as a class without examples, stays zero.
-        network.std.copy_(features.std(0).where(features.std(0) > 1e-6, torch.ones(())))
+        network.std.copy_(features.std(0).where(features.std(0) > 1e-6, 1.0))
         for layer in (network.hidden, network.out):
             nn.init.xavier_uniform_(layer.weight, generator=generator)
             nn.init.zeros_(layer.bias)
+        network = network.to(features.device)
         optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
         with torch.enable_grad():
             for _ in range(self.iterations):
@@ -131,7 +134,8 @@ def _shadow_features(knowledge: Knowledge, members: Tensor, others: Tensor, gene
     if pipeline.at_inference:
         shown = pipeline.protect_test(shown, ("shadow-model", seed))
     # The classes of the originals: a defence may soften what it returns.
-    return membership_features(predict(model, normalise(shown.images, knowledge)), plain.targets[both].argmax(1).cpu())
+    found = membership_features(predict(model, normalise(shown.images, knowledge)), plain.targets[both].argmax(1).cpu())
+    return found.to(plain.images.device)
 
 
 def _area(members: Tensor, others: Tensor) -> float:

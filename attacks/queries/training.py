@@ -32,7 +32,7 @@ class LearnedNetwork:
     """A network after its training.
 
     Attributes:
-        network: Features (B, C', H', W') -> predictions (B, ...); in eval mode, on the CPU.
+        network: Features (B, C', H', W') -> predictions (B, ...); in eval mode, where it learned.
         shape: (C', H', W').
         diagnostics: Scores on the held-out examples.
     """
@@ -42,10 +42,10 @@ class LearnedNetwork:
     diagnostics: dict[str, float]
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Predictions for the features of a query: (B, ...), on the CPU."""
+        """Predictions for the features of a query: (B, ...), where the network is."""
         if tuple(features.shape[1:]) != self.shape:
             raise AttackError(f"features have shape {tuple(features.shape[1:])}; allowed: {self.shape}, as in training")
-        known = features.detach().cpu()
+        known = features.detach().to(next(self.network.parameters(), features).device)
         with torch.no_grad():
             return in_batches(lambda rows: self.network(known[rows]), torch.arange(len(known)))
 
@@ -110,7 +110,7 @@ class LearnedQueryAttack(QueryAttack[Guess]):
         with torch.no_grad():
             found = in_batches(lambda rows: network(features(rows)).cpu(), held)
         scores = judge(found, truth[held].cpu(), truth[kept].cpu())
-        return replace(self, learned=LearnedNetwork(network.cpu(), tuple(shown.shape[1:]), scores))  # type: ignore[type-var]
+        return replace(self, learned=LearnedNetwork(network, tuple(shown.shape[1:]), scores))  # type: ignore[type-var]
 
 
 def split_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Tensor, Tensor]:

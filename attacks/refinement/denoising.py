@@ -68,7 +68,7 @@ class LearnedDenoiser(NetworkRefinement):
 
         self.train(network, kept, spoil, generator)
         scores = self._judged(network, kept.images, held.images, generator)
-        return replace(self, learned=LearnedMap(network.cpu(), shape, scores))
+        return replace(self, learned=LearnedMap(network, shape, scores))
 
     def _judged(self, network: nn.Module, kept: Tensor, held: Tensor, generator: torch.Generator) -> dict[str, float]:
         spoiled = noisy(held, torch.full((len(held),), self.strongest / 2), generator)

@@ -141,7 +141,7 @@ class LearnedRestorer(NetworkRefinement):
             "holdout_psnr": mean_psnr(mapped(network, protected), held.images),
             "holdout_psnr_unrestored": mean_psnr(protected, held.images),
         }
-        return replace(self, learned=LearnedMap(network.cpu(), shape, scores))
+        return replace(self, learned=LearnedMap(network, shape, scores))
 
     def _train(self, clean: Batch, pipeline: Pipeline, generator: torch.Generator) -> nn.Module:
         def protected(examples: Batch) -> Tensor:

@@ -126,7 +126,7 @@ class Unshuffle(Refinement):
             shuffled = shuffle_windows(entering.images, levels, stream, shuffle.channels)
             return levels, protect_afresh(after, Batch(shuffled, entering.targets), stream).images
 
-        images = auxiliary.images.float().cpu()
+        images = auxiliary.images.float()
         inference = learn_windows(shuffle.sizes(*images.shape[-2:]), images, mix, generator)
         return replace(self, learned=Learned(shuffle, inference))
 

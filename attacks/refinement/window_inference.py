@@ -58,7 +58,7 @@ class WindowInference:
         """The partition with the largest expected share of pixels of the right window size, and this share for each image, (B,).
 
         Candidates are all partitions of Algorithm 1 and a single size everywhere. Images (B, C, H, W) in [0, 1] are shuffled, exact
-        or guessed by an inversion.
+        or guessed by an inversion. Partition and share are on the host.
         """
         height, width = self.shape
         if not self.judges:
@@ -66,8 +66,8 @@ class WindowInference:
             windows = torch.ones(len(images), -(-height // side), -(-width // side), dtype=torch.bool)
             return [(side, windows)], torch.ones(len(images))
         with torch.no_grad():
-            features = region_features(images, self.sizes)
-            low = [judge(f)[..., 0].sigmoid() for judge, f in zip(self.judges, features, strict=True)]
+            features = region_features(images.to(next(self.judges[0].parameters()).device), self.sizes)
+            low = [judge(f)[..., 0].sigmoid().cpu() for judge, f in zip(self.judges, features, strict=True)]
         levels, share = _most_expected(low, self.sizes, height, width)
         return _or_one_size(levels, share, low, self.sizes, height, width)
 

@@ -31,7 +31,7 @@ class Oracle:
     """A trained judge.
 
     Attributes:
-        network: Images (B, C, H, W) in [0, 1] -> logits (B, K); in eval mode, on the CPU.
+        network: Images (B, C, H, W) in [0, 1] -> logits (B, K); in eval mode, where it was trained.
         image_shape: (C, H, W) of the images it was trained on.
         accuracy: On the held-out auxiliary images, 0 to 1. Scores of a classifier with a low accuracy mean little.
     """
@@ -47,8 +47,8 @@ class Oracle:
     def logits(self, images: Tensor) -> Tensor:
         """Its answers to images (B, C, H, W) in [0, 1]: (B, K) on the CPU. Errors as ``features``."""
         with torch.no_grad():
-            logits: Tensor = self.network[-1](self.features(images))
-        return logits
+            logits: Tensor = self.network[-1](self._features(images))
+        return logits.cpu()
 
     def features(self, images: Tensor) -> Tensor:
         """What it sees in each image (B, C, H, W) in [0, 1] before it names a class: (B, F) on the CPU.
@@ -56,10 +56,14 @@ class Oracle:
         Raises:
             ValueError: When the images are of another shape than those it was trained on.
         """
+        return self._features(images).cpu()
+
+    def _features(self, images: Tensor) -> Tensor:
         if tuple(images.shape[1:]) != self.image_shape:
             raise ValueError(f"the oracle judges images of shape {self.image_shape}, not {tuple(images.shape[1:])}")
         with torch.no_grad():
-            parts = [self.network[:-1](part) for part in torch.split(images.detach().float().cpu(), CHUNK)]
+            like = next(self.network.parameters())
+            parts = [self.network[:-1](part.to(like)) for part in torch.split(images.detach(), CHUNK)]
         return torch.cat(parts)
 
     def compare(self, guess: Tensor, truth: Tensor) -> dict[str, list[float]]:
@@ -83,7 +87,7 @@ class Oracle:
 
     def to_tensors(self) -> dict[str, Tensor]:
         """The network's weights, for a message to the clients, which hold the truth; ``from_tensors`` reads them."""
-        return {name: tensor.detach() for name, tensor in self.network.state_dict().items()}
+        return {name: tensor.detach().cpu() for name, tensor in self.network.state_dict().items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], image_shape: tuple[int, int, int]) -> Oracle:
@@ -111,14 +115,14 @@ def train_oracle(auxiliary: Batch, seed: int, epochs: int = 12, objective: Objec
     if len(auxiliary) < MIN_EXAMPLES:
         raise AttackError(f"an oracle needs at least {MIN_EXAMPLES} auxiliary images, there are {len(auxiliary)}")
     generator = torch.Generator().manual_seed(seed)
-    images, targets = auxiliary.images.detach().float().cpu(), auxiliary.targets.detach().float().cpu()
+    images, targets = auxiliary.images.detach().float(), auxiliary.targets.detach().float()
     order = torch.randperm(len(images), generator=generator)
     held, kept = order[: len(order) // 8], order[len(order) // 8 :]
     network = _network(images[kept], targets.shape[1], seed)
     _train(network, images[kept], targets[kept], epochs, generator, objective)
     shape = (images.shape[1], images.shape[2], images.shape[3])
     logits = Oracle(network.eval().requires_grad_(False), shape, 0.0).logits(images[held])
-    return Oracle(network, shape, objective.hits(logits, targets[held]).mean().item())
+    return Oracle(network, shape, objective.hits(logits, targets[held].cpu()).mean().item())
 
 
 def _network(images: Tensor, num_classes: int, seed: int) -> nn.Sequential:
@@ -137,7 +141,7 @@ def _network(images: Tensor, num_classes: int, seed: int) -> nn.Sequential:
         layers += [nn.Conv2d(2 * WIDTH, 4 * WIDTH, 3, padding=1), nn.BatchNorm2d(4 * WIDTH), nn.ReLU()]
         # A grid of 4 x 4 whatever the image's size: classes differ in where things are.
         layers += [nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(4 * WIDTH * 16, num_classes)]
-    return nn.Sequential(*layers)
+    return nn.Sequential(*layers).to(images.device)
 
 
 def _train(

@@ -30,7 +30,7 @@ class LearnedDecoder:
     """What ``fit`` learned.
 
     Attributes:
-        network: Inputs (B, N, D') -> images (B, C, H, W) in [0, 1]; in eval mode, on the CPU.
+        network: Inputs (B, N, D') -> images (B, C, H, W) in [0, 1]; in eval mode, where it learned.
         pool: Makes the network's inputs of transmissions (R, B, N, D).
         token_shape: (N, D) of what is sent.
         diagnostics: See ``DecoderAttack``.
@@ -104,7 +104,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         with torch.no_grad():
             guess = network(pool(sent))
         scores = holdout_scores(guess, held, kept)
-        return replace(self, learned=LearnedDecoder(network.cpu(), pool, tuple(sent.shape[2:]), scores))
+        return replace(self, learned=LearnedDecoder(network, pool, tuple(sent.shape[2:]), scores))
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Decodes the target images."""
@@ -114,10 +114,12 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
                 f"{self} needs the {self.transmissions} transmissions that it was fitted for, there are {there}; "
                 f"fit limited_to({there})"
             )
-        features = observation.features[: self.transmissions, : observation.num_targets].detach().float().cpu()
+        network = self.learned.network
+        features = observation.features[: self.transmissions, : observation.num_targets].detach().float()
+        features = features.to(next(network.parameters()).device)
         check_features(features, self.learned.token_shape)
         with torch.no_grad():
-            images = self.learned.network(self.learned.pool(features))
+            images = network(self.learned.pool(features))
         return Reconstruction(images, torch.full((len(images),), -1), dict(self.learned.diagnostics))
 
 

@@ -102,8 +102,9 @@ def table_of(sender: Sender) -> list[Tensor]:
     if not sizes:
         raise AttackError("the client half has no table of embeddings; expected one of a model of tables")
     found: list[list[Tensor]] = [[] for _ in sizes]
-    limits = torch.tensor(sizes)
-    for codes in torch.split(torch.arange(max(sizes)), CHUNK):
+    weight = next(sender.edge.parameters(), None)
+    limits = torch.tensor(sizes, device=None if weight is None else weight.device)
+    for codes in torch.split(torch.arange(max(sizes), device=limits.device), CHUNK):
         rows = torch.minimum(codes.unsqueeze(1), limits - 1).float()[:, None, :, None]
         embedded = embeddings_of(sender, rows)
         for column, size in enumerate(sizes):

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from attacks.base import OWN_OBJECTIVE, Knowledge
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
+from attacks.placement import HOST, Placement
 from attacks.uploads.base import CollectionAttack, UploadedCollection
 from attacks.uploads.magnitude_system import MagnitudeSystem, signs_of
 from defenses.checks import starts_field, steps_field
@@ -69,6 +70,7 @@ class JointEncodingInversion(CollectionAttack):
         "all uploads of a client, InstaHide's algorithm (never its draws), auxiliary images with labels"
     )
     needs_auxiliary: ClassVar[bool] = True
+    on_host: ClassVar[str] = "all of it: equations in double precision, which most cards compute slowly"
     effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "restarts": "restarts"}
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 6, "restarts": 1}
@@ -82,7 +84,7 @@ class JointEncodingInversion(CollectionAttack):
         """Keep the server's own images by class; without InstaHide in the pipeline, nothing."""
         if not any(isinstance(one, InstaHide) for one in knowledge.pipeline.defenses):
             return replace(self, learned=())
-        own = knowledge.auxiliary
+        own = Placement(HOST).moved(knowledge.auxiliary)
         if not len(own):
             raise AttackError(f"{self} starts from auxiliary images, and there are none")
         values, classes = _centred(own.images), own.targets.argmax(1)
@@ -95,7 +97,8 @@ class JointEncodingInversion(CollectionAttack):
     @torch.no_grad()
     def attack_one(self, observation: UploadedCollection, generator: torch.Generator) -> Reconstruction:
         """Solve all encodings together; without InstaHide, return the first upload of each image."""
-        seen, plain = observation, observation.first_pass()
+        seen = Placement(HOST).moved(observation)
+        plain = seen.first_pass()
         if not self.learned:
             return plain
         known = self.learned[0]

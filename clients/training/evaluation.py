@@ -24,9 +24,13 @@ CLEAN_ACCURACY = f"{TEST_ACCURACY.name}-original"
 """Name of the accuracy on clean test images."""
 
 
+GPU = "cuda"
+"""Type of the devices that torch calls a GPU here; tests name a stand-in."""
+
+
 def device() -> torch.device:
     """The GPU when this process may use one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(GPU if torch.get_device_module(GPU).is_available() else "cpu")
 
 
 def evaluate(data: LocalData, model: nn.Module) -> dict[str, float]:

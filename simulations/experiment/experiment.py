@@ -22,7 +22,7 @@ from defenses.spec import parse_pipelines
 from simulations.experiment.data_rules import check_data
 from simulations.experiment.known_names import require_dataset
 from simulations.experiment.scenario import scenario, scenarios
-from simulations.settings.common import CommonSettings
+from simulations.settings.common import CHOSEN_HERE, CommonSettings
 from simulations.settings.defaults import AUTO, FEDERATED
 from simulations.settings.errors import ConfigError, naming
 from simulations.settings.fields import (
@@ -122,6 +122,7 @@ class Experiment(CommonSettings):
         name = values.get("scenario", FEDERATED)
         settings = scenario(name).settings
         free = {key for one in scenarios().values() for key in (*one.settings.usual, *one.settings.usual_on_tables)}
+        free.add(CHOSEN_HERE)
         values = {key: value for key, value in values.items() if value != AUTO or key not in free}
         on_tables = settings.usual_on_tables if is_table(str(values.get("dataset"))) else {}
         values = {**settings.usual, **on_tables, **values}

@@ -36,6 +36,7 @@ from simulations.report.drawing.pictures import Strip, Tile
 from simulations.report.page.page import render
 from simulations.run_folder.drawn import drawn
 from simulations.settings.errors import ConfigError
+from strategies.audit.place import place
 
 SHOWN = 6
 LEAST = SHOWN + 2
@@ -195,8 +196,10 @@ def attack(pipeline: Pipeline, attacked: list[tuple[str, Tensor]], others: list[
     looking = scores.clone()
     for refinement in _refinements(pipeline):
         try:
-            fitted = refinement.fit(_knowledge(pipeline, others), stream) if refinement.needs_auxiliary else refinement
-            found = fitted.refine_many([observation], [looked], [stream])[0]  # type: ignore[list-item]
+            fitted = refinement
+            if refinement.needs_auxiliary:
+                fitted = place().fit(refinement, _knowledge(pipeline, others), stream)
+            found = place().refine_many(fitted, [observation], [looked], [stream])[0]
         except AttackError as error:
             missing.setdefault(str(error), []).append(repr(refinement))
             continue

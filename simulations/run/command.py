@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from clients.data.card import DataCard
 from defenses.registry import RegistryError
@@ -15,6 +17,7 @@ from simulations.console.command_line import errors, fail
 from simulations.console.results import print_json
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
+from simulations.forecast.cards import CardShares, shares_of
 from simulations.forecast.dry_run import describe, measure, workers_of
 from simulations.forecast.memory_needs import Needs, check_needs, needs_of
 from simulations.forecast.preflight import make_folder, preflight, require_attack_cards, require_resources
@@ -40,7 +43,7 @@ class RunRequest:
     clients: int | None
     seeds: list[int]
     cpus_per_client: int
-    gpus_per_client: float
+    gpus_per_client: float | None
     in_process: bool
     trackers: Sequence[str] = ()
     jobs: int = 0
@@ -85,7 +88,14 @@ class RunRequest:
         return send_to_trackers(console, self.trackers, out) or code
 
     def _resources(self, experiment: Experiment, cores: int = 0) -> Resources:
-        return Resources(experiment.num_clients, self.cpus_per_client, self.gpus_per_client, cores)
+        share = self.shares(experiment).client
+        return Resources(experiment.num_clients, self.cpus_per_client, share, cores)
+
+    def shares(self, experiment: Experiment) -> CardShares:
+        """What clients and attack workers get of the graphics cards; in process nothing is reserved."""
+        if self.in_process:
+            return CardShares(torch.cuda.device_count(), 0.0, max(experiment.attack_gpus, 0.0))
+        return shares_of(experiment, workers_of(experiment.num_clients, self.cpus_per_client), self.gpus_per_client)
 
 
 def print_run(out: Path, seed: int) -> None:
@@ -97,7 +107,7 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
     """Check all, say what the run needs, and run it unless this is a dry run; the exit code, or ``typer.Exit`` (2)."""
     say = console.say
     try:
-        require_resources(request.cpus_per_client, request.gpus_per_client)
+        require_resources(request.cpus_per_client, request.gpus_per_client or 0.0)
         experiment = requested(
             request.config, request.settings, request.out, request.resume, request.clients, request.size
         )
@@ -108,6 +118,10 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         if not dry_run:  # what is to run elsewhere can be tried here
             require_attack_cards(experiment)
             require_reachable(request.trackers)  # which may leave a file, such as MLflow's database
+        shares = request.shares(experiment)
+        say(f"cards: {shares}")
+        request = replace(request, gpus_per_client=shares.client)
+        experiment = replace(experiment, attack_gpus=shares.attack)
         needs = _estimate(experiment, request, say, dry_run=dry_run)
         at_once = (
             runs_at_once(request.jobs, len(left), experiment, needs, busy=request.cores_busy(experiment))

@@ -29,6 +29,9 @@ DEFAULT_DEFENSES = "; ".join(
     )
 )
 
+CHOSEN_HERE, CHOSEN_SHARE = "attack-gpus", -1.0
+"""The setting that the machine decides where its value is "auto", and the number that stands for this."""
+
 
 def attribute_attacks() -> Any:
     """The setting ``attribute-attacks`` of several scenarios."""
@@ -153,7 +156,12 @@ class CommonSettings:
     attack_workers: int = setting(
         2, "number of attacks that run in parallel during training; 0: attacks run between rounds", **between(0, 1024)
     )
-    attack_gpus: float = setting(0.0, "share of a GPU for each attack worker", **between(0, 1024))
+    attack_gpus: float = setting(
+        CHOSEN_SHARE,
+        "share of a GPU for each attack worker; auto (-1): what the clients of `fedveil run` leave of the GPUs of this machine",
+        allowed="auto, or at least 0, at most 1024",
+        check=lambda share: share == CHOSEN_SHARE or 0 <= share <= 1024,
+    )
     share_images: bool = setting(True, "clients send pictures of probed images for the report")
 
     @cached_property

@@ -10,7 +10,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
-from simulations.settings.common import CommonSettings
+from simulations.settings.common import CHOSEN_HERE, CommonSettings
 from simulations.settings.defaults import AUTO, FEDERATED, SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, require_known, unknown_scenario
 from simulations.settings.fields import checked, key_of, shown
@@ -21,8 +21,8 @@ SETTINGS: Mapping[str, type[CommonSettings]] = {
 }
 """Scenario -> its settings, from the module of the same name. A test compares them with the scenarios, which import torch."""
 
-USUAL = {key for kind in SETTINGS.values() for key in (*kind.usual, *kind.usual_on_tables)}
-"""Keys whose value may be "auto": some scenario has its own default."""
+USUAL = {key for kind in SETTINGS.values() for key in (*kind.usual, *kind.usual_on_tables)} | {CHOSEN_HERE}
+"""Keys whose value may be "auto": some scenario has its own default, or the machine decides."""
 
 
 def fields_of(settings: Mapping[str, type[Any]]) -> dict[str, Field[Any]]:

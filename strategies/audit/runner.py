@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from attacks.base import Attack
+from attacks.gradient.trial_gradients.memory import is_out_of_memory
 from attacks.guesses import Reconstruction, Representatives
 from attacks.learned.learning_to_invert import noise_like
 from attacks.observations import AttackError, ClientUpdate, UpdateHistory
-from attacks.refinement.base import Chain
+from attacks.refinement.base import Refinement
 from attacks.scoring.oracle import Oracle, train_oracle
 from attacks.spec import stages_of
 from attacks.uploads.base import UploadedImages
@@ -25,6 +26,7 @@ from clients.task.task import Plan
 from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.kinds import digest
+from strategies.audit.place import place
 
 MOST_LEARNED = 8
 """Fitted attacks that a process keeps."""
@@ -49,6 +51,8 @@ def _timed(runner: _Runner, attack: Attack[Any, Any]) -> Outcome:
         last = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
         outcome = Outcome(attack, [], 0.0, reason)
+        if isinstance(error, RuntimeError) and is_out_of_memory(error):
+            _learned.clear()  # which stays where it was learned: the next attack may need the room
     return replace(outcome, seconds=time.perf_counter() - start)
 
 
@@ -113,13 +117,15 @@ class _Runner:
         first, *refinements = [_fitted(stage, self.job) for stage in stages_of(attack)]
         streams = self._streams(repr(attack))
         if attack.observes_history:
-            return list(first.attack_many(self.histories, streams))
+            return place().attack_many(first, self.histories, streams)
         name = repr(stages_of(attack)[0])
         if name not in self.first:
-            self.first[name] = list(first.attack_many(self.observations, self._streams(name)))
-        if not refinements:
-            return self.first[name]
-        return Chain((first, *refinements)).refine_many(self.observations, self.first[name], streams)
+            self.first[name] = place().attack_many(first, self.observations, self._streams(name))
+        guesses = self.first[name]
+        for refinement in refinements:
+            assert isinstance(refinement, Refinement)
+            guesses = place().refine_many(refinement, self.observations, guesses, streams)
+        return guesses
 
     def _streams(self, text: str) -> list[torch.Generator]:
         # The attacker's randomness is its own: no defence draws from a stream that starts with "attack".
@@ -150,17 +156,17 @@ def _fitted(stage: Attack[Any, Any], job: AttackJob) -> Attack[Any, Any]:
     observed = job.observed if stage.learns_from_defenses else job.kind.undefended(job.observed)
     plan = observed.task.plan
     model = f"{observed.task.round} {digest(observed.weights)}" if stage.learns_from_model else ""
-    place = (repr(stage), plan, f"{job.kind.depends_on(observed)} {model}")
-    if place in _learned:
-        _learned.move_to_end(place)
+    key = (repr(stage), plan, f"{job.kind.depends_on(observed)} {model}")
+    if key in _learned:
+        _learned.move_to_end(key)
     else:
         knowledge = job.kind.knowledge(observed)
-        _learned[place] = stage.fit(knowledge, generator_for("attack", plan.seed, repr(stage), "fit"))
+        _learned[key] = place().fit(stage, knowledge, generator_for("attack", plan.seed, repr(stage), "fit"))
         while len(_learned) > MOST_LEARNED:
             _learned.popitem(last=False)
-    return _learned[place]
+    return _learned[key]
 
 
 @functools.lru_cache(maxsize=1)
 def _oracle(plan: Plan) -> Oracle:
-    return train_oracle(Auxiliary(plan).examples(), plan.seed, objective=plan.objective)
+    return train_oracle(place().moved(Auxiliary(plan).examples()), plan.seed, objective=plan.objective)

@@ -83,7 +83,9 @@ class OfflineAdversaries:
         found = {f"{cut}/{name}": tensor for cut, kept in self._kept.items() for name, tensor in kept.items()}
         for cut, one in self._found.items():
             numbers = torch.tensor([one.held, one.accuracy, one.majority], dtype=torch.float64)
-            found |= {f"{cut}/{name}": tensor.detach().clone() for name, tensor in one.network.state_dict().items()}
+            found |= {
+                f"{cut}/{name}": tensor.detach().cpu().clone() for name, tensor in one.network.state_dict().items()
+            }
             found[f"{cut}/{HELD}"] = numbers
         return found
 

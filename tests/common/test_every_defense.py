@@ -307,27 +307,6 @@ def test_another_generator_gives_another_output_exactly_if_randomness_is_used(de
         assert not defense.resamples, "without randomness there is nothing to draw again"
 
 
-@every_instance
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_results_stay_on_the_device_and_do_not_depend_on_it(defense: Any):
-    on_gpu = {}
-    if isinstance(defense, InputDefense):
-        batch = a_batch()
-        protected = defense.protect_batch(Batch(batch.images.cuda(), batch.targets.cuda()), generator_for(0))
-        on_gpu = {"images": protected.images, "targets": protected.targets}
-    elif isinstance(defense, UpdateDefense):
-        update = {name: tensor.cuda() for name, tensor in an_update().items()}
-        on_gpu = defense.protect_update(update, generator_for(0))
-    elif isinstance(defense, SmashedDefense):
-        with torch.backends.cudnn.flags(allow_tf32=False):  # which keeps ten bits of a convolution's mantissas
-            on_gpu = {"features": ready(defense).protect_features(some_smashed(defense).cuda(), generator_for(0))}
-    else:
-        pytest.skip("training is covered where a model runs")
-    assert all(tensor.is_cuda for tensor in on_gpu.values())
-    for name, tensor in outcome(defense, generator_for(0)).items():
-        torch.testing.assert_close(on_gpu[name].cpu(), tensor, rtol=1e-5, atol=1e-5)
-
-
 # ---- images
 
 

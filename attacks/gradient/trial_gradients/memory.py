@@ -64,8 +64,7 @@ def _count(model: nn.Module, image: Tensor) -> int:
 
 def fitting_trials(model: nn.Module, input_shape: tuple[int, int, int], images: int) -> int:
     """Estimate by ``trial_bytes`` how many trials fit into the free memory of the model's device."""
-    device = next(model.parameters()).device
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    free = free_bytes(next(model.parameters()).device)
     needed = trial_bytes(model, input_shape, images)
     if needed > free:
         size = "x".join(map(str, input_shape))
@@ -74,6 +73,15 @@ def fitting_trials(model: nn.Module, input_shape: tuple[int, int, int], images: 
             "are free; lower its max_images"
         )
     return free // needed
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that new tensors on a device may take, with those that torch keeps on a card for this process and does not use."""
+    card = torch.get_device_module(device)
+    if device.type == "cpu" or not hasattr(card, "mem_get_info"):  # as of a device that shares the host's memory
+        return psutil.virtual_memory().available
+    free: int = card.mem_get_info(device)[0] + card.memory_reserved(device) - card.memory_allocated(device)
+    return free
 
 
 def keep_freed_memory() -> None:

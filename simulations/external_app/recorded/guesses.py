@@ -12,6 +12,7 @@ from torch import Tensor
 from attacks import Attack, AttackError, ClientUpdate, Labels, Reconstruction
 from attacks.spec import stages_of
 from defenses.random_draws import generator_for
+from strategies.audit.place import place
 
 
 def require_usable(attack: Attack[Any, Any], *, has_auxiliary: bool) -> None:
@@ -34,7 +35,7 @@ def guess_type(attack: Attack[Any, Any]) -> Any:
 
 def guess_of(attack: Attack[Any, Any], observation: ClientUpdate, seed: int, *which: int) -> Any:
     """The guess of an attack; ``which`` distinguishes observations of one seed."""
-    return attack(observation, generator_for("attack", seed, repr(attack), *which))
+    return place().attack_many(attack, [observation], [generator_for("attack", seed, repr(attack), *which)])[0]
 
 
 def guess_safely(

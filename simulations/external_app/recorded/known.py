@@ -26,6 +26,7 @@ from simulations.external_app.recorded.update_files import few, load_global_weig
 from simulations.runtime.own_code_trials import try_dataset, try_model
 from simulations.settings.defaults import DEFAULT_ATTACKS
 from simulations.settings.errors import ConfigError, naming
+from strategies.audit.place import place
 
 
 def doubts_of(request: Request, parsed: Parsed) -> Sequence[str]:
@@ -161,4 +162,4 @@ def without_truth(knowledge: Knowledge, truth: Tensor, name: str) -> tuple[Knowl
 
 def fit(attack: Attack[Any, Any], seed: int, knowledge: Knowledge) -> Attack[Any, Any]:
     """The attack once it has learned from the server's knowledge."""
-    return attack.fit(knowledge, generator_for("attack", seed, repr(attack), "fit"))
+    return place().fit(attack, knowledge, generator_for("attack", seed, repr(attack), "fit"))

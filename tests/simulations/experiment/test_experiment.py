@@ -19,6 +19,7 @@ from simulations.experiment.scenario import scenarios
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.search.settings import Search
 from simulations.server_app import run_experiment
+from simulations.settings.common import CHOSEN_HERE
 from simulations.settings.errors import ConfigError
 from simulations.settings.fields import key_of
 from tests.lines import read_lines
@@ -50,6 +51,7 @@ def test_rates_fall_after_numbered_rounds_and_after_shares_of_all(
 def test_flower_app_config_has_the_same_defaults() -> None:
     shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     usual = {key for one in scenarios().values() for key in (*one.settings.usual, *one.settings.usual_on_tables)}
+    usual.add(CHOSEN_HERE)
     assert shipped == {key: "auto" if key in usual else spec.default for key, spec in all_settings().items()}
 
 

@@ -1,0 +1,109 @@
+"""Places: what moves, what stays shared, and what a try without enough memory leaves. tests/card has a second device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attacks import AttackError, InvertingGradients, Labels, UpdateHistory
+from attacks.base import Attack, Knowledge
+from attacks.placement import HOST, Placement
+from defenses import parse
+from defenses.base import Batch
+from tests.attacks.wire import MEAN, STD, classes, observe, pictures, sigmoid_net
+
+META = Placement(torch.device("meta"))
+
+
+def streams(count: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(at) for at in range(count)]
+
+
+def probes(count: int) -> list[Any]:
+    model, images, labels = sigmoid_net(), pictures(count), classes(count)
+    return [observe(model, images[at : at + 1], labels[at : at + 1]) for at in range(count)]
+
+
+@dataclass(frozen=True, repr=False)
+class Hungry(Attack[Any, Labels]):
+    """Draws a number for each observation; runs out of memory where there are more than ``most``."""
+
+    most: int = 2
+    together: bool = False
+
+    @property
+    def observes_history(self) -> bool:  # type: ignore[override]
+        return self.together
+
+    def attack_many(self, observations: Sequence[Any], generators: Sequence[torch.Generator]) -> list[Labels]:
+        found = [Labels(torch.randint(1 << 40, (1,), generator=generator)) for generator in generators]
+        if len(observations) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return found
+
+
+def test_models_that_observations_share_are_shared_after_a_move() -> None:
+    seen = probes(2)
+    history = UpdateHistory(tuple(seen))
+    moved, (other,) = META.moved((seen, [history]))
+    assert moved[0].model is moved[1].model is other.updates[0].model
+    assert {tensor.device.type for tensor in moved[0].update.values()} == {"meta"}
+    assert next(moved[0].model.parameters()).device.type == "meta"
+    assert next(seen[0].model.parameters()).device == HOST
+    assert moved[0].labels.device.type == "meta"
+    assert moved[0].input_shape == seen[0].input_shape
+
+
+def test_what_is_there_already_is_not_copied() -> None:
+    seen, pipeline = probes(2), parse("VisualMixer()")
+    assert Placement(HOST).moved(seen) is seen
+    assert META.moved(pipeline) is pipeline
+    assert META.moved({"a": 1, "b": "text"}) == {"a": 1, "b": "text"}
+
+
+def test_clients_are_simulated_with_examples_on_the_host() -> None:
+    came: list[Tensor] = []
+
+    def train(batch: Batch, seed: int) -> nn.Module:
+        came.append(batch.images)
+        return sigmoid_net()
+
+    auxiliary = Batch(pictures(3), torch.eye(3))
+    known = META.knowledge(Knowledge(auxiliary, parse(""), MEAN, STD, train))
+    assert known.auxiliary.images.device.type == "meta"
+    assert known.probes is None
+    model = known.train(auxiliary, 0)
+    assert came[0].device == HOST
+    assert next(model.parameters()).device.type == "meta"
+
+
+def test_guesses_are_those_of_the_attack_itself_and_streams_go_on() -> None:
+    attack, ours, theirs = InvertingGradients(iterations=2), streams(2), streams(2)
+    found, wanted = Placement(HOST).attack_many(attack, probes(2), ours), attack.attack_many(probes(2), theirs)
+    assert all(torch.equal(a.images, b.images) for a, b in zip(found, wanted, strict=True))
+    assert all(torch.equal(a.get_state(), b.get_state()) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
+def test_fewer_observations_at_once_draw_the_same(most: int) -> None:
+    ours, theirs = streams(5), streams(5)
+    found = Placement(HOST).attack_many(Hungry(most), range(5), ours)
+    wanted = Hungry(5).attack_many(range(5), theirs)
+    assert [guess.classes.tolist() for guess in found] == [guess.classes.tolist() for guess in wanted]
+    assert all(torch.equal(a.get_state(), b.get_state()) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_one_observation_that_does_not_fit_is_an_error_of_the_attack() -> None:
+    with pytest.raises(AttackError, match="out of memory with a single"):
+        Placement(HOST).attack_many(Hungry(0), range(2), streams(2))
+
+
+def test_clients_that_are_compared_with_each_other_are_never_parted() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        Placement(HOST).attack_many(Hungry(2, together=True), range(5), streams(5))
+    assert Placement(HOST).attack_many(Hungry(2), [], []) == []

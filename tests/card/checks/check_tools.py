@@ -1,0 +1,112 @@
+"""Search and protect on a machine with a card, attacks on files, and what memory that runs out costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from attacks import InvertingGradients, LearnedRestorer, WindowMean
+from attacks.observations import AttackError, ClientUpdate
+from attacks.placement import HOST, Placement
+from attacks.refinement import window_inference
+from clients.training import evaluation
+from clients.training.evaluation import device
+from defenses.spec import parse
+from simulations.external_app.recorded.guesses import guess_of
+from simulations.protect import preview
+from simulations.search.scorer import Scorer, semi_train
+from simulations.search.settings import Search
+from strategies.audit.place import place
+from tests.attacks.wire import classes, observe, pictures, sigmoid_net
+from tests.card import stand_in
+
+SEARCH = Search(
+    dataset="photos", model="cnn", images=2, path_steps=4, accuracy_batches=1, semi_epochs=1,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _memory() -> Iterator[None]:
+    """As much memory as before."""
+    before = stand_in.Memory.limit, stand_in.Memory.free
+    yield
+    stand_in.Memory.limit, stand_in.Memory.free = before
+
+
+def on_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "GPU", "cuda")  # of which this machine has none
+    assert device() == HOST
+
+
+def test_policies_are_scored_on_the_card_as_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = semi_train(SEARCH)
+    with stand_in.counted() as work:
+        found = Scorer(SEARCH, weights)((3, 1, 7), None)
+    assert not work["cpu"]
+    on_processor(monkeypatch)
+    for name, tensor in semi_train(SEARCH).items():
+        torch.testing.assert_close(weights[name], tensor)
+    wanted = Scorer(SEARCH, weights)((3, 1, 7), None)
+    assert (found.accuracy, found.privacy) == pytest.approx((wanted.accuracy, wanted.privacy))
+    assert found.curve == pytest.approx(wanted.curve)
+
+
+def test_a_preview_of_protected_pictures_attacks_on_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        preview, "_refinements", lambda pipeline: [LearnedRestorer(iterations=6, width=4), WindowMean()]
+    )
+    monkeypatch.setattr(window_inference, "STEPS", 6)
+    images = [(f"{at}", image) for at, image in enumerate(pictures(20, side=16, channels=3))]
+    given = parse("VisualMixer()"), images[:2], [image for _, image in images[2:]], "secret"
+    with stand_in.counted() as work:
+        found = preview.attack(*given)
+    assert not work["cpu"]
+    assert len(found.recovered) == 3
+    on_processor(monkeypatch)
+    wanted = preview.attack(*given)
+    assert (found.recovered, found.missing) == (wanted.recovered, wanted.missing)
+
+
+def probes(count: int) -> list[ClientUpdate]:
+    model = sigmoid_net(seed=5)
+    images, labels = pictures(count, seed=3), classes(count, seed=3)
+    return [observe(model, images[at : at + 1], labels[at : at + 1]) for at in range(count)]
+
+
+def test_an_update_from_a_file_is_attacked_on_the_card() -> None:
+    (seen,) = probes(1)
+    with stand_in.counted() as work:
+        guess = guess_of(InvertingGradients(iterations=2), seen, 0)
+    assert work["card"]
+    assert not work["cpu"]
+    assert guess.images.device == HOST
+
+
+def guesses(limit: int, **changes: int) -> list[torch.Tensor]:
+    stand_in.Memory.limit = limit
+    streams = [torch.Generator().manual_seed(at) for at in range(6)]
+    found = place().attack_many(InvertingGradients(iterations=2, **changes), probes(6), streams)
+    assert not any(guess.failure for guess in found), found[0].failure
+    return [guess.images for guess in found]
+
+
+def test_memory_that_runs_out_costs_a_smaller_chunk_and_changes_no_guess() -> None:
+    whole = guesses(1 << 40)
+    for guess, want in zip(guesses(60_000), whole, strict=True):
+        torch.testing.assert_close(guess, want, rtol=1e-4, atol=1e-5)
+
+
+def test_memory_that_holds_no_observation_costs_the_attack_and_says_so() -> None:
+    stand_in.Memory.limit = 100
+    with pytest.raises(AttackError, match="out of memory"):
+        place().attack_many(InvertingGradients(iterations=2), probes(2), [torch.Generator(), torch.Generator()])
+
+
+def test_trials_are_estimated_by_the_memory_of_the_card() -> None:
+    stand_in.Memory.free = 1000
+    (guess,) = place().attack_many(InvertingGradients(iterations=2), probes(1), [torch.Generator()])
+    assert "0.0 GB are free" in guess.failure
+    (guess,) = Placement(HOST).attack_many(InvertingGradients(iterations=2), probes(1), [torch.Generator()])
+    assert not guess.failure
