@@ -20,7 +20,7 @@ DELTA = 1e-5
 @pytest.mark.parametrize(
     ("counts", "delta", "one_run", "gaussian"),
     [
-        # benchmarks/dp_audit/oracle.py: CanaryScoreAuditor of jax-privacy 2.0.0, epsilon_one_run and epsilon_one_run_fdp
+        # epsilon_one_run and epsilon_one_run_fdp of jax-privacy 2.0.0 (benchmarks/dp_audit/beside_jax_privacy.py)
         ((200, 10, 3), 1e-5, 0.0, 0.0),
         ((200, 100, 64), 1e-5, 0.2149794, 0.3758725),
         ((2000, 1000, 700), 1e-5, 0.7314691, 1.2231968),
@@ -37,7 +37,7 @@ def test_bounds_agree_with_jax_privacy(
 
 
 def test_epsilon_of_two_rates_agrees_with_jax_privacy_and_is_0_where_nothing_is_shown() -> None:
-    # epsilon_from_gdp of the scores draw(1.0, 2000, 11) of benchmarks/dp_audit/oracle.py
+    # epsilon_from_gdp of the scores draw(1.0, 2000, 11) of benchmarks/dp_audit/beside_jax_privacy.py
     random = np.random.default_rng(11)
     positives = int((random.random(2000) < 0.5).sum())
     found = gaussian_bound(721, positives, 279, 2000 - positives, delta=DELTA)

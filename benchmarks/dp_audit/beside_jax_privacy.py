@@ -1,7 +1,7 @@
 """Lower bounds of epsilon beside those of jax-privacy 2 (``CanaryScoreAuditor``), of the same scores.
 
     uv pip install --target /tmp/jax-privacy jax-privacy
-    PYTHONPATH=.:/tmp/jax-privacy python benchmarks/dp_audit/oracle.py
+    PYTHONPATH=.:/tmp/jax-privacy python benchmarks/dp_audit/beside_jax_privacy.py
 
 Scores of canaries are N(mu, 1) for a coin of 1 and N(0, 1) for a coin of 0. Both sides guess a coin of 1 for the k highest scores
 and nothing about the others. ``epsilon_from_gdp`` tries every threshold and divides the error by their number. It gets scores
