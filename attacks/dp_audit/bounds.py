@@ -1,4 +1,4 @@
-"""Lower bounds of epsilon from guesses about canaries, whatever claims the epsilon: a defence, an app or a library.
+"""Lower bounds of epsilon from guesses about canaries, for a defence, an app or a library.
 
 A canary is a record with a fair coin, which decides whether the training has the record, or which of two values the record has.
 The auditor guesses coins from what the mechanism publishes. Under a true claim only few guesses can be right. So many right guesses
@@ -33,7 +33,7 @@ class EpsilonBound:
         guesses: Number of guessed coins, at most ``canaries``.
         correct: Number of right guesses.
         largest: The bound if all guesses had been right: these canaries could not have shown more.
-        source: The paper and the theorem.
+        source: The paper.
         assumption: What the bound assumes of the mechanism; "" for nothing.
         compared: Number of bounds of which this one is the largest. ``confidence`` and ``largest`` account for the choice.
     """

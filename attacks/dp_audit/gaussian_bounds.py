@@ -4,7 +4,7 @@ A mechanism is mu-GDP if a record's presence is as hard to detect as a shift of 
 The bounds refute mu. DP-SGD on full batches is exactly mu-GDP, with mu = sensitivity sqrt(steps) / noise. Poisson samples make it
 so approximately, after many steps.
 
-Source: Dong, Roth, Su, "Gaussian Differential Privacy", 2019, definition 2.6 and corollary 2.13.
+Source: Dong, Roth, Su, "Gaussian Differential Privacy", 2019; corollary 2.13 for the epsilon of mu.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def one_run_gaussian_bound(
     Raises:
         ValueError: When a value is outside its range.
 
-    Source: Mahloujifar, Melis, Chaudhuri, "Auditing f-Differential Privacy in One Run", 2024, Theorem 9 and Algorithm 3.
+    Source: Mahloujifar, Melis, Chaudhuri, "Auditing f-Differential Privacy in One Run", 2024, arXiv 2410.22235.
     """
     check_counts(canaries, guesses, correct)
     check_levels(delta, confidence, least=LEAST_DELTA)
@@ -74,7 +74,7 @@ def mu_bound(true: int, positives: int, false: int, negatives: int, *, confidenc
     Raises:
         ValueError: When a value is outside its range.
 
-    Source: Nasr et al., "Tight Auditing of Differentially Private Machine Learning", USENIX Security 2023, section 4.
+    Source: Nasr et al., "Tight Auditing of Differentially Private Machine Learning", USENIX Security 2023.
     """
     from scipy import special
 
@@ -105,7 +105,7 @@ def gaussian_bound(
         for hits, misses in ((true, false), (positives, 0))
     )
     total = positives + negatives
-    source = "Nasr et al. 2023, section 4"
+    source = "Nasr et al. 2023"
     return EpsilonBound(found, confidence, delta, total, total, true + negatives - false, most, source, INDEPENDENT)
 
 
