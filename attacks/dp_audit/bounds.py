@@ -1,0 +1,174 @@
+"""Lower bounds of epsilon from guesses about canaries, for a defence, an app or a library.
+
+A canary is a record with a fair coin, which decides whether the training has the record, or which of two values the record has.
+The auditor guesses coins from what the mechanism publishes. Under a true claim only few guesses can be right. So many right guesses
+refute the claim. A bound holds with its confidence over the coins and the mechanism's own draws.
+
+Fix the number of guesses before the scores are seen. To try several numbers, take the ``strongest`` of their bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+LITTLE = 1.0
+"""Epsilon: a bound that could not have exceeded this proves nothing by being small."""
+MOST_EPSILON = 500.0
+"""Where a search for a bound ends: no number of canaries that fits a memory gives more."""
+
+
+@dataclass(frozen=True)
+class EpsilonBound:
+    """A lower bound of epsilon.
+
+    Attributes:
+        epsilon: The mechanism is not (e, delta)-differentially private for any e below this; 0: nothing was shown.
+        confidence: Probability with which such a statement is true; in (0, 1).
+        delta: In [0, 1).
+        canaries: Number of canaries.
+        guesses: Number of guessed coins, at most ``canaries``.
+        correct: Number of right guesses.
+        largest: The bound if all guesses had been right: these canaries could not have shown more.
+        source: The paper.
+        assumption: What the bound assumes of the mechanism; "" for nothing.
+        compared: Number of bounds of which this one is the largest. ``confidence`` and ``largest`` account for the choice.
+    """
+
+    epsilon: float
+    confidence: float
+    delta: float
+    canaries: int
+    guesses: int
+    correct: int
+    largest: float
+    source: str
+    assumption: str = ""
+    compared: int = 1
+
+    @property
+    def powerless(self) -> bool:
+        """Whether no result could have shown an epsilon of 1, so that a small bound is no evidence of privacy."""
+        return self.largest < LITTLE
+
+    def __str__(self) -> str:
+        """The bound in one sentence, with its confidence, assumption and power."""
+        facts = [
+            f"{self.confidence * 100:.4g} % confidence",
+            f"{self.correct} of {self.guesses} guesses right, {self.canaries} canaries",
+        ]
+        if self.assumption:
+            facts.append(f"assumes that {self.assumption}")
+        if self.powerless:
+            facts.append(f"too few canaries: they could not have shown more than {self.largest:.2f}")
+        return f"epsilon is at least {self.epsilon:.2f} at delta {self.delta:g} ({'; '.join(facts)})"
+
+
+def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """Bound on the probability of ``correct`` or more right guesses under (epsilon, delta)-differential privacy; in [0, 1].
+
+        P[W >= v] + 2 m delta max_i P[v > W >= v - i] / i,    W ~ Binomial(k, 1 / (1 + exp(-epsilon))),
+
+    with m canaries, k guesses, v right ones, and i from 1 to v.
+
+    Raises:
+        ValueError: Unless 0 <= correct <= guesses <= canaries, canaries >= 1, epsilon >= 0 and 0 <= delta < 1.
+
+    Source: Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023, Theorem 5.2.
+    """
+    from scipy import special  # slow to import, as in attacks.scoring.roc
+
+    check_counts(canaries, guesses, correct)
+    if not (epsilon >= 0 and 0 <= delta < 1):
+        raise ValueError(f"epsilon is {epsilon!r} and delta is {delta!r}; allowed: epsilon from 0, delta in [0, 1)")
+    if not correct:
+        return 1.0
+    right = special.expit(epsilon)
+    enough = float(special.bdtrc(correct - 1, guesses, right))
+    if not delta:
+        return enough
+    widths = np.arange(1, correct + 1)
+    fewer = correct - widths - 1  # P[W <= v - i - 1], 0 where that is negative
+    below = np.where(fewer < 0, 0.0, special.bdtr(np.maximum(fewer, 0), guesses, right))
+    between = special.bdtr(correct - 1, guesses, right) - below
+    return min(1.0, enough + 2 * canaries * delta * float((between / widths).max()))
+
+
+def one_run_bound(canaries: int, guesses: int, correct: int, *, delta: float, confidence: float = 0.95) -> EpsilonBound:
+    """Bound epsilon by the guesses about canaries of one training run, or of several; nothing is assumed of the mechanism.
+
+    Coins of canaries must be independent. What the mechanism makes of canaries may depend on the other canaries. Several runs
+    count as one mechanism if each canary enters one of them.
+
+    Args:
+        canaries: m, at least 1.
+        guesses: k, fixed before the scores were seen; 0 <= k <= m.
+        correct: v; 0 <= v <= k.
+        delta: In [0, 1).
+        confidence: In (0, 1).
+
+    Raises:
+        ValueError: When a value is outside its range.
+
+    Source: as ``one_run_p_value``.
+    """
+    check_counts(canaries, guesses, correct)
+    check_levels(delta, confidence, least=0)
+
+    def bound(right: int) -> float:
+        return largest_refuted(
+            lambda epsilon: 1 - confidence - one_run_p_value(canaries, guesses, right, epsilon, delta)
+        )
+
+    source = "Steinke, Nasr, Jagielski 2023, Theorem 5.2"
+    return EpsilonBound(bound(correct), confidence, delta, canaries, guesses, correct, bound(guesses), source)
+
+
+def strongest(bounds: Sequence[EpsilonBound], confidence: float) -> EpsilonBound:
+    """The largest of several bounds, as one bound with the ``confidence`` that a union bound over all of them gives.
+
+    Raises:
+        ValueError: Without bounds, when their deltas differ, or when their errors (1 - confidence) sum to more than one minus
+            ``confidence``.
+    """
+    if not bounds or len({bound.delta for bound in bounds}) > 1:
+        raise ValueError(f"{len(bounds)} bounds; expected one or more, all at the same delta")
+    errors = math.fsum(1 - bound.confidence for bound in bounds)
+    if errors > (1 - confidence) * (1 + 1e-9):
+        raise ValueError(f"the bounds are wrong with probability {errors:.4g} together; allowed: {1 - confidence:.4g}")
+    best = max(bounds, key=lambda bound: bound.epsilon)
+    compared = sum(bound.compared for bound in bounds)
+    return replace(best, confidence=confidence, compared=compared, largest=max(bound.largest for bound in bounds))
+
+
+def largest_refuted(margin: Callable[[float], float], most: float = MOST_EPSILON) -> float:
+    """The smallest root of a falling function that is above 0 where a claim is refuted; 0 if not even a claim of 0 is."""
+    from scipy import optimize
+
+    if margin(0.0) <= 0:
+        return 0.0
+    low, high = 0.0, 1.0
+    while margin(high) > 0:
+        if high >= most:
+            return most
+        low, high = high, min(2 * high, most)
+    return float(optimize.brentq(margin, low, high, xtol=1e-10))
+
+
+def check_counts(canaries: int, guesses: int, correct: int) -> None:
+    """Raise ``ValueError`` unless 0 <= correct <= guesses <= canaries and canaries >= 1."""
+    if not 0 <= correct <= guesses <= canaries or canaries < 1:
+        raise ValueError(
+            f"{correct} right of {guesses} guesses about {canaries} canaries; allowed: each at most the next"
+        )
+
+
+def check_levels(delta: float, confidence: float, *, least: float) -> None:
+    """Raise ``ValueError`` unless delta is in [0, 1), above 0 where ``least`` is positive, and confidence in (0, 1)."""
+    if not (least <= delta < 1 and 0 < confidence < 1):
+        raise ValueError(
+            f"delta is {delta!r} and confidence is {confidence!r}; allowed: delta from {least:g}, both below 1"
+        )
