@@ -32,6 +32,7 @@ CLAIMS: Sequence[tuple[dict[str, Any], dict[str, int]]] = (
     ({"target_epsilon": 8.0}, {"runs": 16}),
     ({"target_epsilon": 2.0}, {"runs": 16, "steps": 2}),
     ({"target_epsilon": 1.0, **HIDDEN}, {"runs": 4, "rounds": 1, "counted": 200}),
+    ({"target_epsilon": 1.0, **HIDDEN}, {"runs": 16, "rounds": 1, "counted": 200}),
 )
 """Settings of DP-SGD, and the arguments of an audit."""
 

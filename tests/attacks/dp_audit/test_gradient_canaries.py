@@ -22,7 +22,7 @@ PUBLIC: dict[str, Any] = {"neighbours": "add-or-remove", "sample_rate": 0.5}
 def test_bounds_of_correct_dp_sgd_lie_between_0_and_the_claim(
     claim: float, least: float, least_gaussian: float
 ) -> None:
-    # 40 seeds each (benchmarks/results/dp_audit.md): no bound above the claim, and none below these floors.
+    # benchmarks/results/dp_audit.md: of 40 seeds each, no bound is above the claim or below these floors.
     found = audit_dp_sgd(DPSGD(target_epsilon=claim), runs=16)
     assert found.claimed == pytest.approx(claim, rel=2e-3)
     assert least < found.shown.epsilon < found.shown_gaussian.epsilon < claim
