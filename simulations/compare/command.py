@@ -21,7 +21,9 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs.")],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The page, an HTML file.", show_default="comparison.html in the first DIR"),
+        typer.Option(
+            metavar="FILE", help="The page, a file that ends in .html.", show_default="comparison.html in the first DIR"
+        ),
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -29,19 +31,21 @@ def compare(
     """Put several runs side by side on one page; those that differ in their seed alone are put together.
 
     The table has one line for each group of runs and defence. Without --out the page is comparison.html in the folder of the first
-    run, beside its report.html; the last line of the output names the file.
+    run, beside its report.html; the last line of the output names the file. An earlier comparison is replaced, no other file.
 
     --json prints "page" and "groups"; each group has its "name",
     "folders", "seeds", "unfinished" folders and "outcomes", which have the keys of `fedveil run --json`.
 
-    Exit codes: 0 when the page was written, 2 when a folder holds no run, two runs are the same, or the page cannot be written.
+    Exit codes: 0 when the page was written, 2 when a folder holds no run, two runs are the same, or the page cannot be written or
+    would replace another file.
     """
     from simulations.compare.findings import group_as_json, print_groups
     from simulations.compare.groups import grouped
-    from simulations.compare.page import write_comparison
+    from simulations.compare.page import require_page, write_comparison
 
     page = out or runs[0] / PAGE
     try:
+        require_page(page)
         groups = grouped(runs)
         write_comparison(groups, page)
     except ConfigError as error:

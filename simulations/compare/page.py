@@ -21,8 +21,14 @@ from simulations.report.page.page import render
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
 from simulations.report.text import numbered, percent, whole_percent
+from simulations.run_folder.places import is_there
 from simulations.run_folder.rows import Row
+from simulations.settings.errors import ConfigError
 
+TITLE = "fedveil: runs side by side"
+"""Title of the page, by which its file is known for a comparison."""
+HEAD = 2000
+"""Bytes at the beginning of a file within which a page's title stands."""
 BODY = """
 <a class="skip" href="#sides">Skip to the results</a>
 <p class="kicker">fedveil privacy audit</p>
@@ -171,11 +177,28 @@ def _missing(line: Line, seeds: Sequence[int], undefended: Line | None, name: st
             yield f"{what} is of {numbered('seed', mine)}, that of {name} of {numbered('seed', theirs)}"
 
 
+def require_page(page: Path) -> None:
+    """Refuse a path at which ``write_comparison`` would replace anything but a page of its own.
+
+    Raises:
+        ConfigError: When the path does not end in .html, or something else than a comparison is there.
+    """
+    if page.suffix.lower() != ".html":
+        raise ConfigError(f"--out is {page}; expected the name of an HTML file, which ends in .html")
+    if not is_there(page, "--out"):
+        return
+    if not page.is_file():
+        raise ConfigError(f"--out: {page} is no file; name another")
+    with page.open("rb") as file:
+        if f"<title>{TITLE}</title>".encode() not in file.read(HEAD):
+            raise ConfigError(f"--out: {page} exists and is no comparison by fedveil; name another file, or delete it")
+
+
 def write_comparison(groups: Sequence[Group], page: Path) -> None:
     """Write the page, whole or not at all; links to the runs' own reports are relative to it."""
     rows = sides(groups)
     context = {
-        "title": "fedveil: runs side by side",
+        "title": TITLE,
         "groups": groups,
         "upper_bounds": {},
         "plain_name": OWN_CLIENTS.name,
