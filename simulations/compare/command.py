@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.console.command_line import fail
+from simulations.console.command_line import errors, fail
 from simulations.console.results import AsJson, Quiet, print_json, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.settings.errors import ConfigError
@@ -47,6 +47,8 @@ def compare(
     try:
         require_page(page)
         groups = grouped(runs)
+        for damage in (one for group in groups for one in group.damaged):
+            errors.say(f"warning: {damage}")
         write_comparison(groups, page)
     except ConfigError as error:
         fail(str(error))

@@ -209,7 +209,7 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         "links": {one: _link(one / "report.html", page) for group in groups for one in group.folders},
         "notes": [
             *(f"{one} is not finished" for group in groups for one in group.unfinished),
-            *(f"{group.name}: {note}" for group in groups for note in group.run.notes),
+            *(note for group in groups for note in (*group.damaged, *group.notes)),
         ],
     }
     write_page(page, render(BODY, context))

@@ -54,3 +54,43 @@ def test_without_out_a_foreign_file_of_the_default_name_is_kept(tmp_path: Path) 
     (folder / "comparison.html").write_text("mine")
     assert compare(folder).exit_code == 2
     assert (folder / "comparison.html").read_text() == "mine"
+
+
+def damage(folder: Path, lines: int) -> int:
+    """Replace the first lines of a run's rows by texts that are not JSON; returns the number of all lines."""
+    rows = folder / "rows.jsonl"
+    found = rows.read_text().splitlines()
+    rows.write_text("".join(f"{line}\n" for line in ["{broken"] * lines + found[lines:]))
+    return len(found)
+
+
+def test_damaged_rows_are_counted_once_for_each_folder(tmp_path: Path) -> None:
+    folders = [a_run(tmp_path / name, seed) for seed, name in enumerate("abc")]
+    lines = damage(folders[0], 3)
+    damage(folders[1], 1)
+    result = compare(*folders, "--out", tmp_path / "page.html", "--quiet")
+    assert result.exit_code == 0
+    sentences = [
+        f"{folders[0]}: 3 of {lines} lines of rows.jsonl are damaged and left out",
+        f"{folders[1]}: 1 of {lines} lines of rows.jsonl is damaged and left out",
+    ]
+    assert result.stderr.splitlines() == [f"warning: {one}" for one in sentences]
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert [page.count(one) for one in sentences] == [1, 1]
+    assert "is not JSON" not in page
+    assert str(folders[2]) not in result.stderr
+
+
+def test_a_report_warns_of_damaged_rows_and_is_kept_where_none_can_be_read(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "a")
+    lines = damage(folder, 2)
+    made = CliRunner().invoke(app, ["report", str(folder)])
+    assert made.exit_code == 0
+    assert made.stderr == f"warning: {folder}: 2 of {lines} lines of rows.jsonl are damaged and left out\n"
+    files = [folder / name for name in ("report.html", "attacks.html", "rows.csv")]
+    before = [one.read_bytes() for one in files]
+    damage(folder, lines)
+    refused = CliRunner().invoke(app, ["report", str(folder)])
+    assert refused.exit_code == 2
+    assert f"{folder}: {lines} of {lines} lines of rows.jsonl are damaged" in refused.stderr
+    assert [one.read_bytes() for one in files] == before
