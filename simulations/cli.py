@@ -129,7 +129,7 @@ def run(
         bool,
         typer.Option(
             "--in-process",
-            help="Without Flower's runtime and Ray: one client after the other in this process. Same rows.",
+            help="Without Flower's runtime and Ray: one client after the other in this process. Same rows; --resume does likewise.",
         ),
     ] = False,
     track: Tracking = "",
@@ -180,8 +180,8 @@ app.command(epilog="Example: fedveil compare runs/* --out comparison.html")(comp
 def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], track: Tracking = "") -> None:
     """Rebuild report.html and rows.csv from a run's rows and pictures.
 
-    Exit codes: 0 when the report was written, 2 when the folder holds no run, or no row that can be read and already a report, 4 when
-    a tracker did not take it.
+    Exit codes: 0 when the report was written, 2 when the folder holds no run, or a report and no row that can be read, 4 when a
+    tracker did not take it.
     """
     try:
         require_rows(directory, "DIRECTORY")

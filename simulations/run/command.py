@@ -26,6 +26,7 @@ from simulations.run.in_process import run_in_process
 from simulations.run.requested import requested
 from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
 from simulations.run.side_by_side import require_jobs, runs_at_once, side_by_side
+from simulations.run_folder.run_config import began_in_process, read_config
 from simulations.runtime.launch import Resources, end_politely
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
 from simulations.settings.errors import ConfigError
@@ -111,6 +112,8 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         experiment = requested(
             request.config, request.settings, request.out, request.resume, request.clients, request.size
         )
+        if request.resume and began_in_process(read_config(request.resume / "config.json", "--resume")):
+            request = replace(request, in_process=True)
         left = of_seeds(experiment, request.seeds) if request.seeds else [experiment]
         require_jobs(request.jobs)
         for one in left[:1]:
