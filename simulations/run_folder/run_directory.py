@@ -121,7 +121,7 @@ class RunDirectory(Generic[S]):
                 self._times = RunTimes.resumed(before["run"])
             self._load()
         elif config.exists() or (self.path / "rows.jsonl").exists():
-            raise ConfigError(f"output-dir: {self.path} already holds a run; resume it, or name another folder")
+            raise ConfigError(f"{self.path} already holds a run; resume it, or name another folder")
 
     def close(self) -> None:
         """Release the folder for another process."""
@@ -288,7 +288,7 @@ class RunDirectory(Generic[S]):
 
 def busy(path: Path) -> str:
     """Error text for a folder that another run holds; a killed command may leave its simulation running for a while."""
-    return f"output-dir: another run is still writing to {path}; wait for it, or end it"
+    return f"another run is still writing to {path}; wait for it, or end it"
 
 
 def _job(path: Path) -> AttackJob:
