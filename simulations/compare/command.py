@@ -45,8 +45,8 @@ def compare(
 
     page = out or runs[0] / PAGE
     try:
-        require_page(page)
         groups = grouped(runs)
+        require_page(page)
         for damage in (one for group in groups for one in group.damaged):
             errors.say(f"warning: {damage}")
         write_comparison(groups, page)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import html
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -94,3 +98,36 @@ def test_a_report_warns_of_damaged_rows_and_is_kept_where_none_can_be_read(tmp_p
     assert refused.exit_code == 2
     assert f"{folder}: {lines} of {lines} lines of rows.jsonl are damaged" in refused.stderr
     assert [one.read_bytes() for one in files] == before
+
+
+def test_a_comparison_ends_with_commands_for_more_seeds_and_more_images(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"probe-targets": 12, "scenario": "federated"}
+    folders = [a_run(tmp_path / "a b", 0, **settings), a_run(tmp_path / "b", 2, **settings)]
+    folders.append(a_run(tmp_path / "c", 0, **(settings | {"model": "lenet"})))
+    assert compare(*folders, "--out", tmp_path / "page.html").exit_code == 0
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert text.count("<h2>What to do next</h2>") == 1
+    end = html.unescape(text.split("What to do next</h2>")[1])
+    commands = [one.split("\n") for one in re.findall(r"<pre[^>]*>(.*?)</pre>", end, re.DOTALL)]
+    assert commands == [
+        [
+            "fedveil run -s rounds=3 -s probe-targets=12 --seeds 3..7 --out more-seeds-1",
+            "fedveil run -s model=lenet -s rounds=3 -s probe-targets=12 --seeds 3..7 --out more-seeds-2",
+            f"fedveil compare '{folders[0]}' {folders[1]} {folders[2]} more-seeds-1/seed-* more-seeds-2/seed-* "
+            "--out comparison.html",
+        ],
+        [
+            "fedveil run -s rounds=3 -s probe-targets=24 --seeds 0..4 --out more-images-1",
+            "fedveil run -s model=lenet -s rounds=3 -s probe-targets=24 --seeds 0..4 --out more-images-2",
+            "fedveil compare more-images-1/seed-* more-images-2/seed-* --out comparison.html",
+        ],
+    ]
+
+
+def test_a_comparison_of_audited_apps_has_no_commands_of_runs(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "a")
+    config = json.loads((folder / "config.json").read_text())
+    del config["config"]["output-dir"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert compare(folder, "--out", tmp_path / "page.html").exit_code == 0
+    assert "What to do next" not in (tmp_path / "page.html").read_text(encoding="utf-8")
