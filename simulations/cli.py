@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from simulations.compare.command import compare
-from simulations.console.command_line import fail, paragraphs, read_toml, setting_of, sizes_of
+from simulations.console.command_line import errors, fail, paragraphs, read_toml, setting_of, sizes_of
 from simulations.console.results import AsJson, Quiet, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.external_app.check.command import check_app
@@ -129,7 +129,7 @@ def run(
         bool,
         typer.Option(
             "--in-process",
-            help="Without Flower's runtime and Ray: one client after the other in this process. Same rows.",
+            help="Without Flower's runtime and Ray: one client after the other in this process. Same rows; --resume does likewise.",
         ),
     ] = False,
     track: Tracking = "",
@@ -180,7 +180,8 @@ app.command(epilog="Example: fedveil compare runs/* --out comparison.html")(comp
 def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], track: Tracking = "") -> None:
     """Rebuild report.html and rows.csv from a run's rows and pictures.
 
-    Exit codes: 0 when the report was written, 2 when the folder holds no run, 4 when a tracker did not take it.
+    Exit codes: 0 when the report was written, 2 when the folder holds no run, or a report and no row that can be read, 4 when a
+    tracker did not take it.
     """
     try:
         require_rows(directory, "DIRECTORY")
@@ -189,8 +190,14 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], 
     except ConfigError as error:
         fail(str(error))
     from simulations.report import write_report
+    from simulations.report.studies.rows import read_row_file
 
     try:
+        found = read_row_file(directory / "rows.jsonl")
+        if found.damage and not found.rows and (directory / "report.html").exists():
+            fail(f"{found.damaged(directory)}. The present report.html is kept; restore rows.jsonl from a copy")
+        if found.damage:
+            errors.say(f"warning: {found.damaged(directory)}")
         console.say(f"report: {write_report(directory.resolve())}")
     except OSError as error:
         fail(f"DIRECTORY: the report of {directory} cannot be made: {error}")

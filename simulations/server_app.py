@@ -40,8 +40,8 @@ def main(grid: Grid, context: Context) -> None:
     run_experiment(grid, experiment)
 
 
-def run_experiment(grid: Grid, experiment: Experiment) -> Path:
-    """Run all pipelines of an experiment on the nodes of a grid.
+def run_experiment(grid: Grid, experiment: Experiment, *, in_process: bool = False) -> Path:
+    """Run all pipelines of an experiment on the nodes of a grid; the folder keeps whether they are ``in_process``.
 
     Returns:
         The path of the report.
@@ -51,7 +51,7 @@ def run_experiment(grid: Grid, experiment: Experiment) -> Path:
         RuntimeError: When nodes are missing, cannot be set up, or too few of them send usable updates.
     """
     log_plainly()
-    run = RunDirectory.open(Path(experiment.output_dir), experiment)
+    run = RunDirectory.open(Path(experiment.output_dir), experiment, in_process=in_process)
     log.info("fedveil: results go to %s", run.path)
     try:
         return _run(grid, run)

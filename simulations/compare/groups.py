@@ -29,11 +29,15 @@ class Group:
         folders: Their folders, in the order in which they were given.
         run: All their rows, under the configuration of the first.
         differs: Key -> value of the settings (and versions, "version of PACKAGE") in which groups differ; "" where it has none.
+        damaged: A sentence for each folder with damaged lines of rows, which counts them.
+        notes: What else readers must know of the folders' files.
     """
 
     folders: tuple[Path, ...]
     run: ReadRun
     differs: Mapping[str, str]
+    damaged: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -80,6 +84,8 @@ def grouped(folders: Sequence[Path]) -> tuple[Group, ...]:
             tuple(folder for folder, _ in mine),
             functools.reduce(ReadRun.beside, (_called_as(mine[0][1], run) for _, run in mine)),
             {key: str(one.get(key, "")) for key in keys},
+            tuple(run.damage for _, run in mine if run.damage),
+            tuple(f"{folder}: {one}" for folder, run in mine for one in run.other_row_notes + run.config_notes),
         )
         for one, mine in zip(facts, together.values(), strict=True)
     )

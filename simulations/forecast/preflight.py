@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import torch
 
@@ -20,7 +21,7 @@ from simulations.experiment.scenario import scenario
 from simulations.forecast.dry_run import check_memory, shares
 from simulations.forecast.notices import idle_defenses, too_few_images, unusual_values
 from simulations.forecast.outlined import check_outline
-from simulations.run_folder.folder_lock import require_free
+from simulations.run_folder.folder_lock import COMMAND_LOCK, require_free, take_lock
 from simulations.run_folder.kept_rows import kept
 from simulations.run_folder.places import is_there
 from simulations.run_folder.run_directory import busy
@@ -36,6 +37,7 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
     """
     out = Path(experiment.output_dir)
     require_folder(out)
+    require_free(out, busy(out), COMMAND_LOCK)
     require_free(out, busy(out))
     if not experiment.resume and ((out / "config.json").exists() or (out / "rows.jsonl").exists()):
         raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
@@ -80,6 +82,22 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
         dealt(experiment.plan(), experiment, data, experiment.num_clients)
     for warning in filter(None, (*data.notes, *doubts, too_few_images(experiment, experiment.num_clients))):
         say(f"warning: {warning}")
+
+
+def claim_folder(out: Path) -> IO[str]:
+    """Make the folder of results, and keep other commands out of it until the returned file is closed.
+
+    Raises:
+        ConfigError: When another command or run has the folder, or it cannot be made.
+    """
+    make_folder(out)
+    claim = take_lock(out, busy(out), COMMAND_LOCK)
+    try:
+        require_free(out, busy(out))
+    except ConfigError:
+        claim.close()
+        raise
+    return claim
 
 
 @contextmanager

@@ -20,12 +20,13 @@ from simulations.experiment.experiment import Experiment
 from simulations.forecast.cards import CardShares, shares_of
 from simulations.forecast.dry_run import describe, measure, workers_of
 from simulations.forecast.memory_needs import Needs, check_needs, needs_of
-from simulations.forecast.preflight import make_folder, preflight, require_attack_cards, require_resources
+from simulations.forecast.preflight import claim_folder, preflight, require_attack_cards, require_resources
 from simulations.report.analysis.outcome import as_json
 from simulations.run.in_process import run_in_process
 from simulations.run.requested import requested
 from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
 from simulations.run.side_by_side import require_jobs, runs_at_once, side_by_side
+from simulations.run_folder.run_config import began_in_process, read_config
 from simulations.runtime.launch import Resources, end_politely
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
 from simulations.settings.errors import ConfigError
@@ -111,6 +112,8 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         experiment = requested(
             request.config, request.settings, request.out, request.resume, request.clients, request.size
         )
+        if request.resume and began_in_process(read_config(request.resume / "config.json", "--resume")):
+            request = replace(request, in_process=True)
         left = of_seeds(experiment, request.seeds) if request.seeds else [experiment]
         require_jobs(request.jobs)
         for one in left[:1]:
@@ -128,22 +131,27 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
             if request.seeds
             else 1
         )
-        if not dry_run:
-            make_folder(Path(experiment.output_dir))
+        claim = None if dry_run else claim_folder(Path(experiment.output_dir))
     except (ConfigError, RegistryError) as error:
         fail(str(error))
     except KeyboardInterrupt:
         errors.say("\nstopped; nothing was run")
         return EXIT_STOPPED
-    if dry_run:
+    if claim is None:
         for tracker in request.trackers:
             say(f"tracker: {tracker} is installed; whether it takes runs is tried only when one starts")
         if request.seeds:
             say(f"seeds: {len(left)} of {len(request.seeds)} are left to run, each as above, {at_once} at a time")
         return 0
+    if at_once > 1:
+        say(f"seeds: {len(left)} to run, {at_once} at a time")
+    with claim:
+        return _run(console, request, experiment, at_once)
+
+
+def _run(console: Terminal, request: RunRequest, experiment: Experiment, at_once: int) -> int:
+    """Run an experiment, with one seed or several, whose folder this command has; the exit code."""
     if request.seeds:
-        if at_once > 1:
-            say(f"seeds: {len(left)} to run, {at_once} at a time")
         code = request.run_seeds(console, experiment, at_once)
         for seed in request.seeds if request.as_json else ():
             if (folder := Path(experiment.output_dir) / f"seed-{seed}" / "rows.jsonl").is_file():

@@ -122,7 +122,7 @@ def audit(
         require_guard("simulations.audit", "attack_workers=0")
     preflight(experiment, lambda line: warnings.warn(line.removeprefix("warning: "), stacklevel=4))
     with scratch_folder():
-        run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
+        run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment, in_process=True)
     return Audited(Path(experiment.output_dir))
 
 
@@ -135,7 +135,7 @@ def run_in_process(console: Terminal, experiment: Experiment, cpus_per_client: i
             resource_tracker.ensure_running()
     try:
         with flower_log(out / "flower.log") as begin, _followed(console, experiment, begin), scratch_folder():
-            run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment)
+            run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment, in_process=True)
     except KeyboardInterrupt:
         errors.say(f"\nstopped; {what_next(out)}")
         return 130

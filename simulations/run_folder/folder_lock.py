@@ -13,6 +13,9 @@ from simulations.settings.errors import ConfigError
 LOCK = ".lock"
 """File that a writer keeps locked. It stays when the writer ends: without it two other writers could come in at once."""
 
+COMMAND_LOCK = ".command.lock"
+"""The same for a command, which has the folder before the process that it starts locks ``LOCK``."""
+
 
 def require_new(folder: Path, named: str, advice: str, leftovers: Collection[str]) -> None:
     """Refuse a folder with any content but the files of a command that was killed before it had begun.
@@ -32,7 +35,7 @@ def require_new(folder: Path, named: str, advice: str, leftovers: Collection[str
         raise ConfigError(f"{named} is not empty; {advice}, or name another folder")
 
 
-def take_lock(folder: Path, refusal: str) -> IO[str]:
+def take_lock(folder: Path, refusal: str, name: str = LOCK) -> IO[str]:
     """Lock a folder, which is made where missing, for this process and its forks, until the file is closed.
 
     Raises:
@@ -40,7 +43,7 @@ def take_lock(folder: Path, refusal: str) -> IO[str]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("a+", encoding="utf-8")
+        file = (folder / name).open("a+", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write into {folder}: {error.strerror}") from error
     try:
@@ -53,9 +56,9 @@ def take_lock(folder: Path, refusal: str) -> IO[str]:
     return file
 
 
-def require_free(folder: Path, refusal: str) -> None:
+def require_free(folder: Path, refusal: str, name: str = LOCK) -> None:
     """Raises ``ConfigError`` with ``refusal``, as ``take_lock`` does, where another process has the folder; changes nothing."""
-    path = folder / LOCK
+    path = folder / name
     if not path.is_file():
         return
     with path.open(encoding="utf-8", errors="replace") as file:

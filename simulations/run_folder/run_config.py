@@ -22,6 +22,8 @@ from strategies.audit.adaptive import adaptive_names
 PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "numpy")
 OWN_CODE = "own-code"
 """Key of what the files amount to that settings name."""
+IN_PROCESS = "in-process"
+"""Key, beside the start and machine of a run, of whether its clients work in one process."""
 OTHERS = {"audited": "the audit of an app", "recording": "attacks on a recording"}
 """Scenario in a ``config.json`` -> what else leaves a folder like a run's."""
 FREE_ON_RESUME = {"resume", "output-dir", "attack-workers", "attack-gpus", "client-timeout", "min-usable"}
@@ -48,6 +50,12 @@ def read_config(path: Path, key: str) -> dict[str, Any]:
             f"{key}: {path.parent} holds {OTHERS[kind]}, which is begun anew; runs of `fedveil run` can go on"
         )
     return kept
+
+
+def began_in_process(kept: Mapping[str, Any]) -> bool:
+    """Whether the run, whose config.json is ``kept``, has its clients in one process, without Flower's runtime."""
+    run = kept.get("run")
+    return isinstance(run, Mapping) and run.get(IN_PROCESS) is True
 
 
 def check_same(experiment: RunStudy, kept: Mapping[str, Any]) -> None:

@@ -37,7 +37,7 @@ from simulations.run_folder.folder_lock import take_lock
 from simulations.run_folder.kept_rows import PLACE, kept
 from simulations.run_folder.line_files import json_lines
 from simulations.run_folder.rows import NAMES, Row
-from simulations.run_folder.run_config import about_run, check_same
+from simulations.run_folder.run_config import IN_PROCESS, about_run, check_same
 from simulations.run_folder.run_times import RunTimes
 from simulations.run_folder.study import RunStudy
 from simulations.settings.errors import ConfigError, undamaged
@@ -62,10 +62,12 @@ class RunDirectory(Generic[S]):
     Attributes:
         path: The folder.
         experiment: Its settings.
+        in_process: Whether its clients work in this process, without Flower's runtime.
     """
 
     path: Path
     experiment: S
+    in_process: bool = False
     _rows: list[Row] = field(default_factory=list)
     _pictures: list[dict[str, Any]] = field(default_factory=list)
     _attacks: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -89,14 +91,14 @@ class RunDirectory(Generic[S]):
     # Opening ----------------------------------------------------------------------------------------------------------
 
     @classmethod
-    def open(cls, path: Path, experiment: S) -> Self:
+    def open(cls, path: Path, experiment: S, *, in_process: bool = False) -> Self:
         """Start a new run in ``path``, or resume the present one when ``experiment.resume`` is set.
 
         Raises:
             ConfigError: When there is a run already and resume is off, none and it is on, its settings were others, or one of its
                 files is damaged.
         """
-        run = cls(path, experiment)
+        run = cls(path, experiment, in_process)
         run._lock = take_lock(path, busy(path))
         try:
             run._take_up()
@@ -119,7 +121,7 @@ class RunDirectory(Generic[S]):
                 self._times = RunTimes.resumed(before["run"])
             self._load()
         elif config.exists() or (self.path / "rows.jsonl").exists():
-            raise ConfigError(f"output-dir: {self.path} already holds a run; resume it, or name another folder")
+            raise ConfigError(f"{self.path} already holds a run; resume it, or name another folder")
 
     def close(self) -> None:
         """Release the folder for another process."""
@@ -259,14 +261,8 @@ class RunDirectory(Generic[S]):
         write_atomically(self.path / "pictures" / "index.jsonl", json_lines(self._pictures))
 
     def _sort_key(self, row: Row) -> tuple[Any, ...]:
-        what = (
-            row.card.observation,
-            _ROLES.index(Role.ATTACK if row.is_attack else row.role),
-            row.attack,
-            row.metric,
-            row.reference,
-            row.message,
-        )
+        role = _ROLES.index(Role.ATTACK if row.is_attack else row.role)
+        what = (row.card.observation, role, row.attack, row.metric, row.reference, row.message)
         return (self._order[row.defense], row.round, *what, -1 if row.client is None else row.client)
 
     def judge(self, judged: Callable[[Sequence[Row]], list[Row]]) -> None:
@@ -282,7 +278,9 @@ class RunDirectory(Generic[S]):
         """Writes config.json with the attacks that this process began and finished; ``on_change`` then rebuilds the report."""
         self._progress = dict(progress)
         counted = {**progress, "attacks": self._begun, "attacks_done": self._done}
-        about = about_run(self.experiment, self.path, counted) | {"run": self._times.about()}
+        about = about_run(self.experiment, self.path, counted) | {
+            "run": self._times.about() | {IN_PROCESS: self.in_process}
+        }
         write_atomically(self.path / "config.json", json.dumps(about, indent=1))
         if on_change:
             on_change(self.path)
@@ -290,7 +288,7 @@ class RunDirectory(Generic[S]):
 
 def busy(path: Path) -> str:
     """Error text for a folder that another run holds; a killed command may leave its simulation running for a while."""
-    return f"output-dir: another run is still writing to {path}; wait for it, or end it"
+    return f"another run is still writing to {path}; wait for it, or end it"
 
 
 def _job(path: Path) -> AttackJob:

@@ -12,7 +12,7 @@ from typing import Any
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.summary import summarise
 from simulations.report.studies.control import validate
-from simulations.report.studies.rows import read_rows
+from simulations.report.studies.rows import read_row_file
 from simulations.report.studies.study import Study, split
 from simulations.run_folder.line_files import whole_characters
 from simulations.run_folder.rows import Row
@@ -27,12 +27,16 @@ class ReadRun:
         config: ``config.json``; empty where it is missing or cannot be read.
         row_notes: What was left out of the rows.
         config_notes: Why there is no configuration.
+        damage: A sentence that names the folder and counts its damaged lines of rows; "" where there is none.
+        other_row_notes: ``row_notes`` but those on damaged lines.
     """
 
     rows: tuple[Row, ...]
     config: Mapping[str, Any]
     row_notes: tuple[str, ...] = ()
     config_notes: tuple[str, ...] = ()
+    damage: str = ""
+    other_row_notes: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -72,9 +76,16 @@ class ReadRun:
 
 def read_run(directory: Path) -> ReadRun:
     """Read ``rows.jsonl`` and ``config.json``; no content of these files makes it fail."""
-    rows, row_notes = read_rows(directory / "rows.jsonl")
+    file = read_row_file(directory / "rows.jsonl")
     config, config_notes = _read_config(directory / "config.json")
-    return ReadRun(tuple(validate(rows)), config, tuple(row_notes), tuple(config_notes))
+    return ReadRun(
+        tuple(validate(file.rows)),
+        config,
+        (*file.damage, *file.notes),
+        tuple(config_notes),
+        file.damaged(directory),
+        tuple(file.notes),
+    )
 
 
 def _read_config(path: Path) -> tuple[dict[str, Any], list[str]]:

@@ -31,6 +31,7 @@ from simulations.report.page.style import CSS
 from simulations.report.page.template import BODY, whole
 from simulations.report.page.template_every import EVERY as EVERY_BODY
 from simulations.report.page.view import own_pictures, view
+from simulations.report.repeat import command_of
 from simulations.report.studies.baselines import FAR_MORE
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.plain import plain_words_of
@@ -99,6 +100,7 @@ def build(directory: Path) -> Built:
         "config": config,
         "unknown": {key: value for key, value in config.items() if key not in CONFIG_KEYS},
         "command": f"fedveil report {shlex.quote(directory.resolve().name)}",
+        "repeat": command_of(config, "0..4", "five"),
         "directory": shlex.quote(directory.resolve().name),
     }
     others = {

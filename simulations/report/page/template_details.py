@@ -181,14 +181,15 @@ only; the same numbers, one a line, are in <code>rows.csv</code>.</p>
 {% if config.get('config') is mapping and 'output-dir' in config['config'] %}
 <h3>What to do next</h3>
 <ul>
-<li>Repeat with other seeds and the settings above: <code>fedveil run --seeds 0..4 --out five</code>. One seed shows what happened
-once.</li>
-<li>Attack more images: <code>-s probe-targets=16</code>. After 0 of 16, up to 21&nbsp;% of images could still be
-recovered.</li>
+<li>Repeat with other seeds and the settings above. One seed shows what happened once.
+<pre tabindex="0">{{ repeat }}</pre></li>
+<li>Attack more images: add <code>-s probe-targets=16</code> to that command. After 0 of 16, up to 21&nbsp;% of images could still
+be recovered.</li>
 {% if config['config'].get('scenario', 'federated') == 'federated' %}
 <li>Try a defence with a proof at several budgets: <code>fedveil run --preset dp_curve --out dp</code>.</li>
 {% endif %}
-<li>Put runs side by side: <code>fedveil compare {{ directory }} five</code>.</li>
+<li>Put runs side by side: <code>fedveil compare {{ directory }} OTHER</code>. The command with <code>--seeds</code> does so with
+its own runs.</li>
 </ul>
 {% endif %}
 </section>

@@ -6,11 +6,12 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from attacks.metrics.registry import metric_of
+from simulations.report.text import count
 from simulations.run_folder.line_files import read_json_lines
 from simulations.run_folder.rows import Row, number_of
 
@@ -40,12 +41,44 @@ def number_in(value: Any) -> float | None:
     return number_of(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+@dataclass(frozen=True)
+class RowFile:
+    """Content of ``rows.jsonl``.
+
+    Attributes:
+        rows: In file order, each once.
+        lines: Number of its lines, empty ones left out.
+        damage: A note on each line that could not be read.
+        notes: What else a reader must know, such as lines that repeat another.
+    """
+
+    rows: Sequence[Row]
+    lines: int = 0
+    damage: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+    def damaged(self, folder: Path) -> str:
+        """A sentence that counts the damaged lines of the file in ``folder``, or "" where there is none."""
+        some = len(self.damage)
+        what = "is damaged" if some == 1 else "are damaged"
+        return f"{folder}: {some} of {count(self.lines, 'line')} of rows.jsonl {what} and left out" if some else ""
+
+
 def read_rows(path: Path) -> tuple[list[Row], list[str]]:
     """Rows of ``path`` in file order, and notes on lines that could not be read or that repeat another."""
-    lines, notes = read_lines(path)
+    found = read_row_file(path)
+    return list(found.rows), [*found.damage, *found.notes]
+
+
+def read_row_file(path: Path) -> RowFile:
+    """Read a file of rows; no content of the file makes it fail."""
+    decoded, notes = read_lines(path)
+    if not path.is_file():
+        return RowFile([], notes=notes)
+    lines = len(decoded) + len(notes)
     rows: dict[str, Row] = {}
     read = 0
-    for number, data in lines:
+    for number, data in decoded:
         try:
             row = _measured(Row.from_json(data))
         except ValueError as error:
@@ -53,9 +86,9 @@ def read_rows(path: Path) -> tuple[list[Row], list[str]]:
             continue
         read += 1
         rows[json.dumps(data, sort_keys=True)] = row
-    if read > len(rows):
-        notes.append(f"{path.name}: {read - len(rows)} rows repeat another row in every field and were left out")
-    return list(rows.values()), notes
+    repeated = read - len(rows)
+    others = [f"{path.name}: {repeated} rows repeat another row in every field and were left out"] if repeated else []
+    return RowFile(list(rows.values()), lines, notes, others)
 
 
 def _measured(row: Row) -> Row:

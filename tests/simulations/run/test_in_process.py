@@ -18,6 +18,7 @@ import simulations
 from clients.secrets.policy import RefusedError
 from simulations.cli import app
 from simulations.experiment.experiment import Experiment
+from simulations.run_folder.run_directory import RunDirectory
 from simulations.settings.errors import ConfigError
 from tests.lines import read_lines
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, config, pairs
@@ -159,6 +160,21 @@ def test_what_was_complete_is_kept_and_taken_up(tmp_path: Path, monkeypatch: pyt
     assert untimed(read_lines(resumed / "rows.jsonl")) == untimed(read_lines(whole / "rows.jsonl"))
 
 
+@pytest.mark.parametrize("in_process", [True, False])
+def test_a_resumed_run_goes_on_in_the_way_in_which_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: bool
+) -> None:
+    settings = Experiment.of(output_dir=str(tmp_path / "run"), **TINY)
+    run = RunDirectory.open(tmp_path / "run", settings, in_process=in_process)
+    run.write_progress({})
+    run.close()
+    ways: list[str] = []
+    for way in ("run_in_process", "run_locally"):
+        monkeypatch.setattr(f"simulations.run.command.{way}", lambda *_, way=way: ways.append(way) or 1)
+    result = CliRunner().invoke(app, ["run", "--resume", str(tmp_path / "run")])
+    assert (result.exit_code, ways) == (1, ["run_in_process" if in_process else "run_locally"]), result.output
+
+
 def test_the_command_says_how_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [text for name, value in spelt(TINY).items() for text in ("-s", f"{name}={value}")]
     result = CliRunner().invoke(app, ["run", "--in-process", "--out", str(tmp_path / "run"), *texts])
@@ -206,7 +222,7 @@ def test_temporary_files_of_an_audit_lie_in_a_folder_of_its_own_and_those_of_its
 ) -> None:
     seen = []
 
-    def run(grid: object, experiment: Experiment) -> None:
+    def run(grid: object, experiment: Experiment, *, in_process: bool) -> None:
         seen.append((os.environ["TMPDIR"], tempfile.gettempdir()))
 
     monkeypatch.setattr("simulations.run.in_process.run_experiment", run)

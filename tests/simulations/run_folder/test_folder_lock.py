@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from simulations.cli import app
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.folder_lock import LOCK, require_free, take_lock
+from simulations.run_folder.folder_lock import COMMAND_LOCK, LOCK, require_free, take_lock
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.search.folder import SearchFolder
 from simulations.search.settings import Search
@@ -64,3 +64,50 @@ def test_resuming_a_run_that_lives_is_refused_at_once(tmp_path: Path) -> None:
     told = " ".join(result.output.split())
     assert f"another run is still writing to {tmp_path / 'run'}; wait for it, or end it (process {os.getpid()})" in told
     run.close()
+
+
+TINY = ("-s", "dataset=mnist-5k", "-s", "model=lenet", "-s", "train-limit=200", "-s", "test-limit=60", "--clients", "2")
+
+
+@pytest.mark.parametrize("seeds", [(), ("--seeds", "0..1", "--jobs", "1")])
+@pytest.mark.parametrize("since", ["before", "meanwhile"])
+def test_a_second_command_in_a_folder_is_refused_before_it_starts_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, since: str, seeds: tuple[str, ...]
+) -> None:
+    """The first may be about to start, so that nothing of a run is there; or come while the second makes its checks."""
+    out, started = tmp_path / "run", list[str]()
+    first = []
+
+    def begin_first(*_: object) -> None:
+        first.append(take_lock(out, "busy", COMMAND_LOCK))
+
+    def run(*_: object) -> int:
+        started.append("second")
+        return 0
+
+    monkeypatch.setattr("simulations.run.command.run_locally", run)
+    if since == "before":
+        begin_first()
+    else:
+        monkeypatch.setattr("simulations.run.command.require_reachable", begin_first)
+    result = CliRunner().invoke(app, ["run", "--out", str(out), *TINY, *seeds])
+    told = " ".join(result.output.split())
+    assert (result.exit_code, started) == (2, [])
+    assert f"error: another run is still writing to {out}; wait for it, or end it (process {os.getpid()})" in told
+    assert not any(word in told for word in ("ConfigError", "output-dir", "--resume"))
+    first[0].close()
+
+
+def test_a_command_keeps_its_folder_while_it_runs_and_then_lets_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: object) -> int:
+        with pytest.raises(ConfigError, match="busy"):
+            take_lock(tmp_path / "run", "busy", COMMAND_LOCK)
+        take_lock(tmp_path / "run", "the run itself locks this one").close()
+        return 1
+
+    monkeypatch.setattr("simulations.run.command.run_locally", run)
+    result = CliRunner().invoke(app, ["run", "--out", str(tmp_path / "run"), *TINY])
+    assert result.exit_code == 1, result.output
+    take_lock(tmp_path / "run", "busy", COMMAND_LOCK).close()

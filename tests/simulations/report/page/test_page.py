@@ -174,7 +174,8 @@ def test_a_page_of_a_run_ends_with_what_to_do_next(tmp_path: Path) -> None:
     settings = {"output-dir": "/nowhere", "scenario": "federated"}
     page = build(tmp_path / "my run", config={**CONFIG, "config": settings})
     end = page.sections["configuration"].split("What to do next")[1]
-    assert "fedveil compare 'my run' five" in end
+    assert "fedveil compare 'my run' OTHER" in end
+    assert "fedveil run --seeds 0..4 --out five" in end
     assert "--preset dp_curve" in end
     split = build(tmp_path / "split", config={**CONFIG, "config": settings | {"scenario": "split"}})
     assert "dp_curve" not in split.sections["configuration"]
