@@ -49,7 +49,9 @@ RUN = """Run it. The variable keeps flwr from installing the app's dependencies 
   export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
   flwr run {folder} --stream --federation-config "num-supernodes={nodes}"
 
-{results}A local SuperLink that runs already keeps its old environment: end it first (pkill -f flower-superlink)."""
+{results}A local SuperLink that runs already keeps its old environment. End it first; this ends every simulation of yours:
+
+  pkill -u "$USER" -f flower-superlink"""
 """How the app is run in a simulation."""
 
 

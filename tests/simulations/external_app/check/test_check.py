@@ -17,11 +17,13 @@ from typer.testing import CliRunner
 
 from simulations.cli import app as command_line
 from simulations.external_app.check import AppReport, check_app
+from simulations.external_app.check.checking import MOST_NODES
 from simulations.external_app.check.decide import abilities, limits
 from simulations.external_app.check.printed import printed
 from simulations.external_app.check.source.project import read_project
 from simulations.external_app.check.source.reading import read_source
 from simulations.runtime.local_grid import LocalGrid
+from simulations.settings.errors import ConfigError
 from strategies.external_app.settings import AuditSettings
 from tests.examples.copies import EXAMPLES
 from tests.lines import read_lines
@@ -240,9 +242,28 @@ def test_the_text_ends_with_how_to_run_the_app(tmp_path: Path) -> None:
     text = printed(check_app(small_app(tmp_path), nodes=4))
     assert "\n  export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1\n" in text
     assert f'flwr run {tmp_path} --stream --federation-config "num-supernodes=4"' in text
+    assert text.count("pkill") == text.count('pkill -u "$USER" -f flower-superlink') == 1, (
+        "no federation of other people"
+    )
+    assert "this ends every simulation of yours:" in text
     assert '"fedveil"' not in text, "flwr would look for it in a package registry"
     results = f"{tmp_path}-audit"
     assert f"Read {results}/report.html then. A second run writes beside it, to {results}-2, and says so." in text
+
+
+def test_more_nodes_than_memory_holds_are_refused_before_the_app_starts(tmp_path: Path) -> None:
+    """Not by a kernel that ends the child process, which looks like a fault of the app."""
+    app = small_app(tmp_path)
+    shown = CliRunner().invoke(command_line, ["check-app", str(app), "--nodes", str(MOST_NODES + 1)])
+    assert (shown.exit_code, "1<=x<=10000" in shown.output) == (2, True), shown.output
+    with pytest.raises(ConfigError, match="nodes is 1000000000; allowed: a whole number from 1 to 10000"):
+        check_app(app, nodes=10**9)
+
+
+@pytest.mark.parametrize("page", ["docs/your_own_app.md"])
+def test_documentation_ends_no_simulation_of_other_people(page: str) -> None:
+    text = (EXAMPLES.parent / page).read_text(encoding="utf-8")
+    assert text.count("pkill") == text.count('pkill -u "$USER" -f flower-superlink') > 0
 
 
 def test_the_text_states_exactly_which_attacks_run(tmp_path: Path) -> None:
