@@ -26,7 +26,7 @@ from simulations.protect.manifest import UNTESTED, Manifest, require_target
 from simulations.protect.pictures import left_out, output_names
 from simulations.protect.sources import Pictures, pictures_of
 from simulations.report.text import count
-from simulations.run_folder.folder_lock import LOCK
+from simulations.run_folder.folder_lock import LOCK, remove_lock
 from simulations.settings.errors import ConfigError, naming
 from simulations.settings.fields import IMAGE_SIDE
 
@@ -70,21 +70,25 @@ def work(
             require_target(out.resolve(), resume=resume)
             pictures.check(resume=resume)
         key = _secret(shown, secret, resume=resume)
-        manifest = Manifest(Order(pictures.root, out.resolve(), str(pipeline), key, image_size, pictures.text))
+        manifest = Manifest(
+            Order(pictures.root, out.resolve(), str(pipeline), key, image_size, pictures.name, pictures.place)
+        )
         with manifest.claim(resume=resume):
             names = _begin(manifest, pictures, resume=resume)
             _copy_all(shown, manifest, names, workers or os.cpu_count() or 1)
             try:
-                path, (seen, warning) = manifest.finish(names), _look(shown, manifest)
+                seen, warning = _look(shown, manifest)
+                path = manifest.finish(names, seen)
                 made = _preview(manifest, seen, warning) if preview else None
             finally:
                 pictures.remove()
             left = left_out(pictures.root, set(pictures.names)) if pictures.data is None else {}
-            _conclude(shown, manifest, names, made, left)
+            _conclude(shown, manifest, names, seen, made, left)
             _print_seen(shown, seen, warning)
             _print_files(shown, path, made)
             if as_json:
                 _print_json(manifest, names, path, made, left, seen, warning)
+            remove_lock(manifest.order.out)
     except KeyboardInterrupt:
         errors.say("\nstopped; go on with the same command and --resume")
         raise typer.Exit(130) from None
@@ -173,15 +177,16 @@ def _conclude(
     console: Terminal,
     manifest: Manifest,
     names: Collection[str],
+    seen: Identified,
     made: Preview | None,
     left: Mapping[str, int],
 ) -> None:
-    """Prints what was protected, what was not, and what attacks of a preview recovered."""
+    """Prints what was processed, what copies still show, what was not processed, and what attacks of a preview recovered."""
     failed = manifest.failed
-    counted = [f"{len(names) - len(failed)} of {len(names)} pictures protected by {manifest.order.pipeline}"]
+    counted = [f"{len(names) - len(failed)} of {len(names)} pictures processed by {manifest.order.pipeline}"]
     counted += [f"{len(failed)} unreadable"] if failed else []
     counted += [f"{count(sum(left.values()), 'file')} skipped"] if left else []
-    console.say(", ".join(counted))
+    console.say("; ".join([", ".join(counted), *([seen.headline] if seen.compared else [])]))
     for why, times in Counter(why for name in names for why in manifest.done[name].idle).most_common(MOST_REASONS):
         errors.say(f"{times} of them: {why}")
     if failed:

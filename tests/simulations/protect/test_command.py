@@ -29,9 +29,15 @@ def test_every_picture_gets_a_copy_that_the_defence_made_and_the_manifest_tells(
     code, told = protect(source, tmp_path / "out", "--defense", MIXER)
     assert code == 0, told
     assert files(source) == before, "originals are never touched"
-    assert "24 of 24 pictures protected" in told
-    assert "No attack ran on these copies; --preview runs those that know the defence." in told
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert {path.name for path in (tmp_path / "out").iterdir() if path.is_file()} == {"manifest.json"}, (
+        "no working files"
+    )
+    among = f"{manifest['identified']} of {manifest['compared']} copies"
+    assert manifest["compared"] == 24
+    assert manifest["finding"].startswith(among)
+    assert f"24 of 24 pictures processed by {MIXER}; {among} " in " ".join(told.split())
+    assert "No attack ran on these copies; --preview runs those that know the defence." in told
     assert manifest["defense"] == MIXER
     assert [one["source"] for one in manifest["files"]] == sorted(before)
     secret = (tmp_path / "home" / ".fedveil" / "secrets" / "protect").read_text().strip()
@@ -73,7 +79,7 @@ def test_broken_files_are_listed_and_the_rest_is_written(source: Path, tmp_path:
     (source / "odd" / "empty.jpg").write_bytes(b"")
     code, told = protect(source, tmp_path / "out", "--defense", MIXER)
     assert code == 3
-    assert "24 of 26 pictures protected" in told
+    assert "24 of 26 pictures processed" in told
     assert ", 2 unreadable" in told
     assert "2 could not be protected" in told
     assert "odd/broken.png: cannot be read: cannot identify" in told
