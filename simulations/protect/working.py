@@ -14,7 +14,8 @@ import typer
 from clients.secrets.secret_file import SecretError, default_folder, kept_secret
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
-from defenses.spec import parse
+from defenses.registry import DEFENSES
+from defenses.spec import SpecError, parse, stages
 from simulations.console.command_line import errors, fail, self_contained
 from simulations.console.progress import Display
 from simulations.console.results import print_json, table, terminal_for
@@ -27,7 +28,7 @@ from simulations.protect.pictures import left_out, output_names
 from simulations.protect.sources import Pictures, pictures_of
 from simulations.report.text import count
 from simulations.run_folder.folder_lock import LOCK, remove_lock
-from simulations.settings.errors import ConfigError, naming
+from simulations.settings.errors import ConfigError, naming, require_known
 from simulations.settings.fields import IMAGE_SIDE
 
 if TYPE_CHECKING:
@@ -240,6 +241,8 @@ def _print_json(
 
 def _pipeline(text: str) -> Pipeline:
     """A pipeline that protects pictures one by one, from a text that may name files."""
+    with naming("--defense"):
+        _require_names(text)
     text = self_contained(text, "--defense")
     with naming("--defense"):
         pipeline = parse(text)
@@ -255,3 +258,15 @@ def _pipeline(text: str) -> Pipeline:
             "`fedveil run`, in which clients mix them"
         )
     return pipeline
+
+
+def _require_names(text: str) -> None:
+    """Raise ``ConfigError`` for an unknown name, with those of the defences that protect pictures one by one."""
+    try:
+        named = stages(text)
+    except SpecError:
+        return  # ``parse`` refuses it
+    usable = [name for name, kind in DEFENSES.items() if issubclass(kind, InputDefense) and not kind.mixes_examples]
+    for name, _ in named:
+        if name not in DEFENSES:
+            require_known("defence of images", name, usable)

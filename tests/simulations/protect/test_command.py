@@ -14,6 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from clients.data.datasets import load_dataset
+from defenses.base import InputDefense
 from defenses.images.vfe import vfe_map
 from defenses.registry import DEFENSES
 from defenses.spec import parse
@@ -264,6 +265,16 @@ def test_what_cannot_be_read_or_written_is_told_by_its_name(source: Path, tmp_pa
     refused(protect(source, tmp_path / "out", "--defense", MIXER, "--data-dir", tmp_path), "it is for named data sets")
     (source / "circle.png").symlink_to(source / "circle.png")
     refused(protect(source, tmp_path / "out", "--defense", MIXER), "circle.png is a link that leads nowhere")
+
+
+def test_an_unknown_defence_is_answered_by_those_that_protect_pictures(source: Path, tmp_path: Path) -> None:
+    code, told = protect(source, tmp_path / "out", "--defense", "Blur() | Nope()")
+    known = " ".join(told.split()).partition("--defense: unknown defence of images 'Nope'; known: ")[2].split(", ")
+    assert (code, set(known) >= {"ATS", "Blur", "VisualMixer"}) == (2, True), told
+    for name in known:
+        kind = DEFENSES[name]
+        assert issubclass(kind, InputDefense)
+        assert not kind.mixes_examples
 
 
 def test_files_that_are_left_alone_are_counted(tmp_path: Path) -> None:
