@@ -266,7 +266,11 @@ def _require_names(text: str) -> None:
         named = stages(text)
     except SpecError:
         return  # ``parse`` refuses it
-    usable = [name for name, kind in DEFENSES.items() if issubclass(kind, InputDefense) and not kind.mixes_examples]
+    usable = [
+        name
+        for name, kind in DEFENSES.items()
+        if isinstance(kind, type) and issubclass(kind, InputDefense) and not kind.mixes_examples
+    ]
     for name, _ in named:
         if name not in DEFENSES:
             require_known("defence of images", name, usable)

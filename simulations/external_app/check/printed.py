@@ -144,7 +144,7 @@ def _end(report: AppReport) -> str:
         return "Ready once these lines are added and filled in, as listed under To decide."
     if report.to_decide:
         return (
-            "Ready once these lines are added and what stands under To decide is settled: then run the app as before, and open "
-            "report.html in the results folder."
+            "To audit the app, add these lines, settle the points under To decide, and run the app. Then open report.html in the "
+            "results folder."
         )
     return "Ready once these lines are added: run the app as before, and open report.html in the results folder."

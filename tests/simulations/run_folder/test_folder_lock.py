@@ -30,7 +30,7 @@ def test_the_second_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "new").iterdir()] == [LOCK]
 
 
-def test_a_removed_lock_leaves_no_file_and_lets_nobody_hold_the_old_one(
+def test_a_removed_lock_leaves_no_file_and_the_old_one_is_held_by_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One process opens the file, its holder removes it and ends, a third makes a new one: the first must not hold the old."""

@@ -174,7 +174,7 @@ def test_the_command_prints_text_or_a_line_of_json(tmp_path: Path) -> None:
         "up to 20 images in an attacked round: 4 from each of 5 nodes with so many. A verdict needs 16.",
         "The clients train with Adam (task.py:25): probes and attacks assume SGD",
         "learning_rate: an audit takes 0.05 (`lr` of the message of training); the source has 0.002 (task.py:25)",
-        "Ready once these lines are added",
+        "To audit the app, add these lines, settle the points under To decide, and run the app.",
     ):
         assert text in plain.output
     lines = CliRunner().invoke(command_line, ["check-app", str(app), "--nodes", "5", "--json"])
@@ -246,6 +246,8 @@ def test_the_text_ends_with_how_to_run_the_app(tmp_path: Path) -> None:
         "no federation of other people"
     )
     assert "this ends every simulation of yours:" in text
+    ready = "To audit the app, add these lines, settle the points under To decide, and run the app. Then open report.html in "
+    assert text.endswith(f"{ready}the results folder.")
     assert '"fedveil"' not in text, "flwr would look for it in a package registry"
     results = f"{tmp_path}-audit"
     assert f"Read {results}/report.html then. A second run writes beside it, to {results}-2, and says so." in text
@@ -274,6 +276,7 @@ def test_the_text_states_exactly_which_attacks_run(tmp_path: Path) -> None:
     known = check_app(small_app(tmp_path / "known"))
     text = printed(known)
     assert "Attack one-step probes with InvertingGradients and LabelInference, for images and classes." in text
+    assert "Clients score each guess against the null baseline, the score of a guess made without the update." in text
     own = "Attack the clients' own updates with LabelInference alone, which infers classes and no images."
     assert own in text
     assert "Attack in round 1 alone" in text

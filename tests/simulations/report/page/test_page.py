@@ -286,6 +286,18 @@ def test_the_headline_has_one_careful_sentence_per_defence(demo: Page) -> None:
     assert "private" not in text.lower()
 
 
+def test_the_summary_states_what_the_change_and_the_small_print_are(demo: Page) -> None:
+    text = " ".join(demo.sections["summary"].replace("\xa0", " ").split())
+    assert (
+        "The change compares accuracy with the undefended run of the same round, in percentage points. If a defence also "
+        "protects test images, accuracy is measured on protected ones." in text
+    )
+    assert (
+        "Small print is the 95 % interval of the mean. Accuracy without one gets Wilson's interval over the test images. †"
+        in text
+    )
+
+
 def test_the_long_table_shows_every_attack_with_its_baselines_and_status(demo: Page, run: Path) -> None:
     table = every_attack(run).table("attacks")
     assert len(table) == len(PIPELINES) * len(ATTACKED) * 2
