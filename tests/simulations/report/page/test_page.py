@@ -459,6 +459,18 @@ def test_pictures_come_best_recovered_first_in_the_first_attacked_round(tmp_path
     )
 
 
+def test_an_input_that_the_defence_does_not_alter_says_so(tmp_path: Path) -> None:
+    same = [
+        one | ({"file": one["file"].replace("protected", "original")} if one["kind"] == "protected" else {})
+        for one in PICTURES
+    ]
+    build(tmp_path, pictures=same)
+    grids = every_attack(tmp_path).sections["pictures"]
+    assert grids.count("unaltered input") == grids.count("not altered by the defence") == len(same) // 6
+    build(tmp_path / "other", pictures=PICTURES)
+    assert "altered" not in every_attack(tmp_path / "other").sections["pictures"]
+
+
 def test_the_headline_shows_the_closest_guess_beside_what_entered_the_model(tmp_path: Path) -> None:
     found = build(tmp_path, pictures=PICTURES)
     alts = [str(known["alt"]) for known in found.images["headline"]]
