@@ -11,7 +11,7 @@ import difflib
 import inspect
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -28,6 +28,12 @@ MOST_STATEMENTS = 200
 """Most pipelines or attacks of a run: each pipeline is trained on its own, which takes a minute of the smallest audit."""
 MOST_STAGES = 32
 """Most stages of one chain: every stage acts on each batch, and no published defence has more than four."""
+NEAREST = 5
+"""Most known names that an error about an unknown name shows where there are many."""
+LIKENESS = 0.5
+"""Least ratio of ``difflib`` at which a known name is called near."""
+LISTED = {"defence": "defenses", "attack": "attacks"}
+"""Noun of an error -> section of ``fedveil list`` that shows all names."""
 
 
 class SpecError(ValueError):
@@ -163,7 +169,7 @@ def _build(node: ast.expr, registry: Names, what: str, make: Make) -> Any:
         raise SpecError(f"{what} {_shown(node)}: expected Name(argument=value)")
     name = call.func.id
     if name not in registry:
-        raise SpecError(f"unknown {what} {name!r}{_suggest(name, registry)}; known: {', '.join(sorted(registry))}")
+        raise SpecError(f"unknown {what} {name!r}{_suggest(name, registry)}; {_known(name, registry, what)}")
     parameters = list(settings_of(registry[name]))
     if len(call.args) > len(parameters):
         raise SpecError(f"{what} {name} takes at most {len(parameters)} arguments, got {len(call.args)}")
@@ -206,6 +212,21 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 
-def _suggest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+def _known(name: str, registry: Names, what: str) -> str:
+    """All known names, or the nearest of many and the command that lists all."""
+    if what not in LISTED or len(registry) <= 2 * NEAREST:
+        return f"known: {', '.join(sorted(registry))}"
+    close = _nearest(name, registry, NEAREST)
+    shown = f"nearest of {len(registry)}: {', '.join(close)}; " if len(close) > 1 else ""
+    return f"{shown}`fedveil list {LISTED[what]}` shows all"
+
+
+def _nearest(name: str, known: Iterable[str], most: int) -> list[str]:
+    """Names of similar spelling, the most similar first, in whatever case."""
+    folded = {one.casefold(): one for one in known}
+    return [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, n=most, cutoff=LIKENESS)]
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    close = _nearest(name, known, 1)
     return f", did you mean {close[0]!r}?" if close else ""

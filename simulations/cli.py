@@ -266,3 +266,7 @@ def _pair(text: str) -> tuple[str, Any]:
 
         known = all_settings()
     return setting_of(text, known)
+
+
+if __name__ == "__main__":
+    main()

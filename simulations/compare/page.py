@@ -39,9 +39,9 @@ put together</p>
 {% if notes %}<div class="banner alarm"><ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>{% endif %}
 <section id="sides">
 <header><h2>Every defence</h2><p>Means over the seeds of a row (epsilon: the largest); below them is the 95&nbsp;%
-interval. The share of recovered images is that of all seeds together, with its exact interval. Over several seeds
-the interval of PSNR is Student's t over seeds, that of an accuracy has seeds as clusters and no more test images than there are,
-that of an AUC is no narrower than one seed's. Of one seed it is over images or records. The change of the accuracy is against no
+interval. The share of recovered images is that of all seeds together, with its exact interval. With several seeds,
+the PSNR interval is Student's t over seeds. Accuracy intervals treat each seed as a cluster. AUC intervals are never narrower than
+single seeds' are on average. With one seed, an interval is over images or records. The change of the accuracy is against no
 defence of the same runs. {{ definition }}
 An attack that fails shows only that this attack fails. † marks an attack that did not break the run without a
 defence, too few images for a verdict (fewer than {{ least_images }}), or a test of membership on too few records.

@@ -14,11 +14,11 @@ def require_dataset(key: str, name: str, also: Collection[str] = ()) -> None:
     """Raise ``ConfigError``, with the nearest name, unless the name is a data set, own code, or one of ``also``."""
     known = dataset_names()
     if not is_own(name, known):
-        require_known(key, name.partition(":")[0], {**dict.fromkeys(also), **known})
+        require_known(key, name.partition(":")[0], {**dict.fromkeys(also), **known}, listed="datasets")
 
 
 def require_model(name: str) -> None:
     """Raise ``ConfigError``, with the nearest name, for an unknown model; a name with a colon is tried when it is built."""
     if ":" not in name:
         also = "or a torchvision or timm classifier, such as torchvision:resnet18"
-        require_known("model", name, model_names(), also=also)
+        require_known("model", name, model_names(), also=also, listed="models")

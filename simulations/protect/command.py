@@ -40,7 +40,7 @@ def protect(
 
     A picture, whatever its name, gets the same copy whenever it is protected with the same defence and the same secret, which
     stays on this machine: with it a shuffle can be undone. Copies are lossless, upright and without metadata. manifest.json
-    says what was done.
+    says what was done and how many copies still show their picture.
 
     Up to 100 copies are downsampled to 32x32 and compared with the originals. If most are closest to their own, a warning says so:
     they still show their pictures. Of VisualMixer it names larger windows where these help.

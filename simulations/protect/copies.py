@@ -44,7 +44,8 @@ class Order:
         pipeline: The defences' text.
         secret: Where draws start.
         size: Side of the copies; 0: that of the sources.
-        source: What the sources are, in words.
+        source: Name of the folder or data set, without its place.
+        place: Full path of the sources. The manifest has only a digest of it.
     """
 
     root: Path
@@ -53,6 +54,7 @@ class Order:
     secret: str
     size: int
     source: str
+    place: str = ""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,11 @@ class Identified:
         return is_most(len(self.names), len(self.compared))
 
     @property
+    def headline(self) -> str:
+        """The measurement in a few words."""
+        return f"{len(self.names)} of {len(self.compared)} copies {'still show their picture' if self.most else 'identified'}"
+
+    @property
     def finding(self) -> str:
         """The measurement as text; "" where no copy was compared."""
         found, of = len(self.names), len(self.compared)
@@ -65,7 +70,7 @@ class Identified:
         reduced = f"downsampled to {GRID}x{GRID}"
         if self.most:
             each = "each is" if found > 1 else "it is"
-            return f"{found} of {of} copies still show their picture: {reduced}, {each} closest to {among}"
+            return f"{self.headline}: {reduced}, {each} closest to {among}"
         return f"{found} of {of} copies, {reduced}, are closest to {among.replace('its', 'their', 1)}"
 
 

@@ -1,7 +1,8 @@
 """The manifest of a folder of protected copies, from which a killed ``protect`` continues.
 
-manifest.json   the defence, versions, and each picture: names, hash of the source, VFE before and after, what was left out
-.journal.jsonl  the same while it is under way, a line for each finished picture
+manifest.json   the defence, versions, what copies still show, and each picture: names, hash of the source, VFE before and
+                after, what was left out
+.journal.jsonl  the same while it is under way, a line for each finished picture; removed when the manifest is written
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from simulations.protect.copies import Copy, Order
+from simulations.protect.identified import Identified
 from simulations.run_folder.folder_lock import LOCK, require_new, take_lock
 from simulations.run_folder.line_files import append_line, json_line, json_lines
 from simulations.run_folder.run_directory import write_atomically
@@ -33,8 +35,8 @@ def require_target(out: Path, *, resume: bool) -> None:
     """Refuse a target folder that holds something, or where ``resume`` one without work that was begun; nothing is written."""
     if not resume:
         require_new(out, f"OUT: {out}", "go on with --resume", LEFTOVERS)
-    elif not (out / JOURNAL).is_file():
-        raise ConfigError(f"OUT: {out} holds nothing to go on with (no {JOURNAL}); leave out --resume")
+    elif not any((out / name).is_file() for name in (JOURNAL, MANIFEST)):
+        raise ConfigError(f"OUT: {out} holds nothing to go on with (no {JOURNAL} or {MANIFEST}); leave out --resume")
 
 
 class Manifest:
@@ -46,18 +48,28 @@ class Manifest:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Facts that all pictures share; of the secret only a digest, which shows whether it is still the same."""
+        """Facts that all pictures share; of the secret and the sources' place only digests, which show whether they changed."""
         return {
             "defense": self.order.pipeline,
             "image_size": self.order.size,
             "source": self.order.source,
-            "secret_digest": hashlib.sha256(f"protect:{self.order.secret}".encode()).hexdigest()[:16],
+            "place_digest": self._digest(f"protect place:{self.order.secret}:{self.order.place}"),
+            "secret_digest": self._digest(f"protect:{self.order.secret}"),
             "versions": {name: version(name) for name in ("fedveil", "torch", "pillow")},
         }
+
+    @staticmethod
+    def _digest(text: str) -> str:
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def _journal(self) -> Path:
         return self.order.out / JOURNAL
+
+    @property
+    def _begun(self) -> Path:
+        """The file to go on from: the journal, or after complete work the manifest."""
+        return self._journal if self._journal.is_file() else self.order.out / MANIFEST
 
     def claim(self, *, resume: bool) -> IO[str]:
         """Lock the target for this command, and continue it where ``resume``, until the returned lock is closed.
@@ -88,11 +100,10 @@ class Manifest:
             changed = ", ".join(
                 f"{key} was {begun.get(key)!r} and is {value!r}"
                 for key, value in self.about.items()
-                if begun and key != "versions" and begun.get(key) != value
+                if begun and key not in {"versions", "place_digest"} and begun.get(key) != value
             )
-            raise ConfigError(
-                f"OUT: {out} was begun with other settings ({changed or 'unreadable'}); name another folder"
-            )
+            other = "pictures from another place" if begun else "unreadable"
+            raise ConfigError(f"OUT: {out} was begun with other settings ({changed or other}); name another folder")
 
     def begin(self) -> None:
         """Start a new target."""
@@ -109,10 +120,13 @@ class Manifest:
 
     @property
     def _undamaged(self) -> AbstractContextManager[None]:
-        return undamaged(self._journal, "OUT", "restore it from a copy, or name another folder")
+        return undamaged(self._begun, "OUT", "restore it from a copy, or name another folder")
 
     def _lines(self) -> list[dict[str, Any]]:
-        """The journal, without a line that was cut off."""
+        """The journal, without a line that was cut off; or the manifest as such lines."""
+        if self._begun != self._journal:
+            manifest = json.loads(self._begun.read_text(encoding="utf-8"))
+            return [{name: manifest[name] for name in self.about}, *(one | {"error": ""} for one in manifest["files"])]
         *lines, _ = self._journal.read_bytes().split(b"\n")  # behind the last line feed is what was cut off
         return [json.loads(line) for line in lines]
 
@@ -132,13 +146,15 @@ class Manifest:
         """Pictures without a copy, by name."""
         return sorted((one for one in self.done.values() if one.error), key=lambda one: one.source)
 
-    def finish(self, names: Iterable[str]) -> Path:
-        """Write the manifest of these sources."""
+    def finish(self, names: Iterable[str], seen: Identified) -> Path:
+        """Write the manifest of these sources and of what their copies still show, and remove the journal."""
         entries = [self.done[name] for name in sorted(names)]
         files = [
             {key: value for key, value in asdict(one).items() if key != "error"} for one in entries if not one.error
         ]
         failed = [{"source": one.source, "error": one.error} for one in entries if one.error]
         path = self.order.out / MANIFEST
-        write_atomically(path, json.dumps(self.about | {"files": files, "failed": failed}, indent=1))
+        shows = {"finding": seen.finding, "identified": len(seen.names), "compared": len(seen.compared)}
+        write_atomically(path, json.dumps(self.about | shows | {"files": files, "failed": failed}, indent=1))
+        self._journal.unlink()
         return path

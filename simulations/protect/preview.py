@@ -270,8 +270,8 @@ for this page, by averaging.
 {% if made.missing %}<p class="facts">Attacks that did not run:</p>
 <ul>{% for why in made.missing %}<li>{{ why }}</li>{% endfor %}</ul>{% endif %}
 {% if made.scaled %}<p class="facts">These copies are not the delivered ones. The pictures were scaled to {{ made.scaled }} x
-{{ made.scaled }} pixels before they were protected, because attacks that learn want one size. Windows of as many pixels are larger
-parts of a scaled picture, so that a scaled copy shows less than the delivered one.</p>{% endif %}
+{{ made.scaled }} pixels before they were protected, because attacks that learn want one size. The same window covers more
+of a scaled picture, so that a delivered copy shows more than a scaled one.</p>{% endif %}
 <p class="facts">{% if made.ran %}Each row: a picture as it is, its copy, and the best guess of the attacks from the copy alone.
 {{ made.summary }} {{ rule }} The attacks know the defence and {{ others }} other pictures of the folder, not the draws. The best
 guess of each picture was chosen by the truth: no server can choose so.

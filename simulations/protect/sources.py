@@ -25,13 +25,15 @@ class Pictures:
     """The pictures to protect.
 
     Attributes:
-        text: For the manifest.
+        name: Of the folder or data set, for the manifest.
+        place: Full path of the folder, or of the data set's files where one was named.
         root: Folder of its files.
         names: Of the files.
         data: The data set; None for a user's folder, which is never touched.
     """
 
-    text: str
+    name: str
+    place: str
     root: Path
     names: list[str]
     data: ImageDataset | None = field(default=None, repr=False)
@@ -76,7 +78,7 @@ def pictures_of(source: str, out: Path, data_dir: str) -> Pictures:
         root = folder.resolve()
         if target == root or target.is_relative_to(root) or root.is_relative_to(target):
             raise ConfigError(f"OUT: {out} and IN, {source}, lie in each other; originals and copies must not mix")
-        return Pictures(str(root), root, find(root))
+        return Pictures(root.name, str(root), root, find(root))
     if source.partition(":")[0] not in dataset_names() and not is_own(source, dataset_names()):
         what = "is a file" if folder.exists() else "is no folder"
         raise ConfigError(f"IN: {source!r} {what} and no data set; known data sets: {', '.join(dataset_names())}")
@@ -94,8 +96,8 @@ def pictures_of(source: str, out: Path, data_dir: str) -> Pictures:
         raise ConfigError(str(MissingDataError(error.found, "--data-dir"))) from error
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from error
-    text = f"{source} in {Path(data_dir).resolve()}" if data_dir else source
-    return Pictures(text, target.with_name(target.name + SOURCE), sorted(_names(data)), data)
+    place = str(Path(data_dir).resolve()) if data_dir else ""
+    return Pictures(Path(source).name, place, target.with_name(target.name + SOURCE), sorted(_names(data)), data)
 
 
 def _names(data: ImageDataset) -> Iterator[str]:

@@ -14,7 +14,8 @@ import typer
 from clients.secrets.secret_file import SecretError, default_folder, kept_secret
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
-from defenses.spec import parse
+from defenses.registry import DEFENSES
+from defenses.spec import SpecError, parse, stages
 from simulations.console.command_line import errors, fail, self_contained
 from simulations.console.progress import Display
 from simulations.console.results import print_json, table, terminal_for
@@ -26,8 +27,8 @@ from simulations.protect.manifest import UNTESTED, Manifest, require_target
 from simulations.protect.pictures import left_out, output_names
 from simulations.protect.sources import Pictures, pictures_of
 from simulations.report.text import count
-from simulations.run_folder.folder_lock import LOCK
-from simulations.settings.errors import ConfigError, naming
+from simulations.run_folder.folder_lock import LOCK, remove_lock
+from simulations.settings.errors import ConfigError, naming, require_known
 from simulations.settings.fields import IMAGE_SIDE
 
 if TYPE_CHECKING:
@@ -70,21 +71,25 @@ def work(
             require_target(out.resolve(), resume=resume)
             pictures.check(resume=resume)
         key = _secret(shown, secret, resume=resume)
-        manifest = Manifest(Order(pictures.root, out.resolve(), str(pipeline), key, image_size, pictures.text))
+        manifest = Manifest(
+            Order(pictures.root, out.resolve(), str(pipeline), key, image_size, pictures.name, pictures.place)
+        )
         with manifest.claim(resume=resume):
             names = _begin(manifest, pictures, resume=resume)
             _copy_all(shown, manifest, names, workers or os.cpu_count() or 1)
             try:
-                path, (seen, warning) = manifest.finish(names), _look(shown, manifest)
+                seen, warning = _look(shown, manifest)
+                path = manifest.finish(names, seen)
                 made = _preview(manifest, seen, warning) if preview else None
             finally:
                 pictures.remove()
             left = left_out(pictures.root, set(pictures.names)) if pictures.data is None else {}
-            _conclude(shown, manifest, names, made, left)
+            _conclude(shown, manifest, names, seen, made, left)
             _print_seen(shown, seen, warning)
             _print_files(shown, path, made)
             if as_json:
                 _print_json(manifest, names, path, made, left, seen, warning)
+            remove_lock(manifest.order.out)
     except KeyboardInterrupt:
         errors.say("\nstopped; go on with the same command and --resume")
         raise typer.Exit(130) from None
@@ -173,15 +178,16 @@ def _conclude(
     console: Terminal,
     manifest: Manifest,
     names: Collection[str],
+    seen: Identified,
     made: Preview | None,
     left: Mapping[str, int],
 ) -> None:
-    """Prints what was protected, what was not, and what attacks of a preview recovered."""
+    """Prints what was processed, what copies still show, what was not processed, and what attacks of a preview recovered."""
     failed = manifest.failed
-    counted = [f"{len(names) - len(failed)} of {len(names)} pictures protected by {manifest.order.pipeline}"]
+    counted = [f"{len(names) - len(failed)} of {len(names)} pictures processed by {manifest.order.pipeline}"]
     counted += [f"{len(failed)} unreadable"] if failed else []
     counted += [f"{count(sum(left.values()), 'file')} skipped"] if left else []
-    console.say(", ".join(counted))
+    console.say("; ".join([", ".join(counted), *([seen.headline] if seen.compared else [])]))
     for why, times in Counter(why for name in names for why in manifest.done[name].idle).most_common(MOST_REASONS):
         errors.say(f"{times} of them: {why}")
     if failed:
@@ -235,6 +241,8 @@ def _print_json(
 
 def _pipeline(text: str) -> Pipeline:
     """A pipeline that protects pictures one by one, from a text that may name files."""
+    with naming("--defense"):
+        _require_names(text)
     text = self_contained(text, "--defense")
     with naming("--defense"):
         pipeline = parse(text)
@@ -250,3 +258,19 @@ def _pipeline(text: str) -> Pipeline:
             "`fedveil run`, in which clients mix them"
         )
     return pipeline
+
+
+def _require_names(text: str) -> None:
+    """Raise ``ConfigError`` for an unknown name, with those of the defences that protect pictures one by one."""
+    try:
+        named = stages(text)
+    except SpecError:
+        return  # ``parse`` refuses it
+    usable = [
+        name
+        for name, kind in DEFENSES.items()
+        if isinstance(kind, type) and issubclass(kind, InputDefense) and not kind.mixes_examples
+    ]
+    for name, _ in named:
+        if name not in DEFENSES:
+            require_known("defence of images", name, usable)

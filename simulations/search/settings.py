@@ -128,7 +128,7 @@ class Search:
     def from_mapping(cls, values: Mapping[str, Any]) -> Search:
         """Reads hyphenated keys; ``ConfigError`` on unknown ones, with the nearest known one, and on bad values."""
         for key in values:
-            require_known("setting", key, keys())
+            require_known("setting", key, keys(), listed="search")
         return cls(**{keys()[key].name: value for key, value in values.items()})
 
     def to_mapping(self) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def _folder(config: Path | None, settings: list[str], out: Path | None, resume: 
 def _resumed(path: Path, chosen: dict[str, Any]) -> SearchFolder:
     """The folder of a search that goes on, with settings that change no score."""
     for key in chosen:
-        require_known("setting", key, keys())
+        require_known("setting", key, keys(), listed="search")
         if key not in WITHOUT_EFFECT:
             raise ConfigError(
                 f"-s {key}: --resume takes it from the search itself, whose scores would change with it; only "

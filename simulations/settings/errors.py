@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 
@@ -52,15 +51,36 @@ def unknown_scenario(name: object, known: Iterable[str]) -> ConfigError:
 
 
 NEAREST = 5
-"""Number of known names that an error about an unknown name shows."""
+"""Most known names that an error about an unknown name shows where there are many."""
+LIKENESS = 0.5
+"""Least ratio of ``difflib`` at which a known name is called near."""
 
 
-def require_known(what: str, name: str, known: Any, also: str = "") -> None:
-    """Raise ``ConfigError`` with the known names, or the five nearest of many, unless ``name`` is one of ``known``."""
+def require_known(what: str, name: str, known: Collection[str], also: str = "", listed: str = "") -> None:
+    """Raise ``ConfigError``, with the known names or the nearest of many, unless ``name`` is one of ``known``.
+
+    Args:
+        what: Noun of the name, for the error.
+        name: The name that a user wrote.
+        known: Allowed names.
+        also: What else is allowed, in words.
+        listed: Section of ``fedveil list`` that shows all; "" where none does.
+    """
     if name in known:
         return
-    near, many = difflib.get_close_matches(name, list(known), n=NEAREST, cutoff=0.0), len(known) > 2 * NEAREST
-    close = difflib.get_close_matches(name, near, n=1, cutoff=0.5)
-    hint = f", did you mean {close[0]!r}?" if close else ""
-    shown = f"nearest of {len(known)}: {', '.join(near)}" if many else f"known: {', '.join(sorted(known))}"
-    raise ConfigError(f"unknown {what} {name!r}{hint}; {shown}{' ' + also if also else ''}")
+    near = nearest(name, known)
+    parts = [f"unknown {what} {name!r}" + (f", did you mean {near[0]!r}?" if near else "")]
+    if not listed or len(known) <= 2 * NEAREST:
+        parts.append(f"known: {', '.join(sorted(known))}")
+    else:
+        parts += [f"nearest of {len(known)}: {', '.join(near)}"] if len(near) > 1 else []
+        parts.append(f"`fedveil list {listed}` shows all")
+    raise ConfigError("; ".join(parts) + (f" {also}" if also else ""))
+
+
+def nearest(name: str, known: Collection[str]) -> list[str]:
+    """At most ``NEAREST`` similar names, best first: those whose words begin with its letters, then similar spellings."""
+    word, folded = name.casefold(), {one.casefold(): one for one in known}
+    short = [one for one in known if len(word) > 1 and "".join(part[:1] for part in one.split("-")) == word]
+    close = [folded[one] for one in difflib.get_close_matches(word, folded, n=NEAREST, cutoff=LIKENESS)]
+    return list(dict.fromkeys([*short, *close]))[:NEAREST]

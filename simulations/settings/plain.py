@@ -47,7 +47,7 @@ def refuse_plain(values: Mapping[str, Any], *, resumed: bool = False) -> None:
     )
     if not others_declare():
         for key in values:
-            require_known("setting", key, known)
+            require_known("setting", key, known, listed="settings")
     for key, value in values.items():
         if key in known:
             checked(known[key], value)
@@ -64,7 +64,7 @@ def refuse_keys(values: Mapping[str, Any], scenario: str, settings: Mapping[str,
         raise unknown_scenario(scenario, settings)
     known, own = fields_of(settings), fields_of({scenario: settings[scenario]})
     for key, value in values.items():
-        require_known("setting", key, known)
+        require_known("setting", key, known, listed="settings")
         if key not in own and value != known[key].default:
             owners = [name for name, kind in settings.items() if key in fields_of({name: kind})]
             raise ConfigError(

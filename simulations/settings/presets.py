@@ -70,5 +70,5 @@ def chosen(config: Path | None, preset: str, size: str = "") -> Path | None:
     if config is not None:
         raise ConfigError(f"--preset {preset} names a configuration, and so does {config}: leave one out")
     known = presets()
-    require_known("preset", preset, known, "(`fedveil list presets` describes all)")
+    require_known("preset", preset, known, listed="presets")
     return known[preset]

@@ -141,11 +141,17 @@ def test_code_and_nonsense_are_refused(text: str, monkeypatch: pytest.MonkeyPatc
         parse(text)
 
 
-def test_an_unknown_name_lists_the_known_ones_and_suggests_one():
-    with pytest.raises(
-        SpecError, match=r"unknown defence 'GausianNoise', did you mean 'GaussianNoise'\?; known: ATS, "
-    ):
-        parse("GausianNoise(std=0.1)")
+def test_an_unknown_name_suggests_one_and_lists_the_nearest_of_many():
+    near = r"; nearest of \d+: GaussianNoise(, \w+){1,4}; `fedveil list defenses` shows all$"
+    for name in ("GausianNoise", "gaussiannoise"):
+        with pytest.raises(SpecError, match=rf"^unknown defence '{name}', did you mean 'GaussianNoise'\?{near}"):
+            parse(f"{name}(std=0.1)")
+    with pytest.raises(SpecError, match=r"^unknown defence 'Zzz'; `fedveil list defenses` shows all$"):
+        parse("Zzz()")
+    with pytest.raises(SpecError, match=r"^unknown attack 'Zzz'; `fedveil list attacks` shows all$"):
+        parse_attacks("Zzz()")
+    with pytest.raises(SpecError, match=r"^unknown thing 'Zzz'; known: A, B$"):
+        parse_statements("Zzz()", {"B": dict, "A": dict}, "thing")
 
 
 def test_an_unknown_argument_lists_the_known_ones_and_suggests_one():

@@ -30,6 +30,8 @@ from simulations.settings.errors import ConfigError
 DEFAULT_NODES = 2
 """Of a simulation of Flower."""
 DEFAULT_SECONDS = 60.0
+MOST_NODES = 10_000
+"""Limit of a checked federation: the app's server holds all its nodes and a message for each in memory."""
 
 
 def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_SECONDS) -> AppReport:
@@ -40,14 +42,14 @@ def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_S
 
     Args:
         path: Folder of the app, with its pyproject.toml.
-        nodes: Of the federation, from 1.
+        nodes: Of the federation, from 1 to ``MOST_NODES``.
         seconds: That importing the app, starting its server, and building its models may take, each.
 
     Raises:
         ConfigError: When the folder holds no app, or an argument is out of its range.
     """
-    if nodes < 1:
-        raise ConfigError(f"nodes is {nodes}; allowed: a whole number from 1")
+    if not 1 <= nodes <= MOST_NODES:
+        raise ConfigError(f"nodes is {nodes}; allowed: a whole number from 1 to {MOST_NODES}")
     if not seconds > 0:
         raise ConfigError(f"seconds is {seconds}; allowed: a number above 0")
     project = read_project(path.resolve())

@@ -17,7 +17,15 @@ console = Terminal(highlight=False)
 
 def check_app(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder of the app, with its pyproject.toml.")],
-    nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Nodes of the federation.")] = 2,
+    nodes: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=10_000,
+            metavar="N",
+            help="Nodes of the federation; at most 10000, because the app's server holds a message for each in memory.",
+        ),
+    ] = 2,
     seconds: Annotated[
         float,
         typer.Option(

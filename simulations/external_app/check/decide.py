@@ -40,7 +40,7 @@ def abilities(report: AppReport, source: AppSource) -> Iterator[str]:
             "audited(...) attacks their images."
         )
     yield f"Attack in round {', '.join(map(str, AuditSettings.rounds))} alone; rounds=[1, 3] in audited(...) names others."
-    yield "Have the clients score every guess, and compare it with what each could know without an update."
+    yield "Clients score each guess against the null baseline, the score of a guess made without the update."
 
 
 def limits(report: AppReport, source: AppSource) -> Iterator[str]:

@@ -49,7 +49,9 @@ RUN = """Run it. The variable keeps flwr from installing the app's dependencies 
   export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
   flwr run {folder} --stream --federation-config "num-supernodes={nodes}"
 
-{results}A local SuperLink that runs already keeps its old environment: end it first (pkill -f flower-superlink)."""
+{results}A local SuperLink that runs already keeps its old environment. End it first; this ends every simulation of yours:
+
+  pkill -u "$USER" -f flower-superlink"""
 """How the app is run in a simulation."""
 
 
@@ -142,7 +144,7 @@ def _end(report: AppReport) -> str:
         return "Ready once these lines are added and filled in, as listed under To decide."
     if report.to_decide:
         return (
-            "Ready once these lines are added and what stands under To decide is settled: then run the app as before, and open "
-            "report.html in the results folder."
+            "To audit the app, add these lines, settle the points under To decide, and run the app. Then open report.html in the "
+            "results folder."
         )
     return "Ready once these lines are added: run the app as before, and open report.html in the results folder."

@@ -20,8 +20,8 @@ SHOWN_DRAWINGS = 10
 """Class representatives shown of each attack on each client; classes come in order, so these differ."""
 LONG = 60
 """Characters of an attack's name below a picture, where it may break: the last stage of a chain tells it from others."""
-UNALTERED = "unaltered"
-"""What the protected image is called where it is the original."""
+UNALTERED, PLAIN_INPUT = "not altered by the defence", "unaltered input"
+"""Names of the protected image where it is the original: with a defence, such as one of updates, and without."""
 SAME_PSNR = 1e-3
 """dB: rows and the index of pictures hold the PSNR of one image to so many digits."""
 LONGEST_NUMBER = 15
@@ -195,13 +195,14 @@ def _tiles(
     by_place = {(picture.kind, picture.guess): picture for picture in pictures}
     wanted = [("original", ""), ("protected", ""), *(("reconstruction", attack) for attack in attacks)]
     others = [place for place in by_place if place not in wanted]
+    unaltered = UNALTERED if any(picture.defense for picture in pictures) else PLAIN_INPUT
     tiles: list[Tile] = []
     for kind, attack in [*wanted, *others]:
         found = by_place.get((kind, attack))
         uri, psnr = (embed(found.file), found.psnr) if found else (None, None)
         # A defence of updates leaves the model's input as it is.
         same = kind == "protected" and uri is not None and [uri] == [tile.uri for tile in tiles]
-        tiles.append(Tile(UNALTERED if same else names.get(attack, kind), attack or kind, uri, psnr))
+        tiles.append(Tile(unaltered if same else names.get(attack, kind), attack or kind, uri, psnr))
     return tuple(tiles)
 
 

@@ -69,13 +69,26 @@ def heat_rows(cells: Sequence[Cell]) -> list[HeatRow]:
 
 
 def lead(rows: Sequence[HeatRow], names: Mapping[str, str], faces: Mapping[str, Look], bounds: Collection[str]) -> str:
-    """The finding, as a sentence: which attack recovered most images under which defence; "" where none recovered any."""
+    """The finding, as a sentence: which attacks recovered most images under which defence; "" where none recovered any."""
     of_images = [(row, defense, one) for row in rows for defense, one in row.cells.items() if row.of == "images"]
     able = [found for found in of_images if found[0].attack not in bounds and found[2].share and not found[2].doubt]
     if not able:
         return ""
-    row, defense, one = max(able, key=lambda found: found[2].share)
-    return f"{names[row.attack]} recovered most images: {one.text} under {faces[defense].name} ({one.at})."
+    most = max(one.share for _, _, one in able)
+    best: dict[str, tuple[str, Heat]] = {}
+    for row, defense, one in able:
+        if one.share == most:
+            best.setdefault(names[row.attack], (faces[defense].name, one))
+    places = {(one.text, under, one.at) for under, one in best.values()}
+    if len(places) > 1:
+        each = [f"{name} ({one.text} under {under}, {one.at})" for name, (under, one) in best.items()]
+        return f"{_and(each)} recovered most images."
+    text, under, at = places.pop()
+    return f"{_and(list(best))} recovered most images: {text}{' each' if len(best) > 1 else ''} under {under} ({at})."
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), names[-1]])
 
 
 def _of(cells: Sequence[Cell]) -> str:

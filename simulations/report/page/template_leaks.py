@@ -29,8 +29,8 @@ MEMBERSHIP = """
 diagonal, is chance. The true positive rate (TPR) at 1&nbsp;% false positives (FPR), where chance is 1&nbsp;%, shows how many
 members can be named almost without error. Charts have logarithmic axes and show the last attacked round; marks stand at
 1&nbsp;% and 0.1&nbsp;% false positives. † and hollow marks: the attack did not break the undefended run (not validated), or it was
-tested on too few records (under-powered). Few means that the interval holds both chance and the undefended AUC, or that fewer than
-100 non-members cannot give 1&nbsp;% false positives. An attack infers members if the interval of its AUC lies above chance, or if
+tested on too few records (under-powered). A test is under-powered if its interval includes both chance and the undefended AUC,
+or if it has fewer than 100 non-members. An attack infers members if the interval of its AUC lies above chance, or if
 chance gives as high a rate in at most 2.5&nbsp;% of runs. The other tests are folded.</p></header>
 {% set found = view.membership | selectattr('tells_members') | list %}
 {% set chance = view.membership | rejectattr('tells_members') | list %}

@@ -152,12 +152,12 @@ SUMMARY_MACROS = """
 """
 
 SUMMARY_TEXT = """
-<header><h2>Summary</h2><p>One row per defence. The change, in percentage points, is against {{ view.plain.name | lower }} in the
-same round, as deployed: on protected test images{{ view.deployed_on }} where the defence protects them. <i>Original</i>
-compares the guess with the person's image, <i>transf.</i> with what the model saw. Small print is the
+<header><h2>Summary</h2><p>One row per defence. The change compares accuracy with the {{ view.plain.run }} of the same round, in
+percentage points. If a defence also protects test images{{ view.deployed_on }}, accuracy is measured on protected ones.
+<i>Original</i> compares the guess with the person's image, <i>transf.</i> with what the model saw. Small print is the
 95&nbsp;% interval of the mean
 {%- if study.seeds | length > 1 %} over {{ study.seeds | length }} seeds
-{%- else %}, for an accuracy without one Wilson's over the test images{% endif %}.
+{%- else %}. Accuracy without one gets Wilson's interval over the test images{% endif %}.
 † marks an attack that did not break the {{ view.plain.run }}, too few images for a verdict (fewer than {{ least_images }})
 {{- ', or a test of membership on too few records' if has.membership }}.</p>
 </header>

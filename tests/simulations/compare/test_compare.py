@@ -156,6 +156,16 @@ def test_a_row_says_what_its_report_warns_of_and_whose_seeds_it_is_of(tmp_path: 
     assert "† marks an attack that did not break the run without a defence" in " ".join(page.text.split())
 
 
+def test_the_page_states_the_intervals_over_seeds(tmp_path: Path) -> None:
+    folders = [a_run(tmp_path / name, seed) for seed, name in enumerate("ab")]
+    write_comparison(grouped(folders), tmp_path / "page.html")
+    text = " ".join(Page((tmp_path / "page.html").read_text(encoding="utf-8")).text.split())
+    assert (
+        "With several seeds, the PSNR interval is Student's t over seeds. Accuracy intervals treat each seed as a cluster. AUC "
+        "intervals are never narrower than single seeds' are on average." in text
+    )
+
+
 def test_the_name_of_an_experiment_keeps_no_seeds_apart(tmp_path: Path) -> None:
     folders = [a_run(tmp_path / "a", 0), a_run(tmp_path / "b", 1, lift=2.0)]
     for folder, name in zip(folders, ("one", "other"), strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,11 @@ def test_files_are_utf_8_whatever_the_locale(tmp_path: Path, environment: dict[s
     done = fedveil("run", str(tmp_path / "run.toml"), "--dry-run", "-s", policies, **environment)
     assert done.returncode == 0, done.stderr
     assert b"ATS(policies='3-1-7'" in done.stdout
+
+
+def test_the_module_of_the_command_line_is_a_command_too() -> None:
+    """``python -m simulations.cli`` runs it, and does not end with success after doing nothing."""
+    shown = subprocess.run([sys.executable, "-m", "simulations.cli", "--version"], capture_output=True, check=True)
+    assert shown.stdout.startswith(b"fedveil ")
+    refused = subprocess.run([sys.executable, "-m", "simulations.cli", "nothing"], capture_output=True, check=False)
+    assert (refused.returncode, b"No such command" in refused.stderr) == (2, True)

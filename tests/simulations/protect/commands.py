@@ -28,8 +28,10 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def result(folder: Path) -> dict[str, str]:
-    """All files but the journal, whose order is that in which processes ended."""
-    return {name: digest for name, digest in files(folder).items() if name != ".journal.jsonl"}
+    """All files of complete work, among which are no working files."""
+    found = files(folder)
+    assert not any(name.startswith(".") for name in found)
+    return found
 
 
 def beside(folder: Path) -> set[str]:

@@ -14,6 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from clients.data.datasets import load_dataset
+from defenses.base import InputDefense
 from defenses.images.vfe import vfe_map
 from defenses.registry import DEFENSES
 from defenses.spec import parse
@@ -29,9 +30,15 @@ def test_every_picture_gets_a_copy_that_the_defence_made_and_the_manifest_tells(
     code, told = protect(source, tmp_path / "out", "--defense", MIXER)
     assert code == 0, told
     assert files(source) == before, "originals are never touched"
-    assert "24 of 24 pictures protected" in told
-    assert "No attack ran on these copies; --preview runs those that know the defence." in told
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert {path.name for path in (tmp_path / "out").iterdir() if path.is_file()} == {"manifest.json"}, (
+        "no working files"
+    )
+    among = f"{manifest['identified']} of {manifest['compared']} copies"
+    assert manifest["compared"] == 24
+    assert manifest["finding"].startswith(among)
+    assert f"24 of 24 pictures processed by {MIXER}; {among} " in " ".join(told.split())
+    assert "No attack ran on these copies; --preview runs those that know the defence." in told
     assert manifest["defense"] == MIXER
     assert [one["source"] for one in manifest["files"]] == sorted(before)
     secret = (tmp_path / "home" / ".fedveil" / "secrets" / "protect").read_text().strip()
@@ -73,7 +80,7 @@ def test_broken_files_are_listed_and_the_rest_is_written(source: Path, tmp_path:
     (source / "odd" / "empty.jpg").write_bytes(b"")
     code, told = protect(source, tmp_path / "out", "--defense", MIXER)
     assert code == 3
-    assert "24 of 26 pictures protected" in told
+    assert "24 of 26 pictures processed" in told
     assert ", 2 unreadable" in told
     assert "2 could not be protected" in told
     assert "odd/broken.png: cannot be read: cannot identify" in told
@@ -258,6 +265,16 @@ def test_what_cannot_be_read_or_written_is_told_by_its_name(source: Path, tmp_pa
     refused(protect(source, tmp_path / "out", "--defense", MIXER, "--data-dir", tmp_path), "it is for named data sets")
     (source / "circle.png").symlink_to(source / "circle.png")
     refused(protect(source, tmp_path / "out", "--defense", MIXER), "circle.png is a link that leads nowhere")
+
+
+def test_an_unknown_defence_is_answered_by_those_that_protect_pictures(source: Path, tmp_path: Path) -> None:
+    code, told = protect(source, tmp_path / "out", "--defense", "Blur() | Nope()")
+    known = " ".join(told.split()).partition("--defense: unknown defence of images 'Nope'; known: ")[2].split(", ")
+    assert (code, set(known) >= {"ATS", "Blur", "VisualMixer"}) == (2, True), told
+    for name in known:
+        kind = DEFENSES[name]
+        assert issubclass(kind, InputDefense)
+        assert not kind.mixes_examples
 
 
 def test_files_that_are_left_alone_are_counted(tmp_path: Path) -> None:

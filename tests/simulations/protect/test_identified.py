@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,13 @@ def test_the_search_for_larger_windows_shows_how_many_pictures_it_has_tried(tmp_
     assert 0 < seen[-1][0] < seen[-1][1]
     code, output = protect(folder, tmp_path / "out", "--defense", "VisualMixer()")
     assert code == 0
+    assert re.search(
+        r"6 of 6 pictures processed by VisualMixer\(.*?\); 6 of 6 copies still show their picture\b",
+        " ".join(output.split()),
+    )
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert (manifest["identified"], manifest["compared"]) == (6, 6)
+    assert manifest["finding"].startswith("6 of 6 copies still show their picture: ")
     assert f"trying larger windows: 0 of {seen[0][1]}" in output
     assert "trying larger" not in protect(folder, tmp_path / "quiet", "--defense", "VisualMixer()", "--quiet")[1]
 

@@ -70,6 +70,10 @@ def test_the_preview_shows_the_delivered_copy_at_its_own_size(tmp_path: Path) ->
     text = " ".join(page.text.split())
     assert "8 of 8 copies still show their picture" in text
     assert "These copies are not the delivered ones. The pictures were scaled to 64 x 64 pixels" in text
+    assert (
+        "The same window covers more of a scaled picture, so that a delivered copy shows more than a scaled one."
+        in text
+    )
 
 
 def test_attacks_that_fail_for_one_reason_are_named_together(tmp_path: Path) -> None:

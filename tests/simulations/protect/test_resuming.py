@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 import subprocess
 import sys
 import time
@@ -118,7 +119,21 @@ def test_resuming_with_other_settings_is_refused_and_changed_sources_are_done_ag
     assert (code, "24 of 24" in told) == (0, True)
     second = files(tmp_path / "out")
     changed = {name for name in first if second.get(name) != first[name]}
-    assert changed == {"odd/0.png", "manifest.json", ".journal.jsonl"}
+    assert changed == {"odd/0.png", "manifest.json"}
+
+
+def test_pictures_of_another_folder_of_the_same_name_are_refused(source: Path, tmp_path: Path) -> None:
+    """Although the manifest, which is delivered, says only the folder's name."""
+    assert protect(source, tmp_path / "out", "--defense", MIXER)[0] == 0
+    text = (tmp_path / "out" / "manifest.json").read_text()
+    assert json.loads(text)["source"] == source.name
+    assert str(source.parent) not in text
+    elsewhere = tmp_path / "elsewhere" / source.name
+    shutil.copytree(source, elsewhere)
+    before = files(tmp_path / "out")
+    again = protect(elsewhere, tmp_path / "out", "--defense", MIXER, "--resume")
+    refused(again, "was begun with other settings (pictures from another place)")
+    assert files(tmp_path / "out") == before, "no lock stays either"
 
 
 def unlocked(folder: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 from defenses.base import DefenseError
@@ -147,13 +148,23 @@ def test_a_semi_trained_model_that_is_damaged_scores_nothing(tmp_path: Path, dam
 def test_a_journal_of_protected_pictures_that_is_damaged_is_refused(
     tmp_path: Path, damage: Callable[[list[str]], str]
 ) -> None:
-    from PIL import Image
-
     (tmp_path / "in").mkdir()
     Image.new("RGB", (16, 16)).save(tmp_path / "in" / "a.png")
     words = (tmp_path / "in", tmp_path / "out", "--defense", NOISE)
     assert protect(*words)[0] == 0
     journal = tmp_path / "out" / ".journal.jsonl"
-    first = journal.read_text().splitlines(keepends=True) if journal.is_file() else [json.dumps({}) + "\n"]
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    first = [json.dumps({name: manifest[name] for name in list(manifest)[:6]}) + "\n"]
     journal.write_text(damage(first))
     refused(protect(*words, "--resume"), f"{journal} is damaged")
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"files": 3}', hostile.BOMB])
+def test_a_manifest_of_protected_pictures_that_is_damaged_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "in").mkdir()
+    Image.new("RGB", (16, 16)).save(tmp_path / "in" / "a.png")
+    words = (tmp_path / "in", tmp_path / "out", "--defense", NOISE)
+    assert protect(*words)[0] == 0
+    manifest = tmp_path / "out" / "manifest.json"
+    manifest.write_text(text)
+    refused(protect(*words, "--resume"), f"{manifest} is damaged")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 from typer.testing import CliRunner
 
 from simulations.cli import app
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.folder_lock import COMMAND_LOCK, LOCK, require_free, take_lock
+from simulations.run_folder.folder_lock import COMMAND_LOCK, LOCK, remove_lock, require_free, take_lock
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.search.folder import SearchFolder
 from simulations.search.settings import Search
@@ -26,6 +28,27 @@ def test_the_second_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
     first.close()
     take_lock(tmp_path / "new", "busy").close()
     assert [path.name for path in (tmp_path / "new").iterdir()] == [LOCK]
+
+
+def test_a_removed_lock_leaves_no_file_and_the_old_one_is_held_by_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process opens the file, its holder removes it and ends, a third makes a new one: the first must not hold the old."""
+    holder, lock = take_lock(tmp_path, "busy"), fcntl.flock
+
+    def removed_meanwhile(file: IO[str], how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        remove_lock(tmp_path)
+        holder.close()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+    first = take_lock(tmp_path, "busy")
+    with pytest.raises(ConfigError, match="busy"):
+        take_lock(tmp_path, "busy")
+    remove_lock(tmp_path)
+    first.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_killed_holder_lets_go(tmp_path: Path) -> None:

@@ -65,11 +65,8 @@ def test_a_wrong_name_and_two_configurations_are_told_before_anything_starts(tmp
     assert "did you mean 'quick'?" in result.output
     plain = fedveil("run", "quick", "--out", str(tmp_path / "run"))
     assert "; a configuration of fedveil has this name: --preset quick" in " ".join(plain.output.split())
-    with pytest.raises(
-        ConfigError,
-        match=r"unknown preset 'nothing'; nearest of \d+: (\w+, ){4}\w+ \(`fedveil list presets` describes all\)$",
-    ):
-        chosen(None, "nothing")
+    with pytest.raises(ConfigError, match=r"unknown preset 'zzzzzz'; `fedveil list presets` shows all$"):
+        chosen(None, "zzzzzz")
     both = fedveil("run", str(tmp_path / "own.toml"), "--preset", "quick", "--out", str(tmp_path / "run"))
     assert both.exit_code == 2
     assert "leave one out" in both.output

@@ -17,11 +17,13 @@ from typer.testing import CliRunner
 
 from simulations.cli import app as command_line
 from simulations.external_app.check import AppReport, check_app
+from simulations.external_app.check.checking import MOST_NODES
 from simulations.external_app.check.decide import abilities, limits
 from simulations.external_app.check.printed import printed
 from simulations.external_app.check.source.project import read_project
 from simulations.external_app.check.source.reading import read_source
 from simulations.runtime.local_grid import LocalGrid
+from simulations.settings.errors import ConfigError
 from strategies.external_app.settings import AuditSettings
 from tests.examples.copies import EXAMPLES
 from tests.lines import read_lines
@@ -172,7 +174,7 @@ def test_the_command_prints_text_or_a_line_of_json(tmp_path: Path) -> None:
         "up to 20 images in an attacked round: 4 from each of 5 nodes with so many. A verdict needs 16.",
         "The clients train with Adam (task.py:25): probes and attacks assume SGD",
         "learning_rate: an audit takes 0.05 (`lr` of the message of training); the source has 0.002 (task.py:25)",
-        "Ready once these lines are added",
+        "To audit the app, add these lines, settle the points under To decide, and run the app.",
     ):
         assert text in plain.output
     lines = CliRunner().invoke(command_line, ["check-app", str(app), "--nodes", "5", "--json"])
@@ -240,9 +242,30 @@ def test_the_text_ends_with_how_to_run_the_app(tmp_path: Path) -> None:
     text = printed(check_app(small_app(tmp_path), nodes=4))
     assert "\n  export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1\n" in text
     assert f'flwr run {tmp_path} --stream --federation-config "num-supernodes=4"' in text
+    assert text.count("pkill") == text.count('pkill -u "$USER" -f flower-superlink') == 1, (
+        "no federation of other people"
+    )
+    assert "this ends every simulation of yours:" in text
+    ready = "To audit the app, add these lines, settle the points under To decide, and run the app. Then open report.html in "
+    assert text.endswith(f"{ready}the results folder.")
     assert '"fedveil"' not in text, "flwr would look for it in a package registry"
     results = f"{tmp_path}-audit"
     assert f"Read {results}/report.html then. A second run writes beside it, to {results}-2, and says so." in text
+
+
+def test_more_nodes_than_memory_holds_are_refused_before_the_app_starts(tmp_path: Path) -> None:
+    """Not by a kernel that ends the child process, which looks like a fault of the app."""
+    app = small_app(tmp_path)
+    shown = CliRunner().invoke(command_line, ["check-app", str(app), "--nodes", str(MOST_NODES + 1)])
+    assert (shown.exit_code, "1<=x<=10000" in shown.output) == (2, True), shown.output
+    with pytest.raises(ConfigError, match="nodes is 1000000000; allowed: a whole number from 1 to 10000"):
+        check_app(app, nodes=10**9)
+
+
+@pytest.mark.parametrize("page", ["docs/your_own_app.md"])
+def test_documentation_ends_no_simulation_of_other_people(page: str) -> None:
+    text = (EXAMPLES.parent / page).read_text(encoding="utf-8")
+    assert text.count("pkill") == text.count('pkill -u "$USER" -f flower-superlink') > 0
 
 
 def test_the_text_states_exactly_which_attacks_run(tmp_path: Path) -> None:
@@ -253,6 +276,7 @@ def test_the_text_states_exactly_which_attacks_run(tmp_path: Path) -> None:
     known = check_app(small_app(tmp_path / "known"))
     text = printed(known)
     assert "Attack one-step probes with InvertingGradients and LabelInference, for images and classes." in text
+    assert "Clients score each guess against the null baseline, the score of a guess made without the update." in text
     own = "Attack the clients' own updates with LabelInference alone, which infers classes and no images."
     assert own in text
     assert "Attack in round 1 alone" in text

@@ -175,6 +175,8 @@ def test_a_rate_at_one_per_cent_needs_a_hundred_non_members(tmp_path: Path, othe
     for section in ("membership", "summary"):
         assert found.table(section)[0]["TPR at 1 % FPR"] == [f"12.5 %{mark}", "10.0 to 15.0"]
     assert found.table("membership")[0]["AUC"][0] == "0.70"
+    rule = "A test is under-powered if its interval includes both chance and the undefended AUC, or if it has fewer than 100 non-"
+    assert rule in " ".join(found.sections["membership"].split())
 
 
 def test_the_time_of_a_test_of_membership_is_no_attack_of_its_own(tmp_path: Path) -> None:

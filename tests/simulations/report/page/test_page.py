@@ -287,6 +287,18 @@ def test_the_headline_has_one_careful_sentence_per_defence(demo: Page) -> None:
     assert "private" not in text.lower()
 
 
+def test_the_summary_states_what_the_change_and_the_small_print_are(demo: Page) -> None:
+    text = " ".join(demo.sections["summary"].replace("\xa0", " ").split())
+    assert (
+        "The change compares accuracy with the undefended run of the same round, in percentage points. If a defence also "
+        "protects test images, accuracy is measured on protected ones." in text
+    )
+    assert (
+        "Small print is the 95 % interval of the mean. Accuracy without one gets Wilson's interval over the test images. †"
+        in text
+    )
+
+
 def test_the_long_table_shows_every_attack_with_its_baselines_and_status(demo: Page, run: Path) -> None:
     table = every_attack(run).table("attacks")
     assert len(table) == len(PIPELINES) * len(ATTACKED) * 2
@@ -446,6 +458,18 @@ def test_pictures_come_best_recovered_first_in_the_first_attacked_round(tmp_path
         < text.index("10.0 dB")
         < text.index("No defence, round 3")
     )
+
+
+def test_an_input_that_the_defence_does_not_alter_says_so(tmp_path: Path) -> None:
+    same = [
+        one | ({"file": one["file"].replace("protected", "original")} if one["kind"] == "protected" else {})
+        for one in PICTURES
+    ]
+    build(tmp_path, pictures=same)
+    grids = every_attack(tmp_path).sections["pictures"]
+    assert grids.count("unaltered input") == grids.count("not altered by the defence") == len(same) // 6
+    build(tmp_path / "other", pictures=PICTURES)
+    assert "altered" not in every_attack(tmp_path / "other").sections["pictures"]
 
 
 def test_the_headline_shows_the_closest_guess_beside_what_entered_the_model(tmp_path: Path) -> None:
