@@ -84,7 +84,8 @@ dl { columns: 2 420px; margin: 0; font-size: .9rem; } dt { font-weight: 650; } d
 .lines .verdicts span { color: var(--soft); font-size: .86rem; }
 .lines .who { font-weight: 650; text-decoration: none; }
 .lines .tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); margin-top: 6px; } .lines .tile { max-width: 86px; }
-.lines .tile figcaption { margin-top: 3px; white-space: nowrap; } .lines .tile figcaption b { display: inline; white-space: normal; }
+.lines .tile figcaption { margin-top: 3px; white-space: nowrap; }
+.lines .tile figcaption b { display: inline; white-space: normal; }
 .lines > li:target { background: var(--faint); }
 .lines .who code { font-size: .92em; font-weight: 600; }
 .lines p { margin: 0; text-wrap: pretty; }
