@@ -14,7 +14,9 @@ def require_dataset(key: str, name: str, also: Collection[str] = ()) -> None:
     """Raise ``ConfigError``, with the nearest name, unless the name is a data set, own code, or one of ``also``."""
     known = dataset_names()
     if not is_own(name, known):
-        require_known(key, name.partition(":")[0], {**dict.fromkeys(also), **known}, listed="datasets")
+        others = [one for one in also if one]
+        beside = f"(or {' or '.join(others)})" if others else ""  # which the list of data sets does not have
+        require_known(key, name.partition(":")[0], {**dict.fromkeys(also), **known}, beside, listed="datasets")
 
 
 def require_model(name: str) -> None:
