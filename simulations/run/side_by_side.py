@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 
 from clients.process.machine import memory_of_machine
 from simulations.console.terminal import Terminal
@@ -23,6 +24,7 @@ from simulations.experiment.experiment import Experiment
 from simulations.forecast.dry_run import size_text
 from simulations.forecast.memory_needs import Needs
 from simulations.runtime.launch import Resources, undisturbed
+from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError
 
 SECONDS_TO_STOP = 60
@@ -52,7 +54,9 @@ def runs_at_once(jobs: int, left: int, experiment: Experiment, needs: Needs, *, 
         )
     if jobs:
         return max(1, min(jobs, left))
-    if experiment.attack_gpus or cores < 2 * busy:
+    # Runs at the same time would each count on all of the cards.
+    cards = torch.cuda.device_count() if experiment.attack_gpus == CHOSEN_SHARE else experiment.attack_gpus
+    if cards or cores < 2 * busy:
         return 1
     free = min(memory, psutil.virtual_memory().available)
     return max(1, min(left, cores // busy, int(free // needs.total)))
