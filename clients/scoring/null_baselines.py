@@ -181,7 +181,8 @@ class BlindGuesses:
         attacked = [truth.positions for truth in known]
         self._means = (
             means_of(data, lambda positions, _: data.plain(positions).images, CHUNK, classes, attacked),
-            means_of(data, transformed(data), data.task.plan.batch_size, classes, attacked),
+            # 0: unknown, as of an app that names no batch size
+            means_of(data, transformed(data), data.task.plan.batch_size or CHUNK, classes, attacked),
         )
 
     def of(self, truth: Probed) -> dict[GuessName, tuple[Reconstruction, Reconstruction]]:

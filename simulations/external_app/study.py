@@ -28,6 +28,7 @@ from strategies.external_app.claim import CLAIMED, Claim
 from strategies.external_app.settings import AuditSettings
 from strategies.external_app.strategy import AuditingStrategy
 from strategies.federated.observations import PROBE, UPDATE
+from strategies.recording.wrapper import require_strategy
 
 NOT_REPORTED = "not reported"
 
@@ -205,6 +206,7 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
         return strategy
     if audit.workers:
         require_guard("audited", "workers=0")
+    require_strategy(strategy)
     taken = take_folder(Path(folder))
 
     def open_results(plan: AppPlan) -> AppResults:

@@ -45,8 +45,7 @@ class WrappingStrategy(Strategy):
     """
 
     def __init__(self, strategy: Strategy, rounds: Iterable[int] | None = None) -> None:
-        if not isinstance(strategy, Strategy):
-            raise TypeError(f"strategy is {strategy!r}; allowed: an object of a strategy of Flower, such as FedAvg()")
+        require_strategy(strategy)
         log_plainly()
         self.strategy = strategy
         self._rounds = None if rounds is None else whole_rounds(rounds)
@@ -140,3 +139,9 @@ class WrappingStrategy(Strategy):
         """Aggregate as the wrapped strategy does."""
         result: MetricRecord | None = self._wrapped("aggregate_evaluate")(server_round, replies)
         return result
+
+
+def require_strategy(strategy: object) -> None:
+    """Raise ``TypeError`` for anything but an object of a strategy of Flower, such as its class."""
+    if not isinstance(strategy, Strategy):
+        raise TypeError(f"strategy is {strategy!r}; allowed: an object of a strategy of Flower, such as FedAvg()")

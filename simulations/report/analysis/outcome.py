@@ -123,7 +123,7 @@ def verdict_lines(directory: Path) -> Iterator[str]:
             right = "images recovered" if one.recovered is not None else "right"
             counted = f"{one.shown}{dagger(one.status)} {right}" if one.shown else ""
             interval = f" ({one.interval})" if counted and one.interval else ""
-            yield f"{of}: {one.verdict}, {counted or 'no attack has a score'}{interval}"
+            yield f"{of}: {one.verdict}, {counted or 'no attack on images has a score'}{interval}"
 
 
 def _right(cell: Cell | None) -> dict[str, Any]:

@@ -23,9 +23,8 @@ GLOSSARY = {
     "baselines and the mean of the class. Not recovered: none of that, by attacks that work without the defence. Unknown: there "
     f"are fewer than {LEAST_IMAGES} images, or the mean exceeds the baselines but its interval does not, or no attack works "
     "without the defence.",
-    "Positive control": "The same attack, run on the messages in the first row of the first table, usually those without a "
-    "defence. If it does not recover images there, its failure elsewhere shows nothing. † marks a score that is not validated in "
-    "this way, or of too few images.",
+    "Positive control": "The same attack, run on the messages in the first row of the first table. If it does not recover "
+    "images there, its failure elsewhere shows nothing. † marks a score that is not validated in this way, or of too few images.",
     "Adaptive attack": "An attack that knows the defence and its settings, though not its random draws.",
     "Upper bound": "An attack that knows what no server of this run knows, such as the true labels. The report never names it as "
     "the strongest attack.",

@@ -121,7 +121,14 @@ def test_a_verdict_has_enough_images_whatever_the_number_of_nodes(
         for row in read_lines(tmp_path / "one" / "rows.jsonl")
         if row["metric"] == "label-accuracy" and row["card"]["observation"] == "one-step probe"
     ]
-    assert [row["n"] for row in probes] == [ENOUGH]
+    assert {row["role"]: row["n"] for row in probes} == {"attack": ENOUGH, "null baseline": ENOUGH}
+
+
+def test_null_baselines_are_scored_where_the_batch_size_is_unknown(tmp_path: Path) -> None:
+    run(tmp_path / "out", AppGrid(an_app(), clients=1), probe_attacks="Spear()", probe_targets=2)
+    rows = list(read_lines(tmp_path / "out" / "rows.jsonl"))
+    assert {row["n"] for row in rows if row["role"] == "null baseline" and row["metric"] == "psnr"} == {2}
+    assert not [row["message"] for row in rows if "query.audit" in (row.get("message") or "")]
 
 
 class OtherRate(FedAvg):
