@@ -50,7 +50,7 @@ def test_the_list_has_every_preset_with_a_line_about_it() -> None:
         about = lines[lines.index(name) + (2 if name == "quick" else 1)]
         assert about.startswith("    ")
         assert len(about) > 30, name
-    assert "    Costs: 141 s on two idle cores with --in-process (352 s beside a test suite)." in lines
+    assert "    Costs: 40 s on two idle cores with --in-process (127 s beside other work)." in lines
     assert lines.count("    Also at the paper's size: --size paper.") == len(of_size("paper")) > 5
 
 
