@@ -195,7 +195,8 @@ details[open] > summary { margin-bottom: 10px; }
   @page { size: A4; margin: 10mm; }
   body { background: #fff; font-size: 11px; } main { max-width: none; padding: 0; } .tile { max-width: 84px; }
   .glance { grid-template-columns: minmax(0, 1fr); } .glance .tiles { grid-template-columns: repeat(3, 110px); }
-  .scroll, .scroll.tall { max-height: none; overflow: visible; border: 0; box-shadow: none; }
+  .scroll, .scroll.more, .scroll.tall { max-height: none; overflow: visible; border: 0; box-shadow: none; }
+  .lines .tile figcaption { font-size: 6.2pt; }
   section { break-inside: auto; margin-top: 14px; }
   table { font-size: 7.4pt; } th, td { padding: 3px 3px; }
   td.tight code, td.num, .num, td.num small, td.status { white-space: normal; }
