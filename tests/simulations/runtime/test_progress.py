@@ -164,7 +164,8 @@ def test_a_run_counts_its_attacks_and_knows_how_many_are_ahead(
     assert "fedveil: results go to" in (out / "flower.log").read_text(encoding="utf-8")
     assert "results go to" not in printed.out + printed.err
     assert "results go to" not in caplog.text
-    assert printed.out.startswith("setting up the clients\n")
+    # On a fast machine the clients are set up before the terminal looks for the first time.
+    assert printed.out.splitlines()[0] in ("setting up the clients", "measuring the untrained model")
 
 
 @pytest.fixture
