@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from attacks.metrics.images import REFERENCES
 from attacks.metrics.training import TEST_ACCURACY, TEST_LOSS
 from attacks.normalisation import normalise
+from attacks.placement import Placement
 from clients.task.batches import CHUNK, chunks
 from clients.task.local_data import LocalData
 from defenses.base import Batch
@@ -31,6 +32,11 @@ GPU = "cuda"
 def device() -> torch.device:
     """The GPU when this process may use one, else the CPU."""
     return torch.device(GPU if torch.get_device_module(GPU).is_available() else "cpu")
+
+
+def place() -> Placement:
+    """Placement of the attacks of this process: the GPU if the process may use one, else the processor."""
+    return Placement(device())
 
 
 def evaluate(data: LocalData, model: nn.Module) -> dict[str, float]:

@@ -21,6 +21,7 @@ from attacks.registry import ATTACKS
 from attacks.uploads.base import AsUploaded, UploadedImages
 from clients.data.images import DataError
 from clients.models.classifiers import build_model
+from clients.training.evaluation import place
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
@@ -36,7 +37,6 @@ from simulations.report.drawing.pictures import Strip, Tile
 from simulations.report.page.page import render
 from simulations.run_folder.drawn import drawn
 from simulations.settings.errors import ConfigError
-from strategies.audit.place import place
 
 SHOWN = 6
 LEAST = SHOWN + 2

@@ -23,10 +23,10 @@ from attacks.spec import stages_of
 from attacks.uploads.base import UploadedImages
 from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
 from clients.task.task import Plan
+from clients.training.evaluation import place
 from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.kinds import digest
-from strategies.audit.place import place
 
 MOST_LEARNED = 8
 """Fitted attacks that a process keeps."""

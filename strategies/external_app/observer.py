@@ -22,9 +22,8 @@ from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
 from strategies.external_app.assumptions import ASSUMED, assumptions
 from strategies.external_app.nodes import AppNodes
-from strategies.external_app.orders import OF_ARGUMENTS, Orders, orders_in
+from strategies.external_app.orders import OF_ARGUMENTS, Orders, orders_in, other_rates
 from strategies.external_app.preflight import NO_RATE, NO_STEPS, AuditError, missing, say_how_many
-from strategies.external_app.rates import other_rates
 from strategies.external_app.record import AuditRecord
 from strategies.external_app.replies import (
     UnusableReplyError,

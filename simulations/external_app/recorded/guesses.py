@@ -11,8 +11,8 @@ from torch import Tensor
 
 from attacks import Attack, AttackError, ClientUpdate, Labels, Reconstruction
 from attacks.spec import stages_of
+from clients.training.evaluation import place
 from defenses.random_draws import generator_for
-from strategies.audit.place import place
 
 
 def require_usable(attack: Attack[Any, Any], *, has_auxiliary: bool) -> None:

@@ -18,6 +18,7 @@ from clients.data.datasets import load_dataset, to_float
 from clients.data.images import MissingDataError
 from clients.models.classifiers import build_model
 from clients.scoring.same_images import KnownImages
+from clients.training.evaluation import place
 from defenses.base import Batch, Update
 from defenses.random_draws import generator_for
 from simulations.external_app.recorded.arguments.request import Request
@@ -26,7 +27,6 @@ from simulations.external_app.recorded.update_files import few, load_global_weig
 from simulations.runtime.own_code_trials import try_dataset, try_model
 from simulations.settings.defaults import DEFAULT_ATTACKS
 from simulations.settings.errors import ConfigError, naming
-from strategies.audit.place import place
 
 
 def doubts_of(request: Request, parsed: Parsed) -> Sequence[str]:

@@ -24,8 +24,7 @@ from simulations.external_app.recorded.update_files import model_tensors, resemb
 from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_named
-from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
-from strategies.external_app.rates import other_rates
+from strategies.external_app.orders import OF_ROUND, OF_SETTINGS, other_rates
 from strategies.recording.files import RecordedReply, RecordingError, read_recording, strategy_of
 from strategies.recording.usual_names import BATCHES, RATES
 

@@ -12,13 +12,12 @@ from attacks.observations import AttackError, ClientUpdate
 from attacks.placement import HOST, Placement
 from attacks.refinement import window_inference
 from clients.training import evaluation
-from clients.training.evaluation import device
+from clients.training.evaluation import device, place
 from defenses.spec import parse
 from simulations.external_app.recorded.guesses import guess_of
 from simulations.protect import preview
 from simulations.search.scorer import Scorer, semi_train
 from simulations.search.settings import Search
-from strategies.audit.place import place
 from tests.attacks.wire import classes, observe, pictures, sigmoid_net
 from tests.card import stand_in
 

@@ -22,8 +22,7 @@ from clients.secrets.draws import Draws
 from defenses.base import Batch
 from simulations.report.analysis.run import read_run
 from strategies.external_app.assumptions import ASSUMED, NOT_IN_PROBE, UNCHECKED
-from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
-from strategies.external_app.rates import listed, other_rates
+from strategies.external_app.orders import OF_ROUND, OF_SETTINGS, listed, other_rates
 from strategies.external_app.settings import AuditSettings
 from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, Net, an_app, digits
 from tests.strategies.external_app.audits import EXACT, LABELS, attacked, node_of, page_of, run

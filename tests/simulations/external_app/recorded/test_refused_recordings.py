@@ -85,7 +85,7 @@ def test_a_reply_with_nan_is_told_and_the_others_are_attacked(tmp_path: Path) ->
 
 
 def test_a_dropped_reply_is_told(foreign: Path, tmp_path: Path) -> None:
-    """A reply whose arrays were dropped is told in the report, and the others are attacked."""
+    """The report names a reply whose arrays were dropped, and the others are attacked."""
     path = foreign / "round-0001" / "train-0000.json"
     before = path.read_text()
     try:
