@@ -78,7 +78,7 @@ def rows_of(tree: Path, settings: tuple[str, ...]) -> list[dict[str, Any]]:
     # Both as this tree reads them: an entry that says nothing may be left out or written as null.
     rows = [json.loads(Row.from_json(renamed(json.loads(in_words_of_now(line)))).to_json()) for line in lines]
     rows = [row | ({"worst": None} if row["metric"] in OTHER_WORST else {}) for row in rows]
-    return [{**row, "seconds": None} for row in rows if "second" not in row["metric"]]
+    return [{**row, "seconds": None, "computed_on": ""} for row in rows if "second" not in row["metric"]]
 
 
 def in_words_of_now(line: str) -> str:

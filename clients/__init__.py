@@ -28,6 +28,11 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
     if (options := worker_options()) is not None:
         options["max_restarts"] = -1
         options["max_task_retries"] = 1
+    if "RAY_ADDRESS" in os.environ:
+        from clients.flower_private import replace_worker_class
+        from clients.process.node_workers import NodeWorkers
+
+        replace_worker_class(NodeWorkers)
 
 
 def __getattr__(name: str) -> object:

@@ -132,6 +132,14 @@ def run(
             help="Without Flower's runtime and Ray: one client after the other in this process. Same rows; --resume does likewise.",
         ),
     ] = False,
+    ray_address: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="A running Ray cluster: its nodes run clients and attacks.",
+            show_default="RAY_ADDRESS, or this machine",
+        ),
+    ] = "",
     track: Tracking = "",
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -161,7 +169,8 @@ def run(
     from simulations.run.command import RunRequest, begin
 
     request = RunRequest(
-        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, trackers, jobs, size, as_json
+        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, trackers, jobs, size, as_json,
+        ray_address,
     )  # fmt: skip
     shown = terminal_for(console, quiet=quiet or as_json)
     raise typer.Exit(begin(shown, request, dry_run=dry_run))

@@ -22,6 +22,7 @@ from simulations.report.analysis.failures import failed_attacks
 from simulations.report.throttle import Throttle
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.nodes import CLIENTS_READY, find_nodes, set_up
+from simulations.settings.chosen_shares import attack_share
 from strategies.audit.auditor import Auditor
 from strategies.audit.pool import AttackPool
 from strategies.exchange.exchange import Exchange
@@ -100,7 +101,7 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
     scenario(experiment.scenario).check_clients(experiment, clients)
     for why in (*unusual_values(experiment), *idle_defenses(experiment, clients.card)):
         log.warning("fedveil: %s", why)
-    pool = AttackPool(experiment.attack_workers, max(experiment.attack_gpus, 0.0))
+    pool = AttackPool(experiment.attack_workers, attack_share(experiment.attack_gpus))
     try:
         yield Auditor(exchange, pool, run, share_images=experiment.share_images, randomness=clients.randomness), clients
     finally:

@@ -82,6 +82,24 @@ def start_ray(notify: Callable[[str], object], **arguments: Any) -> None:
             notify(f"Ray failed: {ray_reason(str(error)) or type(error).__name__}; started again")
 
 
+def join_cluster(address: str, **arguments: Any) -> None:
+    """Join a running Ray cluster at HOST:PORT, or "auto" for one of this machine; ``arguments``: further ones of ``ray.init``.
+
+    Raises:
+        ConnectionError: When no cluster answers there.
+    """
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use by default
+    import ray
+
+    try:
+        ray.init(address=address, **arguments)
+    except Exception as error:  # Ray asserts on addresses that it cannot read
+        allowed = "allowed: HOST:PORT, 'auto', or empty for this machine"
+        reason = ray_reason(str(error)) or type(error).__name__
+        raise ConnectionError(f"is {address!r}, and no cluster answers there; {allowed}: {reason}") from error
+
+
 def ray_reason(text: str) -> str:
     """The reason that Ray gives for a failed start, in one line, without lines of logs and tracebacks."""
     return " ".join(_LOGS.split(text)[0].split())

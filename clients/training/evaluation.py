@@ -34,6 +34,12 @@ def device() -> torch.device:
     return torch.device(GPU if torch.get_device_module(GPU).is_available() else "cpu")
 
 
+def device_name() -> str:
+    """Name of ``device()``, such as "NVIDIA H100" or "cpu"."""
+    found = device()
+    return torch.cuda.get_device_name(found) if found.type == "cuda" else found.type
+
+
 def place() -> Placement:
     """Placement of the attacks of this process: the GPU if the process may use one, else the processor."""
     return Placement(device())

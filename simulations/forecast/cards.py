@@ -1,4 +1,4 @@
-"""Shares of the graphics cards of this machine that clients and attacks of a run get."""
+"""Shares of the graphics cards of a run that its clients and attacks get."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CardShares:
     """What Ray reserves of a card for a process.
 
     Attributes:
-        cards: Graphics cards of this machine.
+        cards: Graphics cards of the run's machines.
         client: Share of each client process; 0: none is reserved, and all processes may use every card.
         attack: Share of each attack worker; 0 likewise.
     """
@@ -70,7 +70,7 @@ def card_shares(
     return CardShares(cards, client, math.floor(DIGITS * left / math.ceil(attackers / cards)) / DIGITS)
 
 
-def shares_of(experiment: Experiment, workers: int, client: float | None) -> CardShares:
-    """The shares of a run on this machine; ``client`` is the clients' share, if it is given."""
+def shares_of(experiment: Experiment, workers: int, client: float | None, cards: int) -> CardShares:
+    """The shares of a run on machines with so many cards; ``client`` is the clients' share, if it is given."""
     attackers = experiment.attack_workers if experiment.attacked_rounds else 0
-    return card_shares(torch.cuda.device_count(), workers, attackers, client, experiment.attack_gpus)
+    return card_shares(cards, workers, attackers, client, experiment.attack_gpus)

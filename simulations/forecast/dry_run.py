@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -127,8 +126,3 @@ def _part(name: str, part: ImageData) -> str:
 def size_text(size: float) -> str:
     """Bytes in words."""
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.0f} MiB"
-
-
-def workers_of(clients: int, cpus_per_client: int) -> int:
-    """Client processes that run at the same time on this machine."""
-    return max(1, min(clients, (os.cpu_count() or 1) // cpus_per_client))

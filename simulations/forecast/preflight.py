@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-import torch
-
 from clients.data.card import DataCard
 from clients.data.datasets import reads_data_dir
 from clients.data.images import ImageDataset
@@ -184,22 +182,3 @@ def make_folder(out: Path) -> None:
         raise ConfigError(
             f"output-dir: {out} cannot be made ({error.strerror}); name another folder with --out"
         ) from error
-
-
-def require_attack_cards(experiment: Experiment) -> None:
-    """Raise ``ConfigError`` where attacks need more graphics cards than this machine has; Ray would wait for them."""
-    if experiment.attack_gpus > (cards := torch.cuda.device_count()):
-        raise ConfigError(
-            f"attack-gpus is {experiment.attack_gpus:g}; allowed: 0 to {cards}, the graphics cards that torch finds here"
-        )
-
-
-def require_resources(cpus_per_client: int, gpus_per_client: float) -> None:
-    """Raise ``ConfigError`` unless a client's worker fits on this machine: Flower's runtime would wait for it without end."""
-    cores, cards = os.cpu_count() or 1, torch.cuda.device_count()
-    if cpus_per_client > cores:
-        raise ConfigError(f"--cpus-per-client is {cpus_per_client}; this machine has {cores}")
-    if not 0 <= gpus_per_client <= cards:
-        raise ConfigError(
-            f"--gpus-per-client is {gpus_per_client}; allowed: 0 to {cards}, the graphics cards that torch finds here"
-        )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from clients.data.card import DataCard
 from defenses.registry import RegistryError
@@ -18,9 +16,10 @@ from simulations.console.results import print_json
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.forecast.cards import CardShares, shares_of
-from simulations.forecast.dry_run import describe, measure, workers_of
+from simulations.forecast.dry_run import describe, measure
+from simulations.forecast.hardware import Hardware, hardware_at, this_machine
 from simulations.forecast.memory_needs import Needs, check_needs, needs_of
-from simulations.forecast.preflight import claim_folder, preflight, require_attack_cards, require_resources
+from simulations.forecast.preflight import claim_folder, preflight
 from simulations.report.analysis.outcome import as_json
 from simulations.run.in_process import run_in_process
 from simulations.run.requested import requested
@@ -50,6 +49,8 @@ class RunRequest:
     jobs: int = 0
     size: str = ""
     as_json: bool = False
+    ray_address: str = ""
+    hardware: Hardware = field(default_factory=this_machine)
 
     def run(self, console: Terminal, experiment: Experiment) -> int:
         """Run an experiment whose checks are passed, and send it to trackers when it ended; the exit code."""
@@ -76,7 +77,7 @@ class RunRequest:
 
     def cores_busy(self, experiment: Experiment) -> int:
         """Cores that a run keeps busy: its clients, and the attacks beside them."""
-        workers = 1 if self.in_process else workers_of(experiment.num_clients, self.cpus_per_client)
+        workers = 1 if self.in_process else self.hardware.workers(experiment.num_clients, self.cpus_per_client)
         return self.cpus_per_client * workers + (experiment.attack_workers if experiment.attacked_rounds else 0)
 
     def _ended(self, console: Terminal, experiment: Experiment, code: int) -> int:
@@ -89,14 +90,35 @@ class RunRequest:
         return send_to_trackers(console, self.trackers, out) or code
 
     def _resources(self, experiment: Experiment, cores: int = 0) -> Resources:
-        share = self.shares(experiment).client
-        return Resources(experiment.num_clients, self.cpus_per_client, share, cores)
+        shares, hardware = self.shares(experiment), self.hardware
+        about = [str(hardware)] * bool(hardware.ray_address) + [str(shares)] * bool(shares.cards)
+        return Resources(
+            experiment.num_clients,
+            self.cpus_per_client,
+            shares.client,
+            cores,
+            hardware.ray_address,
+            shares.attack,
+            "; ".join(about),
+        )
 
     def shares(self, experiment: Experiment) -> CardShares:
         """What clients and attack workers get of the graphics cards; in process nothing is reserved."""
         if self.in_process:
-            return CardShares(torch.cuda.device_count(), 0.0, max(experiment.attack_gpus, 0.0))
-        return shares_of(experiment, workers_of(experiment.num_clients, self.cpus_per_client), self.gpus_per_client)
+            return CardShares(self.hardware.cards, 0.0, max(experiment.attack_gpus, 0.0))
+        workers = self.hardware.workers(experiment.num_clients, self.cpus_per_client)
+        return shares_of(experiment, workers, self.gpus_per_client, self.hardware.cards)
+
+
+def _with_hardware(request: RunRequest) -> RunRequest:
+    """The request with the machines that it may use; the environment may name a Ray cluster, too."""
+    if request.in_process:
+        if request.ray_address:
+            raise ConfigError(
+                f"--ray-address is {request.ray_address!r}, and --in-process starts no Ray: leave one of them out"
+            )
+        return request
+    return replace(request, hardware=hardware_at(request.ray_address or os.environ.get("RAY_ADDRESS", "")))
 
 
 def print_run(out: Path, seed: int) -> None:
@@ -108,7 +130,8 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
     """Check all, say what the run needs, and run it unless this is a dry run; the exit code, or ``typer.Exit`` (2)."""
     say = console.say
     try:
-        require_resources(request.cpus_per_client, request.gpus_per_client or 0.0)
+        request = _with_hardware(request)
+        request.hardware.require(request.cpus_per_client, request.gpus_per_client or 0.0)
         experiment = requested(
             request.config, request.settings, request.out, request.resume, request.clients, request.size
         )
@@ -119,12 +142,11 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         for one in left[:1]:
             preflight(one, say)
         if not dry_run:  # what is to run elsewhere can be tried here
-            require_attack_cards(experiment)
+            request.hardware.require_attack_cards(experiment.attack_gpus)
             require_reachable(request.trackers)  # which may leave a file, such as MLflow's database
-        shares = request.shares(experiment)
-        say(f"cards: {shares}")
-        request = replace(request, gpus_per_client=shares.client)
-        experiment = replace(experiment, attack_gpus=shares.attack)
+        if request.hardware.ray_address:
+            say(str(request.hardware))
+        say(f"cards: {request.shares(experiment)}")
         needs = _estimate(experiment, request, say, dry_run=dry_run)
         at_once = (
             runs_at_once(request.jobs, len(left), experiment, needs, busy=request.cores_busy(experiment))
@@ -162,7 +184,7 @@ def _run(console: Terminal, request: RunRequest, experiment: Experiment, at_once
 
 def _estimate(experiment: Experiment, request: RunRequest, say: Callable[[str], None], *, dry_run: bool) -> Needs:
     """Print what a run needs, of a dry run in full; the memory, or ``ConfigError`` where there is less."""
-    workers = workers_of(experiment.num_clients, request.cpus_per_client)
+    workers = request.hardware.workers_on_one(experiment.num_clients, request.cpus_per_client)
     data = experiment.plan().load_data()
     step = measure(experiment.plan(card=DataCard.of(data)))
     needs = needs_of(experiment, data, step, workers, in_process=request.in_process)

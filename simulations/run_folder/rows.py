@@ -43,6 +43,7 @@ class Row:
             the undefended run either) or "under-powered". The last has too few images for a verdict, or others to look for them
             among, or too few records of a test of membership to tell a leak from none.
         seconds: Time that the number cost.
+        computed_on: What an attack ran on, such as "cpu" or "NVIDIA H100"; on a Ray cluster with its node.
         ci_low: Lower end of the 95 % interval of the mean.
         ci_high: Upper end of the 95 % interval of the mean.
         worst: The worst single example for privacy.
@@ -71,6 +72,7 @@ class Row:
     n: int = 0
     status: str = "ok"
     seconds: float | None = None
+    computed_on: str = ""
     ci_low: float | None = None
     ci_high: float | None = None
     worst: float | None = None

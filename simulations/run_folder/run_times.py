@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import torch
 
+from simulations.settings.chosen_shares import machines
+
 
 @dataclass
 class RunTimes:
@@ -33,9 +35,10 @@ class RunTimes:
         return cls(str(about["started"]), float(about["seconds"]))
 
     def about(self) -> dict[str, Any]:
-        """For config.json: when it started, seconds of computing so far, and the machine."""
+        """For config.json: when it started, seconds of computing so far, the machine, and which machines and shares were chosen."""
         seconds = self.before + time.perf_counter() - self._begun
-        return {"started": self.started, "seconds": round(seconds, 1), "machine": machine()}
+        found = {"started": self.started, "seconds": round(seconds, 1), "machine": machine()}
+        return found | ({"machines": chosen} if (chosen := machines()) else {})
 
 
 def machine() -> str:

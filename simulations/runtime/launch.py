@@ -23,6 +23,7 @@ from typing import Any
 
 from clients.process.ray_cluster import LONGEST_FOLDER, SHORT, local_cluster, patient, session_folder
 from simulations.runtime.guardian import Guardian, end_runtime
+from simulations.settings.chosen_shares import environment_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")
@@ -44,12 +45,18 @@ class Resources:
         cpus_per_client: Whole CPUs of each client worker; the pool holds as many workers as fit.
         gpus_per_client: Share of a GPU of each client worker.
         cores: What all of them together may use; 0 for all of the machine.
+        ray_address: A running Ray cluster, whose nodes run the clients and attacks; empty: this machine alone.
+        attack_share: Share of a graphics card of each attack worker, where the setting leaves it open.
+        machines: What the report says of machines and shares; empty: nothing.
     """
 
     clients: int
     cpus_per_client: int = 1
     gpus_per_client: float = 0.0
     cores: int = 0
+    ray_address: str = ""
+    attack_share: float = 0.0
+    machines: str = ""
 
     def federation_config(self) -> str:
         """Text for ``flwr run --federation-config``."""
@@ -57,9 +64,10 @@ class Resources:
             "num-supernodes": self.clients,
             "client-resources-num-cpus": self.cpus_per_client,
             "client-resources-num-gpus": self.gpus_per_client,
-            "init-args-num-cpus": max(self.cores or os.cpu_count() or 1, self.cpus_per_client),
             "init-args-logging-level": "'ERROR'",
         }
+        if not self.ray_address:  # Ray takes no number for a cluster that runs
+            pairs["init-args-num-cpus"] = max(self.cores or os.cpu_count() or 1, self.cpus_per_client)
         return " ".join(f"{key}={value}" for key, value in pairs.items())
 
 
@@ -75,9 +83,13 @@ class LocalRuntime:
     process is killed and cannot, a guardian does.
     """
 
-    def __init__(self, log_path: Path) -> None:
+    def __init__(self, log_path: Path, ray_address: str = "") -> None:
+        """``log_path``: gets what Flower logs; ``ray_address``: a running cluster, in place of that of the environment, if any."""
         self.log_path = log_path
-        self.home = Path(tempfile.mkdtemp(prefix="fedveil-flwr-", dir=short_temporary_folder()))
+        address = ray_address or os.environ.get("RAY_ADDRESS", "")
+        # A cluster makes its sockets elsewhere, and needs this folder on all of its nodes.
+        folder = tempfile.gettempdir() if address else short_temporary_folder()
+        self.home = Path(tempfile.mkdtemp(prefix="fedveil-flwr-", dir=folder))
         self._guardian = Guardian(self.home)
         binaries = Path(sys.executable).parent
         self.env = {
@@ -97,7 +109,9 @@ class LocalRuntime:
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
         }
         self.env |= patient(os.environ)
-        if "RAY_ADDRESS" not in os.environ:  # else Ray joins a cluster, which has its own ways
+        if address:  # of a cluster, which has its own ways
+            self.env["RAY_ADDRESS"] = address
+        else:
             self.env |= local_cluster(os.environ) | session_folder(self.home)
         # -P: the folder of the file is no place to import from.
         self.flower = [sys.executable, "-P", str(ROOT / "simulations" / "runtime" / "flower_command.py")]
@@ -123,10 +137,9 @@ class LocalRuntime:
             *self.flower, "run", str(app or app_folder(self.home, config)), "local", "--stream", "--run-config", str(settings),
             "--federation-config", resources.federation_config(),
         ]  # fmt: skip
+        env = self.env | environment_of(resources.attack_share, resources.machines)
         with self.log_path.open("ab") as log:
-            return subprocess.Popen(
-                command, env=self.env, cwd=self.home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            return subprocess.Popen(command, env=env, cwd=self.home, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def status(self) -> str:
         """The run's status as Flower reports it, such as "finished:completed"; "" for an unknown run."""

@@ -42,7 +42,7 @@ def run_locally(console: Terminal, experiment: Experiment, resources: Resources)
     for start in range(1, STARTS + 1):
         log = out / "flower.log"
         begin, before = log.stat().st_size if log.is_file() else 0, read_progress(out)
-        with LocalRuntime(log) as runtime:
+        with LocalRuntime(log, resources.ray_address) as runtime:
             process = runtime.start(experiment.to_mapping(), resources)
             try:
                 follow(console, partial(wait_for, process), experiment, begin)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from clients.process.ray_cluster import keep_ray_here, start_ray
+from clients.process.ray_cluster import join_cluster, keep_ray_here, start_ray
 from defenses.images.ats import Policy
 from simulations.console.command_line import errors
 from simulations.search.scorer import Scorer, Scores
@@ -64,24 +64,21 @@ def require_cluster(search: Search) -> None:
 
 def _start(search: Search, here: dict[str, Any]) -> None:
     """Connects to the cluster, or starts one of these resources on this machine."""
+    quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "include_dashboard": False}
+    if search.ray_address:
+        try:
+            join_cluster(search.ray_address, **quiet)
+        except ConnectionError as error:
+            raise ConfigError(f"ray-address {error}") from error
+        return
     # Under `uv run` Ray would start each worker by uv anew, in an environment of its own: half a minute each.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use by default
-    if not search.ray_address:
-        keep_ray_here()
-    import ray
-
-    quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "include_dashboard": False}
+    keep_ray_here()
     try:
-        if search.ray_address:
-            ray.init(address=search.ray_address, **quiet, **here)
-        else:
-            start_ray(errors.say, **quiet, **here)
-    except Exception as error:  # Ray asserts on addresses that it cannot read, and raises bare ones for a late start
+        start_ray(errors.say, **quiet, **here)
+    except Exception as error:  # Ray raises bare ones for a late start
         where = f"workers is {search.workers}, and Ray cannot start them on this machine; workers=1 does without it"
-        if search.ray_address:
-            allowed = "allowed: HOST:PORT, 'auto', or empty for this machine"
-            where = f"ray-address is {search.ray_address!r}, and no cluster answers there; {allowed}"
         raise ConfigError(f"{where}: {str(error) or type(error).__name__}") from error
 
 

@@ -155,7 +155,7 @@ class Auditor:
         if outcome.error:
             self.recorder.row(
                 job.task, metric=ATTACK.name, value=None, attack=repr(outcome.attack), role=outcome.role(card), card=card,
-                status="failed", n=len(seen), failures=len(seen), message=outcome.error, seconds=outcome.seconds,
+                status="failed", n=len(seen), failures=len(seen), message=outcome.error, **outcome.cost,
             )  # fmt: skip
             return
         guesses: dict[int, list[tuple[int, Any]]] = defaultdict(list)
@@ -188,7 +188,7 @@ class Auditor:
 
         ``failures`` of a row counts tests that failed, and records whose score is NaN.
         """
-        common: dict[str, Any] = {"attack": repr(outcome.attack), "seconds": outcome.seconds}
+        common: dict[str, Any] = {"attack": repr(outcome.attack), **outcome.cost}
         found = list(membership_rows(scores, card))
         for columns in found:
             columns["failures"] += failures
@@ -214,7 +214,7 @@ class Auditor:
             )  # fmt: skip
         self.recorder.row(
             task, metric=ATTACK_SECONDS.name, value=outcome.seconds, attack=repr(outcome.attack), card=card,
-            n=len(outcome.guesses), seconds=outcome.seconds,
+            n=len(outcome.guesses), **outcome.cost,
         )  # fmt: skip
 
     def _ask(
@@ -245,8 +245,8 @@ class Auditor:
         """One row for each score; of an attack, with its time and how many of the values come from guesses that failed."""
         for columns in score_rows(scores, card):
             failures = _failed_values(outcome.guesses, seen, columns["n"]) if outcome else 0
-            seconds = outcome.seconds if outcome else 0.0
-            self.recorder.row(task, attack=guess.name, role=guess.role, failures=failures, seconds=seconds, **columns)
+            cost = outcome.cost if outcome else {"seconds": 0.0}
+            self.recorder.row(task, attack=guess.name, role=guess.role, failures=failures, **cost, **columns)
 
 
 def _failed_values(guesses: Sequence[Any], seen: Sequence[Seen], n: int) -> int:

@@ -83,6 +83,7 @@ class Outcome:
         attack: The attack.
         guesses: One per observed update; none when it ended with an error.
         seconds: Its share of the time.
+        computed_on: What it ran on, such as "cpu" or "NVIDIA H100"; on a Ray cluster with its node.
         error: What ended it, or "".
         recognised: Per guess, the class that the oracle sees in each image (B,); none without auxiliary data.
         oracle_accuracy: The oracle's accuracy on auxiliary examples that it was not trained on.
@@ -100,6 +101,12 @@ class Outcome:
     oracle: dict[str, Tensor] = field(default_factory=dict)
     oracle_error: str = ""
     of_noise: bool = False
+    computed_on: str = ""
+
+    @property
+    def cost(self) -> dict[str, Any]:
+        """Columns of the outcome's rows: seconds, and what computed them."""
+        return {"seconds": self.seconds, "computed_on": self.computed_on}
 
     def role(self, card: ThreatCard) -> Role:
         """Role of the outcome's rows and pictures, by the threat card of the attack."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from attacks.gradient.trial_gradients.memory import keep_freed_memory
+from clients.process.node_workers import in_turn, living_nodes, on_node, reserved
 from clients.process.with_parent import end_with_parent
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.runner import run_job
@@ -56,11 +58,16 @@ class AttackPool:
 
     def finished(self, *, wait: bool = False) -> list[AttackResult]:
         """Results since the last call, in the order of their jobs' names; with ``wait``, at least one while any job is open."""
-        if self._backend and self._running:
+        while self._backend and self._running:
             block = wait and not self._done
             for handle in self._backend.ready(list(self._running), block=block):
                 job = self._running.pop(handle)
-                self._done.append(self._backend.result(handle, job))
+                if (result := self._backend.result(handle, job)) is None:
+                    self._running[self._backend.submit(job)] = job
+                else:
+                    self._done.append(result)
+            if self._done or not wait:
+                break
         done, self._done = sorted(self._done, key=lambda result: result.job.name), []
         return done
 
@@ -79,7 +86,8 @@ class _Backend:
     def ready(self, handles: list[Any], *, block: bool) -> list[Any]:
         raise NotImplementedError
 
-    def result(self, handle: Any, job: AttackJob) -> AttackResult:
+    def result(self, handle: Any, job: AttackJob) -> AttackResult | None:
+        """The result of a job that is ready, or ``None`` where it was lost with its machine and is to be submitted again."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -101,14 +109,24 @@ class _RayActors(_Backend):
         import ray
 
         self._ray = ray
-        remote: Any = ray.remote(_Worker).options(num_cpus=0, num_gpus=num_gpus, max_restarts=-1, max_task_retries=1)
-        self._actors: list[Any] = [remote.remote() for _ in range(workers)]
+        remote: Any = ray.remote(_Worker)
+        nodes = living_nodes()
+        share = reserved(num_gpus, nodes)
+        usual = {"num_cpus": 0, "num_gpus": share, "max_restarts": -1, "max_task_retries": 1}
+        several = len(nodes) > 1
+        homes = in_turn(nodes, workers, num_gpus) if several else [""] * workers
+        self._actors: list[Any] = [
+            remote.options(**usual, scheduling_strategy=on_node(home)).remote(names_node=several) for home in homes
+        ]
         self._queues: list[set[Any]] = [set() for _ in range(workers)]
         self._learned: dict[tuple[str, ...], int] = {}
+        self._several = several
+        self._lost: set[int] = set()
+        self._again: set[str] = set()
 
     def submit(self, job: AttackJob) -> Any:
-        at = min(range(len(self._actors)), key=lambda i: len(self._queues[i]))
-        if job.learns:
+        at = min(range(len(self._actors)), key=lambda i: (i in self._lost, len(self._queues[i])))
+        if job.learns and not self._lost:
             # What one actor learned about a pipeline the next would have to learn again.
             at = self._learned.setdefault((job.task.plan.pipeline, *map(repr, job.attacks)), at)
         handle = self._actors[at].run.remote(job)
@@ -120,13 +138,19 @@ class _RayActors(_Backend):
         more, _ = self._ray.wait(handles, num_returns=len(handles), timeout=0)
         return list({*done, *more})
 
-    def result(self, handle: Any, job: AttackJob) -> AttackResult:
-        for queue in self._queues:
-            queue.discard(handle)
+    def result(self, handle: Any, job: AttackJob) -> AttackResult | None:
+        at = next(i for i, queue in enumerate(self._queues) if handle in queue)
+        self._queues[at].discard(handle)
         try:
             result: AttackResult = self._ray.get(handle)
         except self._ray.exceptions.RayError as error:
+            # Until Ray has seen that a node is gone, everything fails that is given to its actors, and a retry there as well.
+            if self._several and job.name not in self._again:
+                self._lost.add(at)
+                self._again.add(job.name)
+                return None
             return _lost(job, str(error))
+        self._lost.discard(at)
         return result
 
     def close(self) -> None:
@@ -135,11 +159,27 @@ class _RayActors(_Backend):
 
 
 class _Worker:
-    """Body of a Ray actor."""
+    """Body of a Ray actor.
+
+    Args:
+        names_node: Whether outcomes name the node on which it runs.
+    """
+
+    def __init__(self, *, names_node: bool) -> None:
+        self._names_node = names_node
 
     def run(self, job: AttackJob) -> AttackResult:
         _prepare_process()
-        return run_job(job)
+        result = run_job(job)
+        if not self._names_node:
+            return result
+        import ray
+
+        # As ``ray list nodes`` shows it, in short.
+        node = ray.get_runtime_context().get_node_id()[:8]
+        return replace(
+            result, outcomes=[replace(one, computed_on=f"{one.computed_on}, node {node}") for one in result.outcomes]
+        )
 
 
 class _Processes(_Backend):

@@ -23,7 +23,7 @@ from attacks.spec import stages_of
 from attacks.uploads.base import UploadedImages
 from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
 from clients.task.task import Plan
-from clients.training.evaluation import place
+from clients.training.evaluation import device_name, place
 from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.kinds import digest
@@ -53,7 +53,7 @@ def _timed(runner: _Runner, attack: Attack[Any, Any]) -> Outcome:
         outcome = Outcome(attack, [], 0.0, reason)
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             _learned.clear()  # which stays where it was learned: the next attack may need the room
-    return replace(outcome, seconds=time.perf_counter() - start)
+    return replace(outcome, seconds=time.perf_counter() - start, computed_on=device_name())
 
 
 class _Runner:

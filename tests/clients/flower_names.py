@@ -169,6 +169,18 @@ def check_has_client_fn() -> None:
     assert flower_private.has_client_fn(ClientApp(client_fn=lambda context: None))  # type: ignore[arg-type, return-value]
 
 
+def check_replace_worker_class() -> None:
+    from flwr.server.superlink.fleet.vce.backend import raybackend
+
+    before = raybackend.ClientAppActor
+    try:
+        assert flower_private.replace_worker_class(lambda found: [found]), "no actor class of that name"
+        assert raybackend.ClientAppActor == [before]
+    finally:
+        raybackend.ClientAppActor = before
+    takes(before.options, num_cpus="", num_gpus="")
+
+
 def check_worker_options() -> None:
     """The actor has options of Ray, and Ray takes the two that ``clients/__init__.py`` sets."""
     from flwr.simulation.ray_transport.ray_actor import ClientAppActor

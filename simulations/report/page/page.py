@@ -139,7 +139,7 @@ def about(run: Any) -> list[str]:
         return []
     seconds = run.get("seconds")
     took = text.seconds(number_of(seconds)) if isinstance(seconds, int | float) else ""
-    facts = [run.get("started"), took and f"{took} of computing", run.get("machine")]
+    facts = [run.get("started"), took and f"{took} of computing", run.get("machine"), run.get("machines")]
     return [text.setting(one) for one in facts if one]
 
 

@@ -73,7 +73,9 @@ def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows_of(experiment: Experiment) -> list[dict[str, Any]]:
     run_experiment(LocalGrid(experiment.num_clients), experiment)
-    return untimed(read_lines(Path(experiment.output_dir) / "rows.jsonl"))
+    rows = read_lines(Path(experiment.output_dir) / "rows.jsonl")
+    assert {row["computed_on"] for row in rows if row["metric"] == "attack-seconds"} == {evaluation.device().type}
+    return untimed(rows)
 
 
 def _forget() -> None:

@@ -8,6 +8,9 @@ import pytest
 
 from simulations.experiment.experiment import Experiment
 from simulations.forecast.cards import MOST_CLIENTS, CardShares, card_shares, shares_of
+from simulations.report.page import page
+from simulations.run_folder.run_times import RunTimes
+from simulations.settings.chosen_shares import attack_share, environment_of
 from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError
 
@@ -42,10 +45,24 @@ def test_shares_that_are_given_are_kept() -> None:
     assert card_shares(2, 4, 2, client=0.1, attack=0.0) == CardShares(2, 0.1, 0.0)
 
 
-def test_auto_is_the_default_and_a_share_is_none_below_0(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_the_default_and_a_share_is_none_below_0() -> None:
     assert Experiment.of(attack_gpus="auto").attack_gpus == Experiment.of().attack_gpus == CHOSEN_SHARE
     with pytest.raises(ConfigError, match=r"attack-gpus is -0\.5; allowed: auto, or at least 0"):
         Experiment.of(attack_gpus=-0.5)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    assert shares_of(Experiment.of(), 3, None) == card_shares(1, 3, 2)
-    assert shares_of(Experiment.of(attack_rounds=""), 3, None) == card_shares(1, 3, 0)
+    assert shares_of(Experiment.of(), 3, None, 1) == card_shares(1, 3, 2)
+    assert shares_of(Experiment.of(attack_rounds=""), 3, None, 1) == card_shares(1, 3, 0)
+
+
+def test_the_server_takes_the_share_that_was_chosen_and_a_setting_before_it() -> None:
+    chosen = environment_of(0.125, "1 x card")
+    assert attack_share(CHOSEN_SHARE, chosen) == 0.125
+    assert attack_share(0.5, chosen) == 0.5
+    assert attack_share(CHOSEN_SHARE, {}) == 0.0
+
+
+def test_a_run_names_its_machines_and_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment_of(0.0, "Ray cluster h:1: 2 nodes").items():
+        monkeypatch.setenv(name, value)
+    about = RunTimes().about()
+    assert about["machines"] == "Ray cluster h:1: 2 nodes"
+    assert page.about(about)[-1] == "Ray cluster h:1: 2 nodes"

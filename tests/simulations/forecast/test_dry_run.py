@@ -23,7 +23,8 @@ from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.dry_run import StepMemory, describe, measure, workers_of
+from simulations.forecast.dry_run import StepMemory, describe, measure
+from simulations.forecast.hardware import this_machine
 from simulations.forecast.memory_needs import check_needs, needs_of
 from simulations.forecast.notices import idle_defenses, unusual_values
 from simulations.forecast.outlined import check_outline, outlined_step
@@ -298,7 +299,7 @@ def test_a_run_that_cannot_fit_is_refused_with_what_it_needs(monkeypatch: pytest
     )
     assert found
     # The command, a server, its attacks' workers, and as many clients as there are cores: 480 MiB each, and Flower's and Ray's own.
-    processes = 1 + 1 + 2 + workers_of(4, 1)
+    processes = 1 + 1 + 2 + this_machine().workers(4, 1)
     assert int(found[2]) == processes
     assert float(found[3]) == pytest.approx((processes * 480 + 600) / 1024, abs=0.06)
     in_process = CliRunner().invoke(app, [*settings, "--in-process"])

@@ -51,7 +51,7 @@ def split_rows(settings: Experiment, tamper: Tamper | None = None) -> list[dict[
 def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows without what measures time."""
     kept = [row for row in rows if "second" not in row["metric"]]
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in kept]
+    return [{key: value for key, value in row.items() if key not in ("seconds", "computed_on")} for row in kept]
 
 
 def values(rows: list[dict[str, Any]], metric: str, defense: str | None = None) -> list[float]:

@@ -1,0 +1,108 @@
+"""Cores and graphics cards of the machine, or of the Ray cluster, on which a run computes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from clients.process.ray_cluster import join_cluster
+from simulations.settings.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine, as a run may use it.
+
+    Attributes:
+        cores: Processor cores.
+        cards: Graphics cards.
+    """
+
+    cores: int
+    cards: int
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The machines of a run.
+
+    Attributes:
+        nodes: The living nodes of a Ray cluster, or this machine alone.
+        ray_address: The cluster's address; empty for this machine.
+    """
+
+    nodes: tuple[Node, ...]
+    ray_address: str = ""
+
+    def __str__(self) -> str:
+        cores = sum(node.cores for node in self.nodes)
+        return f"Ray cluster {self.ray_address}: {len(self.nodes)} nodes, {cores} cores, {self.cards} graphics cards"
+
+    @property
+    def cards(self) -> int:
+        """Graphics cards of all nodes."""
+        return sum(node.cards for node in self.nodes)
+
+    def most(self, of: Callable[[Node], int]) -> int:
+        """The largest number of something that one node has."""
+        return max(of(node) for node in self.nodes)
+
+    def workers(self, clients: int, cpus_per_client: int) -> int:
+        """Client processes that work at the same time on all nodes."""
+        return max(1, min(clients, sum(node.cores // cpus_per_client for node in self.nodes)))
+
+    def workers_on_one(self, clients: int, cpus_per_client: int) -> int:
+        """Client processes on the node that has most of them, as its memory must hold them."""
+        return max(1, min(clients, self.most(lambda node: node.cores // cpus_per_client)))
+
+    def require(self, cpus_per_client: int, gpus_per_client: float) -> None:
+        """Raise ``ConfigError`` unless a client's worker fits on one node: Flower's runtime would wait for it without end."""
+        where = "the largest node of the cluster" if self.ray_address else "this machine"
+        cores, cards = self.most(lambda node: node.cores), self.most(lambda node: node.cards)
+        if cpus_per_client > cores:
+            raise ConfigError(f"--cpus-per-client is {cpus_per_client}; {where} has {cores}")
+        if not 0 <= gpus_per_client <= cards:
+            raise ConfigError(
+                f"--gpus-per-client is {gpus_per_client}; allowed: 0 to {cards}, the graphics cards of {where}"
+            )
+
+    def require_attack_cards(self, share: float) -> None:
+        """Raise ``ConfigError`` where an attack worker needs more graphics cards than one node has; Ray would wait for them."""
+        if share > (cards := self.most(lambda node: node.cards)):
+            raise ConfigError(
+                f"attack-gpus is {share:g}; allowed: 0 to {cards}, the graphics cards of one machine of this run"
+            )
+
+
+def this_machine() -> Hardware:
+    """The machine of this process."""
+    return Hardware((Node(os.cpu_count() or 1, torch.cuda.device_count()),))
+
+
+def hardware_at(ray_address: str) -> Hardware:
+    """The nodes of the running Ray cluster at an address, such as "10.0.0.1:6379"; of an empty address, this machine.
+
+    Raises:
+        ConfigError: When no cluster answers there, or none of its nodes has a core for Ray.
+    """
+    if not ray_address:
+        return this_machine()
+    try:
+        join_cluster(ray_address, logging_level="ERROR", log_to_driver=False)
+    except ConnectionError as error:
+        raise ConfigError(f"--ray-address {error}") from error
+    import ray
+
+    try:
+        found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    finally:
+        ray.shutdown()
+    held = [node["Resources"] for node in found if node["Alive"]]
+    nodes = tuple(Node(int(one["CPU"]), int(one.get("GPU", 0))) for one in held if one.get("CPU"))
+    if not nodes:
+        raise ConfigError(f"--ray-address is {ray_address!r}, and no node of that cluster offers a core")
+    return Hardware(nodes, ray_address)
