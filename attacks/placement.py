@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Attack, Knowledge
+from attacks.gradient.trial_gradients.finite_difference import full_precision
 from attacks.gradient.trial_gradients.memory import in_chunks
 from attacks.refinement.base import Refinement
 from defenses.base import Batch, Update
@@ -27,6 +28,7 @@ class Placement:
     """The device on which attacks compute.
 
     Attacks follow their observations: moving these, the models in them and the server's knowledge decides where an attack computes.
+    On a GPU it computes in full float32: neither TensorFloat-32 nor mixed precision.
 
     Attributes:
         device: The device.
@@ -36,7 +38,8 @@ class Placement:
 
     def fit(self, attack: Learner, knowledge: Knowledge, generator: torch.Generator) -> Learner:
         """The attack after learning on the device; what it has learned stays there."""
-        return attack.fit(self.knowledge(knowledge), generator)
+        with full_precision():
+            return attack.fit(self.knowledge(knowledge), generator)
 
     def attack_many(
         self, attack: Attack[Any, Any], observations: Sequence[Any], generators: Sequence[torch.Generator]
@@ -53,7 +56,8 @@ class Placement:
 
         jobs = [_Job((one,), stream) for one, stream in zip(observations, generators, strict=True)]
         # Attacks on histories compare clients with each other, which all must be there.
-        return _in_parts(run, jobs, together=attack.observes_history)
+        with full_precision():
+            return _in_parts(run, jobs, together=attack.observes_history)
 
     def refine_many(
         self,
@@ -72,7 +76,8 @@ class Placement:
         jobs = [
             _Job((seen, guess), stream) for seen, guess, stream in zip(observations, guesses, generators, strict=True)
         ]
-        return _in_parts(run, jobs)
+        with full_precision():
+            return _in_parts(run, jobs)
 
     def knowledge(self, knowledge: Knowledge) -> Knowledge:
         """The server's knowledge with its examples, models and client half on the device.

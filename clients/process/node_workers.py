@@ -2,7 +2,7 @@
 
 Flower counts how many workers fit on each node and asks Ray for so many, each with processors of its own. After a node is lost,
 Ray has no free processors to start its workers elsewhere, and messages to them would wait for ever. Here every worker is placed
-on the node for which it was counted and reserves no processor, so that it starts anew on another node.
+on the node for which it was counted and reserves next to nothing of a processor, so that it starts anew on another node.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 
 RETRIES = 40
 """Of a message to a worker whose node is lost: one a second or so fails until Ray has seen that, after 15 seconds or more."""
+NEXT_TO_NOTHING = 0.001
+"""Of a processor: Ray places an actor that needs nothing at all on a random node, whatever its strategy says."""
 
 
 class NodeWorkers:
@@ -29,13 +31,15 @@ class NodeWorkers:
         self._places: Iterator[str] | None = None
 
     def options(self, num_cpus: float, num_gpus: float = 0.0, **others: Any) -> Any:
-        """The class with these options, placed on a node; ``num_cpus`` counts, and is not reserved."""
+        """The class with these options, placed on a node; ``num_cpus`` is the number of its threads, and is not reserved."""
         self._nodes = self._nodes or living_nodes()
         if self._places is None:
             self._places = iter(places(self._nodes, num_cpus, num_gpus))
         home, share = on_node(next(self._places, "")), reserved(num_gpus, self._nodes)
+        if num_cpus > 1:  # of what is reserved Ray would make one thread
+            others = {**others, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": f"{num_cpus:.0f}"}}}
         return self._workers.options(
-            num_cpus=0, num_gpus=share, scheduling_strategy=home, max_task_retries=RETRIES, **others
+            num_cpus=NEXT_TO_NOTHING, num_gpus=share, scheduling_strategy=home, max_task_retries=RETRIES, **others
         )
 
 
@@ -65,7 +69,7 @@ def reserved(num_gpus: float, nodes: Sequence[dict[str, Any]]) -> float:
 
 
 def in_turn(nodes: Sequence[dict[str, Any]], count: int, num_gpus: float) -> list[str]:
-    """Ids of the nodes of ``count`` attack workers, which reserve no processor, in turn, of nodes that have what one needs."""
+    """Ids of the nodes of ``count`` attack workers, in turn, of nodes that have what one needs."""
     what, least = ("GPU", num_gpus) if num_gpus else ("CPU", 1)
     able = [node["NodeID"] for node in nodes if node["Resources"].get(what, 0) >= least]
     return [able[at % len(able)] if able else "" for at in range(count)]

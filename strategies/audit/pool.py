@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from attacks.gradient.trial_gradients.memory import keep_freed_memory
-from clients.process.node_workers import in_turn, living_nodes, on_node, reserved
+from clients.process.node_workers import NEXT_TO_NOTHING, in_turn, living_nodes, on_node, reserved
 from clients.process.with_parent import end_with_parent
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.runner import run_job
@@ -112,8 +112,9 @@ class _RayActors(_Backend):
         remote: Any = ray.remote(_Worker)
         nodes = living_nodes()
         share = reserved(num_gpus, nodes)
-        usual = {"num_cpus": 0, "num_gpus": share, "max_restarts": -1, "max_task_retries": 1}
         several = len(nodes) > 1
+        cores = NEXT_TO_NOTHING if several else 0
+        usual = {"num_cpus": cores, "num_gpus": share, "max_restarts": -1, "max_task_retries": 1}
         homes = in_turn(nodes, workers, num_gpus) if several else [""] * workers
         self._actors: list[Any] = [
             remote.options(**usual, scheduling_strategy=on_node(home)).remote(names_node=several) for home in homes
@@ -258,9 +259,6 @@ def threads(count: int) -> Iterator[None]:
 def _prepare_process() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
-    # Differences of gradients (``attacks.gradient.trial_gradients.finite_difference``) need all digits of a float32;
-    # TensorFloat-32 has three.
-    torch.backends.cudnn.allow_tf32 = False
 
 
 def _begin_process() -> None:

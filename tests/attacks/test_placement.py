@@ -107,3 +107,26 @@ def test_clients_that_are_compared_with_each_other_are_never_parted() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         Placement(HOST).attack_many(Hungry(2, together=True), range(5), streams(5))
     assert Placement(HOST).attack_many(Hungry(2), [], []) == []
+
+
+@dataclass(frozen=True, repr=False)
+class Exact(Attack[Any, Labels]):
+    """Says as its class whether TensorFloat-32 may be used."""
+
+    def attack_many(self, observations: Sequence[Any], generators: Sequence[torch.Generator]) -> list[Labels]:
+        allowed = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
+        return [Labels(torch.tensor([int(allowed)])) for _ in observations]
+
+
+def test_attacks_compute_in_full_float32_and_leave_the_settings_as_they_were() -> None:
+    settings = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [one.allow_tf32 for one in settings]
+    try:
+        for one in settings:
+            one.allow_tf32 = True
+        (found,) = Placement(HOST).attack_many(Exact(), [0], streams(1))
+        assert found.classes.item() == 0
+        assert all(one.allow_tf32 for one in settings)
+    finally:
+        for one, allowed in zip(settings, before, strict=True):
+            one.allow_tf32 = allowed

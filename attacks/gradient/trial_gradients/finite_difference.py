@@ -111,13 +111,16 @@ class DifferencedMatching:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Context of full float32 convolutions on a GPU: TensorFloat-32 keeps ten bits, in which a small step gets lost."""
-    allowed = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
+    """Context of full float32 products on a GPU: TensorFloat-32 keeps ten bits, in which a small step gets lost."""
+    settings = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [one.allow_tf32 for one in settings]
+    for one in settings:
+        one.allow_tf32 = False
     try:
         yield
     finally:
-        torch.backends.cudnn.allow_tf32 = allowed
+        for one, allowed in zip(settings, before, strict=True):
+            one.allow_tf32 = allowed
 
 
 def agrees(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, SMALL, marked
 
 pytestmark = pytest.mark.slow
 
-CARDS = "0"
-LONG_ATTACK = "InvertingGradients(iterations=2000)"
+
+ATTACK = "InvertingGradients(iterations=1000)"
 
 
 @dataclass(frozen=True)
@@ -55,14 +54,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 @contextmanager
 def _started(tmp_path: Path) -> Iterator[Cluster]:
     env = {key: value for key, value in marked(tmp_path).items() if not key.startswith("RAY_")}
-    env |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_health_check_failure_threshold": "2", "RAY_worker_niceness": "0"}
+    env |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     address = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray-") as sessions:
         raylets = []
         heads = ["--head", "--port", address.partition(":")[2], "--include-dashboard=false", "--temp-dir", sessions]
         try:
             for options in (["--node-ip-address=127.0.0.1", *heads], ["--address", address]):
-                command = [str(BINARIES / "ray"), "start", *options, "--num-cpus", "1", "--num-gpus", CARDS]
+                command = [str(BINARIES / "ray"), "start", *options, "--num-cpus", "1", "--num-gpus", "0"]
                 subprocess.run(command, env=env, check=True, capture_output=True, timeout=PATIENCE)
                 known = {raylet.pid for raylet in raylets}
                 raylets += [one for one in _ours(tmp_path) if one.name() == "raylet" and one.pid not in known]
@@ -83,16 +82,10 @@ def _ours(tmp_path: Path) -> list[psutil.Process]:
 
 
 def test_two_nodes_run_clients_and_attacks_and_one_may_be_lost(cluster: Cluster, tmp_path: Path) -> None:
-    """The other node is killed in training, when both have worked: its jobs start anew on the head, and the run goes on."""
+    """The other node is killed in training, when both have worked: its jobs start anew on the head, and none is missing."""
     out = tmp_path / "run"
-    settings = {
-        **SMALL,
-        "rounds": 3,
-        "probe-attacks": LONG_ATTACK,
-        "defenses": "",
-        "attack-rounds": "all",
-        "attack-workers": 2,
-    }
+    changes = {"rounds": 10, "train-limit": 4800, "local-epochs": 2, "attack-rounds": "all", "attack-workers": 2}
+    settings = {**SMALL, **changes, "probe-attacks": ATTACK, "defenses": ""}
     command = [str(BINARIES / "fedveil"), "run", "--ray-address", cluster.address, "--out", str(out), "--clients", "4"]
     told = tmp_path / "told.txt"
     with told.open("w") as file:
@@ -103,28 +96,25 @@ def test_two_nodes_run_clients_and_attacks_and_one_may_be_lost(cluster: Cluster,
         def both_work() -> bool:
             for at in range(2):
                 seen[at].update(cluster.workers(at))
-            ended = process.poll() is not None
-            return ended or (all({"ClientAppActor", "_Worker"} <= names for names in seen) and bool(_attacked(out)))
+            working = all({"ClientAppActor", "_Worker"} <= names for names in seen)
+            return process.poll() is not None or (working and rounds_of(out) > 0)
 
         wait_until(both_work, "two nodes did not both work")
-        assert process.poll() is None, (seen, told.read_text())
+        assert 0 < rounds_of(out) < changes["rounds"], f"{seen} {told.read_text()}"
         cluster.kill(1)
-        lost = time.monotonic()
         assert process.wait(timeout=PATIENCE) == 0, told.read_text()
-        assert time.monotonic() - lost < PATIENCE
     finally:
         process.kill()
     rows = read_lines(out / "rows.jsonl")
-    assert {row["round"] for row in rows if row["metric"] == "psnr" and row["attack"] == LONG_ATTACK} == {1, 2, 3, 4}
+    assert {row["round"] for row in rows if row["metric"] == "psnr" and row["attack"] == ATTACK} == set(range(1, 12))
     assert not [row for row in rows if row["status"] == "failed"]
+    assert [row["value"] for row in rows if row["metric"] == "clients-failed"] == [0] * 10
+    assert {row["computed_on"].partition(",")[0] for row in rows if row["metric"] == "attack-seconds"} == {"cpu"}
     assert "Ray cluster" in (out / "report.html").read_text(encoding="utf-8")
 
 
-def _attacked(out: Path) -> set[str]:
-    """What attacks have run on so far."""
+def rounds_of(out: Path) -> int:
+    """Rounds of training that are complete."""
     path = out / "rows.jsonl"
-    return (
-        {row["computed_on"] for row in read_lines(path) if row["metric"] == "attack-seconds"}
-        if path.is_file()
-        else set()
-    )
+    rows = read_lines(path) if path.is_file() else []
+    return max((row["round"] for row in rows if row["metric"] == "test-accuracy"), default=0)

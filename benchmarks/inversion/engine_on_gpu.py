@@ -1,14 +1,14 @@
 """The inversion engine on a GPU: its tests, and one table of speed, agreement and memory beside the processor and breaching.
 
-Needs torch and torchvision alone: neither Flower nor Ray nor Opacus. Ten minutes on one GPU are enough. For each case of
-``attack_speed.py`` it attacks ``--targets`` updates together, on the device and, a few of them, on the processor; where
-breaching 0.1.2 can be imported, that attacks a few on the device, too. Printed are image-iterations per second, the ratios, the
-time in units of a forward and backward pass, PSNR on the device and on the processor for the same targets, whether differences
+Needs torch and torchvision alone: neither Flower nor Ray nor Opacus. ``benchmarks/on_gpu.py`` measures whole audits as well. For
+each case of ``attack_speed.py`` it attacks ``--targets`` updates together, on the device and, a few of them, on the processor;
+where breaching 0.1.2 can be imported, that attacks a few on the device, too. Printed are image-iterations per second, the ratios,
+the time in units of a forward and backward pass, PSNR on the device and on the processor for the same targets, whether differences
 stood for second derivatives (device / processor), and the peak of the device's memory beside what
 ``attacks.gradient.trial_gradients.memory.trial_bytes`` says.
 
-    python benchmarks/inversion/on_gpu.py --out on_gpu.md
-    python benchmarks/inversion/on_gpu.py --device cpu --targets 4 --iterations 5 --no-tests
+    python benchmarks/inversion/engine_on_gpu.py --out on_gpu.md
+    python benchmarks/inversion/engine_on_gpu.py --device cpu --targets 4 --iterations 5 --no-tests
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
@@ -174,7 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--targets", type=int, default=64)
+    parser.add_argument("--targets", type=int, nargs="*", default=[64], help="each number gives a line of a case")
     parser.add_argument("--iterations", type=int, default=0, help="of each attack; 0: as many as the case says")
     parser.add_argument("--no-tests", action="store_true")
     parser.add_argument("--out", type=Path, help="Markdown file for the same")
@@ -192,8 +193,8 @@ def main() -> None:
         text.append(f"Tests: {tested()}")
     text += ["", "| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
     print("\n".join(text), flush=True)
-    for case in options.cases:
-        text.append("| " + " | ".join(line(case, device, options.targets, options.iterations)) + " |")
+    for case, targets in product(options.cases, options.targets):
+        text.append("| " + " | ".join(line(case, device, targets, options.iterations)) + " |")
         print(text[-1], flush=True)
     if options.out:
         options.out.write_text("\n".join(text) + "\n")
