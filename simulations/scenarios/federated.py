@@ -56,6 +56,7 @@ class FederatedRounds:
         """Resume from a checkpoint."""
         self._arrays = to_record(done.weights)
         self._strategy.ledgers, self._strategy.accuracy = dict(done.ledgers), done.accuracy
+        self._strategy.canaries.restore(done.sums)
 
     def train_round(self, server_round: int) -> None:
         """Request updates, and add their mean."""
@@ -77,7 +78,8 @@ class FederatedRounds:
     def checkpoint(self, server_round: int) -> Checkpoint:
         """The global model and the clients' ledgers."""
         strategy = self._strategy
-        return Checkpoint(server_round, to_tensors(self._arrays), strategy.ledgers, strategy.accuracy)
+        sums = strategy.canaries.state()
+        return Checkpoint(server_round, to_tensors(self._arrays), strategy.ledgers, strategy.accuracy, sums=sums)
 
 
 def _try_probe(model: nn.Module, images: int, card: DataCard) -> None:
