@@ -109,11 +109,17 @@ def gradient_parts(clients: Mapping[int, tuple[PlacedCanaries, Tensor, Tensor]])
     found = [one for one in clients.values() if len(one[0])]
     if not found:
         return {}
-    scores, coins = (torch.cat([one[at] for one in found]) for at in (1, 2))
+    scores, coins = torch.cat([one[1] for one in found]), torch.cat([one[2] for one in found])
     tensors, turns = torch.cat([one[0].tensors() for one in found]), torch.cat([one[0].turns for one in found])
     chosen = {ALL: torch.ones_like(turns), TURNING: turns}
     chosen |= {name: tensors == at for at, name in enumerate(found[0][0].sizes)}
-    return {name: Part(scores[of], coins[of], centred=True) for name, of in chosen.items() if of.any()}
+    # Most faults are in all tensors: half of the error is for all canaries together.
+    weights = {ALL: len(chosen) - 1.0}
+    return {
+        name: Part(scores[of], coins[of], centred=True, weight=weights.get(name, 1.0))
+        for name, of in chosen.items()
+        if of.any()
+    }
 
 
 def _shares(sizes: list[int], count: int) -> list[int]:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from attacks.dp_audit.bounds import EpsilonBound, one_run_bound, strongest
-from attacks.dp_audit.gaussian_bounds import gaussian_bound, one_run_gaussian_bound
+from attacks.dp_audit.gaussian_bounds import guesses_bound, one_run_gaussian_bound
 from attacks.dp_audit.guessing import bound_from_scores
 
 ALL = "all parameters"
 """The part that pools the canaries of all tensors."""
 SHARES = (0.02, 0.2, 1.0)
-"""Shares of the coins that are guessed."""
+"""Shares of the coins that are guessed; of fewer than ``FEW`` coins all are, because a bound needs guesses."""
+FEW = 150
 SMALLEST = 1e-9
 """Least claimed epsilon: what is refuted beyond this counts, so that a rounding error is no alarm."""
 
@@ -28,12 +29,14 @@ class Part:
         coins: (M,), bool; independent and fair.
         centred: 0 lies between the scores of both coins, and was fixed before the scores were seen.
         directed: A higher score speaks for a coin of 1. Else it may speak for either, and both directions are tried.
+        weight: Share of the error that the bounds of this part may have, relative to other parts; above 0.
     """
 
     scores: Tensor
     coins: Tensor
     centred: bool = False
     directed: bool = True
+    weight: float = 1.0
 
     def bounds(self, delta: float, error: float) -> tuple[EpsilonBound, EpsilonBound]:
         """The bound without an assumption and the one of Gaussian noise, each wrong with a probability of at most ``error``."""
@@ -44,17 +47,18 @@ class Part:
         return plain, gaussian
 
     def _bounds(self, scores: Tensor, delta: float, error: float) -> tuple[EpsilonBound, EpsilonBound]:
-        # A test with the threshold 0 gives a bound where 0 lies between the scores of both coins.
-        tests = self.centred and bool(self.coins.any()) and not self.coins.all()
+        shares = SHARES if len(scores) >= FEW else (1.0,)
         plain, ranked = (
-            bound_from_scores(scores, self.coins, delta=delta, confidence=1 - share, shares=SHARES, method=method)
-            for method, share in ((one_run_bound, error), (one_run_gaussian_bound, error / 2 if tests else error))
+            bound_from_scores(scores, self.coins, delta=delta, confidence=1 - share, shares=shares, method=method)
+            for method, share in (
+                (one_run_bound, error),
+                (one_run_gaussian_bound, error / 2 if self.centred else error),
+            )
         )
-        if not tests:
+        if not self.centred:
             return plain, ranked
-        above = scores > 0
-        chosen = (above & self.coins, self.coins, above & ~self.coins, ~self.coins)
-        tested = gaussian_bound(*(int(one.sum()) for one in chosen), delta=delta, confidence=1 - error / 2)
+        right = int(((scores > 0) == self.coins).sum())
+        tested = guesses_bound(len(scores), right, delta=delta, confidence=1 - error / 2)
         return plain, strongest([ranked, tested], 1 - error)
 
 
@@ -106,9 +110,9 @@ class Audit:
 def audited(parts: Mapping[str, Part], claimed: float, delta: float, confidence: float) -> Audit:
     """Compare a claim with the bounds of all parts, which hold together with ``confidence``, in (0, 1).
 
-    Its error is halved between the bound without an assumption and that of Gaussian noise, and divided among the parts.
+    Its error is halved between the bound without an assumption and that of Gaussian noise, and divided among the parts by weight.
     """
-    error = (1 - confidence) / (2 * len(parts))
-    bounds = {name: part.bounds(delta, error) for name, part in parts.items()}
+    error = (1 - confidence) / (2 * sum(part.weight for part in parts.values()))
+    bounds = {name: part.bounds(delta, error * part.weight) for name, part in parts.items()}
     plain, gaussian = (strongest([pair[at] for pair in bounds.values()], (1 + confidence) / 2) for at in (0, 1))
     return Audit(claimed, delta, plain, gaussian, bounds)

@@ -33,6 +33,8 @@ CONFIDENCE = 0.95
 GRADIENTS = "gradients"
 """View of the gradient canaries; all others are of a lone canary."""
 LENGTH = "length of the update"
+REPORTED = "reported "
+"""How views of reported numbers begin. One example more raises its number; of other numbers the direction is unknown."""
 
 
 class CanaryAudit:
@@ -87,7 +89,7 @@ class CanaryAudit:
                 seen |= self._side_channels(partition, update, buffers)
                 reported = {name: float(numbers[name]) for name in (*names, *sorted(COUNTED)) if name in numbers}
                 reported["num-examples"] -= self._sizes.get(partition, 0)
-                seen |= {f"reported {name}": torch.tensor(value).double() for name, value in reported.items()}
+                seen |= {f"{REPORTED}{name}": torch.tensor(value).double() for name, value in reported.items()}
             kept = self._views[partition]
             for view, value in seen.items():
                 kept[view] = kept[view] + value if view in kept else value
@@ -101,8 +103,7 @@ class CanaryAudit:
         claims = [self._claims[partition] for partition in coins if partition in self._claims]
         if not parts or not claims:
             why = "no client sent the coins of its canaries" if not coins else "no client reports an epsilon"
-            row = {"value": None, "n": len(coins), "status": "failed", "message": why}
-            self._recorder.row(task, metric=EPSILON_SHOWN.name, **row)
+            self._recorder.row(task, metric=EPSILON_SHOWN.name, value=None, n=len(coins), status="failed", message=why)
             return
         claimed, delta = max(claims)
         shown = ShownEpsilon.of(audited(parts, claimed, delta, CONFIDENCE))
@@ -174,5 +175,6 @@ class CanaryAudit:
             if of:
                 scores = torch.stack([self._views[one][view] for one in of])
                 flips = torch.cat([coins[one]["lone"] for one in of])
-                parts[view] = Part(scores, flips, directed=not view.startswith("reported "))
+                known = not view.startswith(REPORTED) or view == f"{REPORTED}num-examples"
+                parts[view] = Part(scores, flips, directed=known)
         return parts

@@ -92,7 +92,7 @@ sends after a round of training{{ '' if view.updates else '. No attack on images
 {% if one.numbered_claims %}
 <td class="num">{% for claim in one.numbered_claims %}{{ claim.number }}<small>{{ claim.detail }}</small>{% endfor %}</td>
 {% elif view.has.epsilon or view.has.claimed %}
-{{ number(one.epsilon | two if one.first else '', one.further_epsilon) }}
+{{ number(one.epsilon | two if one.first else '', [one.further_epsilon, one.shown_epsilon] | select | join('; ')) }}
 {% endif %}</tr>
 {% endfor %}
 </tbody></table></div>
