@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from attacks.dp_audit.example_gradients import EMPTY, NO_CANARY, set_gradients
-from attacks.dp_audit.verdict import ALL, Audit, Part, audited
+from attacks.dp_audit.verdict import ALL, Audit, CanaryPart, audited
 from defenses.base import Training
 from defenses.neighbours import REPLACE_ONE
 from defenses.random_draws import generator_for
@@ -84,7 +84,7 @@ def audit_dp_sgd(
         ]
         parts[NUMBER] = (torch.stack([length for length, _ in lengths]), torch.stack([coin for _, coin in lengths]))
     privacy = defense.privacy(trainings[0].state)
-    judged = {name: Part(*drawn, centred=name != NUMBER) for name, drawn in parts.items()}
+    judged = {name: CanaryPart(*drawn, centred=name != NUMBER) for name, drawn in parts.items()}
     return audited(judged, privacy["epsilon"], privacy["delta"], confidence)
 
 

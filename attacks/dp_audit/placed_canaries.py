@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.dp_audit.verdict import ALL, Part
+from attacks.dp_audit.verdict import ALL, CanaryPart
 from defenses.base import Update
 from defenses.neighbours import ADD_OR_REMOVE
 from defenses.pipeline import Pipeline
@@ -100,7 +100,7 @@ def audited_defense(pipeline: Pipeline) -> DPSGD | None:
     return next((one for one in pipeline.defenses if isinstance(one, DPSGD)), None)
 
 
-def gradient_parts(clients: Mapping[int, tuple[PlacedCanaries, Tensor, Tensor]]) -> dict[str, Part]:
+def gradient_parts(clients: Mapping[int, tuple[PlacedCanaries, Tensor, Tensor]]) -> dict[str, CanaryPart]:
     """Parts of the gradient canaries of all clients: pooled, of each tensor, and those whose sign changes.
 
     Args:
@@ -116,7 +116,7 @@ def gradient_parts(clients: Mapping[int, tuple[PlacedCanaries, Tensor, Tensor]])
     # Most faults are in all tensors: half of the error is for all canaries together.
     weights = {ALL: len(chosen) - 1.0}
     return {
-        name: Part(scores[of], coins[of], centred=True, weight=weights.get(name, 1.0))
+        name: CanaryPart(scores[of], coins[of], centred=True, weight=weights.get(name, 1.0))
         for name, of in chosen.items()
         if of.any()
     }

@@ -21,7 +21,7 @@ SMALLEST = 1e-9
 
 
 @dataclass(frozen=True)
-class Part:
+class CanaryPart:
     """Scores and coins of one view of the mechanism, such as the weights of one tensor.
 
     Attributes:
@@ -71,7 +71,7 @@ class Audit:
         delta: Of all epsilons.
         shown: The strongest bound without an assumption (Theorem 5.2 of one-run auditing).
         shown_gaussian: The strongest bound of those that assume Gaussian noise; its ``assumption`` says what else.
-        by_part: Part of what was sent -> its two bounds in this order. A part is a tensor's name, ``ALL``, or another view.
+        by_part: CanaryPart of what was sent -> its two bounds in this order. A part is a tensor's name, ``ALL``, or another view.
     """
 
     claimed: float
@@ -107,7 +107,7 @@ class Audit:
         )
 
 
-def audited(parts: Mapping[str, Part], claimed: float, delta: float, confidence: float) -> Audit:
+def audited(parts: Mapping[str, CanaryPart], claimed: float, delta: float, confidence: float) -> Audit:
     """Compare a claim with the bounds of all parts, which hold together with ``confidence``, in (0, 1).
 
     Its error is halved between the bound without an assumption and that of Gaussian noise, and divided among the parts by weight.

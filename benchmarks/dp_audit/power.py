@@ -15,7 +15,7 @@ import math
 
 import torch
 
-from attacks.dp_audit.verdict import ALL, Part, audited
+from attacks.dp_audit.verdict import ALL, CanaryPart, audited
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.training.accounting import noise_for_budget
 
@@ -45,12 +45,12 @@ def main() -> None:
     print(f"\nExact epsilon of the mechanisms: {truths}. Claimed: {CLAIM:g}.")
 
 
-def drawn(mu: float, count: int, seed: int) -> Part:
+def drawn(mu: float, count: int, seed: int) -> CanaryPart:
     """Scores of canaries."""
     generator = torch.Generator().manual_seed(seed)
     coins = torch.rand(count, generator=generator) < 0.5
     scores = torch.randn(count, generator=generator, dtype=torch.float64) + mu * (coins.double() - 0.5)
-    return Part(scores, coins, centred=True)
+    return CanaryPart(scores, coins, centred=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from attacks.dp_audit.placed_canaries import BRIGHT, DARK, NORM, PlacedCanaries, audited_defense, gradient_parts
-from attacks.dp_audit.verdict import Part, audited
+from attacks.dp_audit.verdict import CanaryPart, audited
 from attacks.metrics.training import DELTA, EPSILON, EPSILON_SHOWN, EPSILON_SHOWN_GAUSSIAN
 from attacks.normalisation import normalise
 from clients.federated.canaries import trained_sizes
@@ -160,7 +160,7 @@ class CanaryAudit:
         good = self._exchange.ask(task, "query.coins", contents, fault_in, at_least=0.0)
         return {partition: tensors_of(reply, "coins") for partition, reply in good.items()}
 
-    def _parts(self, coins: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Part]:
+    def _parts(self, coins: Mapping[int, Mapping[str, Tensor]]) -> dict[str, CanaryPart]:
         """All views of the canaries whose coins are known."""
         placed = {partition: self._placed(partition) for partition in coins}
         gradients = {
@@ -176,5 +176,5 @@ class CanaryAudit:
                 scores = torch.stack([self._views[one][view] for one in of])
                 flips = torch.cat([coins[one]["lone"] for one in of])
                 known = not view.startswith(REPORTED) or view == f"{REPORTED}num-examples"
-                parts[view] = Part(scores, flips, directed=known)
+                parts[view] = CanaryPart(scores, flips, directed=known)
         return parts

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import binomtest, norm
 
 from attacks.dp_audit.gaussian_bounds import gaussian_bound, guesses_bound
-from attacks.dp_audit.verdict import Part, audited
+from attacks.dp_audit.verdict import CanaryPart, audited
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 
 DELTA = 1e-5
@@ -40,7 +40,7 @@ def test_the_bound_of_guesses_is_tighter_than_that_of_two_rates_and_below_the_tr
 
 
 def test_a_claim_below_the_truth_is_refuted_by_its_part_and_the_truth_is_not() -> None:
-    parts = {"leaks": Part(*drawn(1.0), centred=True), "hides": Part(*drawn(0.0, seed=1), centred=True)}
+    parts = {"leaks": CanaryPart(*drawn(1.0), centred=True), "hides": CanaryPart(*drawn(0.0, seed=1), centred=True)}
     truth = gaussian_epsilon(1.0, DELTA)
     wrong = audited(parts, truth / 2, DELTA, 0.95)
     assert wrong.refuted
@@ -57,7 +57,11 @@ def test_a_part_of_unknown_direction_is_read_both_ways_at_a_price() -> None:
     scores, coins = drawn(4.0, 200)
     directed, either, turned = (
         audited({"one": part}, 1.0, DELTA, 0.95).shown.epsilon
-        for part in (Part(scores, coins), Part(scores, coins, directed=False), Part(-scores, coins, directed=False))
+        for part in (
+            CanaryPart(scores, coins),
+            CanaryPart(scores, coins, directed=False),
+            CanaryPart(-scores, coins, directed=False),
+        )
     )
     assert 1.0 < either < directed
     assert turned == either
@@ -65,9 +69,11 @@ def test_a_part_of_unknown_direction_is_read_both_ways_at_a_price() -> None:
 
 def test_weight_moves_the_error_to_a_part() -> None:
     scores, coins = drawn(1.0)
-    many = {f"other {at}": Part(*drawn(0.0, 100, at)) for at in range(9)}
+    many = {f"other {at}": CanaryPart(*drawn(0.0, 100, at)) for at in range(9)}
     light, heavy = (
-        audited({"one": Part(scores, coins, centred=True, weight=weight), **many}, 1.0, DELTA, 0.95).by_part["one"]
+        audited({"one": CanaryPart(scores, coins, centred=True, weight=weight), **many}, 1.0, DELTA, 0.95).by_part[
+            "one"
+        ]
         for weight in (1.0, 9.0)
     )
     assert light[1].epsilon < heavy[1].epsilon
