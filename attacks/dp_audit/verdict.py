@@ -71,7 +71,7 @@ class Audit:
         delta: Of all epsilons.
         shown: The strongest bound without an assumption (Theorem 5.2 of one-run auditing).
         shown_gaussian: The strongest bound of those that assume Gaussian noise; its ``assumption`` says what else.
-        by_part: CanaryPart of what was sent -> its two bounds in this order. A part is a tensor's name, ``ALL``, or another view.
+        by_part: Part of what was sent -> its two bounds in this order. A part is a tensor's name, ``ALL``, or another view.
     """
 
     claimed: float
