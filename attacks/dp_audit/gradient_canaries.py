@@ -7,8 +7,6 @@ clips, adds noise, divides and keeps the account.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,68 +14,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from attacks.dp_audit.bounds import EpsilonBound, one_run_bound, strongest
-from attacks.dp_audit.gaussian_bounds import gaussian_bound, one_run_gaussian_bound
-from attacks.dp_audit.guessing import bound_from_scores
-from attacks.observations import AttackError
+from attacks.dp_audit.example_gradients import EMPTY, NO_CANARY, set_gradients
+from attacks.dp_audit.verdict import ALL, Audit, CanaryPart, audited
 from defenses.base import Training
 from defenses.neighbours import REPLACE_ONE
 from defenses.random_draws import generator_for
 from defenses.training.dp_sgd import DPSGD
 
-ALL, NUMBER = "all parameters", "number of examples"
-"""Scores of all canaries together, and of the canary that is counted alone."""
-SHARES = (0.02, 0.2, 1.0)
-"""Shares of the coins that are guessed."""
+NUMBER = "number of examples"
+"""Scores of the canary that is counted alone."""
 ORDINARY = 8
 """Examples that are no canaries."""
 FEATURES, HIDDEN, CLASSES = 16, 24, 8
 """Of the small network: 608 weights in four tensors."""
-NO_CANARY, EMPTY = -1, -2
-"""In place of a canary's number: an example with its own gradient, and one whose gradient is set to zero."""
 STEP = 1e-3
 """By how much a clipped canary moves its weight in a step: far above float32's rounding, and too little to disturb the network."""
-
-Coins = Mapping[str, tuple[Tensor, Tensor]]
-"""Name -> scores (M,) and coins (M,)."""
-
-
-@dataclass(frozen=True)
-class Audit:
-    """What an audit has shown about an epsilon.
-
-    Attributes:
-        claimed: The epsilon of the defence's own account of the audited training.
-        delta: Of all epsilons.
-        shown: The strongest bound without an assumption (Theorem 5.2 of one-run auditing).
-        shown_gaussian: The strongest bound of those that assume Gaussian noise; its ``assumption`` says what else.
-        by_part: Part of the update -> its two bounds in this order. A part is a tensor's name, ``ALL`` or ``NUMBER``.
-    """
-
-    claimed: float
-    delta: float
-    shown: EpsilonBound
-    shown_gaussian: EpsilonBound
-    by_part: Mapping[str, tuple[EpsilonBound, EpsilonBound]]
-
-    @property
-    def refuted(self) -> bool:
-        """Whether a bound exceeds the claim. On full batches a correct DP-SGD has this in at most 1 - confidence of audits."""
-        return max(self.shown.epsilon, self.shown_gaussian.epsilon) > self.claimed
-
-    @property
-    def refuted_by(self) -> list[str]:
-        """Parts with a bound above the claim."""
-        return [part for part, bounds in self.by_part.items() if max(b.epsilon for b in bounds) > self.claimed]
-
-    def __str__(self) -> str:
-        """The claim and what was shown, in one line."""
-        verdict = f"REFUTED by {', '.join(self.refuted_by)}" if self.refuted else "not refuted"
-        confidence = f"{self.shown.confidence * 100:.4g} % confidence each"
-        return (
-            f"epsilon claimed {self.claimed:.2f} at delta {self.delta:g}; shown at least {self.shown.epsilon:.2f}, and "
-            f"{self.shown_gaussian.epsilon:.2f} if noise is Gaussian ({confidence}): {verdict}"
-        )
 
 
 def audit_dp_sgd(
@@ -133,29 +84,8 @@ def audit_dp_sgd(
         ]
         parts[NUMBER] = (torch.stack([length for length, _ in lengths]), torch.stack([coin for _, coin in lengths]))
     privacy = defense.privacy(trainings[0].state)
-    error = (1 - confidence) / (2 * len(parts))
-    bounds = {part: _bounds(*drawn, privacy["delta"], error, part != NUMBER) for part, drawn in parts.items()}
-    plain, gaussian = (strongest([pair[at] for pair in bounds.values()], (1 + confidence) / 2) for at in (0, 1))
-    return Audit(privacy["epsilon"], privacy["delta"], plain, gaussian, bounds)
-
-
-def _bounds(
-    scores: Tensor, coins: Tensor, delta: float, error: float, centred: bool
-) -> tuple[EpsilonBound, EpsilonBound]:
-    """The bound without an assumption and the one of Gaussian noise, each wrong with a probability of at most ``error``.
-
-    Where scores are ``centred``, 0 lies between those of the two coins, and a test with this threshold gives a bound, too.
-    """
-    plain, ranked = (
-        bound_from_scores(scores, coins, delta=delta, confidence=1 - share, shares=SHARES, method=method)
-        for method, share in ((one_run_bound, error), (one_run_gaussian_bound, error / 2 if centred else error))
-    )
-    if not centred or coins.all() or not coins.any():
-        return plain, ranked
-    above = scores > 0
-    rates = [int(chosen.sum()) for chosen in (above & coins, coins, above & ~coins, ~coins)]
-    tested = gaussian_bound(*rates, delta=delta, confidence=1 - error / 2)
-    return plain, strongest([ranked, tested], 1 - error)
+    judged = {name: CanaryPart(*drawn, centred=name != NUMBER) for name, drawn in parts.items()}
+    return audited(judged, privacy["epsilon"], privacy["delta"], confidence)
 
 
 class _Run:
@@ -202,6 +132,7 @@ class _Run:
         else:
             batch = max(1, round(self.defense.sample_rate * (ORDINARY + self.weights / 2)))
         step = STEP * batch / self.defense.max_grad_norm
+        values = signs * self.norm * self.defense.max_grad_norm
         for number in range(self.rounds):
             training = Training(
                 model=self.model.train(),
@@ -218,26 +149,11 @@ class _Run:
                 loss = protected.loss(self.model, inputs, classes)
                 protected.optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
-                _set_gradients(self.model, drawn, signs * self.norm * self.defense.max_grad_norm)
+                set_gradients(self.model, drawn, values[drawn.clamp(min=0)])
                 protected.optimizer.step()
             total += (before - _flat(self.model)) / STEP
             self.state = protected.state
         return total
-
-
-def _set_gradients(model: nn.Module, numbers: Tensor, values: Tensor) -> None:
-    """Set the gradient per example of canaries: ``values`` (D,) at a canary's own weight, 0 at all others."""
-    chosen = numbers != NO_CANARY
-    whole = torch.zeros(int(chosen.sum()), len(values))
-    own = numbers[chosen].clamp(min=0)
-    whole[torch.arange(len(own)), own] = values[own].where(numbers[chosen] != EMPTY, 0)
-    parameters = list(model.parameters())
-    sizes = [weight.numel() for weight in parameters]
-    for weight, part in zip(parameters, torch.split(whole, sizes, 1), strict=True):
-        held = getattr(weight, "grad_sample", None)
-        if not isinstance(held, Tensor):
-            raise AttackError("the defence keeps no gradients per example, so that no canary can be set")
-        held[chosen] = part.reshape(-1, *weight.shape).to(held)
 
 
 def _network(generator: torch.Generator) -> nn.Module:

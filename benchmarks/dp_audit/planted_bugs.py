@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import torch
-from broken import BROKEN, PrivateDivisor
+from broken import BareLayer, HalfNoise, PrivateDivisor, SkippedClip
 
 from attacks.dp_audit.gradient_canaries import audit_dp_sgd
 from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE
@@ -55,7 +55,7 @@ def lines(claims: Sequence[int], seeds: int, correct: int, workers: int) -> Iter
         for settings, budget in (CLAIMS[number] for number in claims):
             hidden = "sample_rate" in settings
             words = ", ".join(f"{name} {count}" for name, count in budget.items())
-            for kind in (DPSGD, *BROKEN):
+            for kind in (DPSGD, HalfNoise, BareLayer, SkippedClip, PrivateDivisor):
                 if kind is PrivateDivisor and not hidden:
                     continue  # n is public
                 drawn = range(correct if kind is DPSGD else seeds)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,10 +20,11 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from attacks.attributes.property_inference import majority
 from attacks.local_model import shared_tensors
+from clients.federated.canaries import ClientCanaries
+from clients.federated.examples import KeptExamples, WithCanaries
 from clients.federated.plan import FederatedPlan
 from clients.task.batches import join
 from clients.task.client import Client
-from clients.task.local_data import LocalData
 from clients.task.task import Plan, load_weights
 from clients.task.truths import Probed, Truths, rows
 from clients.training.evaluation import device, evaluate, set_eval
@@ -68,23 +70,6 @@ def _judged(plan: Plan) -> nn.Module:
     return plan.build_model().to(device())
 
 
-class KeptExamples(Dataset[tuple[Tensor, Tensor]]):
-    """A client's training examples for a loader, read on access."""
-
-    def __init__(self, data: LocalData) -> None:
-        self._data = data
-
-    def __len__(self) -> int:
-        return self._data.num_train
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-        batch = self._data.kept(torch.tensor(indices, dtype=torch.long))
-        return list(zip(batch.images, batch.targets, strict=True))
-
-
 class LocalClient(Client):
     """One client's work on one task of federated learning."""
 
@@ -94,7 +79,7 @@ class LocalClient(Client):
         self.data.renew("train")
         model = self._model(weights)
         key = self.data.key("train", self.task.round)
-        training = self._training(model, KeptExamples(self.data), ledger.get("train", {}), key)
+        training = self._training(model, self._examples, ledger.get("train", {}), key)
         loss, steps = self._run(training, key)
         update = self._update(model, weights, key)
         # An exact loss is a message about every example, which no bound of an update would cover.
@@ -107,7 +92,7 @@ class LocalClient(Client):
         times = {} if public else {"train-seconds": time.perf_counter() - start}
         metrics = {**losses, **spent, **times}
         # Exact, because a pass repeats no example; of a Poisson sample (DP-SGD) the expected size, as the true one is private.
-        examples = public or min(self.data.num_train, steps * self.task.plan.batch_size)
+        examples = public or min(self._num_examples, steps * self.task.plan.batch_size)
         return LocalResult([update], examples, steps, metrics, _without_empty(ledger | {"train": training.state}))
 
     def truths(self, observation: str) -> Truths:
@@ -127,6 +112,22 @@ class LocalClient(Client):
             return super().sensitive(observation)
         probed = map(self.probed_positions, range(self.task.plan.probe_targets))
         return [torch.tensor([majority(self.data.train_sensitive(positions))]) for positions in probed]
+
+    @cached_property
+    def canaries(self) -> ClientCanaries | None:
+        """Those of an auditor among the training examples; None without any."""
+        return ClientCanaries.of(self.data)
+
+    @property
+    def _num_examples(self) -> int:
+        """Number of examples in training, with canaries."""
+        return self.data.num_train + (len(self.canaries.examples) if self.canaries else 0)
+
+    @property
+    def _examples(self) -> Dataset[Any]:
+        """The examples of training."""
+        own = KeptExamples(self.data)
+        return WithCanaries(own, self.canaries, self.data) if self.canaries else own
 
     def trained_on(self) -> Tensor:
         """Positions (n,), int64 and ascending, of the training examples that this round's training update depends on."""
@@ -162,10 +163,11 @@ class LocalClient(Client):
 
     def _drawn(self) -> Iterator[Tensor]:
         """Positions (b,) of the examples in each batch of this round's training: the draws of ``train`` without its images."""
-        every = torch.arange(self.data.num_train)
+        every = torch.arange(self._num_examples)
         key = self.data.key("train", self.task.round)
         training = self._training(self.task.plan.build_model(), TensorDataset(every, every), {}, key)
-        return (positions for positions, _ in batches(training, self.task.plan.local_steps))
+        found = (positions for positions, _ in batches(training, self.task.plan.local_steps))
+        return (positions[positions < self.data.num_train] for positions in found)
 
     def probe(self, weights: Mapping[str, Tensor], ledger: Ledger, question: int = 0) -> LocalResult:
         """One-step updates on a few images each, through the same defences: the strongest setting of the papers.
@@ -202,7 +204,7 @@ class LocalClient(Client):
         if not any(isinstance(defense, TrainingDefense) for defense in self.pipeline.defenses):
             return {}
         key = self.data.key("calibrate")
-        return self._training(self._model(weights), KeptExamples(self.data), {}, key).state
+        return self._training(self._model(weights), self._examples, {}, key).state
 
     def _privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
         spent: dict[str, float] = {}
@@ -255,20 +257,27 @@ class LocalClient(Client):
         plan, order = self.task.plan, generator_for(*key, "order")
         size = plan.probe_images if one_step else plan.batch_size
         loader = DataLoader(examples, batch_size=size, shuffle=True, generator=order)
-        training = plain_training(plan, model, loader, self.task.learning_rate, self.data.num_train)
+        training = plain_training(plan, model, loader, self.task.learning_rate, self._num_examples)
         training = replace(training, epochs=1 if one_step else training.epochs, state=dict(state), probe=one_step)
         return self.pipeline.protect_training(training, (*key, "training"))
 
     def _run(self, training: Training, key: Key, *, protect: bool = True) -> tuple[float, int]:
         """Trains; returns the mean loss per example and the number of steps."""
+        canaries = self.canaries if protect else None  # probes have none
 
         def enter(batch: Batch, step: int) -> Batch:
-            return self.data.enter(batch, (*key, "batch", step)) if protect else batch
+            of_step = (*key, "batch", step)
+            if canaries:
+                return canaries.enter(batch, self.data, of_step)
+            return self.data.enter(batch, of_step) if protect else batch
 
         def gradient(step: int) -> None:
+            if canaries:
+                canaries.set_gradients(training.model, self.task.round)
             protect_gradient(self.pipeline, training.model, (*key, "gradient", step))
 
-        found = batches(training, self.task.plan.local_steps)
+        found: Iterable[tuple[Tensor, ...]] = batches(training, self.task.plan.local_steps)
+        found = canaries.of_batches(found) if canaries else found
         return train_on(training, found, self.data.card, enter=enter, protect=gradient)
 
     def _update(self, model: nn.Module, weights: Mapping[str, Tensor], key: Key) -> Update:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from attacks.local_model import shared_tensors
 from attacks.observations import AttackError
 from clients.federated.client import Ledger, LocalClient
+from clients.federated.plan import FederatedPlan
 from clients.task.batches import join
 from clients.task.local_data import LocalData
 from clients.task.protected_once import BLOCK
@@ -54,6 +55,8 @@ def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
     # Streams that no client has: clients' partitions count from 0.
     own_seed = int(torch.randint(2**31, (), generator=generator_for("alone", plan.seed, seed)))
     alone = replace(plan, seed=own_seed)
+    if isinstance(alone, FederatedPlan):
+        alone = replace(alone, dp_canaries=0)  # an auditor's, which the server's own examples need not carry
     data = _GivenData(alone.at(1), batch, -1)
     client = LocalClient(data)
     weights = shared_tensors(alone.build_model())

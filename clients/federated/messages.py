@@ -5,6 +5,7 @@ type               content                                             reply
 =================  ==================================================  ==================================================
 ``train``          ``arrays``: global weights; ``ledger`` on resume    ``arrays``: update; ``metrics``; ``ledger``
 ``train.probe``    ``arrays``: global weights                          ``target-0``, ...: updates; ``metrics``; ``ledger``
+``query.coins``    nothing                                             ``coins``: of the client's canaries
 ``evaluate``       ``arrays``: global weights                          ``metrics``
 =================  ==================================================  ==================================================
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import torch
 from flwr.app import ConfigRecord, Context, Message
 
 from clients.federated.agreed_model import note_update, require_agreed
@@ -29,6 +31,8 @@ from clients.wire.texts import read_json
 def train(message: Message, context: Context) -> Message:
     """One local round."""
     client = client_as(LocalClient, message, context)
+    if client.canaries:
+        answers_of(context).require("canaries", "training with an auditor's canaries")
     sent = tensors_of(message, "arrays")
     require_agreed(context, client, sent)
     book(context, client, "an update")
@@ -61,6 +65,17 @@ def probe(message: Message, context: Context) -> Message:
     return reply_to(message, {**records, **_account(context, client, result), **withheld(left_out)})
 
 
+def coins(message: Message, context: Context) -> Message:
+    """The coins of the client's canaries, for the auditor that placed them; they say nothing about the client's own examples."""
+    answers_of(context).require("canaries", "coins of an auditor's canaries")
+    client = client_as(LocalClient, message, context)
+    if client.canaries is None:
+        raise RuntimeError("this task has no canaries")
+    found = {"coins": client.canaries.coins}
+    found |= {} if client.canaries.lone is None else {"lone": torch.tensor([client.canaries.lone])}
+    return reply_to(message, {"coins": to_record(found)})
+
+
 def evaluate(message: Message, context: Context) -> Message:
     """Accuracy of the global model on this client's share of the test data."""
     client = client_as(LocalClient, message, context)
@@ -90,4 +105,5 @@ def _account(context: Context, client: LocalClient, result: LocalResult) -> dict
     return records
 
 
-SIDE = ClientSide("federated", LocalClient, FederatedPlan, {"train": train, "train.probe": probe, "evaluate": evaluate})
+HANDLERS = {"train": train, "train.probe": probe, "query.coins": coins, "evaluate": evaluate}
+SIDE = ClientSide("federated", LocalClient, FederatedPlan, HANDLERS)

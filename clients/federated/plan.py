@@ -13,8 +13,10 @@ class FederatedPlan(WholeModelPlan):
 
     Attributes:
         probe_mode: "train" or "eval", of the model in probes.
+        dp_canaries: Canaries of an auditor among each client's training examples; 0: none.
         model_check: Simulated clients refuse a model that is not the agreed one; a deployed node decides for itself.
     """
 
     probe_mode: str = "train"
     model_check: bool = False
+    dp_canaries: int = 0

@@ -26,7 +26,7 @@ CHOICES = frozenset({"probed", "audited", "order", "line-up"})
 PROTECTED = frozenset({"once", "test", "membership"})
 """Kinds of draws that protect an image once and for all. They name what they hide by its digest (``digest_of``): at a node with a
 secret that of the image alone, whatever its company, except where a defence mixes images."""
-OWN = frozenset({"network", "calibrate", "counts", "mean-transformed"})
+OWN = frozenset({"network", "calibrate", "canaries", "counts", "mean-transformed"})
 """Kinds of draws behind what the client keeps to itself or sums over many images: the same whenever a pipeline asks for them."""
 RENEWED = frozenset({"train", "probe", "batches", "collect", "smash", "edge-step", "audit-step", "test-tokens"})
 """Kinds of draws that are new for every message: its reply depends on them."""

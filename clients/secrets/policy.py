@@ -33,6 +33,7 @@ class AnswerPolicy:
 
     Attributes:
         probes: ``train.probe``: updates of a single step on a few images, which training never sends.
+        canaries: Training with an auditor's canaries among the examples, and their coins: the model is worse for it.
         publish_labels: The classes of probed images.
         audits: ``query.audit``: scores of guesses against the node's images. Numbers alone, but a server that sends enough guesses
             can work out an image from its distances to them.
@@ -47,6 +48,7 @@ class AnswerPolicy:
     """
 
     probes: bool = False
+    canaries: bool = False
     publish_labels: bool = False
     audits: bool = False
     share_images: bool = False

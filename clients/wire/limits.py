@@ -17,6 +17,8 @@ MOST_SIDE = 4096
 """Of an image in pixels: a 16-megapixel photograph, 200 MB as floats."""
 MOST_IMAGES = 2**20
 """Of a batch, or of batches in a message: sixteen times the largest published batches (65,536)."""
+MOST_CANARIES = 65_536
+"""Of one client: its training holds a gradient of the whole model for each of those in a batch."""
 MOST_WIDTH = 65_536
 """Channels or values of one layer: five times those of the widest published transformers (12,288)."""
 MOST_DEPTH = 1000
@@ -77,6 +79,7 @@ LIMITS: Mapping[str, Limit] = {
     "weight_decay": Limit(0, MOST_RATE),
     "probe_targets": Limit(1, MOST_IMAGES),
     "probe_images": Limit(1, MOST_IMAGES),
+    "dp_canaries": Limit(0, MOST_CANARIES),
     "crop_padding": Limit(0, MOST_SIDE),
     "auxiliary_fraction": Limit(0, 1, below=True),
     "image_memory": Limit(1e-9, 1e6),  # GiB: from one byte

@@ -12,6 +12,9 @@ from simulations.settings.errors import undamaged
 from strategies.audit.whole_files import load_tensors, save_tensors
 from strategies.training.checkpoint import Checkpoint
 
+SUMS = "sums/"
+"""How the names of tensors that are no weights begin; no tensor of a model has a name with a slash."""
+
 
 class Checkpoints:
     """The checkpoints of a run's pipelines, by their numbers, in a folder that must exist when one is saved."""
@@ -28,7 +31,8 @@ class Checkpoints:
             self._fixed.add(pipeline)
         about = {"round": checkpoint.round, "accuracy": checkpoint.accuracy, "ledgers": checkpoint.ledgers}
         whole = {"about": json.dumps(about | {"fixed": bool(checkpoint.fixed)})}
-        save_tensors(self._path(pipeline), checkpoint.weights, whole)
+        sums = {f"{SUMS}{name}": tensor for name, tensor in checkpoint.sums.items()}
+        save_tensors(self._path(pipeline), checkpoint.weights | sums, whole)
 
     def load(self, pipeline: int) -> Checkpoint | None:
         """The pipeline's last complete round, or None; ``ConfigError`` where its file is damaged."""
@@ -43,7 +47,8 @@ class Checkpoints:
                 fixed, _ = load_tensors(self._fixed_path(pipeline))
                 self._fixed.add(pipeline)
             ledgers = {int(partition): text for partition, text in about["ledgers"].items()}
-            return Checkpoint(about["round"], weights, ledgers, about["accuracy"], fixed)
+            sums = {name.removeprefix(SUMS): weights.pop(name) for name in list(weights) if name.startswith(SUMS)}
+            return Checkpoint(about["round"], weights, ledgers, about["accuracy"], fixed, sums)
 
     def round_of(self, pipeline: int) -> int:
         """The last complete round; -1 where there is none, ``ConfigError`` where its file is damaged. Reads no weights."""

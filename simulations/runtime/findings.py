@@ -28,6 +28,8 @@ def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
         for one in found:
             for claim in one.claims:
                 console.say(f"  {one.defense or 'no defence'}: {claim.text}")
+            if one.audit:
+                console.say(f"  {one.defense or 'no defence'}: {one.audit}")
             if one.reported:
                 console.say(f"  {one.defense or 'no defence'}: {one.reported.text}")
             for warning in one.warnings:
@@ -63,7 +65,8 @@ def _table(found: Sequence[Finding], title: str) -> Table:
             cells += [one.verdict, recovered_text(one.shown, one.status, _interval(one), "\n")]
             if one.first:
                 change = f"\n({points(one.change)})" if one.change is not None else ""
-                further = f"\n{one.further_epsilon}".replace(": ", ":\n") if one.further_epsilon else ""
+                further = f"\n{one.shown_epsilon}" if one.shown_epsilon else ""
+                further += f"\n{one.further_epsilon}".replace(": ", ":\n") if one.further_epsilon else ""
                 claimed = "; ".join(f"{claim.number}, {claim.detail}" for claim in one.numbered_claims)
                 spent = [claimed or two(one.epsilon) + further] if budgets else []
                 own = one.reported if one.accuracy is None else None

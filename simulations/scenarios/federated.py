@@ -10,8 +10,10 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord
 from torch import nn
 
+from attacks.dp_audit.placed_canaries import audited_defense
 from attacks.spec import stages_of
 from clients.data.card import DataCard
+from clients.federated.canaries import trained_sizes
 from clients.federated.plan import FederatedPlan
 from clients.task.task import Plan
 from clients.wire.records import to_record, to_tensors
@@ -38,6 +40,10 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
         self.check_whole_model()
         check_attribute_attacks(self, PROBE_ATTRIBUTE)
         self.check_groups(self.num_clients)
+        if self.dp_canaries and not any(map(audited_defense, self.pipelines)):
+            raise ConfigError(
+                f"dp-canaries is {self.dp_canaries}, and no pipeline has DPSGD, whose epsilon canaries test; allowed: 0"
+            )
         for defense in (defense for pipeline in self.pipelines for defense in pipeline.defenses):
             if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
                 raise ConfigError(
@@ -56,6 +62,7 @@ class FederatedRounds:
         """Resume from a checkpoint."""
         self._arrays = to_record(done.weights)
         self._strategy.ledgers, self._strategy.accuracy = dict(done.ledgers), done.accuracy
+        self._strategy.canaries.restore(done.sums)
 
     def train_round(self, server_round: int) -> None:
         """Request updates, and add their mean."""
@@ -77,7 +84,8 @@ class FederatedRounds:
     def checkpoint(self, server_round: int) -> Checkpoint:
         """The global model and the clients' ledgers."""
         strategy = self._strategy
-        return Checkpoint(server_round, to_tensors(self._arrays), strategy.ledgers, strategy.accuracy)
+        sums = strategy.canaries.state()
+        return Checkpoint(server_round, to_tensors(self._arrays), strategy.ledgers, strategy.accuracy, sums=sums)
 
 
 def _try_probe(model: nn.Module, images: int, card: DataCard) -> None:
@@ -109,6 +117,11 @@ class Federated(Scenario[FederatedExperiment]):
             if isinstance(defense, TrainingDefense):
                 with naming("defenses"):
                     defense.check_model(model)
+        if (weights := sum(trained_sizes(model).values())) < experiment.dp_canaries:
+            raise ConfigError(
+                f"dp-canaries is {experiment.dp_canaries}, more than the {weights} weights of the model, each of which "
+                "holds one canary"
+            )
 
     def check_clients(self, experiment: FederatedExperiment, clients: KnownClients) -> None:
         """Refuses sums over more clients than there are."""

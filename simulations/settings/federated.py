@@ -8,7 +8,7 @@ from functools import cached_property
 
 from simulations.settings.common import attribute_attacks
 from simulations.settings.errors import ConfigError
-from simulations.settings.fields import SHARE, one_of, setting, shown
+from simulations.settings.fields import SHARE, limited, one_of, setting, shown
 from simulations.settings.whole_models import WholeModelSettings
 
 SIZE = r"0*[1-9][0-9]{0,8}"
@@ -29,6 +29,12 @@ class FederatedSettings(WholeModelSettings):
         "",
         "attacks that send clients a manipulated model in place of the agreed model, separated by ;. They need an active server; "
         "the report shows them separately and leaves them out of its summary",
+    )
+    dp_canaries: int = setting(
+        0,
+        "canaries among each client's training examples under DP-SGD: examples whose gradients an auditor chooses. From all "
+        "updates the run then bounds epsilon from below. Accuracy under DP-SGD suffers from canaries; 0: none",
+        **limited("dp_canaries"),
     )
     model_check: bool = setting(
         False,

@@ -16,18 +16,18 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.local_model import shared_tensors
-from attacks.metrics.training import CLIENT, CLIENTS_FAILED, EPSILON_WITH_PROBES, UPDATE_BYTES
+from attacks.metrics.training import CLIENT, CLIENTS_FAILED
 from clients.task.task import Plan, Task, WholeModelPlan
 from clients.training.evaluation import CLEAN_ACCURACY
-from clients.wire.records import tensors_of, to_record, to_tensors, values_of
+from clients.wire.records import to_record, to_tensors, values_of
 from defenses.random_draws import generator_for
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies
 from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit, seen_updates
+from strategies.federated.dp_audit import CanaryAudit
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.federated.replies import (
     MOST_LEDGER,
@@ -38,6 +38,7 @@ from strategies.federated.replies import (
     reported_by_most,
     targets_of,
 )
+from strategies.federated.training_rows import record_probe, record_training
 from strategies.training.evaluation import fault_in_report, record_reports
 
 PROBED = (PROBE, PROBE_ATTRIBUTE)
@@ -110,6 +111,8 @@ class CuriousFedAvg(FedAvg):
         self._sums = SecureSums(self.audit, aggregate_clients)
         self.known_labels = known_labels
         self._guarded = GuardedExchange(self.exchange, self.recorder, min_usable)
+        self.canaries = CanaryAudit(plan, sizes, self._guarded, self.recorder)
+        """Lower bounds of epsilon, where the plan requests canaries."""
         self.ledgers: dict[int, str] = {}
         """Partition -> the training defences' state as the client last reported it, to be handed back on resume."""
         self.accuracy: float | None = None
@@ -180,8 +183,8 @@ class CuriousFedAvg(FedAvg):
         public = self.plan.defenses().reported_examples(self.plan.batch_size)
 
         def fault_in(partition: int, reply: Message) -> str:
-            most = public or self._sizes.get(partition)
-            return fault_in_update(reply, self._reference(), ["arrays"], math.inf if most is None else most)
+            own = self._sizes.get(partition, math.inf) + self.canaries.most_examples
+            return fault_in_update(reply, self._reference(), ["arrays"], public or own)
 
         good = self._guarded.check(task, "train", sampled, received, fault_in)
         self.recorder.row(task, metric=CLIENTS_FAILED.name, value=len(sampled) - len(good), n=len(sampled))
@@ -197,7 +200,9 @@ class CuriousFedAvg(FedAvg):
             most = f"at most {MOST_REPORTED} with short names are recorded"
             why = f"train: {left_out} numbers that clients report are left out; {most}"
             self.recorder.row(task, metric=CLIENT.name, value=None, n=len(good), status="failed", message=why)
-        self._record_training(task, good, names)
+        record_training(self.recorder, task, good, names)
+        self.canaries.observe(task, self._weights, good, names)
+        self.canaries.conclude(task)
         if self.audit.wants(UPDATE, server_round):
             self.audit.attack(task, UPDATE, self._weights, self.accuracy, seen_updates(task, UPDATE, good, ["arrays"]))
         mean_update, metrics = super().aggregate_train(server_round, [alike(reply, names) for reply in good.values()])
@@ -235,17 +240,6 @@ class CuriousFedAvg(FedAvg):
             moved_weights[name] = moved
         return to_record(moved_weights)
 
-    def _record_training(self, task: Task, good: Mapping[int, Message], names: Sequence[str]) -> None:
-        for name in names:
-            values = [
-                float(values_of(reply, "metrics")[name])
-                for reply in good.values()
-                if name in values_of(reply, "metrics")
-            ]
-            self.recorder.row(task, metric=name, worst=float(np.max(values)), **mean_and_interval(values))
-        size = sum(delta.nbytes for delta in tensors_of(next(iter(good.values())), "arrays").values())
-        self.recorder.row(task, metric=UPDATE_BYTES.name, value=size, n=len(good))
-
     # Attacks ----------------------------------------------------------------------------------------------------------
 
     def _probe(self, server_round: int, arrays: ArrayRecord) -> None:
@@ -253,7 +247,7 @@ class CuriousFedAvg(FedAvg):
         config = {"publish-labels": self.known_labels, "reveal-windows": self.audit.needs_windows()}
         records = targets_of(task)
         good = self._ask_step(task, arrays, config)
-        self._record_probe(task, good)
+        record_probe(self.recorder, task, good)
         for kind in PROBED:
             if self.audit.wants(kind, server_round):
                 seen = seen_updates(task, kind, good, records)
@@ -279,14 +273,8 @@ class CuriousFedAvg(FedAvg):
         """Request one-step updates of a manipulated model; the run continues if a client does not reply."""
         config = {"publish-labels": self.known_labels, "question": 1}
         good = self._ask_step(task, to_record(weights), config, at_least=0.0)
-        self._record_probe(task, good)
+        record_probe(self.recorder, task, good)
         return good
-
-    def _record_probe(self, task: Task, good: Mapping[int, Message]) -> None:
-        spent = [values_of(reply, "metrics").get(EPSILON_WITH_PROBES.name) for reply in good.values()]
-        values = [float(epsilon) for epsilon in spent if epsilon is not None]
-        if values:
-            self.recorder.row(task, metric=EPSILON_WITH_PROBES.name, worst=max(values), **mean_and_interval(values))
 
     def _keep_ledger(self, partition: int, reply: Message) -> None:
         """Keep the state of a client's training defences, which the server returns to the client on resume."""

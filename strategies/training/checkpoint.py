@@ -18,6 +18,7 @@ class Checkpoint:
         ledgers: Partition -> the training defences' state.
         accuracy: Of that model on clean test images.
         fixed: What is the same in every checkpoint of the pipeline; large, such as what clients uploaded before the first round.
+        sums: What the server adds up over rounds besides, such as scores of canaries.
     """
 
     round: int
@@ -25,3 +26,4 @@ class Checkpoint:
     ledgers: dict[int, str]
     accuracy: float | None
     fixed: dict[str, Tensor] = field(default_factory=dict)
+    sums: dict[str, Tensor] = field(default_factory=dict)

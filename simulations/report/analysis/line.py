@@ -13,6 +13,7 @@ from simulations.report.studies.recovery import chance_of_as_many
 from simulations.report.studies.score import Score
 from strategies.external_app.claim import Claim
 from strategies.external_app.reported_accuracy import AppAccuracy
+from strategies.federated.shown_epsilon import ShownEpsilon
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Line:
         apart: In words, the adversaries whose results stand in sections of their own.
         claims: What an external app itself says about its differential privacy.
         reported: The accuracy that an external app reports from its own evaluation; None where it reports none.
+        shown: Lower bounds of epsilon from canaries, beside the claim; None where no audit ran.
         untaught: What is said where the model without a defence is not shown to be above chance in that round, or "".
     """
 
@@ -83,6 +85,7 @@ class Line:
     apart: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
     reported: AppAccuracy | None = None
+    shown: ShownEpsilon | None = None
     untaught: str = ""
 
     @property

@@ -13,11 +13,13 @@ from simulations.report.analysis.conclusion import judged
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import readability
 from simulations.report.analysis.run import read_run
+from simulations.report.analysis.shown import audit_text
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.plain import plain_words_of
 from simulations.report.text import dagger, percent, percentage, two, within
 from strategies.external_app.claim import Claim
 from strategies.external_app.reported_accuracy import AppAccuracy
+from strategies.federated.shown_epsilon import ShownEpsilon
 
 OTHER = {CELLS.decides: "cells", ATTRIBUTES.decides: "values"}
 """Score -> what it is a share of, where an attack recovers no images."""
@@ -38,6 +40,10 @@ class Finding:
         status: Of that attack's score, such as "not-validated".
         accuracy: Of the model as deployed, in [0, 1]; ``change``: against no defence. None where they were not measured.
         epsilon: Spent by training or queries; None without a bound. Likewise with the audit's probes, and over all cuts.
+        epsilon_shown: Lower bound of epsilon from canaries in training, the largest of all; None where no claim was audited.
+        epsilon_shown_plain: The same without an assumption about the noise.
+        epsilon_gap: ``epsilon`` less ``epsilon_shown``; negative where the claim is refuted.
+        audit: Claim, bounds, confidence, canaries and power in sentences; "" without an audit.
         claims: What an external app itself says about its differential privacy; ``epsilon`` is never taken from it.
         reported: The accuracy that an external app itself reports; ``accuracy`` is never taken from it.
         warnings: What a reader must know besides, of all messages.
@@ -61,6 +67,10 @@ class Finding:
     epsilon: float | None = None
     epsilon_with_probes: float | None = None
     epsilon_all_cuts: float | None = None
+    epsilon_shown: float | None = None
+    epsilon_shown_plain: float | None = None
+    epsilon_gap: float | None = None
+    audit: str = ""
     claims: tuple[Claim, ...] = ()
     reported: AppAccuracy | None = None
     warnings: tuple[str, ...] = ()
@@ -86,6 +96,11 @@ class Finding:
         return next((f"{name}: {two(value)}" for name, value in found.items() if value is not None), "")
 
     @property
+    def shown_epsilon(self) -> str:
+        """The lower bound of epsilon for tables; "" without an audit."""
+        return "" if self.epsilon_shown is None else f"shown \N{GREATER-THAN OR EQUAL TO} {two(self.epsilon_shown)}"
+
+    @property
     def numbered_claims(self) -> tuple[Claim, ...]:
         """The claims that state an epsilon."""
         return tuple(claim for claim in self.claims if claim.number)
@@ -103,6 +118,7 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
             "epsilon": line.epsilon,
             "epsilon_with_probes": line.epsilon_with_probes,
             "epsilon_all_cuts": line.epsilon_all_cuts,
+            **_audited(line.shown),
             "claims": line.claims,
             "reported": line.reported,
             "warnings": line.caveats,
@@ -111,6 +127,14 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
         for message, cell in cells.items():
             yield Finding(line.defense, message, readability(cell).value, **_right(cell), **cost)
             cost = {}
+
+
+def _audited(shown: ShownEpsilon | None) -> dict[str, Any]:
+    """What a finding says of an audited claim."""
+    if shown is None:
+        return {}
+    bounds = {"epsilon_shown": shown.shown, "epsilon_shown_plain": shown.plain, "epsilon_gap": shown.gap}
+    return {**bounds, "audit": audit_text(shown)}
 
 
 def verdict_lines(directory: Path) -> Iterator[str]:

@@ -12,6 +12,7 @@ from simulations.report.analysis.adaptive import adaptive_caveats
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import lead
 from simulations.report.analysis.real_updates import apart, untested_on_updates
+from simulations.report.analysis.shown import audit_warnings, shown_epsilon
 from simulations.report.analysis.windows import window_counts
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.plain import plain_words
@@ -71,6 +72,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
     others = [one for one in (probe, update) if one not in (None, best)]
     caveats += [f"{one.observation}: {doubt}" for one in others if one for doubt in _doubts(defense, one)]
     caveats += untested_on_updates(cells, update, known) if defense else []
+    caveats = audit_warnings(study, defense) + caveats
     return Line(
         defense=defense,
         round=at,
@@ -99,6 +101,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         cells=tuple(cell for cell in cells if not cell.is_upper_bound),
         apart=study.apart,
         claims=_claims(study, defense),
+        shown=shown_epsilon(study, defense),
         reported=_reported(study, defense),
         caveats=tuple(filter(None, (*caveats, windows.caveat if windows else ""))),
         windows=windows,

@@ -73,7 +73,7 @@ sends after a round of training{{ '' if view.updates else '. No attack on images
 {{ table('At a glance' ~ ('' if alone else ' ' ~ loop.index), 'plain') }}
 {{ head(['Defence', apart and 'From', term('Verdict'),
   '#' ~ term('Recovered', 'Images recovered' if view.all_images else ''), '#Accuracy',
-  (view.has.epsilon or view.has.claimed) and '#Budget ε']) }}
+  (view.has.epsilon or view.has.claimed) and ('#ε claimed' if view.sections.audited_epsilon else '#Budget ε')]) }}
 <tbody>
 {% for one in view.outcomes %}
 <tr><th scope="row">
@@ -92,7 +92,8 @@ sends after a round of training{{ '' if view.updates else '. No attack on images
 {% if one.numbered_claims %}
 <td class="num">{% for claim in one.numbered_claims %}{{ claim.number }}<small>{{ claim.detail }}</small>{% endfor %}</td>
 {% elif view.has.epsilon or view.has.claimed %}
-{{ number(one.epsilon | two if one.first else '', one.further_epsilon) }}
+<td class="num">{{ one.epsilon | two if one.first else '' }}
+{%- for below in (one.shown_epsilon, one.further_epsilon) if below %}<small>{{ below }}</small>{% endfor %}</td>
 {% endif %}</tr>
 {% endfor %}
 </tbody></table></div>

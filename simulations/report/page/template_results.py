@@ -41,6 +41,10 @@ HEADLINE = """
         {{ line.epsilon_with_probes | two }}{% endif %}
       {%- if line.epsilon_all_cuts is not none %} at one cut,
       {{ line.epsilon_all_cuts | two }} at all cuts together{% endif %}</span>
+    {% if line.shown %}<span>ε claimed {{ line.shown.claimed | two }}, ε shown at least {{ line.shown.shown | two }}
+      ({{ (line.shown.confidence * 100) | round(1) | plain }}&nbsp;% confidence, {{ line.shown.canaries }} canaries), gap
+      {{ line.shown.gap | two }}{{ ', no power' if line.shown.powerless }};
+      <a href="#audited_epsilon{{ s }}">audit</a></span>{% endif %}
     {% if line.neighbours %}<span>neighbours of ε: {{ line.neighbours | neighbours }}</span>{% endif %}
     {% endif %}
     </p>
@@ -112,6 +116,7 @@ SUMMARY_ROWS = """
   {% if line.epsilon_with_probes is not none %}
   <small>probes: {{ line.epsilon_with_probes | two }}</small>
   {% endif %}
+  {% if line.shown %}<small>shown ≥ {{ line.shown.shown | two }}</small>{% endif %}
   {% if line.epsilon_all_cuts is not none %}
   <small>all cuts: {{ line.epsilon_all_cuts | two }}</small>
   {% endif %}
@@ -171,7 +176,8 @@ at the given δ
 {%- if has.probes %}; with the probe messages that only the audit asks for, it is the number after “probes”{% endif %}
 {%- if has.cuts %}; each cut is a deployment of its own, but this run sent the same images at all of them, and what it spent of an
 image by that is the number after “all cuts”{% endif %}.
-ε is proven, the PSNR beside it is measured.
+ε is {{ 'claimed' if view.sections.audited_epsilon else 'proven' }}, the PSNR beside it is measured.
+{% if view.sections.audited_epsilon %}Behind “shown” is a lower bound that canaries gave. {% endif %}
 {% endif %}
 {% if has.seconds %}Time is what a client computes in a round. {% endif %}
 {% if has.bytes %}Bytes are what a client sends in a round. {% endif %}

@@ -1,0 +1,89 @@
+"""Canaries of an auditor among the examples of one client; see ``attacks.dp_audit.placed_canaries``. No Flower here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.dp_audit.example_gradients import EMPTY, NO_CANARY, set_gradients
+from attacks.dp_audit.placed_canaries import NORM, PlacedCanaries, audited_defense
+from clients.federated.plan import FederatedPlan
+from clients.task.local_data import LocalData
+from defenses.base import Batch
+from defenses.neighbours import ADD_OR_REMOVE
+from defenses.random_draws import generator_for
+
+
+@dataclass
+class ClientCanaries:
+    """The canaries of one client in one pipeline; their coins are the client's own, and the same in all rounds.
+
+    Attributes:
+        placed: Places of the gradient canaries.
+        coins: (M,) bool.
+        lone: Coin of the lone canary; None without one.
+        hides_number: A coin decides whether an example exists, else what it is.
+        size: Length of a canary's gradient.
+        in_batch: (B,) of the current batch, as ``clients.federated.examples.Example``.
+    """
+
+    placed: PlacedCanaries
+    coins: Tensor
+    lone: bool | None
+    hides_number: bool
+    size: float
+    in_batch: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+
+    @classmethod
+    def of(cls, data: LocalData) -> ClientCanaries | None:
+        """Those that the task requests; None without any, and under pipelines whose claim they cannot test."""
+        plan, defense = data.task.plan, audited_defense(data.pipeline)
+        count = plan.dp_canaries if isinstance(plan, FederatedPlan) else 0
+        if not count or defense is None:
+            return None
+        sizes = trained_sizes(plan.build_model())
+        placed = PlacedCanaries.of(sizes, count, defense.neighbours, plan.seed, data.partition)
+        flips = torch.rand(len(placed) + 1, generator=generator_for(*data.key("canaries"))) < 0.5
+        lone = bool(flips[-1]) if placed.lone else None
+        return cls(placed, flips[:-1], lone, defense.neighbours == ADD_OR_REMOVE, NORM * defense.max_grad_norm)
+
+    @property
+    def examples(self) -> Tensor:
+        """Numbers (n,) of the weights of all canaries that exist, and ``EMPTY`` for a lone one."""
+        weights = self.placed.weights[self.coins] if self.hides_number else self.placed.weights
+        lone = self.lone is not None and (self.lone or not self.hides_number)
+        return torch.cat([weights, torch.full((int(lone),), EMPTY)])
+
+    def of_batches(self, found: Iterable[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images and targets of batches of ``WithCanaries``; meanwhile ``in_batch`` is of the batch at hand."""
+        for images, targets, numbers in found:
+            self.in_batch = numbers
+            yield images, targets
+
+    def enter(self, batch: Batch, data: LocalData, key: Any) -> Batch:
+        """The batch with its own examples as they enter the model; canaries enter as they are."""
+        own = self.in_batch == NO_CANARY
+        if not own.any():
+            return batch
+        entered = data.enter(Batch(batch.images[own], batch.targets[own]), key)
+        images, targets = batch.images.clone(), batch.targets.to(entered.targets.dtype)
+        images[own], targets[own] = entered.images, entered.targets
+        return Batch(images, targets)
+
+    def set_gradients(self, model: nn.Module, server_round: int) -> None:
+        """Give the canaries of the current batch their gradients, after the backward pass."""
+        signs = self.placed.signs(server_round)
+        if not self.hides_number:
+            signs = torch.where(self.coins, signs, -signs)
+        values = torch.zeros(sum(self.placed.sizes.values()))
+        values[self.placed.weights] = self.size * signs
+        set_gradients(model, self.in_batch, values[self.in_batch.clamp(min=0)])
+
+
+def trained_sizes(model: nn.Module) -> dict[str, int]:
+    """Name of each parameter that is trained -> its number of weights."""
+    return {name: weight.numel() for name, weight in model.named_parameters() if weight.requires_grad}

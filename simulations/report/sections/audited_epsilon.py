@@ -1,0 +1,81 @@
+"""The report's section on claimed epsilons that canaries tested: bounds, gap, power, and what each view of the messages shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attacks.dp_audit.bounds import LITTLE
+from attacks.metrics.training import EPSILON_SHOWN, EPSILON_SHOWN_GAUSSIAN
+from simulations.report.analysis.line import Line
+from simulations.report.section import Section
+from simulations.report.studies.study import Study
+from strategies.federated.shown_epsilon import ShownEpsilon
+
+
+@dataclass(frozen=True)
+class AuditedEpsilon:
+    """The section.
+
+    Attributes:
+        audits: Defence -> its audit.
+        little: A bound that could not have exceeded this is without power.
+    """
+
+    audits: tuple[tuple[str, ShownEpsilon], ...]
+    little: float = LITTLE
+
+
+def audited_epsilon(_: Study, lines: Sequence[Line]) -> AuditedEpsilon | None:
+    """The section; None where no claim was audited."""
+    audits = tuple((line.defense, line.shown) for line in lines if line.shown is not None)
+    return AuditedEpsilon(audits) if audits else None
+
+
+ABOUT = """A claimed ε is an upper bound by the defence's own account. Canaries show a lower bound: examples whose
+gradients the auditor chose, each with a fair coin, among the clients' own in all rounds. The server guessed the coins from the
+updates and numbers that it received. A bound above the claim refutes the claim. A bound below proves nothing."""
+
+TEMPLATE = """
+{{ table('Epsilon claimed and shown', 'plain') }}
+{{ head(['Defence', '#ε claimed', '#ε shown', '#without assumption', '#Gap', '#Canaries', '#at most', 'Strongest view']) }}
+<tbody>
+{% for defense, one in shown.audits %}
+<tr><th scope="row">{{ who(defense) }}</th>
+{{ number(one.claimed | two, 'δ = ' ~ (one.delta | plain)) }}
+{{ number('≥ ' ~ (one.shown | two), ((one.confidence * 100) | round(1) | plain) ~ ' % confidence') }}
+{{ number('≥ ' ~ (one.plain | two)) }}
+{{ number(one.gap | two, 'refuted' if one.refuted else '') }}
+{{ number(one.canaries, one.correct ~ ' of ' ~ one.guesses ~ ' guesses right') }}
+{{ number(one.largest | two, 'no power' if one.powerless else '') }}
+<td>{{ one.part }}{% if one.refuted %}<small>above the claim: {{ one.refuted_by | join(', ') }}</small>{% endif %}</td>
+</tr>
+{% endfor %}
+</tbody></table></div>
+<p class="soft small after"><i>ε shown</i> may assume that noise is Gaussian and the scores of canaries independent; the column
+beside it assumes nothing. All bounds of a defence hold together with the stated confidence. <i>At most</i> is what these canaries
+could have shown; a bound that could not have exceeded {{ shown.little | plain }} is no evidence of privacy. Canaries were among the
+examples of training, which costs accuracy.</p>
+<details><summary>Each view of the messages</summary>
+{{ table('Views of an audit', 'tall') }}
+{{ head(['Defence', 'View', '#Canaries', '#ε shown', '#without assumption', '#at most']) }}
+<tbody>
+{% for defense, one in shown.audits %}{% for part in one.parts %}
+<tr><th scope="row">{{ who(defense) }}</th><td>{{ part.part }}
+  {% if part.part in one.refuted_by %}<small>above the claim</small>{% endif %}</td>
+{{ number(part.canaries) }}
+{{ number([part.plain, part.gaussian] | max | two) }}
+{{ number(part.plain | two) }}
+{{ number(part.largest | two) }}</tr>
+{% endfor %}{% endfor %}
+</tbody></table></div></details>
+"""
+
+SECTION = Section(
+    name="audited_epsilon",
+    title="Epsilon claimed and shown",
+    about=ABOUT,
+    view=audited_epsilon,
+    template=TEMPLATE,
+    metrics=(EPSILON_SHOWN.name, EPSILON_SHOWN_GAUSSIAN.name),
+)

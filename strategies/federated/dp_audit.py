@@ -1,0 +1,180 @@
+"""Audit of DP-SGD on a run's own training updates, by canaries among the clients' examples.
+
+The server adds up what each update of each round says about a canary. After the last round clients send the coins, and the number
+of right guesses bounds epsilon from below (``attacks.dp_audit``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import torch
+from flwr.app import Message, RecordDict
+from torch import Tensor
+
+from attacks.dp_audit.placed_canaries import BRIGHT, DARK, NORM, PlacedCanaries, audited_defense, gradient_parts
+from attacks.dp_audit.verdict import CanaryPart, audited
+from attacks.metrics.training import DELTA, EPSILON, EPSILON_SHOWN, EPSILON_SHOWN_GAUSSIAN
+from attacks.normalisation import normalise
+from clients.federated.canaries import trained_sizes
+from clients.federated.plan import FederatedPlan
+from clients.task.task import Plan, Task, load_weights
+from clients.wire.records import tensors_of, values_of
+from defenses.base import Update
+from defenses.neighbours import ADD_OR_REMOVE
+from strategies.audit.recorder import Recorder
+from strategies.exchange.guard import GuardedExchange
+from strategies.federated.replies import COUNTED
+from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
+
+CONFIDENCE = 0.95
+"""Of all bounds of a pipeline together."""
+GRADIENTS = "gradients"
+"""View of the gradient canaries; all others are of a lone canary."""
+LENGTH = "length of the update"
+REPORTED = "reported "
+"""How views of reported numbers begin. One example more raises its number; of other numbers the direction is unknown."""
+
+
+class CanaryAudit:
+    """The audit of one pipeline; it does nothing where the plan requests no canaries, or no DP-SGD makes a claim.
+
+    Args:
+        plan: The run's fixed settings for the clients.
+        sizes: Partition -> number of training examples reported at the set-up, without canaries.
+        exchange: Round trips with the clients.
+        recorder: Keeps the rows.
+    """
+
+    def __init__(self, plan: Plan, sizes: Mapping[int, int], exchange: GuardedExchange, recorder: Recorder) -> None:
+        self.plan, self._sizes, self._exchange, self._recorder = plan, sizes, exchange, recorder
+        self.canaries = plan.dp_canaries if isinstance(plan, FederatedPlan) else 0
+        self._defense = audited_defense(plan.defenses()) if self.canaries else None
+        self._tensors = trained_sizes(plan.build_model()) if self._defense else {}
+        self._views: dict[int, dict[str, Tensor]] = defaultdict(dict)
+        self._claims: dict[int, tuple[float, float]] = {}
+
+    @property
+    def most_examples(self) -> int:
+        """Most examples that a client trains on besides its own."""
+        return self.canaries + 1 if self._defense else 0
+
+    def state(self) -> dict[str, Tensor]:
+        """Sums over the rounds so far, by partition and view."""
+        return {f"{partition}/{view}": value for partition, of in self._views.items() for view, value in of.items()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from an earlier ``state``."""
+        for name, value in state.items():
+            partition, _, view = name.partition("/")
+            self._views[int(partition)][view] = value
+
+    def observe(
+        self, task: Task, weights: Mapping[str, Tensor], replies: Mapping[int, Message], names: Sequence[str]
+    ) -> None:
+        """Add up what the updates of a round, and the reported numbers of these ``names``, say about each canary."""
+        if self._defense is None:
+            return
+        buffers = self._directions(weights)
+        for partition, reply in replies.items():
+            update, numbers = tensors_of(reply, "arrays"), values_of(reply, "metrics")
+            if EPSILON.name in numbers:
+                self._claims[partition] = (float(numbers[EPSILON.name]), float(numbers.get(DELTA.name, 0.0)))
+            placed, seen = self._placed(partition), dict[str, Tensor]()
+            if len(placed):
+                moved = placed.scores(update, task.round) / task.learning_rate
+                seen[GRADIENTS] = moved - self._middle(int(numbers["local-steps"]))
+            if placed.lone:
+                seen |= self._side_channels(partition, update, buffers)
+                reported = {name: float(numbers[name]) for name in (*names, *sorted(COUNTED)) if name in numbers}
+                reported["num-examples"] -= self._sizes.get(partition, 0)
+                seen |= {f"{REPORTED}{name}": torch.tensor(value).double() for name, value in reported.items()}
+            kept = self._views[partition]
+            for view, value in seen.items():
+                kept[view] = kept[view] + value if view in kept else value
+
+    def conclude(self, task: Task) -> None:
+        """Ask for the coins after the last round, and write a row for each of the two bounds."""
+        if self._defense is None or task.round != self.plan.rounds:
+            return
+        coins = self._ask(task)
+        parts = self._parts(coins)
+        claims = [self._claims[partition] for partition in coins if partition in self._claims]
+        if not parts or not claims:
+            why = "no client sent the coins of its canaries" if not coins else "no client reports an epsilon"
+            self._recorder.row(task, metric=EPSILON_SHOWN.name, value=None, n=len(coins), status="failed", message=why)
+            return
+        claimed, delta = max(claims)
+        shown = ShownEpsilon.of(audited(parts, claimed, delta, CONFIDENCE))
+        for metric, value in ((EPSILON_SHOWN, shown.plain), (EPSILON_SHOWN_GAUSSIAN, shown.gaussian)):
+            columns = {AUDIT: shown.to_json()}
+            self._recorder.row(task, metric=metric.name, value=value, worst=value, n=shown.canaries, **columns)
+
+    def _placed(self, partition: int) -> PlacedCanaries:
+        assert self._defense is not None
+        neighbours = self._defense.neighbours
+        return PlacedCanaries.of(self._tensors, self.canaries, neighbours, self.plan.seed, partition)
+
+    def _middle(self, steps: int) -> float:
+        """Half of what a canary that exists adds to a round's score on average; 0 where all canaries exist."""
+        assert self._defense is not None
+        rate = self._defense.sample_rate
+        clipped = min(NORM, 1.0) * self._defense.max_grad_norm / self.plan.batch_size
+        return 0.0 if rate is None else steps * rate * clipped / 2
+
+    def _side_channels(self, partition: int, update: Update, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What tensors of an update say about a lone canary, beside its gradient."""
+        found = {name: (update[name].double() * along).sum() for name, along in buffers.items()}
+        assert self._defense is not None
+        if self._defense.neighbours == ADD_OR_REMOVE:
+            # A divisor that follows from the number of examples makes an update shorter; so does a larger share, in its inverse.
+            moved = torch.cat([update[name].flatten().double() for name in self._tensors]).norm()
+            found[LENGTH] = -moved * max(self._sizes.get(partition, 1), 1)
+        return found
+
+    def _directions(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Name of each buffer that updates hold -> how a bright image moves it beyond a dark one."""
+        if set(weights) == set(self._tensors):
+            return {}
+        card, after = self.plan.data_card(), []
+        for pixel in (BRIGHT, DARK):
+            model = load_weights(self.plan.build_model(), weights).train()
+            with torch.no_grad():
+                model(normalise(torch.full((2, *card.input_shape), pixel), card))
+            after.append(dict(model.named_buffers()))
+        names = sorted((weights.keys() - self._tensors.keys()) & after[0].keys())
+        return {name: (after[0][name] - after[1][name]).double() for name in names}
+
+    def _ask(self, task: Task) -> dict[int, dict[str, Tensor]]:
+        """Partition -> its coins, of the clients whose updates were seen."""
+
+        def fault_in(partition: int, reply: Message) -> str:
+            placed, coins = self._placed(partition), tensors_of(reply, "coins")
+            expected = {"coins": (len(placed),)} | ({"lone": (1,)} if placed.lone else {})
+            fits = {name: tuple(one.shape) for name, one in coins.items() if one.dtype == torch.bool} == expected
+            return "" if fits else f"coins: expected truth values of the shapes {expected}"
+
+        content = RecordDict({"config": self._exchange.config(task)})
+        contents = dict.fromkeys(sorted(self._views), content)
+        good = self._exchange.ask(task, "query.coins", contents, fault_in, at_least=0.0)
+        return {partition: tensors_of(reply, "coins") for partition, reply in good.items()}
+
+    def _parts(self, coins: Mapping[int, Mapping[str, Tensor]]) -> dict[str, CanaryPart]:
+        """All views of the canaries whose coins are known."""
+        placed = {partition: self._placed(partition) for partition in coins}
+        gradients = {
+            partition: (placed[partition], self._views[partition][GRADIENTS], found["coins"])
+            for partition, found in coins.items()
+            if GRADIENTS in self._views[partition]
+        }
+        parts = gradient_parts(gradients)
+        views = dict.fromkeys(view for partition in coins for view in self._views[partition] if view != GRADIENTS)
+        for view in views:
+            of = [one for one in coins if view in self._views[one] and "lone" in coins[one]]
+            if of:
+                scores = torch.stack([self._views[one][view] for one in of])
+                flips = torch.cat([coins[one]["lone"] for one in of])
+                known = not view.startswith(REPORTED) or view == f"{REPORTED}num-examples"
+                parts[view] = CanaryPart(scores, flips, directed=known)
+        return parts
