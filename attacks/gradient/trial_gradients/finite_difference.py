@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -112,7 +113,7 @@ class DifferencedMatching:
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Context of full float32 products on a GPU: TensorFloat-32 keeps ten bits, in which a small step gets lost."""
-    settings = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    settings: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
     before = [one.allow_tf32 for one in settings]
     for one in settings:
         one.allow_tf32 = False
