@@ -119,10 +119,7 @@ def run_search(folder: MeasuredFolder, show: Show) -> Found:
         ConfigError: When no defence cannot be trained or attacked, or processes were lost.
     """
     search, path = folder.search, folder.path
-    data = write_pools(path, {
-        "dataset": search.dataset, "data_dir": search.data_dir, "image_size": search.image_size,
-        "train_limit": search.train_limit, "test_limit": search.test_limit, "seed": search.seed,
-    })  # fmt: skip
+    data = write_pools(path, search.pools())
     choice = open_study(path, CHOICE, search)
     if "plan" not in choice.user_attrs:
         enqueue(choice, [*references(search), *candidates(search, data[SEARCH], show)], [search.seed])

@@ -59,7 +59,7 @@ class Measured:
     dataset: str = setting("fashion-mnist", "data set, see `fedveil list datasets`")
     data_dir: str = setting("", "directory of its files")
     image_size: int = setting(0, "side to resize images to; 0: as they are", **IMAGE_SIDE)
-    train_limit: int = setting(6000, "training images of the search, and of its confirmation; 0: all", **at_least(0))
+    train_limit: int = setting(3000, "training images of the search, and of its confirmation; 0: all", **at_least(0))
     test_limit: int = setting(4000, "images of each accuracy; 0: all", **at_least(0))
     model: str = setting("mlp", "model, see `fedveil list models`")
     width: int = setting(0, "of models that have one; 0 for the default", **at_least(0))
@@ -82,14 +82,19 @@ class Measured:
     rungs: int = setting(3, "steps of successive halving, the last one the whole training", **between(1, 8))
     reduction: int = setting(3, "one in so many hybrids goes on to the next rung, which has so many times the rounds", **between(2, 16))
     attack: str = setting("Spear()", "reconstruction of what entered the model; adaptive attacks undo policies behind it")
-    images_per_client: int = setting(16, "attacked images of each client on the last rung; half on the first", **between(1, 1000))
+    images_per_client: int = setting(8, "attacked images of each client on the last rung; half on the first", **between(1, 1000))
+    attack_rounds: str = setting(
+        "first",
+        "attacked models of the last rung, as the setting of `fedveil run`: first, final or both; an exact attack on each recovers "
+        "the same",
+    )
     tolerated: float = setting(0.03, "share of accuracy that a recommended hybrid may lose against no defence", **SHARE)
     exchange: float = setting(
         0.1, "share of accuracy that successive halving counts as much as attacks that recover all images", **SHARE
     )  # fmt: skip
     confirmed: int = setting(1, "hybrids of the front that are judged on held-out images", **between(0, 100))
-    controls: int = setting(6, "random hybrids that are judged beside them, at least 2", **between(2, 1000))
-    seeds: int = setting(2, "seeds of that judgement, none of them the search's", **between(2, 100))
+    controls: int = setting(10, "random hybrids that are judged beside them, at least 2", **between(2, 1000))
+    seeds: int = setting(3, "seeds of that judgement, none of them the search's", **between(2, 100))
     workers: int = setting(0, "processes that judge; 0: one for each processor", **between(0, 1024))
 
     def __post_init__(self) -> None:
@@ -128,6 +133,13 @@ class Measured:
             probe_attacks=self.attack, num_clients=self.num_clients,
         )  # fmt: skip
 
+    def pools(self) -> dict[str, Any]:
+        """Arguments of ``pools.parts_of``."""
+        return {
+            "dataset": self.dataset, "data_dir": self.data_dir, "image_size": self.image_size, "train_limit": self.train_limit,
+            "test_limit": self.test_limit, "seed": self.seed,
+        }  # fmt: skip
+
     def channels(self) -> int:
         """Channels of the images."""
         data = load_dataset(self.dataset, data_dir=self.data_dir, image_size=self.image_size)
@@ -147,7 +159,7 @@ class Measured:
         last = number == self.rungs - 1
         rounds = max(1, round(self.rounds / self.reduction ** (self.rungs - 1 - number)))
         images = self.images_per_client if last or number else max(1, self.images_per_client // 2)
-        return Rung(rounds, "first,final" if last else "first", images, restorer=last)
+        return Rung(rounds, self.attack_rounds if last else "first", images, restorer=last)
 
     def scoring(self, dataset: str) -> Search:
         """Settings by which S_pri of single policies is computed on a data set: that of the search."""
