@@ -1,4 +1,4 @@
-"""Whether the default configuration of ``fedveil search --objective measured`` suits its question: accuracy over passes, and labels.
+"""Whether the default configuration of ``fedveil search --objective measured`` suits its question: accuracy over passes; labels.
 
 The first table trains without a defence for more and more rounds: at the plateau, twice the rounds gain nothing. The second trains
 under one transform of grey values alone, beside no defence: labels that survive it cost few points. Validation images are clean.
@@ -64,7 +64,9 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     search = Measured()
-    print(f"{search.dataset}, {search.model}, {search.train_limit} images, {search.num_clients} clients, seeds {chosen.seeds}\n")
+    print(
+        f"{search.dataset}, {search.model}, {search.train_limit} images, {search.num_clients} clients, seeds {chosen.seeds}\n"
+    )
     for line in lines(search, chosen.seeds):
         print(line, flush=True)
 

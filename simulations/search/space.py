@@ -91,7 +91,7 @@ def overlap(one: Policy, other: Policy, channels: int) -> bool:
 def random_hybrid(
     generator: torch.Generator, channels: int, count: int, longest: int = LONGEST, lengths: Sequence[int] = ()
 ) -> tuple[Policy, ...]:
-    """Draw a hybrid uniformly: ``count`` policies that share no transform, or one of each of these lengths; fewer where none is left."""
+    """Draw ``count`` policies that share no transform, or one of each of these lengths, uniformly; fewer where none is left."""
     found: list[Policy] = []
     wanted = len(lengths) or count
     for policy in sample(generator, channels, longest):

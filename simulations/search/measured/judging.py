@@ -20,7 +20,6 @@ from simulations.runtime.guardian import scratch_folder
 from simulations.runtime.local_grid import LocalGrid
 from simulations.search.measured.settings import Measured, Rung
 from simulations.server_app import auditing, run_pipeline
-from simulations.settings.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,8 @@ def read_judgement(folder: Path, pipeline: Pipeline, seconds: float) -> Judgemen
     """Read the results of a finished run; ``RuntimeError`` where accuracy or attacks have no score."""
     run = read_run(folder)
     lines = [line for study in run.studies for line in run.lines(study) if line.defense == str(pipeline)]
-    if len(lines) != 1 or lines[0].clean is None or lines[0].clean.mean is None:
+    clean = lines[0].clean if lines else None
+    if len(lines) != 1 or clean is None or clean.mean is None:
         raise RuntimeError(f"{pipeline or 'no defence'}: the run has no accuracy")
     (line,) = lines
     cells = [cell for cell in line.tried if cell.recovered is not None and cell.gap is not None]
@@ -127,9 +127,6 @@ def read_judgement(folder: Path, pipeline: Pipeline, seconds: float) -> Judgemen
     recovered, attacked = best.recovered or (0, 0)
     where = "final" if best.final else "initial" if best.round <= 1 else f"round {best.round}"
     return Judgement(
-        line.clean.mean, line.clean.n, recovered, attacked, max(cell.gap or 0.0 for cell in cells),
+        clean.mean, clean.n, recovered, attacked, max(cell.gap or 0.0 for cell in cells),
         f"{best.attack}, {where} model", seconds,
     )  # fmt: skip
-
-
-__all__ = ["ConfigError", "Judgement", "experiment_of", "judge", "read_judgement"]

@@ -63,9 +63,8 @@ def headline(found: Found) -> str:
 def verdict(found: Found) -> list[str]:
     """Sentences on each confirmed hybrid, with numbers of held-out images."""
     search, lines = found.search, []
-    random = [one for one in found.held_out if one.origin == CONTROL]
     for one in found.comparisons:
-        lines.append(_verdict_on(search, one, len(random)))
+        lines.append(_verdict_on(search, one))
     if not found.comparisons:
         lines.append("No hybrid was compared with random ones on held-out images.")
     if found.failed:
@@ -73,7 +72,7 @@ def verdict(found: Found) -> list[str]:
     return lines
 
 
-def _verdict_on(search: Measured, one: Comparison, random: int) -> str:
+def _verdict_on(search: Measured, one: Comparison) -> str:
     outcome, lost = one.outcome, one.outcome.lost
     assert lost is not None
     word = "is" if one.recommended else "is not"
@@ -82,9 +81,10 @@ def _verdict_on(search: Measured, one: Comparison, random: int) -> str:
     return (
         f"{outcome.hybrid} {word} recommended. It costs {points(lost)} points of accuracy: {keeps} "
         f"{100 * search.tolerated:g} points. The strongest attack recovers {outcome.recovered} of {outcome.attacked} images, "
-        f"{percent(outcome.share.mean)}, and {percent(outcome.share.mean + one.fewer)} in the mean of {random} random hybrids: "
-        f"a difference of {100 * one.fewer:.1f} points ({100 * one.low:.1f} to {100 * one.high:.1f}), {beyond}. "
-        f"{lost.n} seeds and all images are held out."
+        f"{percent(outcome.share.mean)}, and {percent(outcome.share.mean + one.fewer)} in the mean of {one.random} random "
+        f"hybrids: a difference of {100 * one.fewer:.1f} points ({100 * one.low:.1f} to {100 * one.high:.1f}), {beyond}. "
+        f"{one.as_good} of the random hybrids lose as little as is tolerated and let no more images be recovered (a random hybrid "
+        f"is that good in {100 * one.chance:.0f} % of cases, by rank). {lost.n} seeds and all images are held out."
     )
 
 
@@ -155,7 +155,8 @@ those that S_pri chose.</p></header>{{ held_out }}
 {{ head(['Policies', 'Origin', '#Accuracy', '#Points lost', '#Recovered', '#Share', '#Gain, dB']) }}
 <tbody>
 {% for one in found.held_out %}
-<tr><td>{{ one.hybrid or "none" }}</td><td>{{ one.origin }}</td>{{ number(spanned(one.accuracy)) }}{{ number(lost_points(one.lost)) }}
+<tr><td>{{ one.hybrid or "none" }}</td><td>{{ one.origin }}</td>{{ number(spanned(one.accuracy)) }}
+{{ number(lost_points(one.lost)) }}
 {{ number(one.recovered ~ " of " ~ one.attacked) }}{{ number(spanned(one.share)) }}{{ number("%.1f"|format(one.gain.mean)) }}</tr>
 {% endfor %}
 </tbody></table></div>
@@ -168,16 +169,18 @@ The best of many looks better here than it is: the table above corrects that.</p
 {{ head(['Policies', 'Origin', 'Front', '#Rungs', '#Accuracy', '#Recovered', '#Gain, dB', 'Strongest attack']) }}
 <tbody>
 {% for one in found.chosen_among %}
-<tr><td>{{ one.hybrid or "none" }}</td><td>{{ one.origin }}</td><td>{{ "yes" if one.hybrid in on_front and one.complete else "" }}</td>
+<tr><td>{{ one.hybrid or "none" }}</td><td>{{ one.origin }}</td>
+<td>{{ "yes" if one.hybrid in on_front and one.complete else "" }}</td>
 {{ number(one.rungs|length) }}
 {% if one.failure or not one.rungs %}<td colspan="4">failed: {{ one.failure }}</td>
 {% else %}{{ number(as_percent(one.last.accuracy)) }}{{ number(one.last.recovered ~ " of " ~ one.last.attacked) }}
 {{ number("%.1f"|format(one.last.gain)) }}<td>{{ one.last.strongest }}</td>{% endif %}</tr>
 {% endfor %}
 </tbody></table></div></section>
-<section id="budgets"><header><h2>Budgets</h2><p>{% for line in budgets %}{{ line }} {% endfor %}One hybrid in {{ search.reduction }}
-goes on to the next rung. A hybrid that went on to no later rung is not on the front, although a longer training might
-have put it there.</p></header></section>
-<section id="settings"><header><h2>Settings</h2><p>The search judged for {{ "%.0f"|format(took) }} s, all processes together.</p></header>
+<section id="budgets"><header><h2>Budgets</h2><p>{% for line in budgets %}{{ line }} {% endfor %}One hybrid in
+{{ search.reduction }} goes on to the next rung. A hybrid that went on to no later rung is not on the front, although a longer
+training might have put it there.</p></header></section>
+<section id="settings"><header><h2>Settings</h2><p>The search judged for {{ "%.0f"|format(took) }} s, all processes
+together.</p></header>
 {{ pairs(search.to_mapping(), 'Settings') }}</section>
 """

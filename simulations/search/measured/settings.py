@@ -80,9 +80,15 @@ class Measured:
     longest: int = setting(LONGEST, "most transforms of a policy", **between(1, LONGEST))
     papers: str = setting(PAPERS, "hybrids that are judged in full beside the candidates; separated by ;")
     rungs: int = setting(3, "steps of successive halving, the last one the whole training", **between(1, 8))
-    reduction: int = setting(3, "one in so many hybrids goes on to the next rung, which has so many times the rounds", **between(2, 16))
-    attack: str = setting("Spear()", "reconstruction of what entered the model; adaptive attacks undo policies behind it")
-    images_per_client: int = setting(8, "attacked images of each client on the last rung; half on the first", **between(1, 1000))
+    reduction: int = setting(
+        3, "one in so many hybrids goes on to the next rung, which has so many times the rounds", **between(2, 16)
+    )
+    attack: str = setting(
+        "Spear()", "reconstruction of what entered the model; adaptive attacks undo policies behind it"
+    )
+    images_per_client: int = setting(
+        8, "attacked images of each client on the last rung; half on the first", **between(1, 1000)
+    )
     attack_rounds: str = setting(
         "first",
         "attacked models of the last rung, as the setting of `fedveil run`: first, final or both; an exact attack on each recovers "

@@ -71,7 +71,9 @@ def enqueue(study: optuna.Study, proposals: Sequence[Proposal], seeds: Sequence[
     for seed in seeds:
         for one in proposals:
             study.enqueue_trial(
-                {HYBRID: one.hybrid, SEED: seed}, {HYBRID: one.hybrid, SEED: seed, ORIGIN: one.origin}, skip_if_exists=True
+                {HYBRID: one.hybrid, SEED: seed},
+                {HYBRID: one.hybrid, SEED: seed, ORIGIN: one.origin},
+                skip_if_exists=True,
             )
     study.set_user_attr("plan", {"hybrids": [one.hybrid for one in proposals], "seeds": list(seeds)})
 
@@ -114,17 +116,14 @@ def score(search: Measured, one: Judgement) -> float:
 def judged(study: optuna.Study, search: Measured) -> list[Judged]:
     """What is known of each hybrid and seed, in the order of the queue."""
     ended = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
-    found = [one for trial in study.get_trials(deepcopy=False, states=ended) if (one := _judged(trial, search))]
-    return found
+    return [one for trial in study.get_trials(deepcopy=False, states=ended) if (one := _judged(trial, search))]
 
 
 def _judged(trial: FrozenTrial, search: Measured) -> Judged | None:
     known: Mapping[str, Any] = trial.user_attrs
     failure = str(known.get(FAILURE, ""))
     rungs = tuple(
-        Judgement.from_json(known[f"{RUNG} {number}"])
-        for number in range(search.rungs)
-        if f"{RUNG} {number}" in known
+        Judgement.from_json(known[f"{RUNG} {number}"]) for number in range(search.rungs) if f"{RUNG} {number}" in known
     )
     if trial.state == TrialState.FAIL and not failure:  # of a killed process; it was queued again
         return None

@@ -84,6 +84,8 @@ class Comparison:
         low: Lower end of its interval, at the level that the number of confirmed hybrids leaves for each.
         high: The upper end.
         keeps: Whether the mean accuracy lost is at most ``tolerated``.
+        as_good: Random hybrids that lose at most ``tolerated`` and under which attacks recover no more images.
+        random: Number of random hybrids.
     """
 
     outcome: Outcome
@@ -91,6 +93,13 @@ class Comparison:
     low: float
     high: float
     keeps: bool
+    as_good: int
+    random: int
+
+    @property
+    def chance(self) -> float:
+        """Chance that a random hybrid does as well as one more of them, by its rank: (as good + 1) / (number + 1)."""
+        return (self.as_good + 1) / (self.random + 1)
 
     @property
     def recommended(self) -> bool:
@@ -150,9 +159,15 @@ def compare(search: Measured, known: Sequence[Outcome], confirmed: Sequence[str]
     found = []
     for one in chosen:
         low, high = np.quantile(means - _posterior(one, generator), [tail, 1 - tail])
-        keeps = one.lost is not None and one.lost.mean <= search.tolerated
-        found.append(Comparison(one, mean - one.share.mean, float(low), float(high), keeps))
+        as_good = sum(_keeps(search, other) and other.share.mean <= one.share.mean for other in random)
+        found.append(
+            Comparison(one, mean - one.share.mean, float(low), float(high), _keeps(search, one), as_good, len(random))
+        )
     return found
+
+
+def _keeps(search: Measured, one: Outcome) -> bool:
+    return one.lost is not None and one.lost.mean <= search.tolerated
 
 
 def _posterior(one: Outcome, generator: np.random.Generator) -> NDArray[np.float64]:

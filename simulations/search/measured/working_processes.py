@@ -89,7 +89,7 @@ def work(folder: Path, name: str, search: Measured, dataset: str, parent: int) -
         hybrid, seed = parameters(study, trial)
         try:
             run = _halve if name == CHOICE else _judge_whole
-            value = run(study, trial, hybrid, seed, search, dataset, folder / "runs" / f"{name}-{trial.number}")
+            value = run(trial, hybrid, seed, search, dataset, folder / "runs" / f"{name}-{trial.number}")
         except (ConfigError, RuntimeError) as error:
             trial.set_user_attr(FAILURE, f"{type(error).__name__}: {error}")
             study.tell(trial, state=TrialState.FAIL)
@@ -98,7 +98,6 @@ def work(folder: Path, name: str, search: Measured, dataset: str, parent: int) -
 
 
 def _halve(
-    study: optuna.Study,
     trial: optuna.Trial,
     hybrid: str,
     seed: int,
@@ -120,7 +119,6 @@ def _halve(
 
 
 def _judge_whole(
-    study: optuna.Study,
     trial: optuna.Trial,
     hybrid: str,
     seed: int,
