@@ -63,8 +63,11 @@ def headline(found: Found) -> str:
 def verdict(found: Found) -> list[str]:
     """Sentences on each confirmed hybrid, with numbers of held-out images."""
     search, lines = found.search, []
-    for one in found.comparisons:
-        lines.append(_verdict_on(search, one))
+    if found.held_out and not found.validated:
+        lines.append(
+            "The attack recovers fewer than half of the images without a defence: its failures say nothing of hybrids."
+        )
+    lines += [_verdict_on(search, one, recommended=one in found.recommended) for one in found.comparisons]
     if not found.comparisons:
         lines.append("No hybrid was compared with random ones on held-out images.")
     if found.failed:
@@ -72,10 +75,10 @@ def verdict(found: Found) -> list[str]:
     return lines
 
 
-def _verdict_on(search: Measured, one: Comparison) -> str:
+def _verdict_on(search: Measured, one: Comparison, *, recommended: bool) -> str:
     outcome, lost = one.outcome, one.outcome.lost
     assert lost is not None
-    word = "is" if one.recommended else "is not"
+    word = "is" if recommended else "is not"
     keeps = "within" if one.keeps else "not within"
     beyond = "beyond chance" if one.low > 0 else "which chance explains" if one.high >= 0 else "more than they do"
     return (

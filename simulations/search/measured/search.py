@@ -22,6 +22,8 @@ from simulations.settings.errors import ConfigError, undamaged
 from strategies.audit.whole_files import PARTIAL
 
 LEFTOVERS = {LOCK, ABOUT + PARTIAL}
+READABLE = 0.5
+"""Share of recovered images from which on the report calls a defence readable."""
 Show = Callable[[str, int, int], None]
 """Called with what is done, how much of it, and of how much."""
 
@@ -47,9 +49,14 @@ class Found:
     comparisons: tuple[Comparison, ...]
 
     @property
+    def validated(self) -> bool:
+        """Whether the attack recovers at least half of the held-out images without a defence: else its failures mean nothing."""
+        return any(one.share.mean >= READABLE for one in self.held_out if not one.hybrid)
+
+    @property
     def recommended(self) -> list[Comparison]:
         """Confirmed hybrids that are better than random ones beyond chance, fewest recovered images first."""
-        found = [one for one in self.comparisons if one.recommended]
+        found = [one for one in self.comparisons if one.recommended and self.validated]
         return sorted(found, key=lambda one: one.outcome.share.mean)
 
 

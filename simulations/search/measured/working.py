@@ -16,6 +16,7 @@ from simulations.console.progress import Display
 from simulations.console.results import print_json, table, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.run_folder.run_directory import write_atomically
+from simulations.runtime.launch import end_politely
 from simulations.search.measured.page import percent, verdict, write_measured_page
 from simulations.search.measured.search import Found, MeasuredFolder, run_search
 from simulations.search.measured.settings import WITHOUT_EFFECT, Measured, keys
@@ -42,6 +43,7 @@ def work(
     except ConfigError as error:
         fail(str(error))
     started = time.monotonic()
+    end_politely()
     try:
         with Display(shown) as display:
             found = run_search(folder, lambda what, done, of: display.show(what, done, of, ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -84,6 +85,8 @@ def work(folder: Path, name: str, search: Measured, dataset: str, parent: int) -
     import torch
 
     torch.set_num_threads(1)
+    if parent:  # a terminal interrupts all its processes; the first one ends the others
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     study = open_study(folder, name, search)
     while (not parent or os.getppid() == parent) and (trial := next_trial(study)) is not None:
         hybrid, seed = parameters(study, trial)

@@ -13,8 +13,13 @@ from simulations.search.measured.verdict import compare, outcomes
 from tests.simulations.search.measured.test_verdict import over_seeds, result
 
 
-def example(recovered: int = 3) -> Found:
-    """What a search of made-up numbers found; with more than half of 32 images recovered, nothing."""
+def example(recovered: int = 3, without: int = 32) -> Found:
+    """What a search of made-up numbers found; with more than half of 32 images recovered, nothing.
+
+    Args:
+        recovered: Images of each seed that the strongest attack recovers under the confirmed hybrid.
+        without: The same without a defence.
+    """
     search = Measured(papers="3-1-7")
     chosen = (
         result("", NONE, 0.83, 32, 80.0, seed=0),
@@ -23,7 +28,7 @@ def example(recovered: int = 3) -> Found:
         result("5-6", RANDOM, 0.7, 2, seed=0)._replace(complete=False),
         Judged("<b>", RANDOM, 0, (), False, "RuntimeError: its weights are not finite"),
     )
-    held_out = [*over_seeds("", NONE, 0.83, 32), *over_seeds("20-21", SCORED, 0.82, recovered)]
+    held_out = [*over_seeds("", NONE, 0.83, without), *over_seeds("20-21", SCORED, 0.82, recovered)]
     held_out += [one for at in range(10) for one in over_seeds(f"{at}", CONTROL, 0.7, 18 + at % 5)]
     failed = (Judged("9-9", CONTROL, 2, (), False, "ConfigError: refused"),)
     known = outcomes(held_out)
@@ -50,3 +55,11 @@ def test_without_evidence_nothing_is_recommended() -> None:
     assert first.startswith("20-21 is not recommended. It costs 1.0 (1.0 to 1.0) points of accuracy: within 3 points.")
     assert "which chance explains" in first
     assert failed.startswith("1 trainings on held-out images failed")
+
+
+def test_an_attack_that_fails_without_a_defence_recommends_nothing() -> None:
+    found = example(without=15)
+    assert not found.recommended
+    assert verdict(found)[0].startswith("The attack recovers fewer than half of the images without a defence")
+    assert "20-21 is not recommended" in verdict(found)[1]
+    assert example(without=16).recommended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,11 @@ def test_a_failed_training_is_kept_with_its_reason(tmp_path: Path, monkeypatch: 
 
 def test_a_process_without_its_parent_takes_no_trial(tmp_path: Path, calls: list[tuple[str, int, int]]) -> None:
     queue(tmp_path, CONFIRMATION, ["3"], [1])
-    work(tmp_path, CONFIRMATION, SEARCH, "data", parent=-1)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        work(tmp_path, CONFIRMATION, SEARCH, "data", parent=-1)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not calls
 
 
