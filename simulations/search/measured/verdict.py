@@ -108,15 +108,17 @@ class Comparison:
 
 
 def nominees(search: Measured, every: Sequence[Judged]) -> list[Judged]:
-    """The hybrids of the front to confirm: least recovered first among those that keep accuracy, then the most accurate."""
+    """The hybrids of the front to confirm: the lowest share of recovered images + (accuracy lost beyond ``tolerated``) / ``exchange``.
+
+    A validation accuracy is uncertain, so that a small loss beyond ``tolerated`` must not exclude a hybrid that hides much.
+    """
     none = next((one.last.accuracy for one in every if not one.hybrid and one.complete), 0.0)
-    found = [one for one in front(every) if one.hybrid]
 
-    def rank(one: Judged) -> tuple[float, float, float]:
+    def rank(one: Judged) -> tuple[float, float]:
         beyond = max(0.0, none - one.last.accuracy - search.tolerated)
-        return beyond, one.last.share, one.last.gain
+        return one.last.share + beyond / search.exchange, one.last.gain
 
-    return sorted(found, key=rank)[: search.confirmed]
+    return sorted((one for one in front(every) if one.hybrid), key=rank)[: search.confirmed]
 
 
 def outcomes(every: Sequence[Judged]) -> list[Outcome]:

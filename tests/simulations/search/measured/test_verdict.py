@@ -96,7 +96,12 @@ def test_the_front_holds_what_nothing_else_beats_in_all_three_numbers() -> None:
     assert [one.hybrid for one in front(every)] == ["", "1", "3", "4"]
 
 
-def test_nominees_keep_accuracy_where_one_does() -> None:
-    every = [result("", NONE, 0.83, 32, 80.0), result("1", RANDOM, 0.81, 20), result("2", RANDOM, 0.70, 0)]
-    assert [one.hybrid for one in nominees(Measured(confirmed=2), every)] == ["1", "2"]
+def test_nominees_hide_much_and_lose_little_more_than_is_tolerated() -> None:
+    every = [
+        result("", NONE, 0.83, 32, 80.0),
+        result("1", RANDOM, 0.82, 32),  # 1.0: nothing is hidden
+        result("2", RANDOM, 0.79, 16),  # 0.5 + 0.01 / 0.1
+        result("3", RANDOM, 0.60, 0),  # 0.0 + 0.20 / 0.1
+    ]
+    assert [one.hybrid for one in nominees(Measured(confirmed=3), every)] == ["2", "1", "3"]
     assert nominees(Measured(confirmed=0), every) == []
