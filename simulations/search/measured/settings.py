@@ -96,7 +96,7 @@ class Measured:
     )
     tolerated: float = setting(0.03, "share of accuracy that a recommended hybrid may lose against no defence", **SHARE)
     exchange: float = setting(
-        0.1, "share of accuracy that counts as much as attacks that recover all images, in halving and in the choice of the confirmed", **SHARE
+        0.1, "share of accuracy that a choice counts as much as attacks that recover all images", **SHARE
     )  # fmt: skip
     confirmed: int = setting(1, "hybrids of the front that are judged on held-out images", **between(0, 100))
     controls: int = setting(10, "random hybrids that are judged beside them, at least 2", **between(2, 1000))
