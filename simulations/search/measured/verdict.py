@@ -108,7 +108,7 @@ class Comparison:
 
 
 def nominees(search: Measured, every: Sequence[Judged]) -> list[Judged]:
-    """The hybrids of the front to confirm: the lowest share of recovered images + accuracy lost beyond ``tolerated`` / ``exchange``.
+    """The hybrids of the front to confirm: lowest share of recovered images + accuracy lost beyond ``tolerated`` / ``exchange``.
 
     A validation accuracy is uncertain, so that a small loss beyond ``tolerated`` must not exclude a hybrid that hides much.
     """
