@@ -19,7 +19,7 @@ from defenses.images.transforms import LIBRARY
 from simulations.search.measured.judging import Judgement, judge
 from simulations.search.measured.pools import SEARCH, write_pools
 from simulations.search.measured.settings import Measured, Rung
-from simulations.search.measured.verdict import Interval
+from simulations.search.measured.verdict import MeanInterval
 
 ROUNDS = (3, 6, 12, 24)
 GREY_VALUES = {
@@ -38,7 +38,7 @@ def judged(search: Measured, hybrid: str, rounds: int, seeds: Sequence[int]) -> 
 
 def told(values: Sequence[float]) -> str:
     """Mean and 95 % interval over seeds, in percent or points."""
-    one = Interval.over_seeds(values)
+    one = MeanInterval.over_seeds(values)
     return f"{100 * one.mean:.1f} ({100 * one.low:.1f} to {100 * one.high:.1f})"
 
 

@@ -12,7 +12,7 @@ from simulations.console.results import AsJson, Quiet
 from simulations.search.measured.names import is_measured
 
 
-class Objective(StrEnum):
+class SearchObjective(StrEnum):
     """What chooses policies."""
 
     PAPER = "paper"
@@ -36,7 +36,7 @@ def search(
         ),
     ] = None,
     objective: Annotated[
-        Objective | None,
+        SearchObjective | None,
         typer.Option(
             help="paper: the paper's scores choose policies. measured: short trainings and short attacks choose hybrids. "
             "--resume takes it from the search itself.",
@@ -60,7 +60,7 @@ def search(
     With `--objective measured` --json prints "directory", "page", "file" (None without a recommendation), "recommended",
     "confirmed" and "verdict"; exit code 3 is not used.
     """
-    if objective == Objective.MEASURED or (objective is None and resume is not None and is_measured(resume)):
+    if objective == SearchObjective.MEASURED or (objective is None and resume is not None and is_measured(resume)):
         from simulations.search.measured.working import work
     else:
         from simulations.search.working import work

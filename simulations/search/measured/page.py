@@ -17,8 +17,8 @@ from simulations.report.text import plain
 from simulations.search.measured.proposals import CONTROL, NONE, PAPER, RANDOM, SCORED
 from simulations.search.measured.search import Found
 from simulations.search.measured.settings import Measured
-from simulations.search.measured.trials import Judged, front
-from simulations.search.measured.verdict import Comparison, Interval, Outcome
+from simulations.search.measured.trials import front
+from simulations.search.measured.verdict import Comparison, MeanInterval
 
 WIDTH, HEIGHT = 1040.0, 420.0
 LOOKS = {
@@ -96,14 +96,14 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def span(value: Interval) -> str:
+def span(value: MeanInterval) -> str:
     """A share with its interval."""
     if not math.isfinite(value.high):
         return percent(value.mean)
     return f"{percent(value.mean)} ({100 * max(value.low, 0):.1f} to {100 * min(value.high, 1):.1f})"
 
 
-def points(value: Interval | None) -> str:
+def points(value: MeanInterval | None) -> str:
     """A difference of accuracies with its interval, in points."""
     if value is None:
         return ""
@@ -142,8 +142,6 @@ def plane(shown: Sequence[tuple[str, str, float, float]]) -> Markup | str:
             ])  # fmt: skip
         return canvas.svg("Accuracy and share of recovered images")
 
-
-__all__ = ["Judged", "Outcome", "headline", "percent", "plane", "points", "span", "verdict", "write_measured_page"]
 
 BODY = """
 <p class="kicker">fedveil search --objective measured</p>

@@ -38,7 +38,7 @@ def held_out():
 '''
 
 
-class Examples(NamedTuple):
+class PoolImages(NamedTuple):
     """A map-style data set, as ``clients.data.own`` reads one.
 
     Attributes:
@@ -53,9 +53,9 @@ class Examples(NamedTuple):
 
 
 class Pool(Sequence[tuple[Tensor, int]]):
-    """(image, class) for each of ``Examples``."""
+    """(image, class) for each of ``PoolImages``."""
 
-    def __init__(self, examples: Examples) -> None:
+    def __init__(self, examples: PoolImages) -> None:
         self._examples, self.classes = examples, list(examples.classes)
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ def pool(file: str, part: str) -> tuple[Pool, Pool]:
 
 def parts_of(
     dataset: str, data_dir: str, image_size: int, train_limit: int, test_limit: int, seed: int
-) -> dict[str, tuple[Examples, Examples]]:
+) -> dict[str, tuple[PoolImages, PoolImages]]:
     """Part -> (training, test) images.
 
     The search trains on 40 % of the training images of a data set, and takes its accuracy on another 20 %. The held-out part
@@ -107,10 +107,10 @@ def parts_of(
     data = load_dataset(dataset, data_dir=data_dir, image_size=image_size)
     rows = split(data.train.labels.numpy(), seed)
 
-    def of(images: ImageData, chosen: NDArray[np.intp], limit: int) -> Examples:
+    def of(images: ImageData, chosen: NDArray[np.intp], limit: int) -> PoolImages:
         kept = chosen[stratified_prefix(images.labels.numpy()[chosen], limit)]
         at = torch.from_numpy(kept)
-        return Examples(images.images[at], images.labels[at], tuple(data.class_names))
+        return PoolImages(images.images[at], images.labels[at], tuple(data.class_names))
 
     validation = of(data.train, rows["validation"], test_limit)
     tested = of(data.test, np.arange(len(data.test.labels)), test_limit)

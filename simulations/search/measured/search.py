@@ -16,7 +16,7 @@ from simulations.search.measured.pools import HELD_OUT, SEARCH, write_pools
 from simulations.search.measured.proposals import Proposal, candidates, controls, references
 from simulations.search.measured.settings import Measured
 from simulations.search.measured.trials import CHOICE, CONFIRMATION, Judged, enqueue, judged, open_study
-from simulations.search.measured.verdict import Comparison, Outcome, compare, nominees, outcomes
+from simulations.search.measured.verdict import Comparison, HybridResult, compare, nominees, outcomes
 from simulations.search.measured.working_processes import run_all
 from simulations.settings.errors import ConfigError, undamaged
 from strategies.audit.whole_files import PARTIAL
@@ -44,7 +44,7 @@ class Found:
     search: Measured
     chosen_among: tuple[Judged, ...]
     confirmed: tuple[str, ...]
-    held_out: tuple[Outcome, ...]
+    held_out: tuple[HybridResult, ...]
     failed: tuple[Judged, ...]
     comparisons: tuple[Comparison, ...]
 

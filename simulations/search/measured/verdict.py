@@ -22,7 +22,7 @@ LEVEL = 0.05
 
 
 @dataclass(frozen=True)
-class Interval:
+class MeanInterval:
     """A mean with its 95 % interval.
 
     Attributes:
@@ -38,7 +38,7 @@ class Interval:
     n: int
 
     @classmethod
-    def over_seeds(cls, values: Sequence[float]) -> Interval:
+    def over_seeds(cls, values: Sequence[float]) -> MeanInterval:
         """Student's t over seeds; the ends are infinite for one value."""
         n, mean = len(values), statistics.fmean(values)
         half = float(t.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf
@@ -46,7 +46,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class HybridResult:
     """One hybrid over all held-out seeds.
 
     Attributes:
@@ -61,17 +61,17 @@ class Outcome:
 
     hybrid: str
     origin: str
-    accuracy: Interval
-    lost: Interval | None
+    accuracy: MeanInterval
+    lost: MeanInterval | None
     recovered: int
     attacked: int
-    gain: Interval
+    gain: MeanInterval
 
     @property
-    def share(self) -> Interval:
+    def share(self) -> MeanInterval:
         """Share of recovered images, with its Clopper-Pearson interval."""
         share, low, high = binomial_interval(self.recovered, self.attacked)
-        return Interval(share, low, high, self.attacked)
+        return MeanInterval(share, low, high, self.attacked)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Comparison:
         random: Number of random hybrids.
     """
 
-    outcome: Outcome
+    outcome: HybridResult
     fewer: float
     low: float
     high: float
@@ -121,7 +121,7 @@ def nominees(search: Measured, every: Sequence[Judged]) -> list[Judged]:
     return sorted((one for one in front(every) if one.hybrid), key=rank)[: search.confirmed]
 
 
-def outcomes(every: Sequence[Judged]) -> list[Outcome]:
+def outcomes(every: Sequence[Judged]) -> list[HybridResult]:
     """Each hybrid over the seeds on which it and no defence were judged, in the order of the queue."""
     none = {one.seed: one.last.accuracy for one in every if not one.hybrid and one.complete}
     found: dict[str, list[Judged]] = {}
@@ -129,20 +129,20 @@ def outcomes(every: Sequence[Judged]) -> list[Outcome]:
         if one.complete and one.seed in none:
             found.setdefault(one.hybrid, []).append(one)
     return [
-        Outcome(
+        HybridResult(
             hybrid,
             of[0].origin,
-            Interval.over_seeds([one.last.accuracy for one in of]),
-            Interval.over_seeds([none[one.seed] - one.last.accuracy for one in of]) if hybrid else None,
+            MeanInterval.over_seeds([one.last.accuracy for one in of]),
+            MeanInterval.over_seeds([none[one.seed] - one.last.accuracy for one in of]) if hybrid else None,
             sum(one.last.recovered for one in of),
             sum(one.last.attacked for one in of),
-            Interval.over_seeds([one.last.gain for one in of]),
+            MeanInterval.over_seeds([one.last.gain for one in of]),
         )
         for hybrid, of in found.items()
     ]
 
 
-def compare(search: Measured, known: Sequence[Outcome], confirmed: Sequence[str]) -> list[Comparison]:
+def compare(search: Measured, known: Sequence[HybridResult], confirmed: Sequence[str]) -> list[Comparison]:
     """Compare the confirmed hybrids with the random ones; nothing where fewer than two random ones were judged.
 
     Uncertainty of a share: Jeffreys' posterior, Beta(k + 1/2, n - k + 1/2). Uncertainty of the mean over random hybrids: they are
@@ -168,9 +168,9 @@ def compare(search: Measured, known: Sequence[Outcome], confirmed: Sequence[str]
     return found
 
 
-def _keeps(search: Measured, one: Outcome) -> bool:
+def _keeps(search: Measured, one: HybridResult) -> bool:
     return one.lost is not None and one.lost.mean <= search.tolerated
 
 
-def _posterior(one: Outcome, generator: np.random.Generator) -> NDArray[np.float64]:
+def _posterior(one: HybridResult, generator: np.random.Generator) -> NDArray[np.float64]:
     return generator.beta(one.recovered + 0.5, one.attacked - one.recovered + 0.5, RESAMPLES)

@@ -13,7 +13,7 @@ from simulations.search.measured.judging import Judgement
 from simulations.search.measured.proposals import CONTROL, NONE, RANDOM
 from simulations.search.measured.settings import Measured
 from simulations.search.measured.trials import Judged, front
-from simulations.search.measured.verdict import Interval, compare, nominees, outcomes
+from simulations.search.measured.verdict import MeanInterval, compare, nominees, outcomes
 
 SEARCH = Measured(confirmed=1)
 
@@ -36,9 +36,9 @@ def held_out(recovered: int, accuracy: float = 0.82) -> list[Judged]:
 
 def test_the_interval_over_seeds_is_students() -> None:
     values = [0.1, 0.4, 0.5, 0.9]
-    found, expected = Interval.over_seeds(values), ttest_1samp(values, 0).confidence_interval()
+    found, expected = MeanInterval.over_seeds(values), ttest_1samp(values, 0).confidence_interval()
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
-    assert math.isinf(Interval.over_seeds([0.3]).high)
+    assert math.isinf(MeanInterval.over_seeds([0.3]).high)
 
 
 @pytest.mark.parametrize(
