@@ -14,7 +14,7 @@ from defenses.images.transforms import LIBRARY
 from defenses.random_draws import generator_for
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
 from simulations.search.scorer import DegenerateModelError, require_meaning, semi_train
-from simulations.search.space import disjoint, effect, overlap, sample, text_of
+from simulations.search.space import disjoint, effect, random_hybrid, sample, text_of
 from simulations.search.workers import score_all
 
 MOST_ROUNDS = 3
@@ -89,14 +89,7 @@ class PolicySearch:
     def random_hybrid(self, number: int, lengths: Sequence[int] = ()) -> tuple[Policy, ...]:
         """A hybrid of policies of these lengths, or of any, drawn uniformly."""
         generator = generator_for("search", self.search.seed, "random", number)
-        found: list[Policy] = []
-        for policy in sample(generator, self.channels, self.search.longest):
-            if len(found) == (len(lengths) or self.search.policies):
-                break
-            fits = not lengths or len(policy) == lengths[len(found)]
-            if fits and not any(overlap(policy, other, self.channels) for other in found):
-                found.append(policy)
-        return tuple(found)
+        return random_hybrid(generator, self.channels, self.search.policies, self.search.longest, lengths)
 
     def _score(self, kind: str, policies: Iterable[Policy], least: float | None, what: str) -> None:
         wanted = list(policies)

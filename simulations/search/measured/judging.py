@@ -1,0 +1,132 @@
+"""The judgement of one hybrid: a federated training with clean validation, and attacks, as ``fedveil run`` does both."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from defenses.images.ats import ATS
+from defenses.pipeline import Pipeline
+from simulations.experiment.experiment import Experiment
+from simulations.report.analysis.run import read_run
+from simulations.report.throttle import Throttle
+from simulations.run_folder.run_directory import RunDirectory
+from simulations.runtime.flower_log import flower_log
+from simulations.runtime.guardian import scratch_folder
+from simulations.runtime.local_grid import LocalGrid
+from simulations.search.measured.settings import Measured, Rung
+from simulations.server_app import auditing, run_pipeline
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Results of one hybrid on one rung.
+
+    Attributes:
+        accuracy: Of the trained model on clean images that no client trained on, in [0, 1].
+        tested: Number of these images.
+        recovered: Images that the strongest attack recovered, by the report's rule (``report.studies.recovery``).
+        attacked: Images that it attacked.
+        gain: Mean PSNR above the best null baseline in dB, of the attack where it is highest.
+        strongest: The attack that recovered most images.
+        seconds: Of training and attacks.
+    """
+
+    accuracy: float
+    tested: int
+    recovered: int
+    attacked: int
+    gain: float
+    strongest: str
+    seconds: float
+
+    @property
+    def share(self) -> float:
+        """Share of the attacked images that were recovered."""
+        return self.recovered / self.attacked
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON writes it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Judgement:
+        """Read decoded JSON."""
+        return cls(**values)
+
+
+def judge(search: Measured, dataset: str, hybrid: str, rung: Rung, seed: int, folder: Path) -> Judgement:
+    """Train with a hybrid, and attack it.
+
+    Args:
+        search: The settings.
+        dataset: The part of the data (``pools.write_pools``) that clients hold.
+        hybrid: Policies such as ``3-1-7+43-18-18``; "" for none.
+        rung: What to spend.
+        seed: Of models, draws, partition and attacked images.
+        folder: For the run; it is deleted at the end.
+
+    Raises:
+        ConfigError: When the run is refused.
+        RuntimeError: When training fails, or no attack has a score.
+    """
+    start = time.perf_counter()
+    experiment = experiment_of(search, dataset, hybrid, rung, seed, folder)
+    pipeline = experiment.pipelines[-1]
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with flower_log(folder.with_suffix(".log")), scratch_folder():
+        run = RunDirectory.open(folder, experiment, in_process=True)
+        try:
+            with auditing(LocalGrid(experiment.num_clients), run) as (auditor, clients):
+                for job in run.open_jobs():
+                    auditor.submit(job)
+                run_pipeline(run, auditor, pipeline, len(experiment.pipelines) - 1, clients, Throttle())
+                auditor.collect(wait=True)
+            run.flush()
+        finally:
+            run.close()
+    found = read_judgement(folder, pipeline, time.perf_counter() - start)
+    shutil.rmtree(folder)
+    folder.with_suffix(".log").unlink(missing_ok=True)
+    return found
+
+
+def experiment_of(search: Measured, dataset: str, hybrid: str, rung: Rung, seed: int, folder: Path) -> Experiment:
+    """The run of ``judge``; its last pipeline is the hybrid's."""
+    attacks = f"{search.attack}; {search.attack} | PolicyInversion()" if hybrid and not rung.restorer else search.attack
+    return Experiment.of(
+        dataset=dataset, data_dir="", model=search.model, width=search.width, norm=search.norm, num_clients=search.num_clients,
+        rounds=rung.rounds, local_epochs=search.local_epochs, batch_size=search.batch_size,
+        learning_rate=search.learning_rate, seed=seed, defenses=_defense(hybrid), attack_rounds=rung.attack_rounds,
+        probe_attacks=attacks, update_attacks="", adaptive=rung.restorer, probe_mode="eval", probe_images=1,
+        probe_targets=rung.images, attack_workers=0, share_images=False, output_dir=str(folder.resolve()),
+    )  # fmt: skip
+
+
+def _defense(hybrid: str) -> str:
+    return repr(ATS(policies=hybrid, channels=0)) if hybrid else ""
+
+
+def read_judgement(folder: Path, pipeline: Pipeline, seconds: float) -> Judgement:
+    """Read the results of a finished run; ``RuntimeError`` where accuracy or attacks have no score."""
+    run = read_run(folder)
+    lines = [line for study in run.studies for line in run.lines(study) if line.defense == str(pipeline)]
+    clean = lines[0].clean if lines else None
+    if len(lines) != 1 or clean is None or clean.mean is None:
+        raise RuntimeError(f"{pipeline or 'no defence'}: the run has no accuracy")
+    (line,) = lines
+    cells = [cell for cell in line.tried if cell.recovered is not None and cell.gap is not None]
+    if not cells:
+        raise RuntimeError(f"{pipeline or 'no defence'}: no attack has a score")
+    best = max(cells, key=lambda cell: (cell.recovered or (0, 0), cell.gap or 0.0))
+    recovered, attacked = best.recovered or (0, 0)
+    where = "final" if best.final else "initial" if best.round <= 1 else f"round {best.round}"
+    return Judgement(
+        clean.mean, clean.n, recovered, attacked, max(cell.gap or 0.0 for cell in cells),
+        f"{best.attack}, {where} model", seconds,
+    )  # fmt: skip

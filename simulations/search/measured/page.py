@@ -1,0 +1,187 @@
+"""The page of a measured search: its front, its verdict on held-out images, and all hybrids that were judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from markupsafe import Markup
+
+from simulations.report import write_page
+from simulations.report.drawing.canvas import Canvas, Mark, style
+from simulations.report.drawing.domains import bounds
+from simulations.report.page.page import render
+from simulations.report.studies.recovery import DEFINITION
+from simulations.report.text import plain
+from simulations.search.measured.proposals import CONTROL, NONE, PAPER, RANDOM, SCORED
+from simulations.search.measured.search import Found
+from simulations.search.measured.settings import Measured
+from simulations.search.measured.trials import front
+from simulations.search.measured.verdict import Comparison, MeanInterval
+
+WIDTH, HEIGHT = 1040.0, 420.0
+LOOKS = {
+    NONE: ("circle", "var(--none)", False),
+    PAPER: ("square", "var(--d3)", False),
+    CONTROL: ("circle", "var(--d1)", True),
+    RANDOM: ("circle", "var(--d1)", False),
+    SCORED: ("diamond", "var(--d2)", False),
+}
+"""Origin -> shape, colour, whether hollow."""
+
+
+def write_measured_page(folder: Path, found: Found) -> Path:
+    """Write ``search.html``."""
+    on_front = {one.hybrid for one in front(found.chosen_among)}
+    context = {
+        "search": found.search,
+        "found": found,
+        "headline": headline(found),
+        "sentences": verdict(found),
+        "definition": DEFINITION,
+        "held_out": plane([(one.hybrid, one.origin, one.accuracy.mean, one.share.mean) for one in found.held_out]),
+        "chosen": plane([
+            (one.hybrid, one.origin, one.last.accuracy, one.last.share) for one in found.chosen_among if one.complete
+        ]),
+        "on_front": on_front,
+        "budgets": budgets(found.search),
+        "as_percent": percent,
+        "spanned": span,
+        "lost_points": points,
+        "took": sum(rung.seconds for one in found.chosen_among for rung in one.rungs),
+    }  # fmt: skip
+    write_page(folder / "search.html", render(BODY, {"title": f"Measured search on {found.search.dataset}"} | context))
+    return folder / "search.html"
+
+
+def headline(found: Found) -> str:
+    """The recommended hybrid, or that there is none."""
+    return found.recommended[0].outcome.hybrid if found.recommended else "No hybrid is recommended"
+
+
+def verdict(found: Found) -> list[str]:
+    """Sentences on each confirmed hybrid, with numbers of held-out images."""
+    search, lines = found.search, []
+    if found.held_out and not found.validated:
+        lines.append(
+            "The attack recovers fewer than half of the images without a defence: its failures say nothing of hybrids."
+        )
+    lines += [_verdict_on(search, one, recommended=one in found.recommended) for one in found.comparisons]
+    if not found.comparisons:
+        lines.append("No hybrid was compared with random ones on held-out images.")
+    if found.failed:
+        lines.append(f"{len(found.failed)} trainings on held-out images failed; the page lists them.")
+    return lines
+
+
+def _verdict_on(search: Measured, one: Comparison, *, recommended: bool) -> str:
+    outcome, lost = one.outcome, one.outcome.lost
+    assert lost is not None
+    word = "is" if recommended else "is not"
+    keeps = "within" if one.keeps else "not within"
+    beyond = "beyond chance" if one.low > 0 else "which chance explains" if one.high >= 0 else "more than they do"
+    return (
+        f"{outcome.hybrid} {word} recommended. It costs {points(lost)} points of accuracy: {keeps} "
+        f"{100 * search.tolerated:g} points. The strongest attack recovers {outcome.recovered} of {outcome.attacked} images, "
+        f"{percent(outcome.share.mean)}, and {percent(outcome.share.mean + one.fewer)} in the mean of {one.random} random "
+        f"hybrids: a difference of {100 * one.fewer:.1f} points ({100 * one.low:.1f} to {100 * one.high:.1f}), {beyond}. "
+        f"{one.as_good} of the random hybrids lose as little as is tolerated and let no more images be recovered (a random hybrid "
+        f"is that good in {100 * one.chance:.0f} % of cases, by rank). {lost.n} seeds and all images are held out."
+    )
+
+
+def percent(value: float) -> str:
+    """A share as text."""
+    return f"{100 * value:.1f} %"
+
+
+def span(value: MeanInterval) -> str:
+    """A share with its interval."""
+    if not math.isfinite(value.high):
+        return percent(value.mean)
+    return f"{percent(value.mean)} ({100 * max(value.low, 0):.1f} to {100 * min(value.high, 1):.1f})"
+
+
+def points(value: MeanInterval | None) -> str:
+    """A difference of accuracies with its interval, in points."""
+    if value is None:
+        return ""
+    ends = f" ({100 * value.low:.1f} to {100 * value.high:.1f})" if math.isfinite(value.high) else ""
+    return f"{100 * value.mean:.1f}{ends}"
+
+
+def budgets(search: Measured) -> list[str]:
+    """What each rung spends, as a sentence."""
+    found = []
+    for number in range(search.rungs):
+        rung = search.rung(number)
+        trained = ", LearnedRestorer among the adaptive attacks" if rung.restorer else ""
+        found.append(
+            f"Rung {number + 1}: {rung.rounds} rounds of {search.local_epochs} passes, "
+            f"{rung.images * search.num_clients} attacked images{trained}."
+        )
+    return found
+
+
+def plane(shown: Sequence[tuple[str, str, float, float]]) -> Markup | str:
+    """Accuracy against the share of recovered images; (hybrid, origin, accuracy, share) of each."""
+    if not shown:
+        return ""
+    with style():
+        canvas = Canvas(WIDTH, HEIGHT)
+        across, up = bounds([one[2] for one in shown], least=0.05), (-0.05, 1.05)
+        canvas.axes.set(xlim=across, ylim=up)
+        canvas.titles("accuracy on clean images", "share of recovered images")
+        canvas.ticks(8, 6, plain, plain)
+        for origin, (shape, colour, hollow) in LOOKS.items():
+            canvas.marks([
+                Mark(x, y, shape, colour, f"{hybrid or 'none'} ({of}): {percent(x)}, {percent(y)} recovered", hollow, 9.0)
+                for hybrid, of, x, y in shown
+                if of == origin
+            ])  # fmt: skip
+        return canvas.svg("Accuracy and share of recovered images")
+
+
+BODY = """
+<p class="kicker">fedveil search --objective measured</p>
+<h1>{{ headline }}</h1>
+<p class="facts">ATS on {{ search.dataset }} with {{ search.model }}, seed {{ search.seed }}.
+{% for line in sentences %}{{ line }} {% endfor %}</p>
+<section id="held-out"><header><h2>On held-out images</h2><p>{{ definition }} Each hybrid was trained with and attacked on images
+and seeds that the search did not use. Random hybrids are controls: none of them was chosen. Intervals are 95 %: of accuracies
+over seeds (Student's t), of shares over images (Clopper-Pearson). Dots are random hybrids, squares those of the papers, diamonds
+those that S_pri chose.</p></header>{{ held_out }}
+{{ table('Held out') }}
+{{ head(['Policies', 'Origin', '#Accuracy', '#Points lost', '#Recovered', '#Share', '#Gain, dB']) }}
+<tbody>
+{% for one in found.held_out %}
+<tr><td>{{ one.hybrid or "none" }}</td><td>{{ one.origin }}</td>{{ number(spanned(one.accuracy)) }}
+{{ number(lost_points(one.lost)) }}
+{{ number(one.recovered ~ " of " ~ one.attacked) }}{{ number(spanned(one.share)) }}{{ number("%.1f"|format(one.gain.mean)) }}</tr>
+{% endfor %}
+</tbody></table></div>
+{% for one in found.failed %}<p>{{ one.hybrid or "none" }}, seed {{ one.seed }}, failed: {{ one.failure }}</p>{% endfor %}
+</section>
+<section id="front"><header><h2>The front of the search</h2><p>Hybrids that reached the last rung, on the images of the search. On
+the front no other has a higher accuracy, a lower share of recovered images and a lower gain over the null baselines at once.
+The best of many looks better here than it is: the table above corrects that.</p></header>{{ chosen }}
+{{ table('All hybrids') }}
+{{ head(['Policies', 'Origin', 'Front', '#Rungs', '#Accuracy', '#Recovered', '#Gain, dB', 'Strongest attack']) }}
+<tbody>
+{% for one in found.chosen_among %}
+<tr><td>{{ one.hybrid or "none" }}</td><td>{{ one.origin }}</td>
+<td>{{ "yes" if one.hybrid in on_front and one.complete else "" }}</td>
+{{ number(one.rungs|length) }}
+{% if one.failure or not one.rungs %}<td colspan="4">failed: {{ one.failure }}</td>
+{% else %}{{ number(as_percent(one.last.accuracy)) }}{{ number(one.last.recovered ~ " of " ~ one.last.attacked) }}
+{{ number("%.1f"|format(one.last.gain)) }}<td>{{ one.last.strongest }}</td>{% endif %}</tr>
+{% endfor %}
+</tbody></table></div></section>
+<section id="budgets"><header><h2>Budgets</h2><p>{% for line in budgets %}{{ line }} {% endfor %}One hybrid in
+{{ search.reduction }} goes on to the next rung. A hybrid that went on to no later rung is not on the front, although a longer
+training might have put it there.</p></header></section>
+<section id="settings"><header><h2>Settings</h2><p>The search judged for {{ "%.0f"|format(took) }} s, all processes
+together.</p></header>
+{{ pairs(search.to_mapping(), 'Settings') }}</section>
+"""

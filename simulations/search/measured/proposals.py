@@ -1,0 +1,113 @@
+"""Which hybrids are judged: those of the papers, random ones, and those that the privacy score of the authors' code chooses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from clients.data.card import DataCard
+from defenses.images.ats import Policy
+from defenses.random_draws import generator_for
+from simulations.search.measured.settings import Measured
+from simulations.search.scorer import Scorer, semi_train
+from simulations.search.space import overlap, random_hybrid, sample, text_of
+
+NONE, PAPER, SCORED, RANDOM, CONTROL = "none", "paper", "by score", "random", "control"
+"""Origins: no defence; the papers; the first filter by S_pri; a uniform draw; a uniform draw that is never chosen."""
+
+
+class Proposal(NamedTuple):
+    """A hybrid, and where it comes from.
+
+    Attributes:
+        hybrid: Text such as ``3-1-7+43-18-18``; "" for no defence.
+        origin: One of the five above.
+    """
+
+    hybrid: str
+    origin: str
+
+
+def references(search: Measured) -> list[Proposal]:
+    """No defence, and the hybrids of the papers: judged in full, and never pruned."""
+    return [Proposal("", NONE), *(Proposal(text, PAPER) for text in search.references)]
+
+
+def candidates(search: Measured, dataset: str, show: Callable[[str, int, int], None]) -> list[Proposal]:
+    """The hybrids among which the search chooses, each once.
+
+    Args:
+        search: The settings.
+        dataset: Images of the search, on which S_pri is computed.
+        show: Called with what is done, how much of it, and of how much.
+    """
+    wanted = round(search.by_score * search.candidates)
+    found = [Proposal(text, SCORED) for text in _by_score(search, dataset, wanted, show)] if wanted else []
+    channels = _channels(search, dataset)
+    known = {one.hybrid for one in (*references(search), *found)}
+    for text in _random(search, "candidate", channels):
+        if len(found) == search.candidates:
+            break
+        if text not in known:
+            known.add(text)
+            found.append(Proposal(text, RANDOM))
+    return found
+
+
+def controls(search: Measured, dataset: str) -> list[Proposal]:
+    """Random hybrids for the comparison on held-out images; drawn apart from the candidates."""
+    texts = dict.fromkeys(itertools.islice(_random(search, "control", _channels(search, dataset)), search.controls))
+    return [Proposal(text, CONTROL) for text in texts]
+
+
+def _random(search: Measured, what: str, channels: int) -> Iterator[str]:
+    for number in itertools.count():
+        generator = generator_for("measured-search", search.seed, what, number)
+        yield text_of(random_hybrid(generator, channels, search.policies, search.longest))
+
+
+def _channels(search: Measured, dataset: str) -> int:
+    return DataCard.of(search.scoring(dataset).plan().load_data()).input_shape[0]
+
+
+def _by_score(search: Measured, dataset: str, wanted: int, show: Callable[[str, int, int], None]) -> list[str]:
+    """Hybrids of the random policies with the lowest S_pri of the authors' code, the lowest first."""
+    scoring = search.scoring(dataset)
+    show("training the semi-trained model", 0, 0)
+    scorer = Scorer(scoring, semi_train(scoring))
+    channels = scorer.card.input_shape[0]
+    drawn = sample(generator_for("measured-search", search.seed, "scored"), channels, search.longest)
+    scores: dict[Policy, float] = {}
+    for policy in itertools.islice(drawn, search.scored):
+        scores[policy] = scorer(policy, None).privacy or 0.0
+        show("policies scored", len(scores), search.scored)
+    return hybrids_of(sorted(scores, key=lambda policy: (scores[policy], policy)), search.policies, wanted, channels)
+
+
+def hybrids_of(ranked: list[Policy], policies: int, wanted: int, channels: int) -> list[str]:
+    """Hybrids of policies, each begun by the best that begins none: the others are the best that share no transform with it.
+
+    Args:
+        ranked: Policies, the best first.
+        policies: Of a hybrid.
+        wanted: Number of hybrids; fewer are returned where too few policies are disjoint.
+        channels: Of the images, by which transforms have the same effect.
+    """
+    found: dict[str, None] = {}
+    used: dict[Policy, int] = {}
+    for first in ranked:
+        if len(found) == wanted:
+            break
+        if used.get(first):
+            continue
+        hybrid = [first]
+        # A policy in many hybrids would make them alike: those that are in fewer come first.
+        for policy in sorted(ranked, key=lambda one: used.get(one, 0)):
+            if len(hybrid) < policies and not any(overlap(policy, other, channels) for other in hybrid):
+                hybrid.append(policy)
+        if len(hybrid) == policies:
+            found[text_of(tuple(hybrid))] = None
+            for policy in hybrid:
+                used[policy] = used.get(policy, 0) + 1
+    return list(found)

@@ -1,0 +1,164 @@
+"""A measured search from its settings to its result; whatever its folder holds already is not done again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+from simulations.run_folder.folder_lock import LOCK, require_new, take_lock
+from simulations.run_folder.run_directory import write_atomically
+from simulations.search.measured.names import ABOUT
+from simulations.search.measured.pools import HELD_OUT, SEARCH, write_pools
+from simulations.search.measured.proposals import Proposal, candidates, controls, references
+from simulations.search.measured.settings import Measured
+from simulations.search.measured.trials import CHOICE, CONFIRMATION, Judged, enqueue, judged, open_study
+from simulations.search.measured.verdict import Comparison, HybridResult, compare, nominees, outcomes
+from simulations.search.measured.working_processes import run_all
+from simulations.settings.errors import ConfigError, undamaged
+from strategies.audit.whole_files import PARTIAL
+
+LEFTOVERS = {LOCK, ABOUT + PARTIAL}
+READABLE = 0.5
+"""Share of recovered images from which on the report calls a defence readable."""
+Show = Callable[[str, int, int], None]
+"""Called with what is done, how much of it, and of how much."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a measured search found.
+
+    Attributes:
+        search: Its settings.
+        chosen_among: All hybrids on the images of the search.
+        confirmed: Texts of the hybrids that were judged on held-out images.
+        held_out: These, no defence, the papers' hybrids and random ones, on held-out images.
+        failed: Trainings or attacks that failed there.
+        comparisons: The confirmed hybrids beside the random ones.
+    """
+
+    search: Measured
+    chosen_among: tuple[Judged, ...]
+    confirmed: tuple[str, ...]
+    held_out: tuple[HybridResult, ...]
+    failed: tuple[Judged, ...]
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def validated(self) -> bool:
+        """Whether the attack recovers at least half of the held-out images without a defence: else its failures mean nothing."""
+        return any(one.share.mean >= READABLE for one in self.held_out if not one.hybrid)
+
+    @property
+    def recommended(self) -> list[Comparison]:
+        """Confirmed hybrids that are better than random ones beyond chance, fewest recovered images first."""
+        found = [one for one in self.comparisons if one.recommended and self.validated]
+        return sorted(found, key=lambda one: one.outcome.share.mean)
+
+
+@dataclass
+class MeasuredFolder:
+    """The folder of one measured search.
+
+    measured.json   settings and versions
+    pools.py        its two disjoint parts of the data, which runs load
+    trials.log      Optuna's journal of all trials
+    runs            of hybrids that are judged at this moment
+    policies.json   the recommended hybrid, if there is one
+    search.html     the page
+
+    Attributes:
+        path: The folder.
+        search: The settings.
+    """
+
+    path: Path
+    search: Measured
+    _lock: IO[str] | None = field(default=None, repr=False)
+
+    @classmethod
+    def create(cls, path: Path, search: Measured) -> MeasuredFolder:
+        """Begin a search; ``ConfigError`` when the folder cannot be one, or holds anything."""
+        require_new(path, f"--out {path}", f"go on with --resume {path}", LEFTOVERS)
+        folder = cls(path, search)
+        folder._take_lock()
+        folder.write_about()
+        return folder
+
+    @classmethod
+    def resume(cls, path: Path, changed: Mapping[str, Any]) -> MeasuredFolder:
+        """Continue a search, with some settings that change no result.
+
+        Raises:
+            ConfigError: When there is none, its file is damaged, or another process still writes to it.
+        """
+        with undamaged(path / ABOUT, "--resume", "start a new search in another folder"):
+            about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+            search = Measured.from_mapping(about["search"] | changed)
+        folder = cls(path, search)
+        folder._take_lock()
+        return folder
+
+    def write_about(self) -> None:
+        """Write settings and versions."""
+        versions = {name: version(name) for name in ("fedveil", "torch", "optuna")}
+        about = {"search": self.search.to_mapping(), "versions": versions}
+        write_atomically(self.path / ABOUT, json.dumps(about, indent=1))
+
+    def _take_lock(self) -> None:
+        self._lock = take_lock(self.path, f"another search is still writing to {self.path}; wait for it, or end it")
+
+    def close(self) -> None:
+        """Release the folder for another process."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def run_search(folder: MeasuredFolder, show: Show) -> Found:
+    """Do what is left of a search.
+
+    Raises:
+        ConfigError: When no defence cannot be trained or attacked, or processes were lost.
+    """
+    search, path = folder.search, folder.path
+    data = write_pools(path, search.pools())
+    choice = open_study(path, CHOICE, search)
+    if "plan" not in choice.user_attrs:
+        enqueue(choice, [*references(search), *candidates(search, data[SEARCH], show)], [search.seed])
+    run_all(path, CHOICE, search, data[SEARCH], lambda done, of: show("hybrids judged", done, of))
+    every = judged(choice, search)
+    _require_scale(every)
+    confirmation = open_study(path, CONFIRMATION, search)
+    if "plan" not in confirmation.user_attrs:
+        chosen = [Proposal(one.hybrid, one.origin) for one in nominees(search, every)]
+        known = {one.hybrid for one in (*references(search), *chosen)}
+        random = [one for one in controls(search, data[SEARCH]) if one.hybrid not in known]
+        others = [one for one in chosen if one not in references(search)]
+        confirmation.set_user_attr("confirmed", [one.hybrid for one in chosen])
+        seeds = [search.seed + 1 + at for at in range(search.seeds)]
+        enqueue(confirmation, [*references(search), *others, *random], seeds)
+    run_all(path, CONFIRMATION, search, data[HELD_OUT], lambda done, of: show("judged on held-out images", done, of))
+    return read_found(folder)
+
+
+def read_found(folder: MeasuredFolder) -> Found:
+    """Read what a search has found so far."""
+    search = folder.search
+    every = judged(open_study(folder.path, CHOICE, search), search)
+    study = open_study(folder.path, CONFIRMATION, search)
+    held_out, confirmed = judged(study, search), tuple(study.user_attrs.get("confirmed", ()))
+    known = outcomes(held_out)
+    failed = tuple(one for one in held_out if one.failure)
+    return Found(search, tuple(every), confirmed, tuple(known), failed, tuple(compare(search, known, confirmed)))
+
+
+def _require_scale(every: list[Judged]) -> None:
+    none = next((one for one in every if not one.hybrid), None)
+    if none is None or not none.complete:
+        why = none.failure if none else "it was not judged"
+        raise ConfigError(f"without a defence there is no accuracy and no attack to compare hybrids with: {why}")

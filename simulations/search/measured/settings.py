@@ -1,0 +1,182 @@
+"""The settings of a measured search."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from clients.data.datasets import DataError, has_sensitive_attribute, is_multi_label, is_table, load_dataset
+from defenses.images.ats import parse_policies
+from simulations.experiment.experiment import Experiment
+from simulations.experiment.known_names import require_dataset, require_model
+from simulations.search.settings import Search
+from simulations.search.space import LONGEST
+from simulations.settings.errors import ConfigError, naming, require_known
+from simulations.settings.fields import (
+    IMAGE_SIDE,
+    SHARE,
+    above,
+    at_least,
+    between,
+    check_values,
+    key_of,
+    one_of,
+    setting,
+)
+
+PAPERS = "19-15-45+2-43-21; 3-1-7+43-18-18"
+"""Hybrids that the authors searched for Fashion-MNIST and for CIFAR-100, both with ResNet20 (Table 1 of ATS)."""
+WITHOUT_EFFECT = ("workers",)
+"""Settings that change no result: a search may be resumed with others."""
+
+
+class Rung(NamedTuple):
+    """What one step of successive halving spends on a hybrid.
+
+    Attributes:
+        rounds: Rounds of federated training.
+        attack_rounds: Models that are attacked, as the setting of ``fedveil run``.
+        images: Attacked images of each client.
+        restorer: Whether ``LearnedRestorer``, the slower of the two adaptive attacks, is trained as well.
+    """
+
+    rounds: int
+    attack_rounds: str
+    images: int
+    restorer: bool
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Settings of a measured search. Keys of files and of the command line have hyphens.
+
+    Raises:
+        ConfigError: Naming the key, what came and what is allowed.
+    """
+
+    dataset: str = setting("fashion-mnist", "data set, see `fedveil list datasets`")
+    data_dir: str = setting("", "directory of its files")
+    image_size: int = setting(0, "side to resize images to; 0: as they are", **IMAGE_SIDE)
+    train_limit: int = setting(3000, "training images of the search, and of its confirmation; 0: all", **at_least(0))
+    test_limit: int = setting(4000, "images of each accuracy; 0: all", **at_least(0))
+    model: str = setting("mlp", "model, see `fedveil list models`")
+    width: int = setting(0, "of models that have one; 0 for the default", **at_least(0))
+    norm: str = setting("group", "normalisation layers", **one_of("batch", "group"))
+    num_clients: int = setting(4, "clients of the federated training", **between(1, 1000))
+    rounds: int = setting(12, "rounds of a whole training; lower rungs have fewer", **between(1, 10_000))
+    local_epochs: int = setting(2, "passes of each client in a round", **between(1, 1000))
+    batch_size: int = setting(32, "images of a step", **at_least(1))
+    learning_rate: float = setting(0.1, "of SGD", **above(0, 1e6))
+    seed: int = setting(0, "of the search: hybrids, models, draws and attacked images", **between(0, 2**31 - 1))
+    candidates: int = setting(24, "hybrids that are judged", **between(1, 100_000))
+    by_score: float = setting(
+        0.5, "share of the candidates that S_pri of the authors' code chooses; the others are random", "0 to 1",
+        lambda value: 0 <= value <= 1,
+    )  # fmt: skip
+    scored: int = setting(100, "random policies that S_pri scores for these", **between(2, 100_000))
+    policies: int = setting(2, "policies of a hybrid; they share no transform", **between(1, 16))
+    longest: int = setting(LONGEST, "most transforms of a policy", **between(1, LONGEST))
+    papers: str = setting(PAPERS, "hybrids that are judged in full beside the candidates; separated by ;")
+    rungs: int = setting(3, "steps of successive halving, the last one the whole training", **between(1, 8))
+    reduction: int = setting(
+        3, "one in so many hybrids goes on to the next rung, which has so many times the rounds", **between(2, 16)
+    )
+    attack: str = setting(
+        "Spear()", "reconstruction of what entered the model; adaptive attacks undo policies behind it"
+    )
+    images_per_client: int = setting(
+        8, "attacked images of each client on the last rung; half on the first", **between(1, 1000)
+    )
+    attack_rounds: str = setting(
+        "first",
+        "attacked models of the last rung, as the setting of `fedveil run`: first, final or both; an exact attack on each recovers "
+        "the same",
+    )
+    tolerated: float = setting(0.03, "share of accuracy that a recommended hybrid may lose against no defence", **SHARE)
+    exchange: float = setting(
+        0.1, "share of accuracy that a choice counts as much as attacks that recover all images", **SHARE
+    )  # fmt: skip
+    confirmed: int = setting(1, "hybrids of the front that are judged on held-out images", **between(0, 100))
+    controls: int = setting(10, "random hybrids that are judged beside them, at least 2", **between(2, 1000))
+    seeds: int = setting(3, "seeds of that judgement, none of them the search's", **between(2, 100))
+    workers: int = setting(0, "processes that judge; 0: one for each processor", **between(0, 1024))
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        require_dataset("dataset", self.dataset)
+        if is_table(self.dataset) or is_multi_label(self.dataset) or has_sensitive_attribute(self.dataset):
+            raise ConfigError(f"dataset is {self.dataset!r}; allowed: data sets of images with one class for an image")
+        require_model(self.model)
+        _ = self.references
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Measured:
+        """Reads hyphenated keys; ``ConfigError`` on unknown ones, with the nearest known one, and on bad values."""
+        for key in values:
+            require_known("setting", key, keys(), listed="measured-search")
+        return cls(**{keys()[key].name: value for key, value in values.items()})
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Hyphenated key -> value."""
+        return {key: getattr(self, spec.name) for key, spec in keys().items()}
+
+    def check(self) -> None:
+        """Raise ``ConfigError`` for data, model or attack that a run refuses, and for data sets too small to be shared out."""
+        try:
+            data = load_dataset(self.dataset, data_dir=self.data_dir, image_size=self.image_size)
+        except DataError as error:
+            raise ConfigError(str(error)) from error
+        least = self.num_clients * self.images_per_client
+        if (held := int(0.4 * len(data.train.labels))) < least:
+            raise ConfigError(
+                f"images-per-client is {self.images_per_client}, which takes {least} training images, and each part of "
+                f"{self.dataset} has {held}; lower it, or num-clients"
+            )
+        Experiment.of(
+            dataset=self.dataset, data_dir=self.data_dir, model=self.model, width=self.width, norm=self.norm,
+            probe_attacks=self.attack, num_clients=self.num_clients,
+        )  # fmt: skip
+
+    def pools(self) -> dict[str, Any]:
+        """Arguments of ``pools.parts_of``."""
+        return {
+            "dataset": self.dataset, "data_dir": self.data_dir, "image_size": self.image_size, "train_limit": self.train_limit,
+            "test_limit": self.test_limit, "seed": self.seed,
+        }  # fmt: skip
+
+    def channels(self) -> int:
+        """Channels of the images."""
+        data = load_dataset(self.dataset, data_dir=self.data_dir, image_size=self.image_size)
+        return data.input_shape[0]
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Texts of the papers' hybrids; ``ConfigError`` where one is none."""
+        texts = tuple(text.strip() for text in self.papers.split(";") if text.strip())
+        with naming("papers"):
+            for text in texts:
+                parse_policies(text)
+        return texts
+
+    def rung(self, number: int) -> Rung:
+        """Budget of a rung, from 0 to ``rungs`` - 1; a model before training is attacked on all, a trained one on the last."""
+        last = number == self.rungs - 1
+        rounds = max(1, round(self.rounds / self.reduction ** (self.rungs - 1 - number)))
+        images = self.images_per_client if last or number else max(1, self.images_per_client // 2)
+        return Rung(rounds, self.attack_rounds if last else "first", images, restorer=last)
+
+    def scoring(self, dataset: str) -> Search:
+        """Settings by which S_pri of single policies is computed on a data set: that of the search."""
+        return Search(
+            dataset=dataset, train_limit=0, model=self.model, width=self.width, norm=self.norm, seed=self.seed,
+            candidates=self.scored, longest=self.longest, images=16, path_steps=10, accuracy_batches=1,
+            learning_rate=self.learning_rate, workers=1,
+        )  # fmt: skip
+
+
+@functools.cache
+def keys() -> dict[str, Any]:
+    """Key -> field of ``Measured``."""
+    return {key_of(spec.name): spec for spec in fields(Measured)}

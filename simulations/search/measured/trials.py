@@ -1,0 +1,144 @@
+"""Trials of a measured search: Optuna keeps, prunes and resumes them, in a file that several processes write to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import optuna
+from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from simulations.search.measured.judging import Judgement
+from simulations.search.measured.proposals import Proposal
+from simulations.search.measured.settings import Measured
+
+JOURNAL = "trials.log"
+CHOICE, CONFIRMATION = "choice", "confirmation"
+"""Studies: successive halving on the images of the search, and the whole training on held-out images."""
+CLEAR = 6.0
+"""dB above the null baselines that count as much as all images recovered; 3 dB is the least of a recovered image."""
+HYBRID, SEED, ORIGIN, RUNG, FAILURE = "hybrid", "seed", "origin", "rung", "failure"
+"""Attributes of a trial."""
+
+
+class Judged(NamedTuple):
+    """What is known of a hybrid on one seed.
+
+    Attributes:
+        hybrid: Its text; "" for no defence.
+        origin: See ``proposals``.
+        seed: Of the training and the attacks.
+        rungs: Judgements, from the lowest rung.
+        complete: Whether the last of these is that of the whole training.
+        failure: Why it was not judged; "" where it was.
+    """
+
+    hybrid: str
+    origin: str
+    seed: int
+    rungs: tuple[Judgement, ...]
+    complete: bool
+    failure: str = ""
+
+    @property
+    def last(self) -> Judgement:
+        """The judgement with the largest budget."""
+        return self.rungs[-1]
+
+
+def open_study(folder: Path, name: str, search: Measured) -> optuna.Study:
+    """Open one of the two studies in a folder, or begin it."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    pruner: BasePruner = NopPruner()
+    if name == CHOICE:
+        pruner = SuccessiveHalvingPruner(min_resource=1, reduction_factor=search.reduction)
+    storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
+    sampler = optuna.samplers.RandomSampler(seed=search.seed)
+    return optuna.create_study(
+        storage=storage, study_name=name, sampler=sampler, pruner=pruner, direction="minimize", load_if_exists=True
+    )
+
+
+def enqueue(study: optuna.Study, proposals: Sequence[Proposal], seeds: Sequence[int]) -> None:
+    """Queue each hybrid on each seed; a study that has a plan keeps it."""
+    if "plan" in study.user_attrs:
+        return
+    for seed in seeds:
+        for one in proposals:
+            study.enqueue_trial(
+                {HYBRID: one.hybrid, SEED: seed},
+                {HYBRID: one.hybrid, SEED: seed, ORIGIN: one.origin},
+                skip_if_exists=True,
+            )
+    study.set_user_attr("plan", {"hybrids": [one.hybrid for one in proposals], "seeds": list(seeds)})
+
+
+def requeue(study: optuna.Study) -> None:
+    """Queue again what a killed process left unfinished; what it had judged is kept."""
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        study.tell(trial.number, state=TrialState.FAIL)
+        if HYBRID in trial.user_attrs:
+            study.enqueue_trial({key: trial.user_attrs[key] for key in (HYBRID, SEED)}, trial.user_attrs)
+
+
+def next_trial(study: optuna.Study) -> optuna.Trial | None:
+    """The next trial of the queue, with its parameters; None where the queue is empty."""
+    if not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+        return None
+    trial = study.ask()
+    if HYBRID not in trial.user_attrs:  # another process took the last one in between
+        study.tell(trial, state=TrialState.FAIL)
+        return None
+    return trial
+
+
+def parameters(study: optuna.Study, trial: optuna.Trial) -> tuple[str, int]:
+    """Hybrid and seed of a trial."""
+    plan = study.user_attrs["plan"]
+    hybrid = str(trial.suggest_categorical(HYBRID, plan["hybrids"]))
+    return hybrid, int(trial.suggest_categorical(SEED, plan["seeds"]))
+
+
+def score(search: Measured, one: Judgement) -> float:
+    """The number by which successive halving compares hybrids on a rung; lower is better.
+
+    leak - accuracy / exchange, with leak = (share of recovered images + gain / 6 dB) / 2 and the gain between 0 and 6 dB.
+    """
+    leak = (one.share + min(max(one.gain / CLEAR, 0.0), 1.0)) / 2
+    return leak - one.accuracy / search.exchange
+
+
+def judged(study: optuna.Study, search: Measured) -> list[Judged]:
+    """What is known of each hybrid and seed, in the order of the queue."""
+    ended = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+    return [one for trial in study.get_trials(deepcopy=False, states=ended) if (one := _judged(trial, search))]
+
+
+def _judged(trial: FrozenTrial, search: Measured) -> Judged | None:
+    known: Mapping[str, Any] = trial.user_attrs
+    failure = str(known.get(FAILURE, ""))
+    rungs = tuple(
+        Judgement.from_json(known[f"{RUNG} {number}"]) for number in range(search.rungs) if f"{RUNG} {number}" in known
+    )
+    if trial.state == TrialState.FAIL and not failure:  # of a killed process; it was queued again
+        return None
+    hybrid, seed = str(known[HYBRID]), int(known[SEED])
+    complete = trial.state == TrialState.COMPLETE
+    return Judged(hybrid, str(known[ORIGIN]), seed, rungs, complete, failure)
+
+
+def front(every: Sequence[Judged]) -> list[Judged]:
+    """The Pareto front: no other has a higher accuracy, a lower share of recovered images and a lower gain at once."""
+    study = optuna.create_study(directions=["maximize", "minimize", "minimize"])
+    whole = [one for one in every if one.complete]
+    for one in whole:
+        values = [one.last.accuracy, one.last.share, one.last.gain]
+        if not all(map(math.isfinite, values)):
+            raise ValueError(f"{one.hybrid}: {values} is not finite")
+        study.add_trial(optuna.trial.create_trial(values=values))
+    return [whole[trial.number] for trial in study.best_trials]

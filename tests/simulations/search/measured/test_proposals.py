@@ -1,0 +1,51 @@
+"""Which hybrids are judged: each once, disjoint, reproducible."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from defenses.images.ats import parse_policies
+from simulations.search.measured.proposals import CONTROL, PAPER, RANDOM, candidates, controls, hybrids_of, references
+from simulations.search.measured.settings import Measured
+from simulations.search.space import overlap
+from simulations.settings.errors import ConfigError
+
+SEARCH = Measured(dataset="mnist-5k", candidates=12, by_score=0, controls=5)
+
+
+def nothing(what: str, done: int, of: int) -> None:
+    """Of a display."""
+
+
+def test_random_candidates_and_controls_are_disjoint_and_reproducible() -> None:
+    found = candidates(SEARCH, "mnist-5k", nothing)
+    assert found == candidates(SEARCH, "mnist-5k", nothing)
+    assert {one.origin for one in found} == {RANDOM}
+    assert len({one.hybrid for one in found}) == 12
+    others = controls(SEARCH, "mnist-5k")
+    assert [one.origin for one in others] == [CONTROL] * 5
+    assert not {one.hybrid for one in others} & {one.hybrid for one in found}
+    for one in (*found, *others):
+        policies = parse_policies(one.hybrid)
+        assert not any(overlap(a, b, 1) for a, b in itertools.combinations(policies, 2))
+
+
+def test_another_seed_has_other_candidates() -> None:
+    other = Measured(**{**SEARCH.__dict__, "seed": 1})
+    assert candidates(SEARCH, "mnist-5k", nothing) != candidates(other, "mnist-5k", nothing)
+
+
+def test_hybrids_by_score_begin_with_the_best() -> None:
+    ranked = [(9,), (9, 3), (1,), (2,), (3,)]
+    # 9 and 9-3 share a transform; a policy that is in a hybrid already begins none, and is taken again where no other is left.
+    assert hybrids_of(ranked, 2, 9, 3) == ["9+1", "9-3+2", "3+9"]
+    assert hybrids_of(ranked, 2, 1, 3) == ["9+1"]
+
+
+def test_the_papers_hybrids_are_read_from_the_settings() -> None:
+    found = references(Measured(papers="3-1-7 ; 43-18-18"))
+    assert [(one.hybrid, one.origin) for one in found[1:]] == [("3-1-7", PAPER), ("43-18-18", PAPER)]
+    with pytest.raises(ConfigError, match="papers"):
+        Measured(papers="3-1-77")
