@@ -109,8 +109,9 @@ def test_what_two_pipelines_spent_is_kept_apart(tmp_path: Path) -> None:
 
 def test_a_message_of_another_scenario_is_an_error_that_names_what_is_known(tmp_path: Path) -> None:
     reply = Asker(tmp_path)("train.step", TASK)
-    assert "train.step is no message of the scenario federated; known: train, train.probe, evaluate" in str(
-        reply.error.reason
+    assert (
+        "train.step is no message of the scenario federated; known: train, train.probe, query.coins, evaluate"
+        in str(reply.error.reason)
     )
 
 
