@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.local_model import shared_tensors
-from attacks.metrics.training import CLIENT, CLIENTS_FAILED
+from attacks.metrics.training import CLIENTS_FAILED
 from clients.task.task import Plan, Task, WholeModelPlan
 from clients.training.evaluation import CLEAN_ACCURACY
 from clients.wire.records import to_record, to_tensors, values_of
@@ -31,11 +31,9 @@ from strategies.federated.dp_audit import CanaryAudit
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.federated.replies import (
     MOST_LEDGER,
-    MOST_REPORTED,
     alike,
     fault_in_probe,
     fault_in_update,
-    reported_by_most,
     targets_of,
 )
 from strategies.federated.training_rows import record_probe, record_training
@@ -195,12 +193,7 @@ class CuriousFedAvg(FedAvg):
             )
         for partition, reply in good.items():
             self._keep_ledger(partition, reply)
-        names, left_out = reported_by_most(good)
-        if left_out:
-            most = f"at most {MOST_REPORTED} with short names are recorded"
-            why = f"train: {left_out} numbers that clients report are left out; {most}"
-            self.recorder.row(task, metric=CLIENT.name, value=None, n=len(good), status="failed", message=why)
-        record_training(self.recorder, task, good, names)
+        names = record_training(self.recorder, task, good)
         self.canaries.observe(task, self._weights, good, names)
         self.canaries.conclude(task)
         if self.audit.wants(UPDATE, server_round):
