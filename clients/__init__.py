@@ -14,7 +14,7 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
         os.chdir(_root)
 
     # In the simulation of a plain `flwr run`, Ray would listen on every address of the machine, and obey any process.
-    if "RAY_ADDRESS" not in os.environ:
+    if not os.environ.get("RAY_ADDRESS"):
         from clients.process.ray_cluster import keep_ray_here
 
         keep_ray_here()
@@ -28,7 +28,7 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
     if (options := worker_options()) is not None:
         options["max_restarts"] = -1
         options["max_task_retries"] = 1
-    if "RAY_ADDRESS" in os.environ:
+    if os.environ.get("RAY_ADDRESS"):
         from clients.flower_private import replace_worker_class
         from clients.process.node_workers import NodeWorkers
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -32,6 +33,10 @@ Two waits have none: 30 seconds each for the port of its control server (GCS) an
 _LOGS = re.compile(
     r"\s*Last \d+ lines of error files|\s*Please check \S+ for details|Traceback \(most recent call last\)"
 )
+ADDRESSES = "allowed: HOST:PORT, 'auto', or empty for this machine"
+CONNECT_SECONDS = 10.0
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+"""Ray reports its use, and warns of a change of its defaults, unless these say otherwise."""
 STARTS = 2
 """Of a Ray of this machine, where the first one did not start in time."""
 LONGEST_FOLDER = 35
@@ -86,18 +91,22 @@ def join_cluster(address: str, **arguments: Any) -> None:
     """Join a running Ray cluster at HOST:PORT, or "auto" for one of this machine; ``arguments``: further ones of ``ray.init``.
 
     Raises:
-        ConnectionError: When no cluster answers there.
+        ConnectionError: When the address is of another kind, or no cluster answers there.
     """
-    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use by default
-    import ray
-
+    host, _, port = address.rpartition(":")
+    if address != "auto" and not (host and "/" not in host and port.isascii() and port.isdigit()):
+        raise ConnectionError(f"is {address!r}, and no cluster answers there; {ADDRESSES}")
+    for name, value in {**QUIET, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}.items():
+        os.environ.setdefault(name, value)
     try:
+        if address != "auto":  # Ray would try for minutes
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        import ray
+
         ray.init(address=address, **arguments)
-    except Exception as error:  # Ray asserts on addresses that it cannot read
-        allowed = "allowed: HOST:PORT, 'auto', or empty for this machine"
+    except Exception as error:  # Ray raises bare ones
         reason = ray_reason(str(error)) or type(error).__name__
-        raise ConnectionError(f"is {address!r}, and no cluster answers there; {allowed}: {reason}") from error
+        raise ConnectionError(f"is {address!r}, and no cluster answers there; {ADDRESSES}: {reason}") from error
 
 
 def ray_reason(text: str) -> str:

@@ -35,8 +35,11 @@ class CardShares:
             return "no graphics card: clients and attacks compute on the processor"
         names = ", ".join(dict.fromkeys(torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())))
         held = [
-            f"{share:g} of a card for each {what}" if share else f"nothing reserved for {what}s"
-            for share, what in ((self.client, "client process"), (self.attack, "attack worker"))
+            f"{share:g} of a card for each {what}" if share else f"nothing reserved for {several}"
+            for share, what, several in (
+                (self.client, "client process", "client processes"),
+                (self.attack, "attack worker", "attack workers"),
+            )
         ]
         return f"{self.cards} x {names or 'graphics card'}; {', '.join(held)}"
 

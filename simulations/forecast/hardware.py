@@ -39,8 +39,9 @@ class Hardware:
     ray_address: str = ""
 
     def __str__(self) -> str:
-        cores = sum(node.cores for node in self.nodes)
-        return f"Ray cluster {self.ray_address}: {len(self.nodes)} nodes, {cores} cores, {self.cards} graphics cards"
+        held = {"node": len(self.nodes), "core": sum(node.cores for node in self.nodes), "graphics card": self.cards}
+        counts = ", ".join(f"{number} {what}{'s' * (number != 1)}" for what, number in held.items())
+        return f"Ray cluster {self.ray_address}: {counts}"
 
     @property
     def cards(self) -> int:
@@ -52,8 +53,9 @@ class Hardware:
         return max(of(node) for node in self.nodes)
 
     def workers(self, clients: int, cpus_per_client: int) -> int:
-        """Client processes that work at the same time on all nodes."""
-        return max(1, min(clients, sum(node.cores // cpus_per_client for node in self.nodes)))
+        """Client processes that work at the same time: on the nodes with cards, or on all where none has any."""
+        able = [node for node in self.nodes if node.cards or not self.cards]
+        return max(1, min(clients, sum(node.cores // cpus_per_client for node in able)))
 
     def workers_on_one(self, clients: int, cpus_per_client: int) -> int:
         """Client processes on the node that has most of them, as its memory must hold them."""
@@ -65,6 +67,7 @@ class Hardware:
         cores, cards = self.most(lambda node: node.cores), self.most(lambda node: node.cards)
         if cpus_per_client > cores:
             raise ConfigError(f"--cpus-per-client is {cpus_per_client}; {where} has {cores}")
+        _require_share("--gpus-per-client", gpus_per_client)
         if not 0 <= gpus_per_client <= cards:
             raise ConfigError(
                 f"--gpus-per-client is {gpus_per_client}; allowed: 0 to {cards}, the graphics cards of {where}"
@@ -72,10 +75,18 @@ class Hardware:
 
     def require_attack_cards(self, share: float) -> None:
         """Raise ``ConfigError`` where an attack worker needs more graphics cards than one node has; Ray would wait for them."""
+        _require_share("attack-gpus", share)
         if share > (cards := self.most(lambda node: node.cards)):
             raise ConfigError(
                 f"attack-gpus is {share:g}; allowed: 0 to {cards}, the graphics cards of one machine of this run"
             )
+
+
+def _require_share(name: str, share: float) -> None:
+    if share > 1 and not float(share).is_integer():
+        raise ConfigError(
+            f"{name} is {share:g}; allowed: 0 to 1, or a whole number of graphics cards, as Ray shares no more than one"
+        )
 
 
 def this_machine() -> Hardware:
@@ -83,8 +94,10 @@ def this_machine() -> Hardware:
     return Hardware((Node(os.cpu_count() or 1, torch.cuda.device_count()),))
 
 
-def hardware_at(ray_address: str) -> Hardware:
+def hardware_at(ray_address: str, named_by: str = "--ray-address") -> Hardware:
     """The nodes of the running Ray cluster at an address, such as "10.0.0.1:6379"; of an empty address, this machine.
+
+    ``named_by`` is the option or variable that an error names.
 
     Raises:
         ConfigError: When no cluster answers there, or none of its nodes has a core for Ray.
@@ -94,7 +107,7 @@ def hardware_at(ray_address: str) -> Hardware:
     try:
         join_cluster(ray_address, logging_level="ERROR", log_to_driver=False)
     except ConnectionError as error:
-        raise ConfigError(f"--ray-address {error}") from error
+        raise ConfigError(f"{named_by} {error}") from error
     import ray
 
     try:
@@ -104,5 +117,5 @@ def hardware_at(ray_address: str) -> Hardware:
     held = [node["Resources"] for node in found if node["Alive"]]
     nodes = tuple(Node(int(one["CPU"]), int(one.get("GPU", 0))) for one in held if one.get("CPU"))
     if not nodes:
-        raise ConfigError(f"--ray-address is {ray_address!r}, and no node of that cluster offers a core")
+        raise ConfigError(f"{named_by} is {ray_address!r}, and no node of that cluster offers a core")
     return Hardware(nodes, ray_address)

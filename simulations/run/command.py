@@ -118,7 +118,9 @@ def _with_hardware(request: RunRequest) -> RunRequest:
                 f"--ray-address is {request.ray_address!r}, and --in-process starts no Ray: leave one of them out"
             )
         return request
-    return replace(request, hardware=hardware_at(request.ray_address or os.environ.get("RAY_ADDRESS", "")))
+    if request.ray_address:
+        return replace(request, hardware=hardware_at(request.ray_address))
+    return replace(request, hardware=hardware_at(os.environ.get("RAY_ADDRESS", ""), "RAY_ADDRESS"))
 
 
 def print_run(out: Path, seed: int) -> None:
@@ -130,13 +132,13 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
     """Check all, say what the run needs, and run it unless this is a dry run; the exit code, or ``typer.Exit`` (2)."""
     say = console.say
     try:
-        request = _with_hardware(request)
-        request.hardware.require(request.cpus_per_client, request.gpus_per_client or 0.0)
         experiment = requested(
             request.config, request.settings, request.out, request.resume, request.clients, request.size
         )
         if request.resume and began_in_process(read_config(request.resume / "config.json", "--resume")):
             request = replace(request, in_process=True)
+        request = _with_hardware(request)
+        request.hardware.require(request.cpus_per_client, request.gpus_per_client or 0.0)
         left = of_seeds(experiment, request.seeds) if request.seeds else [experiment]
         require_jobs(request.jobs)
         for one in left[:1]:
@@ -149,7 +151,14 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         say(f"cards: {request.shares(experiment)}")
         needs = _estimate(experiment, request, say, dry_run=dry_run)
         at_once = (
-            runs_at_once(request.jobs, len(left), experiment, needs, busy=request.cores_busy(experiment))
+            runs_at_once(
+                request.jobs,
+                len(left),
+                experiment,
+                needs,
+                busy=request.cores_busy(experiment),
+                cards=request.hardware.cards,
+            )
             if request.seeds
             else 1
         )

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 
 from clients.process.machine import memory_of_machine
 from simulations.console.terminal import Terminal
@@ -37,8 +36,8 @@ def require_jobs(jobs: int) -> None:
         raise ConfigError(f"--jobs is {jobs}; allowed: 0 to {cores}, the cores of this machine")
 
 
-def runs_at_once(jobs: int, left: int, experiment: Experiment, needs: Needs, *, busy: int) -> int:
-    """Number of the ``left`` runs that go on at the same time; each keeps ``busy`` cores.
+def runs_at_once(jobs: int, left: int, experiment: Experiment, needs: Needs, *, busy: int, cards: int = 0) -> int:
+    """Number of the ``left`` runs that go on at the same time; each keeps ``busy`` cores, and may use all ``cards``.
 
     ``jobs`` is ``--jobs``; 0 leaves the choice here: as many as have cores and free memory of their own.
 
@@ -55,8 +54,8 @@ def runs_at_once(jobs: int, left: int, experiment: Experiment, needs: Needs, *, 
     if jobs:
         return max(1, min(jobs, left))
     # Runs at the same time would each count on all of the cards.
-    cards = torch.cuda.device_count() if experiment.attack_gpus == CHOSEN_SHARE else experiment.attack_gpus
-    if cards or cores < 2 * busy:
+    used = cards if experiment.attack_gpus == CHOSEN_SHARE else experiment.attack_gpus
+    if used or cores < 2 * busy:
         return 1
     free = min(memory, psutil.virtual_memory().available)
     return max(1, min(left, cores // busy, int(free // needs.total)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
@@ -25,6 +26,9 @@ from clients.process.node_workers import NEXT_TO_NOTHING, in_turn, living_nodes,
 from clients.process.with_parent import end_with_parent
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.runner import run_job
+
+SECONDS_TO_SEE_A_LOSS = 40.0
+"""Time that Ray gets to notice that a node of its cluster is gone."""
 
 
 class AttackPool:
@@ -121,13 +125,13 @@ class _RayActors(_Backend):
         ]
         self._queues: list[set[Any]] = [set() for _ in range(workers)]
         self._learned: dict[tuple[str, ...], int] = {}
-        self._several = several
-        self._lost: set[int] = set()
+        self._homes = homes
         self._again: set[str] = set()
+        self._patience: dict[int, float] = {}
 
     def submit(self, job: AttackJob) -> Any:
-        at = min(range(len(self._actors)), key=lambda i: (i in self._lost, len(self._queues[i])))
-        if job.learns and not self._lost:
+        at = min(range(len(self._actors)), key=lambda i: len(self._queues[i]))
+        if job.learns:
             # What one actor learned about a pipeline the next would have to learn again.
             at = self._learned.setdefault((job.task.plan.pipeline, *map(repr, job.attacks)), at)
         handle = self._actors[at].run.remote(job)
@@ -145,14 +149,22 @@ class _RayActors(_Backend):
         try:
             result: AttackResult = self._ray.get(handle)
         except self._ray.exceptions.RayError as error:
-            # Until Ray has seen that a node is gone, everything fails that is given to its actors, and a retry there as well.
-            if self._several and job.name not in self._again:
-                self._lost.add(at)
+            if job.name not in self._again and self._has_lost_node(at):
                 self._again.add(job.name)
                 return None
             return _lost(job, str(error))
-        self._lost.discard(at)
         return result
+
+    def _has_lost_node(self, at: int) -> bool:
+        """Whether an actor's first node is lost; Ray sees that after 15 seconds or more, until which a retry would fail as well."""
+        if not self._homes[at]:
+            return False
+        end = self._patience.setdefault(at, time.monotonic() + SECONDS_TO_SEE_A_LOSS)
+        while self._homes[at] in {node["NodeID"] for node in living_nodes()}:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.5)
+        return True
 
     def close(self) -> None:
         for actor in self._actors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,11 +20,13 @@ CLUSTER = Hardware((Node(8, 0), Node(4, 2)), "h:1")
 
 
 def test_workers_are_counted_over_nodes_and_memory_on_one() -> None:
-    assert CLUSTER.workers(100, 3) == 2 + 1
+    assert CLUSTER.workers(100, 3) == 1, "clients that need a card run where there is one"
+    assert Hardware((Node(8, 0), Node(4, 0)), "h:1").workers(100, 3) == 2 + 1
     assert CLUSTER.workers_on_one(100, 3) == 2
     assert CLUSTER.workers(2, 1) == CLUSTER.workers_on_one(2, 1) == 2
     assert CLUSTER.cards == 2
     assert str(CLUSTER) == "Ray cluster h:1: 2 nodes, 12 cores, 2 graphics cards"
+    assert str(Hardware((Node(1, 1),), "h:1")) == "Ray cluster h:1: 1 node, 1 core, 1 graphics card"
 
 
 def test_a_worker_must_fit_on_one_node() -> None:
@@ -35,8 +38,11 @@ def test_a_worker_must_fit_on_one_node() -> None:
         ConfigError, match=r"--gpus-per-client is 3\.0; allowed: 0 to 2, the graphics cards of the largest node"
     ):
         CLUSTER.require(1, 3.0)
-    with pytest.raises(ConfigError, match=r"attack-gpus is 2\.5; allowed: 0 to 2"):
-        CLUSTER.require_attack_cards(2.5)
+    with pytest.raises(ConfigError, match="attack-gpus is 3; allowed: 0 to 2"):
+        CLUSTER.require_attack_cards(3.0)
+    for require in (lambda: CLUSTER.require(1, 1.5), lambda: CLUSTER.require_attack_cards(1.5)):
+        with pytest.raises(ConfigError, match=r"is 1\.5; allowed: 0 to 1, or a whole number of graphics cards"):
+            require()
 
 
 def test_living_nodes_with_a_core_are_the_hardware_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,6 +54,7 @@ def test_living_nodes_with_a_core_are_the_hardware_of_a_cluster(monkeypatch: pyt
     ]
     given: dict[str, Any] = {}
     monkeypatch.setattr(ray, "init", lambda **arguments: given.update(arguments))
+    monkeypatch.setattr("socket.create_connection", lambda *_: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     assert hardware_at("h:1") == Hardware((Node(4, 0), Node(2, 1)), "h:1")
     assert given["address"] == "h:1"
