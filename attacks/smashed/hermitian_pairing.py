@@ -143,13 +143,19 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
         self.learned.check(observation.features)
         received = observation.features[0][: observation.num_targets]
         patch = patch_side(received.shape[2] // 2)
-        costs = pairing_costs(received, patch)
-        paired = [pair_slots(image, self_paired=received.shape[1] % 2) for image in costs]
-        scores = self.learned.scores(self.learned(received))
-        positions = torch.stack([place_pairs(*both) for both in zip(scores, paired, strict=True)])
+        positions, cost = self.positions(received)
         tokens = to_tokens(from_spectrum(to_planes(place(received, positions), patch)), patch)
         edge, shape = observation.edge, observation.input_shape
         images = images_of_patches(patches_of_tokens(tokens, edge, shape), edge, shape, observation)
-        chosen = [float(image[s, t]) for image, pairs in zip(costs, paired, strict=True) for s, t in pairs]
-        numbers = {"pairing_cost": sum(chosen) / len(chosen)} | self.learned.diagnostics
+        numbers = {"pairing_cost": cost} | self.learned.diagnostics
         return Reconstruction(images, torch.full((len(images),), -1), numbers)
+
+    def positions(self, received: Tensor) -> tuple[Tensor, float]:
+        """The position in the spectrum of every received patch (B, N, 2D), as (B, N) int64; and the mean cost of the pairs."""
+        assert isinstance(self.learned, TokenReader)
+        costs = pairing_costs(received, patch_side(received.shape[2] // 2))
+        paired = [pair_slots(image, self_paired=received.shape[1] % 2) for image in costs]
+        scores = self.learned.scores(self.learned(received))
+        positions = torch.stack([place_pairs(*both) for both in zip(scores, paired, strict=True)])
+        chosen = [float(image[s, t]) for image, pairs in zip(costs, paired, strict=True) for s, t in pairs]
+        return positions, sum(chosen) / len(chosen)
