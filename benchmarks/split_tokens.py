@@ -3,16 +3,16 @@
     python benchmarks/split_tokens.py --out runs/split_tokens.jsonl
     python benchmarks/split_tokens.py --out runs/split_tokens.jsonl --print
 
-Clients send squares of scikit-image's photographs through a patch embedding of 4 pixels (48 numbers a token, as many as a patch has,
-as in ViT-B/16) and one block, none for PS+. All weights are random and fixed, so that no training changes what the server
-receives. The server learns from other squares of the same photographs, which share no pixel with the clients', or, with ``--server
-other``, from photographs of which no client has a square. One line of the file holds the result of one defence, attack and seed, and
-a line that is there is not measured again.
+Clients send squares of scikit-image's photographs through a patch embedding of 4 pixels (48 numbers a token, as many as a patch
+has, as in ViT-B/16) and one block, none for PS+. All weights are random and fixed, so that no training changes what the server
+receives. The server learns from other squares of the same photographs, which share no pixel with the clients', or, with
+``--server other``, from photographs of which no client has a square. One line of the file holds the result of one defence, attack
+and seed, and a line that is there is not measured again.
 
 - ``recovered``: the report's rule, identified among 100 squares and 3 dB above the better of a grey and a mean image.
 - ``patches``: positions of an image at which the guess is closer to the true patch than to any other patch of this image.
-- ``placed``: tokens whose position the attack found, compared with the true order, which no attack reads. Of a batch shuffle none is
-  counted, because its attack places means of recurring tokens.
+- ``placed``: tokens whose position the attack found, compared with the true order, which no attack reads. A batch shuffle has no
+  such count, because its attack places means of recurring tokens.
 """
 
 from __future__ import annotations
@@ -114,12 +114,18 @@ def observed(sender: Sender, data: Squares, targets: int, transmissions: int, st
         rest = targets + torch.randperm(len(data.clients) - targets, generator=stream)[: BATCH - targets]
         sent.append(sender.send_with_order(torch.cat([data.clients[:targets], data.clients[rest]]), stream))
     features, orders = (torch.stack(part) for part in zip(*sent, strict=True))
-    shape = tuple(data.clients.shape[1:])
-    return SmashedData(features.float(), targets, sender.edge, torch.nn.Identity(), shape, MEAN, STD, orders)  # type: ignore[arg-type]
+    nothing = torch.nn.Identity()
+    return SmashedData(features.float(), targets, sender.edge, nothing, shape_of(data.clients), MEAN, STD, orders)
+
+
+def shape_of(images: Tensor) -> tuple[int, int, int]:
+    """(C, H, W) of images (N, C, H, W)."""
+    channels, height, width = images.shape[1:]
+    return channels, height, width
 
 
 def right_patches(guess: Tensor, truth: Tensor) -> Tensor:
-    """How many patches of each image (N, C, H, W) are closest to the true patch at their position, a tie with another none: (N,)."""
+    """How many patches of each image (N, C, H, W) are closer to the true patch at their position than to any other: (N,)."""
     found, true = to_patches(guess, PATCH), to_patches(truth, PATCH)
     apart = torch.cdist(found, true, compute_mode="donot_use_mm_for_euclid_dist")
     own = apart.diagonal(dim1=1, dim2=2).clone()
@@ -155,7 +161,7 @@ def measured(given: argparse.Namespace, name: str, seed: int, done: set[tuple[An
     data, pipeline = squares(grid * PATCH, seed, given.server), Pipeline((DEFENSES[name],))
     blocks = 0 if name == "PS+" else 1
     shape = SplitShape(PATCH, WIDTH, 2, 4, blocks, pipeline.widening, pipeline.raw_patches)
-    edge = build_split_model("vit", num_classes=8, input_shape=tuple(data.clients.shape[1:]), shape=shape, seed=seed)[0]
+    edge = build_split_model("vit", num_classes=8, input_shape=shape_of(data.clients), shape=shape, seed=seed)[0]
     sender = Sender(edge.eval().requires_grad_(False), pipeline, MEAN, STD)
     seen = observed(sender, data, given.images, given.transmissions, torch.Generator().manual_seed(1000 + seed))
     orders, truth = seen.orders, data.clients[: given.images]
@@ -180,7 +186,12 @@ def measured(given: argparse.Namespace, name: str, seed: int, done: set[tuple[An
         begun = time.monotonic()
         fitted = attack.limited_to(given.transmissions).fit(knowledge, torch.Generator().manual_seed(seed))
         guess = fitted(hidden, torch.Generator().manual_seed(seed))
-        line = {**about, "attack": repr(attack), "seconds": time.monotonic() - begun, **scores(guess.images, truth, others)}
+        line = {
+            **about,
+            "attack": repr(attack),
+            "seconds": time.monotonic() - begun,
+            **scores(guess.images, truth, others),
+        }
         tokens = None if guess.failure else placed(fitted, seen, orders)
         yield {**line, "placed": tokens, "failure": guess.failure, "diagnostics": guess.diagnostics}
 
@@ -200,7 +211,7 @@ def shown(lines: list[dict[str, Any]]) -> str:
     rows = []
     for line in sorted(lines, key=lambda one: (one["tokens"], one["server"], list(DEFENSES).index(one["defence"]))):
         share = binomial_interval(line["recovered"], line["n"])
-        interval = f"({100 * share[1]:.0f} to {100 * share[2]:.0f} %)"  # type: ignore[operator]
+        interval = f"({100 * share[1]:.0f} to {100 * share[2]:.0f} %)"
         mean, half = with_half(line["psnr"])
         count = line.get("placed")
         rows.append([
@@ -209,7 +220,18 @@ def shown(lines: list[dict[str, Any]]) -> str:
             "{:.1f} ± {:.1f}".format(*with_half(line["patches"])), "{:.1f} ± {:.1f}".format(*with_half(count)) if count else "-",
             f"{line['seconds']:.0f}",
         ])  # fmt: skip
-    header = ["tokens", "server", "defence", "attack", "seed", "recovered", "PSNR, dB", "patches right", "tokens placed", "s"]
+    header = [
+        "tokens",
+        "server",
+        "defence",
+        "attack",
+        "seed",
+        "recovered",
+        "PSNR, dB",
+        "patches right",
+        "tokens placed",
+        "s",
+    ]
     return table(header, rows)
 
 
@@ -229,11 +251,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=196, choices=(16, 64, 100, 196))
     parser.add_argument("--defences", nargs="+", default=list(DEFENSES), choices=list(DEFENSES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--server", default="same", choices=("same", "other"), help="photographs of the server's squares")
+    parser.add_argument(
+        "--server", default="same", choices=("same", "other"), help="photographs of the server's squares"
+    )
     parser.add_argument("--images", type=int, default=16, help="attacked images a seed")
     parser.add_argument("--transmissions", type=int, default=20, help="how often each attacked image is sent")
     parser.add_argument("--iterations", type=int, default=500, help="training steps of the network that reads tokens")
-    parser.add_argument("--attacks", type=int, default=3, help="how many attacks on each defence, the strongest at 16 tokens first")
+    parser.add_argument(
+        "--attacks", type=int, default=3, help="how many attacks on each defence, the strongest at 16 tokens first"
+    )
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
