@@ -9,7 +9,7 @@ receives. The server learns from other squares of the same photographs, which sh
 ``--server other``, from photographs of which no client has a square. One line of the file holds the result of one defence, attack
 and seed, and a line that is there is not measured again.
 
-- ``recovered``: the report's rule, identified among 100 squares and 3 dB above the better of a grey and a mean image.
+- ``recovered``: the report's rule, identified among 100 squares or fewer, and 3 dB above the better of a grey and a mean image.
 - ``patches``: positions of an image at which the guess is closer to the true patch than to any other patch of this image.
 - ``placed``: tokens whose position the attack found, compared with the true order, which no attack reads. A batch shuffle has no
   such count, because its attack places means of recurring tokens.
@@ -29,6 +29,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from audit_tables import table
+from token_tree import TokenTree
 from torch import Tensor
 
 from attacks.base import Knowledge
@@ -40,7 +41,6 @@ from attacks.sender import Sender
 from attacks.smashed.adaptive_decoder import AdaptiveDecoder
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.hermitian_pairing import HermitianPairing
-from attacks.smashed.tokens.decoder import TokenDecoder
 from attacks.smashed.tokens.intersection import TokenIntersection
 from attacks.smashed.tokens.jigsaw import TokenJigsaw
 from attacks.smashed.tokens.positions import to_patches
@@ -52,33 +52,37 @@ from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
 from defenses.smashed.spectral_shuffle import SpectralShuffle
 from simulations.protect.recovered import count_recovered
 
-PATCH, WIDTH, BATCH, CANDIDATES = 4, 48, 32, 100
+BATCH, CANDIDATES, SMALL, LARGE = 32, 100, 4, 16
 MEAN = STD = (0.5, 0.5, 0.5)
 LEAST_DETAIL = 6 / 255
 """Root mean square deviation of a square from its own means over 4 x 4 pixels, below which it shows next to nothing."""
 DEFENSES: dict[str, SmashedDefense] = {"PS": PatchShuffle(), "BS": BatchShuffle(k=0.4), "PS+": SpectralShuffle()}
 
 
-def attacks_of(name: str, iterations: int, transmissions: int) -> list[SmashedAttack[Any]]:
-    """The attacks on a defence, its break at 16 tokens first."""
+def attacks_of(name: str, iterations: int, transmissions: int, patch: int) -> list[SmashedAttack[Any]]:
+    """The attacks on a defence, its break at 16 tokens first; of large patches, whose network is slow, the tree alone."""
+    if patch == LARGE:
+        return [TokenTree()]
     readers: dict[str, SmashedAttack[Any]] = {
         "PS": TokenJigsaw(iterations=iterations),
         "BS": TokenIntersection(iterations=iterations, transmissions=transmissions),
         "PS+": HermitianPairing(iterations=iterations),
     }
+    more = {"PS": [TokenTree()], "PS+": [HermitianPairing(reader="statistics")]}.get(name, [])
     adaptive = AdaptiveDecoder(iterations=300, transmissions=min(transmissions, 4), num_images=256)
-    return [readers[name], adaptive, TokenDecoder(iterations=300)]
+    return [readers[name], *more, adaptive]
 
 
 @dataclass(frozen=True)
 class Squares:
-    """Images (N, 3, S, S) in [0, 1]: those that clients send and those of the server."""
+    """Images (N, 3, S, S) in [0, 1]: those that clients send, those of the server, and further candidates for identification."""
 
     clients: Tensor
     server: Tensor
+    others: Tensor
 
 
-def squares(side: int, seed: int, server: str) -> Squares:
+def squares(side: int, seed: int, server: str, images: int) -> Squares:
     """Squares of the photographs, divided into blocks of twice the side; a third of the blocks, or of the photographs, is clients'.
 
     Of a client's block, four squares, without overlap. Of a server's block, also squares that overlap, all of them together as one
@@ -98,7 +102,20 @@ def squares(side: int, seed: int, server: str) -> Squares:
                 cut = torch.cat([cut, cut.flip(-1)])
             parts[held].append(cut)
     clients, public = (detailed(torch.cat(parts[held])) for held in (True, False))
-    return Squares(*(some[torch.randperm(len(some), generator=stream)] for some in (clients, public)))
+    clients, public = (some[torch.randperm(len(some), generator=stream)] for some in (clients, public))
+    return Squares(clients, public, clients[images:CANDIDATES])
+
+
+def whole_squares(side: int, seed: int, images: int) -> Squares:
+    """Squares of the photographs, side by side: so many are clients', and the others the server's, with their mirror images."""
+    stream = torch.Generator().manual_seed(seed)
+    found = []
+    for name in PHOTOS:
+        pixels = torch.from_numpy(photograph(name).copy()).permute(2, 0, 1).float() / 255
+        found.append(pixels.unfold(1, side, side).unfold(2, side, side).flatten(1, 2).transpose(0, 1))
+    every = torch.cat(found)
+    every = every[torch.randperm(len(every), generator=stream)]
+    return Squares(every[:images], torch.cat([every[images:], every[images:].flip(-1)]), every[images:])
 
 
 def detailed(images: Tensor) -> Tensor:
@@ -108,7 +125,7 @@ def detailed(images: Tensor) -> Tensor:
 
 
 def observed(sender: Sender, data: Squares, targets: int, transmissions: int, stream: torch.Generator) -> SmashedData:
-    """What the server receives: the first client images in every transmission, beside others that change."""
+    """What the server receives: the first client images in every transmission, beside others that change, where there are any."""
     sent = []
     for _ in range(transmissions):
         rest = targets + torch.randperm(len(data.clients) - targets, generator=stream)[: BATCH - targets]
@@ -120,13 +137,12 @@ def observed(sender: Sender, data: Squares, targets: int, transmissions: int, st
 
 def shape_of(images: Tensor) -> tuple[int, int, int]:
     """(C, H, W) of images (N, C, H, W)."""
-    channels, height, width = images.shape[1:]
-    return channels, height, width
+    return images.shape[1], images.shape[2], images.shape[3]
 
 
-def right_patches(guess: Tensor, truth: Tensor) -> Tensor:
+def right_patches(guess: Tensor, truth: Tensor, patch: int) -> Tensor:
     """How many patches of each image (N, C, H, W) are closer to the true patch at their position than to any other: (N,)."""
-    found, true = to_patches(guess, PATCH), to_patches(truth, PATCH)
+    found, true = to_patches(guess, patch), to_patches(truth, patch)
     apart = torch.cdist(found, true, compute_mode="donot_use_mm_for_euclid_dist")
     own = apart.diagonal(dim1=1, dim2=2).clone()
     apart.diagonal(dim1=1, dim2=2).fill_(torch.inf)
@@ -141,47 +157,58 @@ def placed(attack: SmashedAttack[Any], seen: SmashedData, orders: Tensor) -> lis
         found = reader.order(reader(received)) % count
     elif isinstance(attack, HermitianPairing):
         found = attack.positions(received)[0]
+    elif isinstance(attack, TokenTree):
+        found = attack.arranged(seen, torch.Generator().manual_seed(0))[1]
     else:
         return None
     return (found == orders[0, : seen.num_targets] % count).sum(1).tolist()
 
 
-def scores(guess: Tensor, truth: Tensor, others: Tensor) -> dict[str, Any]:
+def scores(guess: Tensor, truth: Tensor, others: Tensor, patch: int) -> dict[str, Any]:
     """Of guesses (N, C, H, W): ``recovered`` of N, and lists of ``psnr`` in dB and right ``patches``."""
     return {
         "recovered": count_recovered(guess, truth, others),
         "psnr": psnr(guess, truth).clamp(max=MAX_PSNR).tolist(),
-        "patches": right_patches(guess, truth).tolist(),
+        "patches": right_patches(guess, truth, patch).tolist(),
     }
 
 
 def measured(given: argparse.Namespace, name: str, seed: int, done: set[tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
     """One line for every attack on a defence that is not done, the null baselines among them."""
     grid = round(given.tokens**0.5)
-    data, pipeline = squares(grid * PATCH, seed, given.server), Pipeline((DEFENSES[name],))
+    patch = given.patch
+    data = (
+        whole_squares(grid * patch, seed, given.images)
+        if patch == LARGE
+        else squares(grid * patch, seed, given.server, given.images)
+    )
+    pipeline = Pipeline((DEFENSES[name],))
     blocks = 0 if name == "PS+" else 1
-    shape = SplitShape(PATCH, WIDTH, 2, 4, blocks, pipeline.widening, pipeline.raw_patches)
+    shape = SplitShape(patch, 3 * patch**2, 2, 4, blocks, pipeline.widening, pipeline.raw_patches)
     edge = build_split_model("vit", num_classes=8, input_shape=shape_of(data.clients), shape=shape, seed=seed)[0]
     sender = Sender(edge.eval().requires_grad_(False), pipeline, MEAN, STD)
     seen = observed(sender, data, given.images, given.transmissions, torch.Generator().manual_seed(1000 + seed))
-    orders, truth = seen.orders, data.clients[: given.images]
-    others = data.clients[given.images : CANDIDATES]
+    orders, truth, others = seen.orders, data.clients[: given.images], data.others
     assert orders is not None
     hidden = SmashedData(**{**vars(seen), "orders": None})
-    about = {"tokens": given.tokens, "server": given.server, "defence": name, "seed": seed, "n": given.images}
+    about = {
+        "tokens": given.tokens,
+        "patch": patch,
+        "server": given.server,
+        "defence": name,
+        "seed": seed,
+        "n": given.images,
+    }
     about |= {"auxiliary": len(data.server), "candidates": given.images + len(others)}
 
-    def wanted(attack: str) -> bool:
-        return key({**about, "attack": attack}) not in done
-
     for kind, null in null_baselines(truth, data.server.mean(0)).items():
-        if wanted(kind):
-            yield {**about, "attack": kind, "seconds": 0.0, **scores(null.images, truth, others)}
+        if key({**about, "attack": kind}) not in done:
+            yield {**about, "attack": kind, "seconds": 0.0, **scores(null.images, truth, others, patch)}
     knowledge = Knowledge(
         Batch(data.server, torch.ones(len(data.server), 1)), pipeline, MEAN, STD, lambda *_: torch.nn.Identity(), sender
     )
-    for attack in attacks_of(name, given.iterations, given.transmissions)[: given.attacks]:
-        if not wanted(repr(attack)):
+    for attack in attacks_of(name, given.iterations, given.transmissions, patch)[: given.attacks]:
+        if key({**about, "attack": repr(attack)}) in done:
             continue
         begun = time.monotonic()
         fitted = attack.limited_to(given.transmissions).fit(knowledge, torch.Generator().manual_seed(seed))
@@ -190,7 +217,7 @@ def measured(given: argparse.Namespace, name: str, seed: int, done: set[tuple[An
             **about,
             "attack": repr(attack),
             "seconds": time.monotonic() - begun,
-            **scores(guess.images, truth, others),
+            **scores(guess.images, truth, others, patch),
         }
         tokens = None if guess.failure else placed(fitted, seen, orders)
         yield {**line, "placed": tokens, "failure": guess.failure, "diagnostics": guess.diagnostics}
@@ -198,7 +225,7 @@ def measured(given: argparse.Namespace, name: str, seed: int, done: set[tuple[An
 
 def key(line: dict[str, Any]) -> tuple[Any, ...]:
     """What a line is about."""
-    return tuple(line[part] for part in ("tokens", "server", "defence", "attack", "seed", "n"))
+    return tuple(line[part] for part in ("tokens", "patch", "server", "defence", "attack", "seed", "n"))
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:
@@ -209,29 +236,22 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 def shown(lines: list[dict[str, Any]]) -> str:
     """The table of finished lines, one row for each defence, attack and seed."""
     rows = []
-    for line in sorted(lines, key=lambda one: (one["tokens"], one["server"], list(DEFENSES).index(one["defence"]))):
+    for line in sorted(lines, key=lambda one: (one["patch"], one["tokens"], list(DEFENSES).index(one["defence"]))):
         share = binomial_interval(line["recovered"], line["n"])
         interval = f"({100 * share[1]:.0f} to {100 * share[2]:.0f} %)"
         mean, half = with_half(line["psnr"])
         count = line.get("placed")
         rows.append([
-            str(line["tokens"]), line["server"], line["defence"], f"`{line['attack']}`", str(line["seed"]),
+            f"{line['tokens']} of {line['patch']} px", line["server"], line["defence"], f"`{line['attack']}`", str(line["seed"]),
             f"{line['recovered']} of {line['n']} {interval}", f"{mean:.1f} ± {half:.1f}",
             "{:.1f} ± {:.1f}".format(*with_half(line["patches"])), "{:.1f} ± {:.1f}".format(*with_half(count)) if count else "-",
             f"{line['seconds']:.0f}",
         ])  # fmt: skip
-    header = [
-        "tokens",
-        "server",
-        "defence",
-        "attack",
-        "seed",
-        "recovered",
-        "PSNR, dB",
-        "patches right",
-        "tokens placed",
-        "s",
-    ]
+    header = (
+        "tokens, server, defence, attack, seed, recovered, PSNR in dB, patches right, tokens placed, seconds".split(
+            ", "
+        )
+    )
     return table(header, rows)
 
 
@@ -249,6 +269,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="file of JSON lines, continued where it exists")
     parser.add_argument("--print", action="store_true", help="print the file's table and measure nothing")
     parser.add_argument("--tokens", type=int, default=196, choices=(16, 64, 100, 196))
+    parser.add_argument("--patch", type=int, default=SMALL, choices=(SMALL, LARGE), help="side of a patch in pixels")
     parser.add_argument("--defences", nargs="+", default=list(DEFENSES), choices=list(DEFENSES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument(
@@ -260,9 +281,8 @@ def main() -> None:
     parser.add_argument(
         "--attacks", type=int, default=3, help="how many attacks on each defence, the strongest at 16 tokens first"
     )
-    parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(1)
     if not given.print:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         for name in given.defences:

@@ -16,10 +16,13 @@ from attacks.guesses import Reconstruction
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import FeatureInversion
 from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
+from attacks.smashed.spectral_statistics import SpectralStatistics
 from attacks.smashed.tokens.positions import TokenReader, place
 from attacks.smashed.tokens.training import train_reader
-from defenses.checks import steps_field
+from defenses.checks import choice_field, steps_field
 from defenses.smashed.spectral_shuffle import SpectralShuffle, from_spectrum, mirror, patch_side, to_planes, to_tokens
+
+READERS = ("network", "statistics")
 
 
 def pairing_costs(tokens: Tensor, patch: int) -> Tensor:
@@ -108,7 +111,9 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
 
     Attributes:
         iterations: Training steps of the network.
-        learned: Set by ``fit``: the network, or the inversion if there is nothing to undo.
+        reader: "network", or "statistics" for ``SpectralStatistics`` in its place, which need no training and place more of many
+            patches.
+        learned: Set by ``fit``: what gives the log-probabilities, or the inversion if there is nothing to undo.
     """
 
     source: ClassVar[str] = (
@@ -122,13 +127,16 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
 
     iterations: int = steps_field(500)
-    learned: TokenReader | FeatureInversion | None = field(default=None, repr=False, compare=False)
+    reader: str = choice_field("network", READERS)
+    learned: TokenReader | SpectralStatistics | FeatureInversion | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the network."""
         sender = knowledge.require_sender()
         if not any(isinstance(stage, SpectralShuffle) for stage in knowledge.pipeline.defenses):
             return replace(self, learned=FeatureInversion().fit(knowledge, generator))
+        if self.reader == "statistics":
+            return replace(self, learned=SpectralStatistics.of(sender, knowledge.auxiliary.images, generator))
         reader = train_reader(
             sender, knowledge.auxiliary.images, generator, iterations=self.iterations, shows_patches=False
         )
@@ -152,7 +160,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
 
     def positions(self, received: Tensor) -> tuple[Tensor, float]:
         """The position in the spectrum of every received patch (B, N, 2D), as (B, N) int64; and the mean cost of the pairs."""
-        assert isinstance(self.learned, TokenReader)
+        assert isinstance(self.learned, TokenReader | SpectralStatistics)
         costs = pairing_costs(received, patch_side(received.shape[2] // 2))
         paired = [pair_slots(image, self_paired=received.shape[1] % 2) for image in costs]
         scores = self.learned.scores(self.learned(received))

@@ -83,9 +83,10 @@ def test_with_the_true_order_the_image_is_exact(defense):
     assert torch.allclose(images, clean, atol=1e-4)
 
 
+@pytest.mark.parametrize("reader", ["network", "statistics"])
 @pytest.mark.parametrize("defense", [PIXEL, EMBEDDED])
-def test_a_spectral_shuffle_is_undone(defense):
-    attack = HermitianPairing(iterations=80).fit(knowledge(defense, blocks=0), seeded(1))
+def test_a_spectral_shuffle_is_undone(defense, reader):
+    attack = HermitianPairing(iterations=80, reader=reader).fit(knowledge(defense, blocks=0), seeded(1))
     observation, clean, _ = observe(defense, blocks=0, targets=6)
     guess = attack(observation, seeded())
     mean = pictures(256, seed=5).mean(0).expand_as(clean)
