@@ -247,12 +247,8 @@ def shown(lines: list[dict[str, Any]]) -> str:
             "{:.1f} ± {:.1f}".format(*with_half(line["patches"])), "{:.1f} ± {:.1f}".format(*with_half(count)) if count else "-",
             f"{line['seconds']:.0f}",
         ])  # fmt: skip
-    header = (
-        "tokens, server, defence, attack, seed, recovered, PSNR in dB, patches right, tokens placed, seconds".split(
-            ", "
-        )
-    )
-    return table(header, rows)
+    columns = ["tokens", "server", "defence", "attack", "seed", "recovered", "PSNR in dB"]
+    return table([*columns, "patches right", "tokens placed", "seconds"], rows)
 
 
 def with_half(values: list[float]) -> tuple[float, float]:
