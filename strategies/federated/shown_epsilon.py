@@ -96,8 +96,18 @@ class ShownEpsilon:
 
     @property
     def gap(self) -> float:
-        """The claim less the largest bound; negative where the claim is refuted."""
-        return self.claimed - self.shown
+        """The claim less the bound without an assumption; negative where this bound is above the claim."""
+        return self.claimed - self.plain
+
+    @property
+    def gap_gaussian(self) -> float:
+        """The claim less the bound if noise is Gaussian; negative where this bound is above the claim."""
+        return self.claimed - self.gaussian
+
+    @property
+    def gaussian_adds(self) -> bool:
+        """Whether the assumption of Gaussian noise gives a larger bound."""
+        return self.gaussian > self.plain
 
     def to_json(self) -> dict[str, Any]:
         """One object of JSON values and infinities."""
@@ -133,7 +143,7 @@ class ShownEpsilon:
         """
         if not found:
             return None
-        best = min(found, key=lambda one: (one.gap, -one.shown))
+        best = min(found, key=lambda one: (one.claimed - one.shown, -one.shown))
         errors = math.fsum(1 - one.confidence for one in found)
         return replace(best, confidence=max(0.0, 1 - errors))
 

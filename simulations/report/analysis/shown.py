@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from attacks.dp_audit.gaussian_bounds import INDEPENDENT
+from attacks.dp_audit.verdict import SMALLEST
 from attacks.metrics.training import EPSILON_SHOWN
 from simulations.report.studies.study import Study
 from simulations.report.text import brief, two
@@ -31,7 +32,7 @@ def audit_warnings(study: Study, defense: str) -> list[str]:
         return found
     more = len(shown.refuted_by) - MOST_NAMED
     by = ", ".join(shown.refuted_by[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return [f"{REFUTED}: claimed {two(shown.claimed)}, shown at least {two(shown.shown)}, by {by}", *found]
+    return [f"{REFUTED}{_condition(shown)}: claimed {two(shown.claimed)}, shown {_bounds(shown)}, by {by}", *found]
 
 
 def audit_text(shown: ShownEpsilon) -> str:
@@ -40,22 +41,33 @@ def audit_text(shown: ShownEpsilon) -> str:
         said = ["no finite epsilon is claimed."]
     else:
         said = [f"epsilon claimed: {two(shown.claimed)} at delta {brief(shown.delta)}."]
-    bound = f"at least {two(shown.shown)}"
-    if shown.assumes:
-        more = " and scores are independent" if shown.assumes == INDEPENDENT else ""
-        bound += f" if noise is Gaussian{more}, at least {two(shown.plain)} without an assumption"
     number = f"{shown.canaries} {'canary' if shown.canaries == 1 else 'canaries'}"
-    said.append(f"Shown: {bound} ({shown.confidence * 100:.4g} % confidence; {number}, {shown.part}).")
+    said.append(f"Shown: {_bounds(shown)} ({shown.confidence * 100:.4g} % confidence; {number}, {shown.part}).")
     if shown.refuted:
-        said.append("The claim is refuted.")
-    elif math.isfinite(shown.gap):
-        said.append(f"Gap: {two(shown.gap)}.")
+        said.append(f"The claim is refuted{_condition(shown)}.")
+    elif math.isfinite(shown.claimed):
+        further = f", {two(shown.gap_gaussian)} if noise is Gaussian" if shown.gaussian_adds else ""
+        said.append(f"Gap: {two(shown.gap)} without an assumption{further}.")
     if shown.powerless:
         said.append(
             f"The canaries could not have shown more than {two(shown.largest)}: a small bound is no evidence of privacy."
         )
     said.append("Training included the canaries, which costs accuracy.")
     return " ".join(said)
+
+
+def _bounds(shown: ShownEpsilon) -> str:
+    """The bound without an assumption, and the other where it is larger."""
+    text = f"at least {two(shown.plain)} without an assumption"
+    if not shown.gaussian_adds:
+        return text
+    more = " and scores are independent" if shown.assumes == INDEPENDENT else ""
+    return f"{text}, at least {two(shown.gaussian)} if noise is Gaussian{more}"
+
+
+def _condition(shown: ShownEpsilon) -> str:
+    """Under what a refutation holds; "" where the bound without an assumption is above the claim."""
+    return "" if shown.plain > shown.claimed + SMALLEST else " if noise is Gaussian"
 
 
 def _rows(study: Study, defense: str) -> list[Row]:

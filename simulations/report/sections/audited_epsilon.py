@@ -38,34 +38,35 @@ updates and numbers that it received. A bound above the claim refutes the claim.
 
 TEMPLATE = """
 {{ table('Epsilon claimed and shown', 'plain') }}
-{{ head(['Defence', '#ε claimed', '#ε shown', '#without assumption', '#Gap', '#Canaries', '#at most', 'Strongest view']) }}
+{{ head(['Defence', '#ε claimed', '#ε shown', '#if noise is Gaussian', '#Canaries', '#at most', 'Strongest view']) }}
 <tbody>
 {% for defense, one in shown.audits %}
 <tr><th scope="row">{{ who(defense) }}</th>
 {{ number(one.claimed | two, 'δ = ' ~ (one.delta | plain)) }}
-{{ number('≥ ' ~ (one.shown | two), ((one.confidence * 100) | round(1) | plain) ~ ' % confidence') }}
-{{ number('≥ ' ~ (one.plain | two)) }}
-{{ number(one.gap | two, 'refuted' if one.refuted else '') }}
+{{ number('≥ ' ~ (one.plain | two), 'above the claim' if one.gap < 0 else 'gap ' ~ (one.gap | two)) }}
+{{ number('≥ ' ~ (one.gaussian | two), 'above the claim' if one.gap_gaussian < 0 else 'gap ' ~ (one.gap_gaussian | two)) }}
 {{ number(one.canaries, one.correct ~ ' of ' ~ one.guesses ~ ' guesses right') }}
 {{ number(one.largest | two, 'no power' if one.powerless else '') }}
-<td>{{ one.part }}{% if one.refuted %}<small>above the claim: {{ one.refuted_by | join(', ') }}</small>{% endif %}</td>
+<td>{{ one.part }}<small>{{ (one.confidence * 100) | round(1) | plain }} % confidence</small>
+{% if one.refuted_by %}<small>above the claim: {{ one.refuted_by | join(', ') }}</small>{% endif %}</td>
 </tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft small after"><i>ε shown</i> may assume that noise is Gaussian and the scores of canaries independent; the column
-beside it assumes nothing. All bounds of a defence hold together with the stated confidence. <i>At most</i> is what these canaries
+<p class="soft small after"><i>ε shown</i> assumes nothing about the mechanism. The column beside it assumes that the
+mechanism is as private as a Gaussian one (μ-GDP), and for some views that the scores of canaries are independent. <i>Gap</i> is the
+claim less the bound above it. All bounds of a defence hold together with the stated confidence. <i>At most</i> is what these canaries
 could have shown; a bound that could not have exceeded {{ shown.little | plain }} is no evidence of privacy. Canaries were among the
 examples of training, which costs accuracy.</p>
 <details><summary>Each view of the messages</summary>
 {{ table('Views of an audit', 'tall') }}
-{{ head(['Defence', 'View', '#Canaries', '#ε shown', '#without assumption', '#at most']) }}
+{{ head(['Defence', 'View', '#Canaries', '#ε shown', '#if noise is Gaussian', '#at most']) }}
 <tbody>
 {% for defense, one in shown.audits %}{% for part in one.parts %}
 <tr><th scope="row">{{ who(defense) }}</th><td>{{ part.part }}
   {% if part.part in one.refuted_by %}<small>above the claim</small>{% endif %}</td>
 {{ number(part.canaries) }}
-{{ number([part.plain, part.gaussian] | max | two) }}
-{{ number(part.plain | two) }}
+{{ number('≥ ' ~ (part.plain | two)) }}
+{{ number('≥ ' ~ (part.gaussian | two)) }}
 {{ number(part.largest | two) }}</tr>
 {% endfor %}{% endfor %}
 </tbody></table></div></details>
