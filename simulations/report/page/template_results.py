@@ -45,8 +45,10 @@ HEADLINE = """
       without an assumption (gap {{ line.shown.gap | two }})
       {%- if line.shown.gaussian_adds %}, at least {{ line.shown.gaussian | two }} if noise is Gaussian
       (gap {{ line.shown.gap_gaussian | two }}){% endif %};
-      {{ (line.shown.confidence * 100) | round(1) | plain }}&nbsp;% confidence, {{ line.shown.canaries }} canaries
-      {{- ', no power' if line.shown.powerless }};
+      {{ (line.shown.confidence * 100) | round(1) | plain }}&nbsp;% confidence
+      {%- if line.shown.seeds > 1 %} in one of {{ line.shown.seeds }} seeds, not corrected for them{% endif %},
+      {{ line.shown.canaries }} canaries
+      {{- ', which could not have refuted the claim' if not line.shown.could_refute }};
       <a href="#audited_epsilon{{ s }}">audit</a></span>{% endif %}
     {% if line.neighbours %}<span>neighbours of ε: {{ line.neighbours | neighbours }}</span>{% endif %}
     {% endif %}

@@ -136,6 +136,9 @@ def test_the_page_has_claim_and_bounds_in_the_headline_and_a_section(
         assert f"<small>{bound}</small>" in page
     assert f"shown ≥ {one.gaussian:.2f}" not in page
     assert '<section id="audited_epsilon">' in page
+    weak = [part for part in one.parts if part.largest <= one.claimed]
+    assert weak  # 16 lone canaries cannot show 2
+    assert "below the claim: could not have refuted it" in page
     condition = "" if shown[BARE].plain > 2.0 else " if noise is Gaussian"
     assert f"the claimed epsilon is refuted{condition}: claimed 2.00" in page
 
