@@ -26,10 +26,8 @@ from defenses.neighbours import ADD_OR_REMOVE
 from strategies.audit.recorder import Recorder
 from strategies.exchange.guard import GuardedExchange
 from strategies.federated.replies import COUNTED
-from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
+from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon
 
-CONFIDENCE = 0.95
-"""Of all bounds of a pipeline together."""
 GRADIENTS = "gradients"
 """View of the gradient canaries; all others are of a lone canary."""
 LENGTH = "length of the update"

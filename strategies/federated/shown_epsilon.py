@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -10,8 +9,12 @@ from typing import Any, Self
 from attacks.dp_audit.bounds import LITTLE
 from attacks.dp_audit.verdict import SMALLEST, Audit
 
+ROUNDING = 1e-9
+"""Of a confidence that is computed from others."""
 AUDIT = "audit"
 """Column of a row whose value ``ShownEpsilon.to_json`` gives."""
+CONFIDENCE = 0.95
+"""Of all bounds of a pipeline in one run together; a claim is refuted with no less."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +35,19 @@ class ShownPart:
     gaussian: float
     largest: float
 
+    def could_exceed(self, claimed: float) -> bool:
+        """Whether right guesses about all canaries would have shown more than a claim."""
+        return self.largest > claimed + SMALLEST
+
 
 @dataclass(frozen=True)
 class ShownEpsilon:
-    """Lower bounds of epsilon from canaries in a run, beside the claim.
+    """Lower bounds of epsilon from canaries in a run, beside the claim; of several runs, those of the one seed with the largest.
 
     Attributes:
         claimed: The largest epsilon that a client's accountant reported; infinite without noise.
         delta: Of all epsilons.
-        confidence: With which all bounds hold together, in [0, 1).
+        confidence: With which all bounds of one seed hold together, in [0, 1); of several seeds, the least.
         plain: The largest bound without an assumption about the mechanism.
         gaussian: The largest bound if noise is Gaussian.
         part: The view of the messages whose bound is the largest, of either kind. ``canaries``, ``guesses`` and ``correct``: of
@@ -49,6 +56,9 @@ class ShownEpsilon:
         largest: What the canaries could have shown at most, in any view and by either bound.
         refuted_by: Views with a bound above the claim.
         parts: All views.
+        seeds: Number of runs of which this one has the bound nearest to its claim, or furthest above it.
+        seeds_above: Of several seeds, those with a bound above the claim. ``seeds_above_plain``: with the bound without an
+            assumption above it.
     """
 
     claimed: float
@@ -64,6 +74,9 @@ class ShownEpsilon:
     largest: float
     refuted_by: tuple[str, ...] = ()
     parts: tuple[ShownPart, ...] = ()
+    seeds: int = 1
+    seeds_above: int = 0
+    seeds_above_plain: int = 0
 
     @classmethod
     def of(cls, audit: Audit) -> Self:
@@ -85,9 +98,48 @@ class ShownEpsilon:
         return max(self.plain, self.gaussian)
 
     @property
-    def refuted(self) -> bool:
-        """Whether a bound exceeds the claim."""
+    def above(self) -> bool:
+        """Whether a bound of this seed exceeds the claim."""
         return self.shown > self.claimed + SMALLEST
+
+    @property
+    def corrected(self) -> float:
+        """The confidence with which the bounds of all seeds hold together, by a union bound; in [0, 1)."""
+        return max(0.0, 1 - self.seeds * (1 - self.confidence))
+
+    @property
+    def refuted(self) -> bool:
+        """Whether a bound exceeds the claim, with a confidence of at least ``CONFIDENCE``.
+
+        The largest bound of several seeds counts with the ``corrected`` confidence. Bounds above the claim in all seeds need no
+        correction: under a true claim they are no more probable than one in a seed that was named in advance.
+        """
+        return self.above and self._certain(self.seeds_above)
+
+    @property
+    def refuted_plainly(self) -> bool:
+        """Whether the bound without an assumption suffices for a refutation."""
+        return self.plain > self.claimed + SMALLEST and self._certain(self.seeds_above_plain)
+
+    def _certain(self, above: int) -> bool:
+        """Whether a bound above the claim in ``above`` of all seeds has enough confidence."""
+        confidence = self.confidence if above == self.seeds else self.corrected
+        return confidence >= CONFIDENCE - ROUNDING
+
+    @property
+    def uncorrected(self) -> bool:
+        """Whether a bound exceeds the claim with too little confidence once it is corrected for the number of seeds."""
+        return self.above and not self.refuted
+
+    @property
+    def could_refute(self) -> bool:
+        """Whether some result could have shown more than the claim."""
+        return self.largest > self.claimed + SMALLEST
+
+    @property
+    def weak_parts(self) -> tuple[str, ...]:
+        """Views that could not have shown more than the claim, whatever the guesses."""
+        return tuple(one.part for one in self.parts if not one.could_exceed(self.claimed))
 
     @property
     def powerless(self) -> bool:
@@ -96,12 +148,22 @@ class ShownEpsilon:
 
     @property
     def gap(self) -> float:
-        """The claim less the largest bound; negative where the claim is refuted."""
-        return self.claimed - self.shown
+        """The claim less the bound without an assumption; negative where this bound is above the claim."""
+        return self.claimed - self.plain
+
+    @property
+    def gap_gaussian(self) -> float:
+        """The claim less the bound if noise is Gaussian; negative where this bound is above the claim."""
+        return self.claimed - self.gaussian
+
+    @property
+    def gaussian_adds(self) -> bool:
+        """Whether the assumption of Gaussian noise gives a larger bound."""
+        return self.gaussian > self.plain
 
     def to_json(self) -> dict[str, Any]:
-        """One object of JSON values and infinities."""
-        return asdict(self)
+        """One object of JSON values and infinities, of one seed."""
+        return {key: value for key, value in asdict(self).items() if not key.startswith("seeds")}
 
     @classmethod
     def from_json(cls, data: Any) -> Self | None:
@@ -127,15 +189,13 @@ class ShownEpsilon:
 
     @classmethod
     def strongest(cls, found: Sequence[Self]) -> Self | None:
-        """Of several seeds the one nearest to a refutation, or furthest beyond it; None without any.
-
-        The confidence is that of the statement about all seeds: one minus the sum of their errors.
-        """
+        """Of several seeds the one nearest to a refutation, or furthest beyond it, with the number of seeds; None without any."""
         if not found:
             return None
-        best = min(found, key=lambda one: (one.gap, -one.shown))
-        errors = math.fsum(1 - one.confidence for one in found)
-        return replace(best, confidence=max(0.0, 1 - errors))
+        best = min(found, key=lambda one: (one.claimed - one.shown, -one.shown))
+        least, above = min(one.confidence for one in found), sum(one.above for one in found)
+        plain = sum(one.plain > one.claimed + SMALLEST for one in found)
+        return replace(best, confidence=least, seeds=len(found), seeds_above=above, seeds_above_plain=plain)
 
 
 def _bound(value: Any) -> float:

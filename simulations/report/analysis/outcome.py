@@ -40,9 +40,11 @@ class Finding:
         status: Of that attack's score, such as "not-validated".
         accuracy: Of the model as deployed, in [0, 1]; ``change``: against no defence. None where they were not measured.
         epsilon: Spent by training or queries; None without a bound. Likewise with the audit's probes, and over all cuts.
-        epsilon_shown: Lower bound of epsilon from canaries in training, the largest of all; None where no claim was audited.
-        epsilon_shown_plain: The same without an assumption about the noise.
-        epsilon_gap: ``epsilon`` less ``epsilon_shown``; negative where the claim is refuted.
+        epsilon_shown: Lower bound of epsilon from canaries in training, without an assumption about the mechanism; None where no
+            claim was audited.
+        epsilon_shown_gaussian: The same if noise is Gaussian.
+        epsilon_gap: The claim less ``epsilon_shown``; negative where this bound is above the claim.
+        epsilon_gap_gaussian: The claim less ``epsilon_shown_gaussian``.
         audit: Claim, bounds, confidence, canaries and power in sentences; "" without an audit.
         claims: What an external app itself says about its differential privacy; ``epsilon`` is never taken from it.
         reported: The accuracy that an external app itself reports; ``accuracy`` is never taken from it.
@@ -68,8 +70,9 @@ class Finding:
     epsilon_with_probes: float | None = None
     epsilon_all_cuts: float | None = None
     epsilon_shown: float | None = None
-    epsilon_shown_plain: float | None = None
+    epsilon_shown_gaussian: float | None = None
     epsilon_gap: float | None = None
+    epsilon_gap_gaussian: float | None = None
     audit: str = ""
     claims: tuple[Claim, ...] = ()
     reported: AppAccuracy | None = None
@@ -96,9 +99,15 @@ class Finding:
         return next((f"{name}: {two(value)}" for name, value in found.items() if value is not None), "")
 
     @property
-    def shown_epsilon(self) -> str:
-        """The lower bound of epsilon for tables; "" without an audit."""
-        return "" if self.epsilon_shown is None else f"shown \N{GREATER-THAN OR EQUAL TO} {two(self.epsilon_shown)}"
+    def shown_epsilon(self) -> tuple[str, ...]:
+        """Lines for tables: the lower bound of epsilon, and that of Gaussian noise where it is larger; none without an audit."""
+        plain, gaussian = self.epsilon_shown, self.epsilon_shown_gaussian
+        if plain is None:
+            return ()
+        lines = [f"shown \N{GREATER-THAN OR EQUAL TO} {two(plain)}"]
+        if gaussian is not None and gaussian > plain:
+            lines.append(f"\N{GREATER-THAN OR EQUAL TO} {two(gaussian)} if noise is Gaussian")
+        return tuple(lines)
 
     @property
     def numbered_claims(self) -> tuple[Claim, ...]:
@@ -133,8 +142,13 @@ def _audited(shown: ShownEpsilon | None) -> dict[str, Any]:
     """What a finding says of an audited claim."""
     if shown is None:
         return {}
-    bounds = {"epsilon_shown": shown.shown, "epsilon_shown_plain": shown.plain, "epsilon_gap": shown.gap}
-    return {**bounds, "audit": audit_text(shown)}
+    return {
+        "epsilon_shown": shown.plain,
+        "epsilon_shown_gaussian": shown.gaussian,
+        "epsilon_gap": shown.gap,
+        "epsilon_gap_gaussian": shown.gap_gaussian,
+        "audit": audit_text(shown),
+    }
 
 
 def verdict_lines(directory: Path) -> Iterator[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from attacks.dp_audit.gaussian_bounds import INDEPENDENT
 from attacks.metrics.training import EPSILON_SHOWN
 from simulations.report.studies.study import Study
-from simulations.report.text import brief, two
+from simulations.report.text import brief, capital, two
 from simulations.run_folder.rows import Row
-from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
+from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon
 
 REFUTED = "the claimed epsilon is refuted"
 """How the warning about a refuted claim begins."""
@@ -18,20 +19,19 @@ MOST_NAMED = 4
 
 
 def shown_epsilon(study: Study, defense: str) -> ShownEpsilon | None:
-    """The audit of a defence; of several seeds the one nearest to a refutation. None where none ran."""
+    """The audit of a defence; of several seeds the one nearest to a refutation, or furthest beyond it. None where none ran."""
     found = (ShownEpsilon.from_json(row.extra.get(AUDIT)) for row in _rows(study, defense))
     return ShownEpsilon.strongest([one for one in found if one is not None])
 
 
 def audit_warnings(study: Study, defense: str) -> list[str]:
-    """That a claim is refuted, and why an audit has no result."""
+    """That a claim is refuted, or that a bound of some seeds is above it, and why an audit has no result."""
     shown = shown_epsilon(study, defense)
     found = [f"the audit of epsilon failed: {row.message}" for row in _rows(study, defense) if row.status == "failed"]
-    if shown is None or not shown.refuted:
+    if shown is None or not shown.above:
         return found
-    more = len(shown.refuted_by) - MOST_NAMED
-    by = ", ".join(shown.refuted_by[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return [f"{REFUTED}: claimed {two(shown.claimed)}, shown at least {two(shown.shown)}, by {by}", *found]
+    begins = f"{REFUTED}{_condition(shown)}" if shown.refuted else _uncorrected(shown)
+    return [f"{begins}: claimed {two(shown.claimed)}, shown {_bounds(shown)}, by {_named(shown.refuted_by)}", *found]
 
 
 def audit_text(shown: ShownEpsilon) -> str:
@@ -40,22 +40,62 @@ def audit_text(shown: ShownEpsilon) -> str:
         said = ["no finite epsilon is claimed."]
     else:
         said = [f"epsilon claimed: {two(shown.claimed)} at delta {brief(shown.delta)}."]
-    bound = f"at least {two(shown.shown)}"
-    if shown.assumes:
-        more = " and scores are independent" if shown.assumes == INDEPENDENT else ""
-        bound += f" if noise is Gaussian{more}, at least {two(shown.plain)} without an assumption"
     number = f"{shown.canaries} {'canary' if shown.canaries == 1 else 'canaries'}"
-    said.append(f"Shown: {bound} ({shown.confidence * 100:.4g} % confidence; {number}, {shown.part}).")
+    confidence = f"{shown.confidence * 100:.4g} % confidence"
+    if shown.seeds > 1:
+        confidence += f" in one of {shown.seeds} seeds, {shown.corrected * 100:.4g} % if corrected for all"
+    said.append(f"Shown: {_bounds(shown)} ({confidence}; {number}, {shown.part}).")
     if shown.refuted:
-        said.append("The claim is refuted.")
-    elif math.isfinite(shown.gap):
-        said.append(f"Gap: {two(shown.gap)}.")
+        every = f" by each of {shown.seeds} seeds" if shown.seeds > 1 and shown.seeds_above == shown.seeds else ""
+        said.append(f"The claim is refuted{every}{_condition(shown)}.")
+    elif shown.uncorrected:
+        said.append(f"{capital(_uncorrected(shown))}.")
+    elif math.isfinite(shown.claimed):
+        further = f", {two(shown.gap_gaussian)} if noise is Gaussian" if shown.gaussian_adds else ""
+        said.append(f"Gap: {two(shown.gap)} without an assumption{further}.")
     if shown.powerless:
         said.append(
             f"The canaries could not have shown more than {two(shown.largest)}: a small bound is no evidence of privacy."
         )
+    if math.isfinite(shown.claimed) and shown.weak_parts:
+        said.append(_without_power(shown))
     said.append("Training included the canaries, which costs accuracy.")
     return " ".join(said)
+
+
+def _bounds(shown: ShownEpsilon) -> str:
+    """The bound without an assumption, and the other where it is larger."""
+    text = f"at least {two(shown.plain)} without an assumption"
+    if not shown.gaussian_adds:
+        return text
+    more = " and scores are independent" if shown.assumes == INDEPENDENT else ""
+    return f"{text}, at least {two(shown.gaussian)} if noise is Gaussian{more}"
+
+
+def _uncorrected(shown: ShownEpsilon) -> str:
+    """That a bound is above the claim, which refutes nothing."""
+    if shown.seeds == 1:
+        return f"a bound is above the claim, with less than {CONFIDENCE * 100:.4g} % confidence"
+    return f"in {shown.seeds_above} of {shown.seeds} seeds a bound is above the claim; not corrected for {shown.seeds} seeds"
+
+
+def _without_power(shown: ShownEpsilon) -> str:
+    """Which views could not have refuted the claim."""
+    weak = shown.weak_parts
+    if len(weak) == len(shown.parts):
+        return f"No view could have refuted the claim: the canaries could show {two(shown.largest)} at most."
+    return f"{len(weak)} of {len(shown.parts)} views could not have refuted the claim: {_named(weak)}."
+
+
+def _named(parts: Sequence[str]) -> str:
+    """The first views of several, and the number of the others."""
+    more = len(parts) - MOST_NAMED
+    return ", ".join(parts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _condition(shown: ShownEpsilon) -> str:
+    """Under what a refutation holds; "" where the bound without an assumption is above the claim."""
+    return "" if shown.refuted_plainly else " if noise is Gaussian"
 
 
 def _rows(study: Study, defense: str) -> list[Row]:

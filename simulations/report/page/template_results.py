@@ -41,9 +41,14 @@ HEADLINE = """
         {{ line.epsilon_with_probes | two }}{% endif %}
       {%- if line.epsilon_all_cuts is not none %} at one cut,
       {{ line.epsilon_all_cuts | two }} at all cuts together{% endif %}</span>
-    {% if line.shown %}<span>ε claimed {{ line.shown.claimed | two }}, ε shown at least {{ line.shown.shown | two }}
-      ({{ (line.shown.confidence * 100) | round(1) | plain }}&nbsp;% confidence, {{ line.shown.canaries }} canaries), gap
-      {{ line.shown.gap | two }}{{ ', no power' if line.shown.powerless }};
+    {% if line.shown %}<span>ε claimed {{ line.shown.claimed | two }}, ε shown at least {{ line.shown.plain | two }}
+      without an assumption (gap {{ line.shown.gap | two }})
+      {%- if line.shown.gaussian_adds %}, at least {{ line.shown.gaussian | two }} if noise is Gaussian
+      (gap {{ line.shown.gap_gaussian | two }}){% endif %};
+      {{ (line.shown.confidence * 100) | round(1) | plain }}&nbsp;% confidence
+      {%- if line.shown.seeds > 1 %} in one of {{ line.shown.seeds }} seeds, not corrected for them{% endif %},
+      {{ line.shown.canaries }} canaries
+      {{- ', which could not have refuted the claim' if not line.shown.could_refute }};
       <a href="#audited_epsilon{{ s }}">audit</a></span>{% endif %}
     {% if line.neighbours %}<span>neighbours of ε: {{ line.neighbours | neighbours }}</span>{% endif %}
     {% endif %}
@@ -116,7 +121,8 @@ SUMMARY_ROWS = """
   {% if line.epsilon_with_probes is not none %}
   <small>probes: {{ line.epsilon_with_probes | two }}</small>
   {% endif %}
-  {% if line.shown %}<small>shown ≥ {{ line.shown.shown | two }}</small>{% endif %}
+  {% if line.shown %}<small>shown ≥ {{ line.shown.plain | two }}</small>
+  {% if line.shown.gaussian_adds %}<small>≥ {{ line.shown.gaussian | two }} if noise is Gaussian</small>{% endif %}{% endif %}
   {% if line.epsilon_all_cuts is not none %}
   <small>all cuts: {{ line.epsilon_all_cuts | two }}</small>
   {% endif %}
@@ -177,7 +183,8 @@ at the given δ
 {%- if has.cuts %}; each cut is a deployment of its own, but this run sent the same images at all of them, and what it spent of an
 image by that is the number after “all cuts”{% endif %}.
 ε is {{ 'claimed' if view.sections.audited_epsilon else 'proven' }}, the PSNR beside it is measured.
-{% if view.sections.audited_epsilon %}Behind “shown” is a lower bound that canaries gave. {% endif %}
+{% if view.sections.audited_epsilon %}Behind “shown” is a lower bound that canaries gave without an assumption about the
+mechanism; below it, the one that assumes Gaussian noise. {% endif %}
 {% endif %}
 {% if has.seconds %}Time is what a client computes in a round. {% endif %}
 {% if has.bytes %}Bytes are what a client sends in a round. {% endif %}

@@ -10,7 +10,7 @@ from attacks.metrics.training import EPSILON_SHOWN, EPSILON_SHOWN_GAUSSIAN
 from simulations.report.analysis.line import Line
 from simulations.report.section import Section
 from simulations.report.studies.study import Study
-from strategies.federated.shown_epsilon import ShownEpsilon
+from strategies.federated.shown_epsilon import CONFIDENCE, ShownEpsilon
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,17 @@ class AuditedEpsilon:
     Attributes:
         audits: Defence -> its audit.
         little: A bound that could not have exceeded this is without power.
+        confidence: Least confidence of a refutation.
     """
 
     audits: tuple[tuple[str, ShownEpsilon], ...]
     little: float = LITTLE
+    confidence: float = CONFIDENCE
+
+    @property
+    def seeds(self) -> int:
+        """The most seeds of a defence."""
+        return max(one.seeds for _, one in self.audits)
 
 
 def audited_epsilon(_: Study, lines: Sequence[Line]) -> AuditedEpsilon | None:
@@ -34,39 +41,48 @@ def audited_epsilon(_: Study, lines: Sequence[Line]) -> AuditedEpsilon | None:
 
 ABOUT = """A claimed ε is an upper bound by the defence's own account. Canaries show a lower bound: examples whose
 gradients the auditor chose, each with a fair coin, among the clients' own in all rounds. The server guessed the coins from the
-updates and numbers that it received. A bound above the claim refutes the claim. A bound below proves nothing."""
+updates and numbers that it received. A bound above the claim refutes the claim, with the
+bound's confidence and under its assumption. A bound below proves nothing."""
 
 TEMPLATE = """
 {{ table('Epsilon claimed and shown', 'plain') }}
-{{ head(['Defence', '#ε claimed', '#ε shown', '#without assumption', '#Gap', '#Canaries', '#at most', 'Strongest view']) }}
+{{ head(['Defence', '#ε claimed', '#ε shown', '#if noise is Gaussian', '#Canaries', '#at most', 'Strongest view']) }}
 <tbody>
 {% for defense, one in shown.audits %}
 <tr><th scope="row">{{ who(defense) }}</th>
 {{ number(one.claimed | two, 'δ = ' ~ (one.delta | plain)) }}
-{{ number('≥ ' ~ (one.shown | two), ((one.confidence * 100) | round(1) | plain) ~ ' % confidence') }}
-{{ number('≥ ' ~ (one.plain | two)) }}
-{{ number(one.gap | two, 'refuted' if one.refuted else '') }}
+{{ number('≥ ' ~ (one.plain | two), 'above the claim' if one.gap < 0 else 'gap ' ~ (one.gap | two)) }}
+{{ number('≥ ' ~ (one.gaussian | two), 'above the claim' if one.gap_gaussian < 0 else 'gap ' ~ (one.gap_gaussian | two)) }}
 {{ number(one.canaries, one.correct ~ ' of ' ~ one.guesses ~ ' guesses right') }}
-{{ number(one.largest | two, 'no power' if one.powerless else '') }}
-<td>{{ one.part }}{% if one.refuted %}<small>above the claim: {{ one.refuted_by | join(', ') }}</small>{% endif %}</td>
+{{ number(one.largest | two, 'could not have refuted the claim' if not one.could_refute else 'no power' if one.powerless else '') }}
+<td>{{ one.part }}<small>{{ (one.confidence * 100) | round(1) | plain }} % confidence
+  {%- if one.seeds > 1 %} in one of {{ one.seeds }} seeds{% endif %}</small>
+{% if one.uncorrected %}<small>{{ one.seeds_above }} of {{ one.seeds }} seeds above the claim, not corrected</small>{% endif %}
+{% if one.refuted_by %}<small>above the claim: {{ one.refuted_by | join(', ') }}</small>{% endif %}</td>
 </tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft small after"><i>ε shown</i> may assume that noise is Gaussian and the scores of canaries independent; the column
-beside it assumes nothing. All bounds of a defence hold together with the stated confidence. <i>At most</i> is what these canaries
-could have shown; a bound that could not have exceeded {{ shown.little | plain }} is no evidence of privacy. Canaries were among the
+<p class="soft small after"><i>ε shown</i> assumes nothing about the mechanism. The column beside it assumes that the
+mechanism is as private as a Gaussian one (μ-GDP), and for some views that the scores of canaries are independent. <i>Gap</i> is the
+claim less the bound above it. All bounds of a defence and seed hold together with the stated confidence. <i>At most</i> is what
+these canaries could have shown if all guesses had been right. A bound that could not have exceeded
+{{ shown.little | plain }} is no evidence of privacy, and a view that could not have exceeded the claim could not have refuted it.
+{% if shown.seeds > 1 %}Of several seeds, the row has the one whose bound is nearest to its claim or furthest above it. Such a claim
+is refuted only if the bounds of all seeds are above it, or if the confidence stays at {{ (shown.confidence * 100) | plain }} %
+after a union bound over the seeds. {% endif %}
+Canaries were among the
 examples of training, which costs accuracy.</p>
 <details><summary>Each view of the messages</summary>
 {{ table('Views of an audit', 'tall') }}
-{{ head(['Defence', 'View', '#Canaries', '#ε shown', '#without assumption', '#at most']) }}
+{{ head(['Defence', 'View', '#Canaries', '#ε shown', '#if noise is Gaussian', '#at most']) }}
 <tbody>
 {% for defense, one in shown.audits %}{% for part in one.parts %}
 <tr><th scope="row">{{ who(defense) }}</th><td>{{ part.part }}
   {% if part.part in one.refuted_by %}<small>above the claim</small>{% endif %}</td>
 {{ number(part.canaries) }}
-{{ number([part.plain, part.gaussian] | max | two) }}
-{{ number(part.plain | two) }}
-{{ number(part.largest | two) }}</tr>
+{{ number('≥ ' ~ (part.plain | two)) }}
+{{ number('≥ ' ~ (part.gaussian | two)) }}
+{{ number(part.largest | two, '' if part.could_exceed(one.claimed) else 'below the claim: could not have refuted it') }}</tr>
 {% endfor %}{% endfor %}
 </tbody></table></div></details>
 """

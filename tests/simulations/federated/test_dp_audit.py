@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 import simulations
 from defenses.registry import DEFENSES
+from simulations.console.terminal import Terminal
 from simulations.report.analysis.outcome import as_json
 from simulations.report.analysis.shown import REFUTED
 from simulations.run.in_process import Audited
+from simulations.runtime.findings import print_findings
 from simulations.settings.errors import ConfigError
 from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
 
@@ -92,19 +95,52 @@ def test_the_findings_have_claim_bound_and_gap(audited: Audited, shown: dict[str
     found = {one["defense"]: one for one in as_json(audited.directory)}
     assert json.dumps(found)
     for defense, one in shown.items():
-        assert found[defense]["epsilon_shown"] == one.shown
-        assert found[defense]["epsilon_gap"] == pytest.approx(one.claimed - one.shown)
-        assert ("The claim is refuted." in found[defense]["audit"]) == one.refuted
+        assert (found[defense]["epsilon_shown"], found[defense]["epsilon_shown_gaussian"]) == (one.plain, one.gaussian)
+        assert found[defense]["epsilon_gap"] == pytest.approx(one.claimed - one.plain)
+        assert found[defense]["epsilon_gap_gaussian"] == pytest.approx(one.claimed - one.gaussian)
+        assert ("The claim is refuted" in found[defense]["audit"]) == one.refuted
+        bound = (
+            f"Shown: at least {one.plain:.2f} without an assumption, at least {one.gaussian:.2f} if noise is Gaussian"
+        )
+        assert bound in found[defense]["audit"]
         assert any(text.startswith(REFUTED) for text in found[defense]["warnings"]) == one.refuted
+    gaps = (
+        f"Gap: {shown[CORRECT].gap:.2f} without an assumption, {shown[CORRECT].gap_gaussian:.2f} if noise is Gaussian."
+    )
+    assert gaps in found[CORRECT]["audit"]
     assert found[""]["epsilon_shown"] is None
     assert found[""]["audit"] == ""
 
 
-def test_the_page_has_claim_and_bound_in_the_headline_and_a_section(audited: Audited) -> None:
+def test_the_terminal_has_the_bound_without_an_assumption_first(
+    audited: Audited, shown: dict[str, ShownEpsilon]
+) -> None:
+    out = StringIO()
+    print_findings(Terminal(file=out, width=140, highlight=False), audited.directory)
+    table = " ".join(out.getvalue().split())
+    assert f"shown ≥ {shown[CORRECT].plain:.2f}" in table
+    assert f"shown ≥ {shown[CORRECT].gaussian:.2f}" not in table
+    assert f"≥ {shown[CORRECT].gaussian:.2f}" in table
+    assert table.count("if noise is Gaussian") >= 6  # in the table and below it
+
+
+def test_the_page_has_claim_and_bounds_in_the_headline_and_a_section(
+    audited: Audited, shown: dict[str, ShownEpsilon]
+) -> None:
     page = " ".join(audited.report.read_text().split())
-    assert "ε claimed 2.00, ε shown at least" in page
+    one = shown[CORRECT]
+    assert (
+        f"ε claimed 2.00, ε shown at least {one.plain:.2f} without an assumption (gap {one.gap:.2f}), at least" in page
+    )
+    for bound in (f"shown ≥ {one.plain:.2f}", f"≥ {one.gaussian:.2f} if noise is Gaussian"):
+        assert f"<small>{bound}</small>" in page
+    assert f"shown ≥ {one.gaussian:.2f}" not in page
     assert '<section id="audited_epsilon">' in page
-    assert "the claimed epsilon is refuted: claimed 2.00" in page
+    weak = [part for part in one.parts if part.largest <= one.claimed]
+    assert weak  # 16 lone canaries cannot show 2
+    assert "below the claim: could not have refuted it" in page
+    condition = "" if shown[BARE].plain > 2.0 else " if noise is Gaussian"
+    assert f"the claimed epsilon is refuted{condition}: claimed 2.00" in page
 
 
 def test_a_resumed_run_ends_with_the_same_bounds(tmp_path: Path, audited: Audited) -> None:

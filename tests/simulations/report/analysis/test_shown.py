@@ -1,0 +1,109 @@
+"""An audited epsilon in words: its bounds, several seeds, and which views could have refuted the claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from attacks.dp_audit.verdict import CanaryPart, audited
+from attacks.metrics.training import EPSILON_SHOWN
+from simulations.report.analysis.shown import REFUTED, audit_text, audit_warnings
+from simulations.report.sections.audited_epsilon import AuditedEpsilon
+from simulations.report.studies.study import Study
+from simulations.run_folder.rows import Row
+from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon
+
+LONE = "reported num-examples"
+
+
+def audit_of(claimed: float, shift: float, seed: int = 0, confidence: float = CONFIDENCE) -> ShownEpsilon:
+    """The audit of noise of deviation 1 on a shift for each of 2,000 canaries, and of 10 lone ones that show nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    coins, few = (torch.rand(number, generator=generator) < 0.5 for number in (2000, 10))
+    scores = shift * (coins.double() - 0.5) + torch.randn(2000, generator=generator).double()
+    lone = CanaryPart(torch.randn(10, generator=generator).double(), few)
+    parts = {"all parameters": CanaryPart(scores, coins, centred=True), LONE: lone}
+    return ShownEpsilon.of(audited(parts, claimed, 1e-5, confidence))
+
+
+def pooled(found: Sequence[ShownEpsilon]) -> ShownEpsilon:
+    one = ShownEpsilon.strongest(found)
+    assert one is not None
+    return one
+
+
+def warnings_of(found: Sequence[ShownEpsilon]) -> list[str]:
+    rows = tuple(
+        Row(metric=EPSILON_SHOWN.name, defense="DP", seed=seed, round=1, value=one.plain, extra={AUDIT: one.to_json()})
+        for seed, one in enumerate(found)
+    )
+    return audit_warnings(Study(("e", "federated", "d", "m", ""), rows, ("", "DP")), "DP")
+
+
+@pytest.fixture(scope="module")
+def above() -> ShownEpsilon:
+    """An epsilon of 4.4 that claims 2: above the claim if noise is Gaussian only."""
+    return audit_of(2.0, 1.0)
+
+
+@pytest.fixture(scope="module")
+def below() -> ShownEpsilon:
+    return audit_of(4.5, 1.0, seed=1)
+
+
+def test_a_refutation_names_the_assumption_that_it_needs(above: ShownEpsilon) -> None:
+    assert above.plain < above.claimed < above.gaussian
+    assert above.refuted
+    assert not above.refuted_plainly
+    assert "The claim is refuted if noise is Gaussian." in audit_text(above)
+    assert audit_of(0.2, 1.0).refuted_plainly
+    assert "The claim is refuted." in audit_text(audit_of(0.2, 1.0))
+
+
+def test_the_largest_bound_of_several_seeds_refutes_nothing(above: ShownEpsilon, below: ShownEpsilon) -> None:
+    one = pooled([below, above, *[below] * 18])
+    assert (one.above, one.refuted, one.seeds, one.seeds_above) == (True, False, 20, 1)
+    assert one.corrected == 0
+    text = audit_text(one)
+    assert "In 1 of 20 seeds a bound is above the claim; not corrected for 20 seeds." in text
+    assert "95 % confidence in one of 20 seeds, 0 % if corrected for all" in text
+    assert "The claim is refuted" not in text
+    warning = warnings_of([below, above])
+    assert len(warning) == 1
+    assert warning[0].startswith("in 1 of 2 seeds a bound is above the claim; not corrected for 2 seeds: claimed 2.00")
+    assert warnings_of([below, below]) == []
+
+
+def test_a_bound_with_the_confidence_of_all_seeds_refutes(below: ShownEpsilon) -> None:
+    strict = [audit_of(claimed, 1.0, seed, confidence=1 - 0.05 / 2) for seed, claimed in enumerate((2.0, 4.5))]
+    one = pooled(strict)
+    assert one.corrected == pytest.approx(0.95)
+    assert one.seeds_above == 1
+    assert one.refuted
+    assert not pooled([*strict, below]).refuted
+
+
+def test_bounds_above_the_claim_in_all_seeds_refute_it(above: ShownEpsilon) -> None:
+    found = [above, audit_of(2.0, 1.0, seed=2), audit_of(2.0, 1.0, seed=3)]
+    one = pooled(found)
+    assert (one.seeds_above, one.refuted, one.refuted_plainly) == (3, True, False)
+    assert "The claim is refuted by each of 3 seeds if noise is Gaussian." in audit_text(one)
+    assert warnings_of(found)[0].startswith(f"{REFUTED} if noise is Gaussian: claimed 2.00")
+
+
+def test_views_that_could_not_have_refuted_the_claim_are_named(below: ShownEpsilon) -> None:
+    sizes = {part.part: part.could_exceed(below.claimed) for part in below.parts}
+    assert sizes == {"all parameters": True, LONE: False}
+    assert f"1 of 2 views could not have refuted the claim: {LONE}." in audit_text(below)
+    large = audit_of(300.0, 1.0)
+    assert not large.could_refute
+    assert "No view could have refuted the claim: the canaries could show" in audit_text(large)
+    assert "could not have refuted" not in audit_text(audit_of(0.05, 1.0))
+
+
+def test_a_row_holds_one_seed(above: ShownEpsilon) -> None:
+    read = ShownEpsilon.from_json(pooled([above, above]).to_json())
+    assert read == above
+    assert AuditedEpsilon((("A", above), ("B", pooled([above, above])))).seeds == 2
