@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from clients.data.card import DataCard
@@ -55,10 +55,20 @@ def candidates(search: Measured, dataset: str, show: Callable[[str, int, int], N
     return found
 
 
-def controls(search: Measured, dataset: str) -> list[Proposal]:
-    """Random hybrids for the comparison on held-out images; drawn apart from the candidates."""
-    texts = dict.fromkeys(itertools.islice(_random(search, "control", _channels(search, dataset)), search.controls))
-    return [Proposal(text, CONTROL) for text in texts]
+def controls(search: Measured, dataset: str, known: Collection[str] = ()) -> list[Proposal]:
+    """Random hybrids for the comparison on held-out images; drawn apart from the candidates.
+
+    Args:
+        search: The settings.
+        dataset: Images of the search, whose channels matter.
+        known: Hybrids that are no controls.
+
+    Returns:
+        ``controls`` hybrids, each once; fewer where 100 times as many draws give no more.
+    """
+    drawn = itertools.islice(_random(search, "control", _channels(search, dataset)), 100 * search.controls)
+    texts = dict.fromkeys(text for text in drawn if text not in known)
+    return [Proposal(text, CONTROL) for text in itertools.islice(texts, search.controls)]
 
 
 def _random(search: Measured, what: str, channels: int) -> Iterator[str]:

@@ -99,7 +99,10 @@ class Measured:
         0.1, "share of accuracy that a choice counts as much as attacks that recover all images", **SHARE
     )  # fmt: skip
     confirmed: int = setting(1, "hybrids of the front that are judged on held-out images", **between(0, 100))
-    controls: int = setting(10, "random hybrids that are judged beside them, at least 2", **between(2, 1000))
+    controls: int = setting(
+        19, "random hybrids that are judged beside them; a recommendation needs at least 20 for each of these, less one",
+        **between(2, 1000),
+    )  # fmt: skip
     seeds: int = setting(3, "seeds of that judgement, none of them the search's", **between(2, 100))
     workers: int = setting(0, "processes that judge; 0: one for each processor", **between(0, 1024))
 
