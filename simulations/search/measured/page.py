@@ -217,9 +217,10 @@ The best of many looks better here than it is: the table above corrects that.</p
 {{ number("%.1f"|format(one.last.gain)) }}<td>{{ one.last.strongest }}</td>{% endif %}</tr>
 {% endfor %}
 </tbody></table></div></section>
-<section id="budgets"><header><h2>Budgets</h2><p>{% for line in budgets %}{{ line }} {% endfor %}One hybrid in
-{{ search.reduction }} goes on to the next rung. A hybrid that went on to no later rung is not on the front, although a longer
-training might have put it there.</p></header></section>
+<section id="budgets"><header><h2>Budgets</h2><p>{% for line in budgets %}{{ line }} {% endfor %}About one
+hybrid in {{ search.reduction }} goes on to the next rung: each that is among the best of those that ended the rung before it did,
+so that more of the first ones go on. Their order is random. With several processes it also depends on their speed. A hybrid
+that went on to no later rung is not on the front, although a longer training might have put it there.</p></header></section>
 <section id="settings"><header><h2>Settings</h2><p>The search judged for {{ "%.0f"|format(took) }} s, all processes
 together.</p></header>
 {{ pairs(search.to_mapping(), 'Settings') }}</section>

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
+import torch
+
 from clients.data.card import DataCard
 from defenses.images.ats import Policy
 from defenses.random_draws import generator_for
@@ -35,7 +37,9 @@ def references(search: Measured) -> list[Proposal]:
 
 
 def candidates(search: Measured, dataset: str, show: Callable[[str, int, int], None]) -> list[Proposal]:
-    """The hybrids among which the search chooses, each once.
+    """The hybrids among which the search chooses, each once, in a random order that follows from the search's seed.
+
+    Asynchronous halving favours the hybrids that come first, which must not be those of one origin.
 
     Args:
         search: The settings.
@@ -52,7 +56,8 @@ def candidates(search: Measured, dataset: str, show: Callable[[str, int, int], N
         if text not in known:
             known.add(text)
             found.append(Proposal(text, RANDOM))
-    return found
+    order = torch.randperm(len(found), generator=generator_for("measured-search", search.seed, "queue"))
+    return [found[at] for at in order.tolist()]
 
 
 def controls(search: Measured, dataset: str, known: Collection[str] = ()) -> list[Proposal]:

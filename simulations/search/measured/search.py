@@ -91,7 +91,7 @@ class MeasuredFolder:
 
     @classmethod
     def resume(cls, path: Path, changed: Mapping[str, Any]) -> MeasuredFolder:
-        """Continue a search, with some settings that change no result.
+        """Continue a search, with other values of ``CHANGEABLE`` settings.
 
         Raises:
             ConfigError: When there is none, its file is damaged, or another process still writes to it.

@@ -28,8 +28,9 @@ from simulations.settings.fields import (
 
 PAPERS = "19-15-45+2-43-21; 3-1-7+43-18-18"
 """Hybrids that the authors searched for Fashion-MNIST and for CIFAR-100, both with ResNet20 (Table 1 of ATS)."""
-WITHOUT_EFFECT = ("workers",)
-"""Settings that change no result: a search may be resumed with others."""
+CHANGEABLE = ("workers",)
+"""Settings with other values of which a search may be resumed. They change no judgement, but ``workers`` is not without effect:
+halving is asynchronous, so that with several processes their speed decides which hybrids go on to the next rung."""
 
 
 class Rung(NamedTuple):
@@ -81,7 +82,9 @@ class Measured:
     papers: str = setting(PAPERS, "hybrids that are judged in full beside the candidates; separated by ;")
     rungs: int = setting(3, "steps of successive halving, the last one the whole training", **between(1, 8))
     reduction: int = setting(
-        3, "one in so many hybrids goes on to the next rung, which has so many times the rounds", **between(2, 16)
+        3,
+        "about one in so many hybrids goes on to the next rung, which has so many times the rounds; more of the first ones do",
+        **between(2, 16),
     )
     attack: str = setting(
         "Spear()", "reconstruction of what entered the model; adaptive attacks undo policies behind it"
@@ -104,7 +107,11 @@ class Measured:
         **between(2, 1000),
     )  # fmt: skip
     seeds: int = setting(3, "seeds of that judgement, none of them the search's", **between(2, 100))
-    workers: int = setting(0, "processes that judge; 0: one for each processor", **between(0, 1024))
+    workers: int = setting(
+        0,
+        "processes that judge; 0: one for each processor. With several, their speed decides which hybrids go on",
+        **between(0, 1024),
+    )
 
     def __post_init__(self) -> None:
         check_values(self)
