@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from attacks.refinement.restoration import HOLDOUT
 from clients.data.datasets import DataError, has_sensitive_attribute, is_multi_label, is_table, load_dataset
 from defenses.images.ats import parse_policies
 from simulations.experiment.experiment import Experiment
@@ -133,7 +135,9 @@ class Measured:
         return {key: getattr(self, spec.name) for key, spec in keys().items()}
 
     def check(self) -> None:
-        """Raise ``ConfigError`` for data, model or attack that a run refuses, and for data sets too small to be shared out."""
+        """Raise ``ConfigError`` for data, model, attack and rounds that a run refuses, and for too few images or candidates."""
+        if self.confirmed > self.candidates:
+            raise ConfigError(f"confirmed is {self.confirmed}; allowed: 0 to candidates = {self.candidates}")
         try:
             data = load_dataset(self.dataset, data_dir=self.data_dir, image_size=self.image_size)
         except DataError as error:
@@ -144,10 +148,27 @@ class Measured:
                 f"images-per-client is {self.images_per_client}, which takes {least} training images, and each part of "
                 f"{self.dataset} has {held}; lower it, or num-clients"
             )
-        Experiment.of(
+        experiment = Experiment.of(
             dataset=self.dataset, data_dir=self.data_dir, model=self.model, width=self.width, norm=self.norm,
-            probe_attacks=self.attack, num_clients=self.num_clients,
+            probe_attacks=self.attack, num_clients=self.num_clients, rounds=self.rounds, attack_rounds=self.attack_rounds,
         )  # fmt: skip
+        if not experiment.attacked_rounds:
+            raise ConfigError(
+                f"attack-rounds is {self.attack_rounds!r}; allowed: first, last, final, all and numbers from 1 to rounds = "
+                f"{self.rounds}, at least one"
+            )
+        self._require_images(least, held, experiment.auxiliary_fraction)
+
+    def _require_images(self, attacked: int, held: int, auxiliary: float) -> None:
+        """Raise ``ConfigError`` unless clients hold the attacked images, and the server enough to train ``LearnedRestorer``."""
+        fewest = max(math.ceil(attacked / (1 - auxiliary) - 1e-9), math.ceil(2 * HOLDOUT / auxiliary - 1e-9))
+        why = f"{attacked} images are attacked, and the server keeps {auxiliary:g} of all for its attacks, at least {2 * HOLDOUT}"
+        if 0 < self.train_limit < fewest:
+            raise ConfigError(f"train-limit is {self.train_limit}; allowed: 0 for all, or at least {fewest}: {why}")
+        if held < fewest:
+            raise ConfigError(
+                f"dataset is {self.dataset!r}, each part of which has {held} training images; {fewest} are needed: {why}"
+            )
 
     def pools(self) -> dict[str, Any]:
         """Arguments of ``pools.parts_of``."""
