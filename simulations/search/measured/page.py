@@ -68,6 +68,8 @@ def verdict(found: Found) -> list[str]:
             "The attack recovers fewer than half of the images without a defence: its failures say nothing of hybrids."
         )
     lines += [_verdict_on(search, one, recommended=one in found.recommended) for one in found.comparisons]
+    compared = {one.outcome.hybrid for one in found.comparisons}
+    lines += [_unjudged(found, hybrid) for hybrid in found.confirmed if hybrid not in compared]
     if not found.comparisons:
         lines.append("No hybrid was compared with random ones on held-out images.")
     if found.failed:
@@ -78,17 +80,52 @@ def verdict(found: Found) -> list[str]:
 def _verdict_on(search: Measured, one: Comparison, *, recommended: bool) -> str:
     outcome, lost = one.outcome, one.outcome.lost
     assert lost is not None
-    word = "is" if recommended else "is not"
-    keeps = "within" if one.keeps else "not within"
-    beyond = "beyond chance" if one.low > 0 else "which chance explains" if one.high >= 0 else "more than they do"
-    return (
-        f"{outcome.hybrid} {word} recommended. It costs {points(lost)} points of accuracy: {keeps} "
-        f"{100 * search.tolerated:g} points. The strongest attack recovers {outcome.recovered} of {outcome.attacked} images, "
-        f"{percent(outcome.share.mean)}, and {percent(outcome.share.mean + one.fewer)} in the mean of {one.random} random "
-        f"hybrids: a difference of {100 * one.fewer:.1f} points ({100 * one.low:.1f} to {100 * one.high:.1f}), {beyond}. "
-        f"{one.as_good} of the random hybrids lose as little as is tolerated and let no more images be recovered (a random hybrid "
-        f"is that good in {100 * one.chance:.0f} % of cases, by rank). {lost.n} seeds and all images are held out."
+    word, few, tolerated = "is" if recommended else "is not", 100 * one.level, f"{100 * search.tolerated:g} points"
+    sentences = [f"{outcome.hybrid} {word} recommended."]
+    if outcome.failed:
+        sentences.append(
+            f"Training or attack failed for it, or for no defence, on {seeds_of(outcome.failed)}: a hybrid is only recommended "
+            "if all its seeds were judged."
+        )
+    keeps = "shown" if one.keeps else "not shown"
+    ends = f" ({100 * one.low:.1f} to {100 * one.high:.1f})" if math.isfinite(one.high) else ""
+    rank = (
+        f"by rank, a random hybrid is that good in {100 * one.chance:.1f} % of cases; at most {few:.1f} % are allowed"
     )
+    sentences += [
+        f"It costs {points(lost)} points of accuracy: {keeps} to lose at most {tolerated}.",
+        f"The strongest attack recovers {outcome.recovered} of {outcome.attacked} images, {percent(outcome.share.mean)}, and "
+        f"{percent(outcome.share.mean + one.fewer)} in the mean of {one.random} random hybrids: a difference of "
+        f"{100 * one.fewer:.1f} points{ends}.",
+        f"{one.as_good} of the random hybrids lose at most {tolerated} in the mean and let no larger share be recovered "
+        f"({rank}).",
+        _on_chance(one),
+        f"{lost.n} seeds and all images are held out.",
+    ]
+    return " ".join(sentences)
+
+
+def _on_chance(one: Comparison) -> str:
+    """Whether chance explains that fewer images are recovered than under random hybrids."""
+    if one.high < 0:
+        return "Attacks recover more images than under random hybrids."
+    if one.low <= 0:
+        return "Chance explains the difference."
+    if one.random < one.needed:
+        return f"{one.random} random hybrids can never show that it is better beyond chance: {one.needed} are needed (controls)."
+    return "Interval and rank are beyond chance." if one.ranks else "By its rank, chance explains the result."
+
+
+def _unjudged(found: Found, hybrid: str) -> str:
+    """The sentence on a hybrid that was to be confirmed and has no comparison."""
+    seeds = sorted({one.seed for one in found.failed if one.hybrid in (hybrid, "")})
+    why = f": training or attack failed for it, or for no defence, on {seeds_of(seeds)}" if seeds else ""
+    return f"{hybrid} is not recommended{why}."
+
+
+def seeds_of(seeds: Sequence[int]) -> str:
+    """Seeds as text."""
+    return f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"
 
 
 def percent(value: float) -> str:
@@ -150,8 +187,10 @@ BODY = """
 {% for line in sentences %}{{ line }} {% endfor %}</p>
 <section id="held-out"><header><h2>On held-out images</h2><p>{{ definition }} Each hybrid was trained with and attacked on images
 and seeds that the search did not use. Random hybrids are controls: none of them was chosen. Intervals are 95 %: of accuracies
-over seeds (Student's t), of shares over images (Clopper-Pearson). Dots are random hybrids, squares those of the papers, diamonds
-those that S_pri chose.</p></header>{{ held_out }}
+over seeds (Student's t), of shares over images (Clopper-Pearson) or over seeds (Student's t), whichever is wider at each end:
+images of one seed share its model, and are not independent. The difference from random hybrids has the wider of two intervals
+likewise: over images and random hybrids, and over seeds. Dots are random hybrids, squares those of the papers, diamonds those
+that S_pri chose.</p></header>{{ held_out }}
 {{ table('Held out') }}
 {{ head(['Policies', 'Origin', '#Accuracy', '#Points lost', '#Recovered', '#Share', '#Gain, dB']) }}
 <tbody>
@@ -178,9 +217,10 @@ The best of many looks better here than it is: the table above corrects that.</p
 {{ number("%.1f"|format(one.last.gain)) }}<td>{{ one.last.strongest }}</td>{% endif %}</tr>
 {% endfor %}
 </tbody></table></div></section>
-<section id="budgets"><header><h2>Budgets</h2><p>{% for line in budgets %}{{ line }} {% endfor %}One hybrid in
-{{ search.reduction }} goes on to the next rung. A hybrid that went on to no later rung is not on the front, although a longer
-training might have put it there.</p></header></section>
+<section id="budgets"><header><h2>Budgets</h2><p>{% for line in budgets %}{{ line }} {% endfor %}About one
+hybrid in {{ search.reduction }} goes on to the next rung: each that is among the best of those that ended the rung before it did,
+so that more of the first ones go on. Their order is random. With several processes it also depends on their speed. A hybrid
+that went on to no later rung is not on the front, although a longer training might have put it there.</p></header></section>
 <section id="settings"><header><h2>Settings</h2><p>The search judged for {{ "%.0f"|format(took) }} s, all processes
 together.</p></header>
 {{ pairs(search.to_mapping(), 'Settings') }}</section>

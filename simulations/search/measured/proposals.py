@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
+
+import torch
 
 from clients.data.card import DataCard
 from defenses.images.ats import Policy
@@ -35,7 +37,9 @@ def references(search: Measured) -> list[Proposal]:
 
 
 def candidates(search: Measured, dataset: str, show: Callable[[str, int, int], None]) -> list[Proposal]:
-    """The hybrids among which the search chooses, each once.
+    """The hybrids among which the search chooses, each once, in a random order that follows from the search's seed.
+
+    Asynchronous halving favours the hybrids that come first, which must not be those of one origin.
 
     Args:
         search: The settings.
@@ -52,13 +56,24 @@ def candidates(search: Measured, dataset: str, show: Callable[[str, int, int], N
         if text not in known:
             known.add(text)
             found.append(Proposal(text, RANDOM))
-    return found
+    order = torch.randperm(len(found), generator=generator_for("measured-search", search.seed, "queue"))
+    return [found[at] for at in order.tolist()]
 
 
-def controls(search: Measured, dataset: str) -> list[Proposal]:
-    """Random hybrids for the comparison on held-out images; drawn apart from the candidates."""
-    texts = dict.fromkeys(itertools.islice(_random(search, "control", _channels(search, dataset)), search.controls))
-    return [Proposal(text, CONTROL) for text in texts]
+def controls(search: Measured, dataset: str, known: Collection[str] = ()) -> list[Proposal]:
+    """Random hybrids for the comparison on held-out images; drawn apart from the candidates.
+
+    Args:
+        search: The settings.
+        dataset: Images of the search, whose channels matter.
+        known: Hybrids that are no controls.
+
+    Returns:
+        ``controls`` hybrids, each once; fewer where 100 times as many draws give no more.
+    """
+    drawn = itertools.islice(_random(search, "control", _channels(search, dataset)), 100 * search.controls)
+    texts = dict.fromkeys(text for text in drawn if text not in known)
+    return [Proposal(text, CONTROL) for text in itertools.islice(texts, search.controls)]
 
 
 def _random(search: Measured, what: str, channels: int) -> Iterator[str]:

@@ -35,7 +35,7 @@ class Found:
     Attributes:
         search: Its settings.
         chosen_among: All hybrids on the images of the search.
-        confirmed: Texts of the hybrids that were judged on held-out images.
+        confirmed: Texts of the hybrids that were to be judged on held-out images.
         held_out: These, no defence, the papers' hybrids and random ones, on held-out images.
         failed: Trainings or attacks that failed there.
         comparisons: The confirmed hybrids beside the random ones.
@@ -91,7 +91,7 @@ class MeasuredFolder:
 
     @classmethod
     def resume(cls, path: Path, changed: Mapping[str, Any]) -> MeasuredFolder:
-        """Continue a search, with some settings that change no result.
+        """Continue a search, with other values of ``CHANGEABLE`` settings.
 
         Raises:
             ConfigError: When there is none, its file is damaged, or another process still writes to it.
@@ -137,7 +137,7 @@ def run_search(folder: MeasuredFolder, show: Show) -> Found:
     if "plan" not in confirmation.user_attrs:
         chosen = [Proposal(one.hybrid, one.origin) for one in nominees(search, every)]
         known = {one.hybrid for one in (*references(search), *chosen)}
-        random = [one for one in controls(search, data[SEARCH]) if one.hybrid not in known]
+        random = controls(search, data[SEARCH], known)
         others = [one for one in chosen if one not in references(search)]
         confirmation.set_user_attr("confirmed", [one.hybrid for one in chosen])
         seeds = [search.seed + 1 + at for at in range(search.seeds)]
@@ -152,9 +152,9 @@ def read_found(folder: MeasuredFolder) -> Found:
     every = judged(open_study(folder.path, CHOICE, search), search)
     study = open_study(folder.path, CONFIRMATION, search)
     held_out, confirmed = judged(study, search), tuple(study.user_attrs.get("confirmed", ()))
-    known = outcomes(held_out)
     failed = tuple(one for one in held_out if one.failure)
-    return Found(search, tuple(every), confirmed, tuple(known), failed, tuple(compare(search, known, confirmed)))
+    comparisons = tuple(compare(search, held_out, confirmed))
+    return Found(search, tuple(every), confirmed, tuple(outcomes(held_out)), failed, comparisons)
 
 
 def _require_scale(every: list[Judged]) -> None:

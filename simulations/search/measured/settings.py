@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from attacks.refinement.restoration import HOLDOUT
 from clients.data.datasets import DataError, has_sensitive_attribute, is_multi_label, is_table, load_dataset
 from defenses.images.ats import parse_policies
 from simulations.experiment.experiment import Experiment
@@ -28,8 +30,9 @@ from simulations.settings.fields import (
 
 PAPERS = "19-15-45+2-43-21; 3-1-7+43-18-18"
 """Hybrids that the authors searched for Fashion-MNIST and for CIFAR-100, both with ResNet20 (Table 1 of ATS)."""
-WITHOUT_EFFECT = ("workers",)
-"""Settings that change no result: a search may be resumed with others."""
+CHANGEABLE = ("workers",)
+"""Settings with other values of which a search may be resumed. They change no judgement, but ``workers`` is not without effect:
+halving is asynchronous, so that with several processes their speed decides which hybrids go on to the next rung."""
 
 
 class Rung(NamedTuple):
@@ -81,7 +84,9 @@ class Measured:
     papers: str = setting(PAPERS, "hybrids that are judged in full beside the candidates; separated by ;")
     rungs: int = setting(3, "steps of successive halving, the last one the whole training", **between(1, 8))
     reduction: int = setting(
-        3, "one in so many hybrids goes on to the next rung, which has so many times the rounds", **between(2, 16)
+        3,
+        "about one in so many hybrids goes on to the next rung, which has so many times the rounds; more of the first ones do",
+        **between(2, 16),
     )
     attack: str = setting(
         "Spear()", "reconstruction of what entered the model; adaptive attacks undo policies behind it"
@@ -99,9 +104,16 @@ class Measured:
         0.1, "share of accuracy that a choice counts as much as attacks that recover all images", **SHARE
     )  # fmt: skip
     confirmed: int = setting(1, "hybrids of the front that are judged on held-out images", **between(0, 100))
-    controls: int = setting(10, "random hybrids that are judged beside them, at least 2", **between(2, 1000))
+    controls: int = setting(
+        19, "random hybrids that are judged beside them; a recommendation needs at least 20 for each of these, less one",
+        **between(2, 1000),
+    )  # fmt: skip
     seeds: int = setting(3, "seeds of that judgement, none of them the search's", **between(2, 100))
-    workers: int = setting(0, "processes that judge; 0: one for each processor", **between(0, 1024))
+    workers: int = setting(
+        0,
+        "processes that judge; 0: one for each processor. With several, their speed decides which hybrids go on",
+        **between(0, 1024),
+    )
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -123,7 +135,9 @@ class Measured:
         return {key: getattr(self, spec.name) for key, spec in keys().items()}
 
     def check(self) -> None:
-        """Raise ``ConfigError`` for data, model or attack that a run refuses, and for data sets too small to be shared out."""
+        """Raise ``ConfigError`` for data, model, attack and rounds that a run refuses, and for too few images or candidates."""
+        if self.confirmed > self.candidates:
+            raise ConfigError(f"confirmed is {self.confirmed}; allowed: 0 to candidates = {self.candidates}")
         try:
             data = load_dataset(self.dataset, data_dir=self.data_dir, image_size=self.image_size)
         except DataError as error:
@@ -134,10 +148,27 @@ class Measured:
                 f"images-per-client is {self.images_per_client}, which takes {least} training images, and each part of "
                 f"{self.dataset} has {held}; lower it, or num-clients"
             )
-        Experiment.of(
+        experiment = Experiment.of(
             dataset=self.dataset, data_dir=self.data_dir, model=self.model, width=self.width, norm=self.norm,
-            probe_attacks=self.attack, num_clients=self.num_clients,
+            probe_attacks=self.attack, num_clients=self.num_clients, rounds=self.rounds, attack_rounds=self.attack_rounds,
         )  # fmt: skip
+        if not experiment.attacked_rounds:
+            raise ConfigError(
+                f"attack-rounds is {self.attack_rounds!r}; allowed: first, last, final, all and numbers from 1 to rounds = "
+                f"{self.rounds}, at least one"
+            )
+        self._require_images(least, held, experiment.auxiliary_fraction)
+
+    def _require_images(self, attacked: int, held: int, auxiliary: float) -> None:
+        """Raise ``ConfigError`` unless clients hold the attacked images, and the server enough to train ``LearnedRestorer``."""
+        fewest = max(math.ceil(attacked / (1 - auxiliary) - 1e-9), math.ceil(2 * HOLDOUT / auxiliary - 1e-9))
+        why = f"{attacked} images are attacked, and the server keeps {auxiliary:g} of all for its attacks, at least {2 * HOLDOUT}"
+        if 0 < self.train_limit < fewest:
+            raise ConfigError(f"train-limit is {self.train_limit}; allowed: 0 for all, or at least {fewest}: {why}")
+        if held < fewest:
+            raise ConfigError(
+                f"dataset is {self.dataset!r}, each part of which has {held} training images; {fewest} are needed: {why}"
+            )
 
     def pools(self) -> dict[str, Any]:
         """Arguments of ``pools.parts_of``."""

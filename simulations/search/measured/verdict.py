@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from simulations.search.measured.trials import Judged, front
 
 RESAMPLES = 20_000
 LEVEL = 0.05
-"""Chance of a false recommendation, over all hybrids that were confirmed."""
+"""Chance of a false recommendation, over all hybrids that were to be confirmed."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,15 @@ class MeanInterval:
     n: int
 
     @classmethod
-    def over_seeds(cls, values: Sequence[float]) -> MeanInterval:
-        """Student's t over seeds; the ends are infinite for one value."""
+    def over_seeds(cls, values: Sequence[float], tail: float = 0.025) -> MeanInterval:
+        """Student's t over seeds; the ends are infinite for one value.
+
+        Args:
+            values: One for each seed.
+            tail: Chance that the mean lies above the interval, and that it lies below it.
+        """
         n, mean = len(values), statistics.fmean(values)
-        half = float(t.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf
+        half = float(t.ppf(1 - tail, n - 1)) * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf
         return cls(mean, mean - half, mean + half, n)
 
 
@@ -54,24 +59,48 @@ class HybridResult:
         origin: See ``proposals``.
         accuracy: On held-out test images.
         lost: Accuracy lost against no defence of the same seed; None for no defence.
-        recovered: Images that the strongest attack recovered, over all seeds.
-        attacked: Images that it attacked.
+        counts: Seed -> images that the strongest attack recovered, and images that it attacked.
         gain: Mean PSNR above the best null baseline, in dB.
+        failed: Seeds on which it, or no defence, failed; the numbers above are those of the other seeds.
     """
 
     hybrid: str
     origin: str
     accuracy: MeanInterval
     lost: MeanInterval | None
-    recovered: int
-    attacked: int
+    counts: Mapping[int, tuple[int, int]]
     gain: MeanInterval
+    failed: tuple[int, ...] = ()
+
+    @property
+    def recovered(self) -> int:
+        """Images that the strongest attack recovered, over all seeds."""
+        return sum(recovered for recovered, _ in self.counts.values())
+
+    @property
+    def attacked(self) -> int:
+        """Images that it attacked, over all seeds."""
+        return sum(attacked for _, attacked in self.counts.values())
+
+    @property
+    def rate(self) -> float:
+        """Share of recovered images over all seeds."""
+        return self.recovered / self.attacked
+
+    @property
+    def shares(self) -> dict[int, float]:
+        """Seed -> share of recovered images."""
+        return {seed: recovered / attacked for seed, (recovered, attacked) in self.counts.items()}
 
     @property
     def share(self) -> MeanInterval:
-        """Share of recovered images, with its Clopper-Pearson interval."""
-        share, low, high = binomial_interval(self.recovered, self.attacked)
-        return MeanInterval(share, low, high, self.attacked)
+        """Share of recovered images, with the hull of two intervals: Clopper-Pearson over images, Student's t over seeds.
+
+        Images of one seed share its model, so that an interval over images alone can be too narrow.
+        """
+        _, low, high = binomial_interval(self.recovered, self.attacked)
+        seeds = MeanInterval.over_seeds(list(self.shares.values()))
+        return MeanInterval(self.rate, min(low, seeds.low), max(high, seeds.high), self.attacked)
 
 
 @dataclass(frozen=True)
@@ -81,11 +110,12 @@ class Comparison:
     Attributes:
         outcome: The hybrid.
         fewer: Mean share that attacks recover under random hybrids, less that under this one.
-        low: Lower end of its interval, at the level that the number of confirmed hybrids leaves for each.
+        low: Lower end of its interval, at the level that the number of hybrids to confirm leaves for each.
         high: The upper end.
-        keeps: Whether the mean accuracy lost is at most ``tolerated``.
-        as_good: Random hybrids that lose at most ``tolerated`` and under which attacks recover no more images.
-        random: Number of random hybrids.
+        keeps: Whether the interval of the accuracy lost, over seeds, ends at ``tolerated`` or below.
+        as_good: Random hybrids that lose at most ``tolerated`` in the mean and under which attacks recover no larger share.
+        random: Number of random hybrids, those that failed among them.
+        level: Largest chance of a false recommendation of this hybrid: ``LEVEL`` / number of hybrids to confirm.
     """
 
     outcome: HybridResult
@@ -95,16 +125,30 @@ class Comparison:
     keeps: bool
     as_good: int
     random: int
+    level: float
 
     @property
     def chance(self) -> float:
-        """Chance that a random hybrid does as well as one more of them, by its rank: (as good + 1) / (number + 1)."""
+        """Chance that a random hybrid ranks so high among as many others: (as good + 1) / (number + 1)."""
         return (self.as_good + 1) / (self.random + 1)
 
     @property
+    def ranks(self) -> bool:
+        """Whether its rank among the random hybrids is beyond chance."""
+        return self.chance <= self.level * (1 + 1e-9)
+
+    @property
+    def needed(self) -> int:
+        """Random hybrids from which on a rank can be beyond chance: 19 for one confirmed hybrid."""
+        return math.ceil(1 / self.level - 1e-9) - 1
+
+    @property
     def recommended(self) -> bool:
-        """Whether it keeps accuracy, and attacks recover fewer images than under random hybrids, beyond chance."""
-        return self.keeps and self.low > 0
+        """Whether no seed failed, it keeps accuracy, and fewer images are recovered than under random hybrids, beyond chance.
+
+        The last has two parts: the interval against their mean lies above 0, and few random hybrids are as good.
+        """
+        return not self.outcome.failed and self.keeps and self.low > 0 and self.ranks
 
 
 def nominees(search: Measured, every: Sequence[Judged]) -> list[Judged]:
@@ -122,8 +166,12 @@ def nominees(search: Measured, every: Sequence[Judged]) -> list[Judged]:
 
 
 def outcomes(every: Sequence[Judged]) -> list[HybridResult]:
-    """Each hybrid over the seeds on which it and no defence were judged, in the order of the queue."""
+    """Each hybrid over the seeds on which it and no defence were judged, in the order of the queue.
+
+    A hybrid without such a seed is left out.
+    """
     none = {one.seed: one.last.accuracy for one in every if not one.hybrid and one.complete}
+    seeds = sorted({one.seed for one in every})
     found: dict[str, list[Judged]] = {}
     for one in every:
         if one.complete and one.seed in none:
@@ -134,41 +182,68 @@ def outcomes(every: Sequence[Judged]) -> list[HybridResult]:
             of[0].origin,
             MeanInterval.over_seeds([one.last.accuracy for one in of]),
             MeanInterval.over_seeds([none[one.seed] - one.last.accuracy for one in of]) if hybrid else None,
-            sum(one.last.recovered for one in of),
-            sum(one.last.attacked for one in of),
+            {one.seed: (one.last.recovered, one.last.attacked) for one in of},
             MeanInterval.over_seeds([one.last.gain for one in of]),
+            tuple(seed for seed in seeds if seed not in {one.seed for one in of}),
         )
         for hybrid, of in found.items()
     ]
 
 
-def compare(search: Measured, known: Sequence[HybridResult], confirmed: Sequence[str]) -> list[Comparison]:
+def compare(search: Measured, every: Sequence[Judged], confirmed: Sequence[str]) -> list[Comparison]:
     """Compare the confirmed hybrids with the random ones; nothing where fewer than two random ones were judged.
 
-    Uncertainty of a share: Jeffreys' posterior, Beta(k + 1/2, n - k + 1/2). Uncertainty of the mean over random hybrids: they are
-    drawn again with replacement, each with a share from its own posterior. That the attacked images are the same is not used,
-    which makes intervals wider.
+    The interval of the difference is the hull of two:
+
+    - over images and random hybrids: the share of a hybrid has Jeffreys' posterior, Beta(k + 1/2, n - k + 1/2), of the images of
+      all seeds. Random hybrids are drawn again with replacement, each with a share from its own posterior;
+    - over seeds: the difference on each seed is one value, for Student's t. Images of one seed share its model, so that they are
+      not independent.
+
+    Args:
+        search: The settings.
+        every: Judgements on held-out images and seeds.
+        confirmed: Texts of the hybrids that were to be confirmed; the level is divided by their number, failed ones among them.
     """
+    known = outcomes(every)
     random = [one for one in known if one.origin == CONTROL]
-    chosen = [one for one in known if one.hybrid in confirmed and one.lost is not None]
+    number = len({one.hybrid for one in every if one.origin == CONTROL})
     if len(random) < 2:
         return []
     generator = np.random.default_rng(0)
     draws = np.stack([_posterior(one, generator) for one in random])
     again = generator.integers(len(random), size=(len(random), RESAMPLES))
     means = np.take_along_axis(draws, again, 0).mean(0)
-    mean, tail = statistics.fmean(one.share.mean for one in random), LEVEL / 2 / max(1, len(chosen))
+    mean, level = statistics.fmean(one.rate for one in random), LEVEL / max(1, len(confirmed))
     found = []
-    for one in chosen:
-        low, high = np.quantile(means - _posterior(one, generator), [tail, 1 - tail])
-        as_good = sum(_keeps(search, other) and other.share.mean <= one.share.mean for other in random)
+    for one in known:
+        if one.hybrid not in confirmed or one.lost is None:
+            continue
+        low, high = np.quantile(means - _posterior(one, generator), [level / 2, 1 - level / 2])
+        differences = _differences(one, random) or [0.0]  # no seed in common: an infinite interval
+        seeds = MeanInterval.over_seeds(differences, level / 2)
+        as_good = sum(_loses_little(search, other) and other.rate <= one.rate for other in random)
         found.append(
-            Comparison(one, mean - one.share.mean, float(low), float(high), _keeps(search, one), as_good, len(random))
-        )
+            Comparison(
+                one, mean - one.rate, min(float(low), seeds.low), max(float(high), seeds.high),
+                one.lost.high <= search.tolerated, as_good, number, level,
+            )
+        )  # fmt: skip
     return found
 
 
-def _keeps(search: Measured, one: HybridResult) -> bool:
+def _differences(one: HybridResult, random: Sequence[HybridResult]) -> list[float]:
+    """Mean share under random hybrids less that under one, for each seed on which it was judged."""
+    found = []
+    for seed, share in one.shares.items():
+        others = [other.shares[seed] for other in random if seed in other.shares]
+        if others:
+            found.append(statistics.fmean(others) - share)
+    return found
+
+
+def _loses_little(search: Measured, one: HybridResult) -> bool:
+    """Whether a random hybrid loses at most ``tolerated`` in the mean; unlike a confirmed one, it has the benefit of the doubt."""
     return one.lost is not None and one.lost.mean <= search.tolerated
 
 

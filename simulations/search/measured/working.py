@@ -19,7 +19,7 @@ from simulations.run_folder.run_directory import write_atomically
 from simulations.runtime.launch import end_politely
 from simulations.search.measured.page import percent, verdict, write_measured_page
 from simulations.search.measured.search import Found, MeasuredFolder, run_search
-from simulations.search.measured.settings import WITHOUT_EFFECT, Measured, keys
+from simulations.search.measured.settings import CHANGEABLE, Measured, keys
 from simulations.settings.errors import ConfigError, require_known
 
 console = Terminal(highlight=False)
@@ -66,10 +66,10 @@ def _folder(config: Path | None, settings: list[str], out: Path | None, resume: 
             raise ConfigError("--resume takes the settings of the search itself: leave out CONFIG and --out")
         for key in chosen:
             require_known("setting", key, keys(), listed="measured-search")
-            if key not in WITHOUT_EFFECT:
+            if key not in CHANGEABLE:
                 raise ConfigError(
                     f"-s {key}: --resume takes it from the search itself, whose results would change with it; only "
-                    f"{' and '.join(WITHOUT_EFFECT)} may be others"
+                    f"{' and '.join(CHANGEABLE)} may be others"
                 )
         return MeasuredFolder.resume(resume.resolve(), chosen)
     search = Measured.from_mapping((read_toml(config) if config else {}) | chosen)

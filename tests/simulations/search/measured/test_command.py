@@ -13,7 +13,7 @@ from simulations.search.measured.settings import Measured, keys
 from simulations.search.measured.trials import CHOICE, judged, open_study
 
 TINY = {
-    "dataset": "mnist-5k", "papers": "3-1-7", "train-limit": 60, "test-limit": 50, "candidates": 3, "scored": 6, "rounds": 2,
+    "dataset": "mnist-5k", "papers": "3-1-7", "train-limit": 80, "test-limit": 50, "candidates": 3, "scored": 6, "rounds": 2,
     "rungs": 2, "reduction": 2, "local-epochs": 1, "images-per-client": 2, "num-clients": 2, "workers": 2,
     "controls": 2, "seeds": 2,
 }  # fmt: skip
@@ -35,6 +35,15 @@ def search(*words: str) -> tuple[int, str]:
         ("dataset=cifar10", "set data-dir to the directory that holds it"),
         ("attack=Inverting()", "Inverting"),
         ("images-per-client=999", "takes 3996 training images"),
+        ("images-per-client=350", "training images; 1750 are needed: 1400 images are attacked"),
+        (
+            "attack-rounds=sometimes",
+            "attack-rounds: 'sometimes'; allowed: first, last, final, all and numbers from 1 to rounds = 12",
+        ),
+        ("attack-rounds=13", "attack-rounds: '13'; allowed"),
+        ("attack-rounds=", "attack-rounds is ''; allowed: first"),
+        ("train-limit=10", "train-limit is 10; allowed: 0 for all, or at least 80"),
+        ("confirmed=100", "confirmed is 100; allowed: 0 to candidates = 24"),
     ],
 )
 def test_it_refuses_before_any_work(setting: str, message: str, tmp_path: Path) -> None:

@@ -7,7 +7,17 @@ import itertools
 import pytest
 
 from defenses.images.ats import parse_policies
-from simulations.search.measured.proposals import CONTROL, PAPER, RANDOM, candidates, controls, hybrids_of, references
+from simulations.search.measured import proposals
+from simulations.search.measured.proposals import (
+    CONTROL,
+    PAPER,
+    RANDOM,
+    SCORED,
+    candidates,
+    controls,
+    hybrids_of,
+    references,
+)
 from simulations.search.measured.settings import Measured
 from simulations.search.space import overlap
 from simulations.settings.errors import ConfigError
@@ -35,6 +45,30 @@ def test_random_candidates_and_controls_are_disjoint_and_reproducible() -> None:
 def test_another_seed_has_other_candidates() -> None:
     other = Measured(**{**SEARCH.__dict__, "seed": 1})
     assert candidates(SEARCH, "mnist-5k", nothing) != candidates(other, "mnist-5k", nothing)
+
+
+def test_hybrids_of_both_origins_are_mixed_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scores are left out: what is tested is the order of the queue, which decides who goes on."""
+    scored = [f"{at}-{at}+49" for at in range(20)]
+    monkeypatch.setattr(proposals, "_by_score", lambda search, dataset, wanted, show: scored[:wanted])
+    orders = []
+    for seed in range(3):
+        search = Measured(dataset="mnist-5k", candidates=40, seed=seed)
+        found = candidates(search, "mnist-5k", nothing)
+        assert sorted(one.hybrid for one in found if one.origin == SCORED) == sorted(scored)
+        orders.append([one.origin for one in found])
+        assert 4 <= orders[-1][:20].count(SCORED) <= 16  # 10 are expected; outside, 1 in 15,000
+    assert len(set(map(tuple, orders))) == 3
+
+
+def test_controls_are_as_many_as_the_settings_say() -> None:
+    first = controls(SEARCH, "mnist-5k")
+    others = controls(SEARCH, "mnist-5k", {first[0].hybrid})
+    assert [one.hybrid for one in others[:4]] == [one.hybrid for one in first[1:]]
+    assert len({one.hybrid for one in others}) == 5
+    # Policies of one transform: fewer than a thousand, and the draws end.
+    few = controls(Measured(dataset="mnist-5k", policies=1, longest=1, controls=60), "mnist-5k")
+    assert 10 < len({one.hybrid for one in few}) == len(few) < 60
 
 
 def test_hybrids_by_score_begin_with_the_best() -> None:

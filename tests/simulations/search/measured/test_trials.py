@@ -37,7 +37,7 @@ def queue(folder: Path, name: str, hybrids: list[str], seeds: list[int]) -> None
     enqueue(open_study(folder, name, SEARCH), proposals, seeds)
 
 
-def test_one_in_three_goes_on_and_no_defence_always(tmp_path: Path, calls: list[tuple[str, int, int]]) -> None:
+def test_about_one_in_three_goes_on_and_no_defence_always(tmp_path: Path, calls: list[tuple[str, int, int]]) -> None:
     queue(tmp_path, CHOICE, ["", *map(str, range(9))], [0])
     run_all(tmp_path, CHOICE, SEARCH, "data", lambda done, of: None)
     assert [call for call in calls if not call[0]] == [("", 1, 0), ("", 3, 0), ("", 9, 0)]

@@ -13,7 +13,7 @@ from simulations.search.measured.judging import Judgement
 from simulations.search.measured.proposals import CONTROL, NONE, RANDOM
 from simulations.search.measured.settings import Measured
 from simulations.search.measured.trials import Judged, front
-from simulations.search.measured.verdict import MeanInterval, compare, nominees, outcomes
+from simulations.search.measured.verdict import MeanInterval, compare, nominees
 
 SEARCH = Measured(confirmed=1)
 
@@ -29,8 +29,8 @@ def over_seeds(hybrid: str, origin: str, accuracy: float, recovered: int, attack
     return [result(hybrid, origin, accuracy + 0.001 * at, recovered, seed=at, attacked=attacked) for at in range(3)]
 
 
-def held_out(recovered: int, accuracy: float = 0.82) -> list[Judged]:
-    random = [one for at in range(10) for one in over_seeds(f"{at}", CONTROL, 0.7, 18 + at % 5)]
+def held_out(recovered: int, accuracy: float = 0.82, controls: int = 20) -> list[Judged]:
+    random = [one for at in range(controls) for one in over_seeds(f"{at}", CONTROL, 0.7, 18 + at % 5)]
     return [*over_seeds("", NONE, 0.83, 32), *over_seeds("20-21", RANDOM, accuracy, recovered), *random]
 
 
@@ -47,42 +47,89 @@ def test_the_interval_over_seeds_is_students() -> None:
 def test_only_a_hybrid_that_keeps_accuracy_and_is_better_than_random_ones_is_recommended(
     recovered: int, accuracy: float, recommended: bool
 ) -> None:
-    known = outcomes(held_out(recovered, accuracy))
-    (one,) = compare(SEARCH, known, ["20-21"])
+    (one,) = compare(SEARCH, held_out(recovered, accuracy), ["20-21"])
     assert one.recommended is recommended
     assert one.fewer == pytest.approx(20 / 32 - recovered / 32)
     assert one.low < one.fewer < one.high
 
 
-def test_a_hybrid_of_the_mean_is_seldom_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its share is the mean of those of random hybrids, so that about 2.5 % of intervals lie above 0: 7 of 100 at most."""
-    monkeypatch.setattr(verdict, "RESAMPLES", 2000)
+def test_a_random_draw_is_seldom_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The confirmed hybrid is one more random draw, and keeps accuracy as the others do: it ranks first in one of 20 cases.
+
+    Of 100, 5 are expected; 12 or more have a chance below 1 %. The interval against the mean alone lets more through.
+    """
+    monkeypatch.setattr(verdict, "RESAMPLES", 500)
     draws = np.random.default_rng(0)
-    false = 0
+    false = better_than_the_mean = 0
     for _ in range(100):
-        shares = [60 / 90, *draws.beta(6, 3, 10)]
-        every = [
-            one
-            for at, share in enumerate(shares)
-            for one in [result(f"{at}", CONTROL if at else RANDOM, 0.83, int(draws.binomial(96, share)), attacked=96)]
-        ]
-        (one,) = compare(SEARCH, outcomes([result("", NONE, 0.83, 96, attacked=96), *every]), ["0"])
+        every = [result("", NONE, 0.83, 96, attacked=96, seed=seed) for seed in range(3)]
+        for at, share in enumerate(draws.beta(6, 3, 20)):
+            for seed in range(3):
+                recovered = int(draws.binomial(32, share))
+                every.append(result(f"{at}", CONTROL if at else RANDOM, 0.83, recovered, seed=seed))
+        (one,) = compare(SEARCH, every, ["0"])
         false += one.recommended
-    assert false <= 7
+        better_than_the_mean += one.low > 0
+    assert 0 < false < 12
+    assert better_than_the_mean > false
+
+
+@pytest.mark.parametrize(("controls", "confirmed", "recommended"), [(18, 1, False), (19, 1, True), (19, 2, False)])
+def test_a_rank_needs_enough_random_hybrids(controls: int, confirmed: int, recommended: bool) -> None:
+    (one,) = compare(SEARCH, held_out(2, controls=controls), ["20-21", "never judged"][:confirmed])
+    assert one.low > 0
+    assert one.needed == (19 if confirmed == 1 else 39)
+    assert one.recommended is recommended
 
 
 def test_random_hybrids_that_are_as_good_are_counted() -> None:
-    known = outcomes(held_out(20))
-    (one,) = compare(SEARCH, known, ["20-21"])
-    assert (one.as_good, one.chance) == (0, 1 / 11)  # none of them keeps accuracy
-    better = outcomes([*held_out(20), *over_seeds("1-2", CONTROL, 0.82, 20), *over_seeds("3-4", CONTROL, 0.82, 21)])
+    (one,) = compare(SEARCH, held_out(20), ["20-21"])
+    assert (one.as_good, one.chance) == (0, 1 / 21)  # none of them keeps accuracy
+    better = [*held_out(20), *over_seeds("1-2", CONTROL, 0.82, 20), *over_seeds("3-4", CONTROL, 0.82, 21)]
     (one,) = compare(SEARCH, better, ["20-21"])
-    assert (one.as_good, one.random) == (1, 12)
+    assert (one.as_good, one.random) == (1, 22)
 
 
-def test_a_hybrid_that_failed_on_a_seed_has_fewer_images() -> None:
-    every = [one for one in held_out(2) if (one.hybrid, one.seed) != ("20-21", 2)]
-    assert next(one for one in outcomes(every) if one.hybrid == "20-21").attacked == 64
+def test_a_hybrid_that_failed_on_a_seed_is_not_recommended() -> None:
+    def failed(one: Judged, hybrid: str) -> Judged:
+        return one._replace(complete=False, failure="RuntimeError") if (one.hybrid, one.seed) == (hybrid, 2) else one
+
+    for hybrid in ("20-21", ""):  # without an accuracy of no defence, there is no loss of accuracy on that seed
+        every = [failed(one, hybrid) for one in held_out(2)]
+        (one,) = compare(SEARCH, every, ["20-21"])
+        assert (one.outcome.attacked, one.outcome.failed, one.recommended) == (64, (2,), False)
+    (one,) = compare(SEARCH, held_out(2), ["20-21"])
+    assert (one.outcome.failed, one.recommended) == ((), True)
+
+
+def test_a_failed_hybrid_leaves_the_level_of_the_others_as_it_was() -> None:
+    (alone,) = compare(SEARCH, held_out(10), ["20-21"])
+    (beside,) = compare(SEARCH, held_out(10), ["20-21", "30-31"])
+    assert (alone.level, beside.level) == (0.05, 0.025)
+    assert beside.low < alone.low
+
+
+def test_the_loss_of_accuracy_must_be_shown_to_be_small() -> None:
+    every = [one for one in held_out(2) if one.hybrid != "20-21"]
+    uncertain = [result("20-21", RANDOM, 0.83 - lost, 2, seed=at) for at, lost in enumerate((0.0, 0.02, 0.04))]
+    (one,) = compare(SEARCH, [*every, *uncertain], ["20-21"])
+    assert one.outcome.lost is not None
+    assert one.outcome.lost.mean < 0.03 < one.outcome.lost.high
+    assert not one.keeps
+    assert not one.recommended
+
+
+def test_seeds_that_disagree_widen_the_intervals() -> None:
+    every = [one for one in held_out(2) if one.hybrid != "20-21"]
+    split = [result("20-21", RANDOM, 0.83, recovered, seed=at) for at, recovered in enumerate((0, 0, 24))]
+    alike = [result("20-21", RANDOM, 0.83, 8, seed=at) for at in range(3)]
+    (wide,), (narrow,) = (compare(SEARCH, [*every, *those], ["20-21"]) for those in (split, alike))
+    assert wide.fewer == pytest.approx(narrow.fewer)
+    assert narrow.recommended
+    assert wide.low < 0 < narrow.low
+    per_seed = [20 / 32 - recovered / 32 for recovered in (0, 0, 24)]
+    assert wide.low == pytest.approx(ttest_1samp(per_seed, 0).confidence_interval().low)
+    assert wide.outcome.share.high > narrow.outcome.share.high
 
 
 def test_the_front_holds_what_nothing_else_beats_in_all_three_numbers() -> None:
