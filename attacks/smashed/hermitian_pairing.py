@@ -160,10 +160,10 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
 
     def positions(self, received: Tensor) -> tuple[Tensor, float]:
         """The position in the spectrum of every received patch (B, N, 2D), as (B, N) int64; and the mean cost of the pairs."""
-        assert isinstance(self.learned, TokenReader | SpectralStatistics)
+        reader: Any = self.learned  # each scores its own readings
         costs = pairing_costs(received, patch_side(received.shape[2] // 2))
         paired = [pair_slots(image, self_paired=received.shape[1] % 2) for image in costs]
-        scores = self.learned.scores(self.learned(received))
+        scores = reader.scores(reader(received))
         positions = torch.stack([place_pairs(*both) for both in zip(scores, paired, strict=True)])
         chosen = [float(image[s, t]) for image, pairs in zip(costs, paired, strict=True) for s, t in pairs]
         return positions, sum(chosen) / len(chosen)
