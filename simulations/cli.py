@@ -148,7 +148,7 @@ def run(
 
     CONFIG is a TOML file of settings; without it, the default audit runs.
 
-    --json prints "directory", "seed" and "outcomes" of each run; an outcome has "study", "defense", "message", "verdict",
+    --json prints "directory", "seed" and "outcomes" of each run. An outcome has "study", "defense", "message", "verdict",
     "recovered" of "attacked" images, "share" with "low" and "high", "accuracy", "change", "epsilon",
     "epsilon_shown" (a lower bound), "epsilon_shown_gaussian" (the same if noise is Gaussian) and "warnings".
 

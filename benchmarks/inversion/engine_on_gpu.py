@@ -3,8 +3,8 @@
 Needs torch and torchvision alone: neither Flower nor Ray nor Opacus. ``benchmarks/on_gpu.py`` measures whole audits as well. For
 each case of ``attack_speed.py`` it attacks ``--targets`` updates together, on the device and, a few of them, on the processor;
 where breaching 0.1.2 can be imported, that attacks a few on the device, too. Printed are image-iterations per second, the ratios,
-the time in units of a forward and backward pass, PSNR on the device and on the processor for the same targets, whether differences
-stood for second derivatives (device / processor), and the peak of the device's memory beside what
+the time in units of a forward and backward pass, and PSNR on the device and on the processor for the same targets. "differenced"
+says whether differences stood for second derivatives (device / processor). The peak of the device's memory stands beside what
 ``attacks.gradient.trial_gradients.memory.trial_bytes`` says.
 
     python benchmarks/inversion/engine_on_gpu.py --out on_gpu.md
