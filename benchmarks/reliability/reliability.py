@@ -1,20 +1,17 @@
 """Load and faults: what a run of fedveil does when much, or everything, goes wrong. Prints the tables of docs/reliability.md.
 
-    python benchmarks/reliability/reliability.py load            1,000 clients, 10 a round, 50 rounds, beside Flower's own FedAvg;
-                                                     --real on Flower's simulation runtime
-    python benchmarks/reliability/reliability.py clients         a fifth of all answers fails, in five ways; --real with
-    killed workers, too
-    python benchmarks/reliability/reliability.py kills           kill -9 at 20 random moments of a run; --real N on Flower's runtime
-    python benchmarks/reliability/reliability.py signals         the same by any signal, and of the processes that it starts;
-    --real N likewise
-    python benchmarks/reliability/reliability.py disk            a disk that fills up (a tmpfs, so root; Linux)
-    python benchmarks/reliability/reliability.py folder          the output folder of a living run is deleted, replaced, or
-    made unwritable python benchmarks/reliability/reliability.py two             two runs at once, in one folder and in two
-    python benchmarks/reliability/reliability.py hostile         what a client and a server of ill will may send
-    python benchmarks/reliability/reliability.py replies         clients' replies, spoilt at random, in whole runs; --first N
-    --cases 1
-                                                     repeats one
-    python benchmarks/reliability/reliability.py files           damaged files, and the commands that read them
+Usage: ``python benchmarks/reliability/reliability.py PIECE``, with these pieces:
+
+    load       1,000 clients, 10 a round, 50 rounds, beside Flower's own FedAvg; --real on Flower's simulation runtime
+    clients    a fifth of all answers fails, in five ways; --real with killed workers, too
+    kills      kill -9 at 20 random moments of a run; --real N on Flower's runtime
+    signals    the same by any signal, and of the processes that it starts; --real N likewise
+    disk       a disk that fills up (a tmpfs, so root; Linux)
+    folder     the output folder of a living run is deleted, replaced, or made unwritable
+    two        two runs at once, in one folder and in two
+    hostile    what a client and a server of ill will may send
+    replies    clients' replies, spoilt at random, in whole runs; --first N --cases 1 repeats one
+    files      damaged files, and the commands that read them
 
 Every piece asserts what its table says, and ends with an error when that does not hold. All but ``load`` depend on no clock.
 """

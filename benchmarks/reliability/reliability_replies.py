@@ -66,6 +66,14 @@ RUNS: dict[str, dict[str, Any]] = {
         "update_attacks": "LossThreshold()",
         "probe_attacks": "InvertingGradients(iterations=2); LabelInference()",
     },
+    "canaries": {
+        "model": "lenet",
+        "defenses": "DPSGD(target_epsilon=8.0)",
+        "dp_canaries": 8,
+        "attack_rounds": "last",
+        "update_attacks": "",
+        "probe_attacks": "LabelInference()",
+    },
     "sums": {
         "model": "lenet",
         "defenses": "GaussianNoise(std=0.01)",

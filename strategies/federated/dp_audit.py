@@ -167,7 +167,8 @@ class CanaryAudit:
             if GRADIENTS in self._views[partition]
         }
         parts = gradient_parts(gradients)
-        views = dict.fromkeys(view for partition in coins for view in self._views[partition] if view != GRADIENTS)
+        # Sorted, so that the row of a resumed run is that of an uninterrupted one: the kept state has an order of its own.
+        views = sorted({view for partition in coins for view in self._views[partition]} - {GRADIENTS})
         for view in views:
             of = [one for one in coins if view in self._views[one] and "lone" in coins[one]]
             if of:

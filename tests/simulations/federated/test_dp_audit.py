@@ -166,7 +166,8 @@ def test_a_resumed_run_ends_with_the_same_bounds(tmp_path: Path, audited: Audite
             simulations.audit(out=begun, **settings)
     resumed = simulations.audit(resume=begun)
     first, second = (
-        [row.value for row in run.rows if row.metric.startswith("epsilon-shown")] for run in (whole, resumed)
+        [(row.value, row.extra[AUDIT]) for row in run.rows if row.metric.startswith("epsilon-shown")]
+        for run in (whole, resumed)
     )
     assert first == second
     assert len(first) == 2
