@@ -64,6 +64,9 @@ class NetworkRefinement(Refinement):
         self, network: nn.Module, clean: Batch, spoil: Callable[[Batch], Tensor], generator: torch.Generator
     ) -> nn.Module:
         """Adam on the squared error of what ``network`` makes of spoiled images, under fresh draws at every step."""
+        if clean.images.device.type == "cpu":
+            # 1.3 times as fast on a processor (one thread, 28 to 64 pixels); on a card it was not measured.
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)
         # The rate rises for a fifth of the way, which must be longer than one step.
         schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -91,7 +94,7 @@ def mapped(network: nn.Module, images: Tensor) -> Tensor:
     """What a network makes of images (B, C, H, W) in [0, 1]: as many, in [0, 1]."""
     with torch.no_grad():
         clean: Tensor = network(images.clamp(0, 1))
-    return clean.clamp(0, 1)
+    return clean.clamp(0, 1).contiguous()
 
 
 class WithoutSigns(nn.Module):

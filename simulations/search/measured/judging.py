@@ -85,7 +85,7 @@ def judge(search: Measured, dataset: str, hybrid: str, rung: Rung, seed: int, fo
             with auditing(LocalGrid(experiment.num_clients), run) as (auditor, clients):
                 for job in run.open_jobs():
                     auditor.submit(job)
-                run_pipeline(run, auditor, pipeline, len(experiment.pipelines) - 1, clients, Throttle())
+                run_pipeline(run, auditor, pipeline, len(experiment.pipelines) - 1, clients, Throttle(write=_no_page))
                 auditor.collect(wait=True)
             run.flush()
         finally:
@@ -106,6 +106,11 @@ def experiment_of(search: Measured, dataset: str, hybrid: str, rung: Rung, seed:
         probe_attacks=attacks, update_attacks="", adaptive=rung.restorer, probe_mode="eval", probe_images=1,
         probe_targets=rung.images, attack_workers=0, share_images=False, output_dir=str(folder.resolve()),
     )  # fmt: skip
+
+
+def _no_page(folder: Path) -> Path:
+    """In place of the page of a run that is deleted when it has been read."""
+    return folder
 
 
 def _defense(hybrid: str) -> str:

@@ -73,12 +73,12 @@ class Measured:
     batch_size: int = setting(32, "images of a step", **at_least(1))
     learning_rate: float = setting(0.1, "of SGD", **above(0, 1e6))
     seed: int = setting(0, "of the search: hybrids, models, draws and attacked images", **between(0, 2**31 - 1))
-    candidates: int = setting(24, "hybrids that are judged", **between(1, 100_000))
+    candidates: int = setting(20, "hybrids that are judged", **between(1, 100_000))
     by_score: float = setting(
         0.5, "share of the candidates that S_pri of the authors' code chooses; the others are random", "0 to 1",
         lambda value: 0 <= value <= 1,
     )  # fmt: skip
-    scored: int = setting(100, "random policies that S_pri scores for these", **between(2, 100_000))
+    scored: int = setting(60, "random policies that S_pri scores for these", **between(2, 100_000))
     policies: int = setting(2, "policies of a hybrid; they share no transform", **between(1, 16))
     longest: int = setting(LONGEST, "most transforms of a policy", **between(1, LONGEST))
     papers: str = setting(PAPERS, "hybrids that are judged in full beside the candidates; separated by ;")

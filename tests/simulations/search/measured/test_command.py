@@ -43,7 +43,7 @@ def search(*words: str) -> tuple[int, str]:
         ("attack-rounds=13", "attack-rounds: '13'; allowed"),
         ("attack-rounds=", "attack-rounds is ''; allowed: first"),
         ("train-limit=10", "train-limit is 10; allowed: 0 for all, or at least 80"),
-        ("confirmed=100", "confirmed is 100; allowed: 0 to candidates = 24"),
+        ("confirmed=100", "confirmed is 100; allowed: 0 to candidates = 20"),
     ],
 )
 def test_it_refuses_before_any_work(setting: str, message: str, tmp_path: Path) -> None:
