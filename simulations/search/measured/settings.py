@@ -27,6 +27,7 @@ from simulations.settings.fields import (
     one_of,
     setting,
 )
+from strategies.federated.observations import PROBE
 
 PAPERS = "19-15-45+2-43-21; 3-1-7+43-18-18"
 """Hybrids that the authors searched for Fashion-MNIST and for CIFAR-100, both with ResNet20 (Table 1 of ATS)."""
@@ -152,6 +153,10 @@ class Measured:
             dataset=self.dataset, data_dir=self.data_dir, model=self.model, width=self.width, norm=self.norm,
             probe_attacks=self.attack, num_clients=self.num_clients, rounds=self.rounds, attack_rounds=self.attack_rounds,
         )  # fmt: skip
+        if not experiment.attacks[PROBE]:
+            raise ConfigError(
+                f"attack is {self.attack!r}; allowed: reconstructions, see `fedveil list attacks`, separated by ;"
+            )
         if not experiment.attacked_rounds:
             raise ConfigError(
                 f"attack-rounds is {self.attack_rounds!r}; allowed: first, last, final, all and numbers from 1 to rounds = "

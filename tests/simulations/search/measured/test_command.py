@@ -34,6 +34,8 @@ def search(*words: str) -> tuple[int, str]:
         ("dataset=census", "allowed: data sets of images with one class for an image"),
         ("dataset=cifar10", "set data-dir to the directory that holds it"),
         ("attack=Inverting()", "Inverting"),
+        ("attack=", "attack is ''; allowed: reconstructions"),
+        ("attack=;", "attack is ';'; allowed: reconstructions"),
         ("images-per-client=999", "takes 3996 training images"),
         ("images-per-client=350", "training images; 1750 are needed: 1400 images are attacked"),
         (
