@@ -49,22 +49,21 @@ def run_all(folder: Path, name: str, search: Measured, dataset: str, show: Calla
     requeue(study)
     waiting = len(study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
     workers = min(search.workers or os.cpu_count() or 1, waiting)
-    done = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
-    show(done, done + waiting)
+
+    def show_all() -> None:
+        trials = study.get_trials(deepcopy=False)
+        show(sum(trial.state.is_finished() for trial in trials), len(trials))
+
+    show_all()
     if workers <= 1:
-        work(folder, name, search, dataset, 0)
+        work(folder, name, search, dataset, 0, show_all)
     else:
-        _run_beside(workers, (folder, name, search, dataset, os.getpid()), study, show)
+        _run_beside(workers, (folder, name, search, dataset, os.getpid()), show_all)
     if left := study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING)):
         raise ConfigError(f"processes that judge were lost, and {len(left)} hybrids are not judged")
 
 
-def _run_beside(
-    workers: int,
-    about: tuple[Path, str, Measured, str, int],
-    study: optuna.Study,
-    show: Callable[[int, int], None],
-) -> None:
+def _run_beside(workers: int, about: tuple[Path, str, Measured, str, int], show_all: Callable[[], None]) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=work, args=about, daemon=True) for _ in range(workers)]
     for process in processes:
@@ -72,16 +71,25 @@ def _run_beside(
     try:
         while any(process.is_alive() for process in processes):
             time.sleep(WAIT)
-            trials = study.get_trials(deepcopy=False)
-            show(sum(trial.state.is_finished() for trial in trials), len(trials))
+            show_all()
     finally:
         for process in processes:
             process.terminate()
             process.join()
 
 
-def work(folder: Path, name: str, search: Measured, dataset: str, parent: int) -> None:
-    """Judge hybrids until the queue is empty, or until the process that began this one has ended (0: this one is the first)."""
+def work(
+    folder: Path,
+    name: str,
+    search: Measured,
+    dataset: str,
+    parent: int,
+    judged: Callable[[], None] = lambda: None,
+) -> None:
+    """Judge hybrids until the queue is empty, or until the process that began this one has ended (0: this one is the first).
+
+    ``judged`` is called after each.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -98,6 +106,7 @@ def work(folder: Path, name: str, search: Measured, dataset: str, parent: int) -
             study.tell(trial, state=TrialState.FAIL)
         else:
             study.tell(trial, value, state=TrialState.PRUNED if value is None else None)
+        judged()
 
 
 def _halve(

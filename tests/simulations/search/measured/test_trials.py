@@ -55,6 +55,13 @@ def test_a_better_one_that_comes_late_goes_on(tmp_path: Path, calls: list[tuple[
     assert [call[1] for call in calls if call[0] == "0"] == [1, 3, 9]
 
 
+def test_one_process_shows_each_hybrid_as_it_is_judged(tmp_path: Path, calls: list[tuple[str, int, int]]) -> None:
+    queue(tmp_path, CONFIRMATION, ["", "3"], [1, 2])
+    shown: list[tuple[int, int, int]] = []
+    run_all(tmp_path, CONFIRMATION, SEARCH, "data", lambda done, of: shown.append((done, of, len(calls))))
+    assert shown == [(done, 4, done) for done in range(5)]
+
+
 def test_held_out_hybrids_are_judged_in_full_on_each_seed(tmp_path: Path, calls: list[tuple[str, int, int]]) -> None:
     queue(tmp_path, CONFIRMATION, ["", "3"], [1, 2])
     run_all(tmp_path, CONFIRMATION, SEARCH, "data", lambda done, of: None)
