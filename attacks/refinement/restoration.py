@@ -66,7 +66,7 @@ class NetworkRefinement(Refinement):
         """Adam on the squared error of what ``network`` makes of spoiled images, under fresh draws at every step."""
         if clean.images.device.type == "cpu":
             # 1.3 times as fast on a processor (one thread, 28 to 64 pixels); on a card it was not measured.
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            network.to(memory_format=torch.channels_last)
         optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)
         # The rate rises for a fifth of the way, which must be longer than one step.
         schedule = torch.optim.lr_scheduler.OneCycleLR(
