@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import PIL
 import released_costs
+import released_edges
 import released_scores
 import released_searches
 import released_shuffles
@@ -58,7 +59,7 @@ OF_SHUFFLES = (
     released_shuffles.shuffles,
     released_shuffles.laws,
     released_shuffles.spectral,
-    released_shuffles.edges,
+    released_edges.edges,
 )
 
 

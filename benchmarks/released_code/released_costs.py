@@ -91,26 +91,28 @@ def _costs(
     ours, theirs = [], []
     for indices, weights in variants:
         for trial, target in pairs:
-            ours.append(_ours(name, trial, target, indices, weights))
-            theirs.append(released([trial], target, COST_NAMES[name], indices, weights))
+            ours += _ours(name, trial, target, indices, weights)
+            theirs += [released([trial], target, COST_NAMES[name], indices, weights)] * 2
     ratio, inputs = (
         torch.stack(ours) / torch.stack(theirs),
         f"{len(pairs)} pairs of gradients of resnet20 for each choice",
     )
-    return close(f"Cost {name}: {what}", inputs, ratio, torch.ones_like(ratio), EXACT, note=note, unit=" (relative)")
+    return close(f"cost {name}: {what}", inputs, ratio, torch.ones_like(ratio), EXACT, note=note, unit=" (relative)")
 
 
-def _ours(name: str, trial: tuple[Tensor, ...], target: tuple[Tensor, ...], indices: str, weights: str) -> Tensor:
-    """Our cost of the tensors that the released code would choose, scaled so that each has its weight."""
-    count = len(target)
+def _ours(name: str, trial: tuple[Tensor, ...], target: tuple[Tensor, ...], indices: str, weights: str) -> list[Tensor]:
+    """Our cost of the tensors that the released code would choose, scaled so that each has its weight; and by its closed form."""
+    count, cost = len(target), COSTS[name]
+    assert cost.closed_form is not None
     chosen = {"def": range(count), "first4": range(4), "last5": range(count - 5, count)}.get(indices)
     if chosen is None:
         chosen = torch.stack([one.norm() for one in target]).topk(10).indices.tolist()
     falling = torch.arange(count, 0, -1).double()
-    each = {"equal": torch.ones(count), "linear": falling / count, "exp": (falling - count).exp()}[weights]
-    scale = each.double() if name == "l1" else each.double().sqrt()
+    each = {"equal": torch.ones(count).double(), "linear": falling / count, "exp": (falling - count).exp()}[weights]
+    scale = each if name == "l1" else each.sqrt()
     one, other = ({str(i): scale[i] * gradient[i] for i in chosen} for gradient in (trial, target))
-    return COSTS[name].distance(one, other)
+    values, _ = cost.closed_form(_flat(one.values())[None], _flat(other.values())[None])
+    return [cost.distance(one, other), values[0]]
 
 
 def measures(modules: Importer) -> Iterator[Row]:
@@ -118,7 +120,7 @@ def measures(modules: Importer) -> Iterator[Row]:
     metrics = modules("inversefed.metrics")
     one, other = torch.rand(2, 8, *SHAPE, generator=torch.Generator().manual_seed(0)).double()
     inputs = "8 pairs of random images"
-    yield close("Total variation", inputs, total_variation(one).mean(), metrics.total_variation(one), EXACT)
+    yield close("total variation", inputs, total_variation(one).mean(), metrics.total_variation(one), EXACT)
     yield close(
         "PSNR", inputs, psnr(one, other).mean(), torch.tensor(metrics.psnr(one, other)).double(), 1e-5, unit=" dB"
     )
@@ -137,7 +139,7 @@ def labels(modules: Importer) -> Iterator[Row]:
             machine.reconstruct(case.gradient, None, SHAPE)
             if seen[0] is None:
                 yield Row(
-                    "Label of one image",
+                    "label of one image",
                     "",
                     "the released code has the inference switched off",
                     False,
@@ -149,7 +151,7 @@ def labels(modules: Importer) -> Iterator[Row]:
             pairs.append((ours, int(seen[0])))
             right = [right[0] + (ours == int(case.label)), right[1] + (int(seen[0]) == int(case.label))]
     note = f"Right: ours {right[0]}, released {right[1]}, of {len(pairs)}."
-    yield equal("Label of one image from its gradient", "cnn, resnet20; 20 models and images each", pairs, note=note)
+    yield equal("label of one image from its gradient", "cnn, resnet20; 20 models and images each", pairs, note=note)
 
 
 def mean_std() -> tuple[Tensor, ...]:
@@ -173,7 +175,7 @@ def local_training(modules: Importer) -> Iterator[Row]:
             found.append((_flat(ours.values()), _flat(theirs)))
         mine, their = (torch.stack(values) for values in zip(*found, strict=True))
         yield close(
-            f"Update of 3 local steps, {'batches of 2' if batch else 'full batches'}", "cnn; 3 models, 6 images", mine, their, EXACT
+            f"update of 3 local steps, {'batches of 2' if batch else 'full batches'}", "cnn; 3 models, 6 images", mine, their, EXACT
         )  # fmt: skip
 
 

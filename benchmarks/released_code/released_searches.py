@@ -34,7 +34,7 @@ def schedule(modules: Importer) -> Iterator[Row]:
         at = torch.tensor(ours).cumsum(0)[:3]
         theirs = torch.tensor(_milestones(modules, iterations))
         yield Row(
-            f"Iterations after which the step size falls, of {iterations}", "3 falls",
+            f"iterations after which the step size falls, of {iterations}", "3 falls",
             f"ours {at.tolist()}, released {theirs.tolist()}", bool((at == theirs).all()),
             "The released code divides by 2.667, 1.6 and 1.142 and rounds down; both comments and papers say 3/8, 5/8 and 7/8.",
         )  # fmt: skip
@@ -109,7 +109,7 @@ def _search(
     note = f"The released search moved pixels by {sum(moved) / len(moved):.2g} on average."
     count = f"{iterations} steps of up to 20 evaluations" if optimizer == "lbfgs" else f"{iterations} iterations"
     return close(
-        f"Attack: {what}",
+        f"attack: {what}",
         f"cnn; 4 models and images, {count}",
         mine,
         their,
@@ -180,5 +180,5 @@ def configurations(modules: Importer) -> Iterator[Row]:
         told = "; ".join(f"{key} {one} and {other}" for key, (one, other) in apart.items())
         papers = set(apart) <= {"iterations", "restarts"}
         reason = f"The paper has 300 steps and 16 restarts (ours and released: {told})." if papers else ""
-        what = f"Settings of {preset.__name__} and {name}"
+        what = f"settings of {preset.__name__} and {name}"
         yield equal(what, ", ".join(pairs), pairs.values(), reason, "" if papers else told)

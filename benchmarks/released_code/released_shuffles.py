@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,17 +15,14 @@ from released_checkouts import checkout
 from released_rows import Row, close, equal
 from torch import Tensor, nn
 
-from clients.models.split.halves import EdgeHalf
-from clients.models.split.t2t import PerformerAttention, TokensToToken
-from clients.training.step_cost import measure_step
 from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle, shuffled_within_images
 from defenses.smashed.spectral_shuffle import SpectralShuffle, from_spectrum, patch_side, spectrum, to_planes, to_tokens
 
 SHARES = (0.0, 0.15, 0.25, 0.4, 0.5, 0.75, 1.0)
 SHAPES = ((4, 196, 8), (5, 49, 6), (2, 16, 3))
 SEEDS = range(5)
-SIDE, EDGE_WIDTH = 224, 512
-"""Pixels of an image, and the length of a token of T2T-ViT-24."""
+SIDE = 224
+"""Pixels of an image."""
 
 
 def features(shape: tuple[int, int, int], seed: int) -> Tensor:
@@ -33,7 +30,7 @@ def features(shape: tuple[int, int, int], seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def _torch(**supplied: Any) -> SimpleNamespace:
+def torch_with(**supplied: Any) -> SimpleNamespace:
     """The package torch with other functions under some names."""
     return SimpleNamespace(**{**vars(torch), **supplied})
 
@@ -73,7 +70,7 @@ class Draws:
         """A patch of the random functions of a module of the checkout."""
         drawn = iter([self.pool, *self.final.gather(1, self.own)])
         own = self.own.argsort(1).double()
-        return mock.patch.object(module, "torch", _torch(rand=lambda _: own, randperm=lambda _: next(drawn)))
+        return mock.patch.object(module, "torch", torch_with(rand=lambda _: own, randperm=lambda _: next(drawn)))
 
 
 def shuffles(folder: Path) -> Iterator[Row]:
@@ -86,7 +83,7 @@ def shuffles(folder: Path) -> Iterator[Row]:
                 tokens = features(shape, seed)
                 generator = torch.Generator().manual_seed(seed)
                 order = shuffled_within_images(shape[0], shape[1], generator) % shape[1]
-                with mock.patch.object(released, "torch", _torch(randperm=mock.Mock(side_effect=list(order)))):
+                with mock.patch.object(released, "torch", torch_with(randperm=mock.Mock(side_effect=list(order)))):
                     theirs = released.PatchShuffle(tokens.clone())
                 ours = PatchShuffle().protect_features(tokens, torch.Generator().manual_seed(seed))
                 patch.append((True, torch.equal(ours, theirs)))
@@ -99,10 +96,10 @@ def shuffles(folder: Path) -> Iterator[Row]:
                     ours = defense.protect_features(tokens, torch.Generator().manual_seed(seed))
                     batch.append((True, torch.equal(ours, theirs)))
     sizes = ", ".join(f"{b} x {n} x {d}" for b, n, d in SHAPES)
-    yield equal("Patch shuffle, same permutation, bit for bit", f"{sizes}; {len(SEEDS)} seeds", patch)
-    yield equal("Tokens of each image as a multiset, each side by its own draws", f"{sizes}; {len(SEEDS)} seeds", kept)
+    yield equal("patch shuffle, same permutation, bit for bit", f"{sizes}; {len(SEEDS)} seeds", patch)
+    yield equal("tokens of each image as a multiset, each side by its own draws", f"{sizes}; {len(SEEDS)} seeds", kept)
     yield equal(
-        "Batch shuffle with the final shuffle, same permutations, bit for bit",
+        "batch shuffle with the final shuffle, same permutations, bit for bit",
         f"{sizes}; {len(SEEDS)} seeds; k = {', '.join(map(str, SHARES))}", batch,
         note="Algorithm 2 of the paper has no final shuffle; final_shuffle=False gives that one.",
     )  # fmt: skip
@@ -140,7 +137,7 @@ def laws(folder: Path) -> Iterator[Row]:
     expected = native + (shape[1] - native) / shape[0]
     ours_mean, theirs_mean = torch.tensor(counts).double().mean(0).tolist()
     yield Row(
-        "Own tokens in a sent image, each side by its own draws", f"B = {shape[0]}, N = {shape[1]}, k = {k}; 400 batches",
+        "own tokens in a sent image, each side by its own draws", f"B = {shape[0]}, N = {shape[1]}, k = {k}; 400 batches",
         f"ours {ours_mean:.2f}, released {theirs_mean:.2f}; expected {expected:.2f}",
         max(abs(ours_mean - expected), abs(theirs_mean - expected)) < 0.3,
     )  # fmt: skip
@@ -154,7 +151,7 @@ def _native(released: Any, tokens: Tensor, k: float) -> int:
         seen.append(count)
         return torch.arange(count)
 
-    with mock.patch.object(released, "torch", _torch(randperm=randperm)):
+    with mock.patch.object(released, "torch", torch_with(randperm=randperm)):
         released.BatchPatchPartialShuffle(tokens.clone(), k)
     return tokens.shape[1] - seen[0] // tokens.shape[0]
 
@@ -197,17 +194,17 @@ def spectral(folder: Path) -> Iterator[Row]:
         back = module.ToTime()(there)
     scale = float(theirs.abs().max())
     yield close(
-        "Spectral shuffle (PS+): layout, spectrum, patches, same permutation", "2 x 196 x 768 tokens", ours / scale,
+        "spectral shuffle (PS+): layout, spectrum, patches, same permutation", "2 x 196 x 768 tokens", ours / scale,
         theirs / scale, 1e-6, unit=" of the largest value",
     )  # fmt: skip
     yield close(
-        "Spectrum of the laid-out tokens", "2 x 3 x 224 x 224", spectrum(planes) / scale, there / scale, 1e-6,
+        "spectrum of the laid-out tokens", "2 x 3 x 224 x 224", spectrum(planes) / scale, there / scale, 1e-6,
         unit=" of the largest value",
     )  # fmt: skip
-    yield close("Spectrum and back", "2 x 3 x 224 x 224", from_spectrum(there), back, 1e-5)
+    yield close("spectrum and back", "2 x 3 x 224 x 224", from_spectrum(there), back, 1e-5)
     restored = to_planes(to_tokens(there, size), size)
     yield equal(
-        "Layout of tokens with six planes and back", "2 x 6 x 224 x 224", [(True, torch.equal(restored, there))]
+        "layout of tokens with six planes and back", "2 x 6 x 224 x 224", [(True, torch.equal(restored, there))]
     )
 
 
@@ -227,68 +224,3 @@ class _Constant(nn.Module):
 
     def forward(self, _: Tensor) -> Tensor:
         return self.value
-
-
-def edges(folder: Path) -> Iterator[Row]:
-    """The client half of T2T-ViT-24: its block on shuffled tokens, what it sends, its parameters and multiply-accumulates."""
-    with checkout(folder) as modules:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            # T2T-ViT-24 but for its depth: the client half has one block.
-            whole = modules("models.t2t_vit").T2T_ViT(
-                tokens_type="performer", num_classes=2, embed_dim=EDGE_WIDTH, depth=2, num_heads=8, mlp_ratio=3.0
-            )  # fmt: skip
-            whole.eval()
-        tokens = features((2, 196, EDGE_WIDTH), 0)
-        order = shuffled_within_images(2, 196, torch.Generator().manual_seed(0)) % 196
-        index = order.unsqueeze(-1).expand_as(tokens)
-        half = EdgeHalf(
-            whole.tokens_to_token, [whole.blocks[0]], whole.cls_token.detach(), grid=(14, 14), patch_size=16, dim=EDGE_WIDTH
-        )  # fmt: skip
-        with torch.no_grad():
-            before, after = half.encode(tokens.gather(1, index)), half.encode(tokens).gather(1, index)
-            sent = whole.blocks[:1](torch.cat([whole.cls_token.expand(2, -1, -1), tokens], 1))[:, 1:]
-            encoded = half.encode(tokens)
-        image = torch.zeros(1, 3, SIDE, SIDE)
-        theirs = measure_step(lambda: half(image), [half.embedding, half.blocks], trained=False)
-        own = TokensToToken(
-            img_size=(SIDE, SIDE), patch_size=16, in_chans=3, embed_dim=EDGE_WIDTH, attention=PerformerAttention
-        ).eval()  # fmt: skip
-        ours = measure_step(lambda: half.blocks(own(image)), [own, half.blocks], trained=False)
-        features_of = _tokens_of_both(whole.tokens_to_token, own)
-    yield close(
-        "First block of T2T-ViT-24: shuffled before it or behind it", "2 x 196 x 512 tokens", before, after, 1e-4
-    )
-    yield close(
-        "What the client half sends for given tokens (class token dropped)", "2 x 196 x 512 tokens", encoded, sent, 1e-6
-    )
-    yield equal(
-        "Parameters of the tokens module and one block", "T2T-ViT-24 at 224 x 224", [(ours.parameters, theirs.parameters)],
-        note=f"Ours {ours.parameters:,}, released {theirs.parameters:,}. The repository has no formula; the paper prints 3.10 M as "
-        f"multiply-accumulates, of which our counter finds {theirs.macs / 1e6:,.0f} M in the released half.",
-    )  # fmt: skip
-    yield Row(
-        "Tokens of the performer module with the same weights", "2 random images", f"at most {features_of:.2g}", features_of < 1e-3,
-        "The released random features lack the division by the root of the length, so that they estimate another kernel.",
-    )  # fmt: skip
-
-
-def _tokens_of_both(theirs: nn.Module, ours: TokensToToken) -> float:
-    """Largest difference of the tokens, after the released weights were copied into our module."""
-    weights: dict[str, Tensor] = {}
-    for at, block in enumerate((theirs.attention1, theirs.attention2)):
-        names: Sequence[tuple[str, str]] = (
-            ("norm1", "norm1"), ("norm2", "norm2"), ("proj", "attention.proj"), ("mlp.0", "mlp.0"), ("mlp.2", "mlp.2"),
-        )  # fmt: skip
-        for released, own in names:
-            for part in ("weight", "bias"):
-                weights[f"transformers.{at}.{own}.{part}"] = block.get_submodule(released).get_parameter(part)
-        for part in ("weight", "bias"):
-            keys, queries, values = block.kqv.get_parameter(part).chunk(3)
-            weights[f"transformers.{at}.attention.qkv.{part}"] = torch.cat([queries, keys, values])
-        weights[f"transformers.{at}.attention.random_features"] = block.w
-    weights |= {f"project.{part}": theirs.project.get_parameter(part) for part in ("weight", "bias")}
-    ours.load_state_dict(weights)
-    images = torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        return float((theirs(images) - ours(images)).abs().max())
