@@ -6,4 +6,6 @@ import sys
 from pathlib import Path
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path[:0] = [str(BENCHMARKS / room) for room in ("", "dp_audit", "inversion", "mixer", "reliability")]
+sys.path[:0] = [
+    str(BENCHMARKS / room) for room in ("", "dp_audit", "inversion", "mixer", "paper_tables", "reliability")
+]

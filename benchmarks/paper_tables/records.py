@@ -1,0 +1,84 @@
+"""The small files of finished runs: the rows that claims read, one JSON file for each run and seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from entry import DEPLOYED, NULLS, Cell
+
+from attacks.metrics.names import Role
+from simulations.report.analysis.run import read_run
+from simulations.report.studies.score import Score, merge
+from simulations.run_folder.rows import Row
+
+FOLDER = Path(__file__).resolve().parents[1] / "results" / "paper_tables"
+KEPT = ("defense", "attack", "role", "metric", "reference", "cut", "round", "value", "ci_low", "ci_high", "n", "status")
+"""Fields of a row that are kept."""
+VERSIONS = ("fedveil", "flwr", "torch", "python")
+"""Versions that are kept where the run's configuration has them."""
+
+Records = Mapping[str, Mapping[int, Sequence[Row]]]
+"""Name of a run -> seed -> rows."""
+
+
+def chosen(rows: Sequence[Row], cell: Cell) -> list[Row]:
+    """The rows of one seed that are the cell's number: one, or one for each client."""
+    found = [row for row in rows if _fits(row, cell)]
+    if cell.reference == DEPLOYED:
+        deployed = [row for row in found if row.reference == "transformed"]
+        found = deployed or [row for row in found if row.reference == "original"]
+    rounds = [row.round for row in found]
+    if not rounds:
+        return []
+    at = {"first": min(rounds), "last": max(rounds)}.get(str(cell.at), cell.at)
+    return [row for row in found if row.round == at]
+
+
+def _fits(row: Row, cell: Cell) -> bool:
+    if (row.metric, row.defense, row.attack) != (cell.metric, cell.defense, cell.attack):
+        return False
+    null = row.role is Role.NULL_BASELINE
+    if null != (cell.attack in NULLS) or row.role is Role.NULL_CONTROL:
+        return False
+    return cell.reference in (DEPLOYED, row.reference) and cell.cut in ("", row.cut)
+
+
+def score(rows: Sequence[Row], cell: Cell) -> Score | None:
+    """The cell's number from rows of one seed or several; None where there is none."""
+    found = chosen(rows, cell)
+    return merge(found) if found else None
+
+
+def write(folder: Path, run: str, seed: int, cells: Sequence[Cell], to: Path = FOLDER) -> list[str]:
+    """Write the small file of a finished run's folder, with the rows that the cells read; the cells that have none, in words."""
+    read = read_run(folder)
+    kept: dict[str, None] = {}
+    missing = []
+    for cell in dict.fromkeys(cells):
+        found = chosen(read.rows, cell)
+        missing += (
+            [] if found else [f"{cell.metric} of {cell.attack or 'training'} under {cell.defense or 'no defence'}"]
+        )
+        for row in found:
+            full = json.loads(row.to_json())
+            kept[json.dumps({name: full[name] for name in KEPT}, ensure_ascii=True)] = None
+    versions = {name: text for name, text in dict(read.config.get("versions") or {}).items() if name in VERSIONS}
+    head = (
+        f'{{"run": {json.dumps(run)}, "seed": {seed}, "versions": {json.dumps(versions, sort_keys=True)}, "rows": [\n'
+    )
+    path = to / f"{run}-seed{seed}.json"
+    to.mkdir(parents=True, exist_ok=True)
+    path.write_text(head + ",\n".join(sorted(kept)) + "\n]}\n", encoding="utf-8")
+    return missing
+
+
+def read(folder: Path = FOLDER) -> dict[str, dict[int, list[Row]]]:
+    """All small files of a folder."""
+    found: dict[str, dict[int, list[Row]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        rows = [Row.from_json({**row, "seed": data["seed"]}) for row in data["rows"]]
+        found.setdefault(data["run"], {})[int(data["seed"])] = rows
+    return found
