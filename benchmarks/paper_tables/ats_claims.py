@@ -167,3 +167,30 @@ RECOVERED = more(
     unit="dB",
 )
 EARLY = Run("ats_early_steps", seconds=3000, most_seeds=1)
+
+
+LOWEST = (3, 15, 18, 26, 1)
+
+
+def single(index: int) -> Cell:
+    """Privacy score of one transformation alone."""
+    return Cell("privacy-score", policies(str(index)))
+
+
+SINGLE = (
+    Claim(
+        "Their mean score is below the mean of the other 45.",
+        (
+            *((1 / 5, single(index)) for index in LOWEST),
+            *((-1 / 45, single(index)) for index in range(50) if index not in LOWEST),
+        ),
+        "below",
+        0.0,
+    ),
+    Claim(
+        "Transformation 3 (a shift by half of the image) has a score below the mean of all others.",
+        ((1.0, single(3)), *((-1 / 49, single(index)) for index in range(50) if index != 3)),
+        "below",
+        0.0,
+    ),
+)

@@ -20,6 +20,7 @@ class Run:
         label: Part of the name that tells settings of one configuration apart; "" for the file as it is.
         seconds: Rough cost of one seed in seconds, by which cheaper runs go first.
         most_seeds: Seeds from this number on are left out, as the run is too long for them.
+        script: File beside this one that writes the small file itself; ``config`` is then the run's name alone.
     """
 
     config: str
@@ -27,6 +28,7 @@ class Run:
     label: str = ""
     seconds: int = 300
     most_seeds: int = 5
+    script: str = ""
 
     @property
     def name(self) -> str:

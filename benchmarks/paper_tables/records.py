@@ -52,26 +52,27 @@ def score(rows: Sequence[Row], cell: Cell) -> Score | None:
 
 
 def write(folder: Path, run: str, seed: int, cells: Sequence[Cell], to: Path = FOLDER) -> list[str]:
-    """Write the small file of a finished run's folder, with the rows that the cells read; the cells that have none, in words."""
+    """Write the small file of a finished run's folder, with the rows that cells read; cells without a row, in words."""
     read = read_run(folder)
-    kept: dict[str, None] = {}
+    kept: dict[int, Row] = {}
     missing = []
     for cell in dict.fromkeys(cells):
         found = chosen(read.rows, cell)
-        missing += (
-            [] if found else [f"{cell.metric} of {cell.attack or 'training'} under {cell.defense or 'no defence'}"]
-        )
-        for row in found:
-            full = json.loads(row.to_json())
-            kept[json.dumps({name: full[name] for name in KEPT}, ensure_ascii=True)] = None
-    versions = {name: text for name, text in dict(read.config.get("versions") or {}).items() if name in VERSIONS}
-    head = (
-        f'{{"run": {json.dumps(run)}, "seed": {seed}, "versions": {json.dumps(versions, sort_keys=True)}, "rows": [\n'
-    )
-    path = to / f"{run}-seed{seed}.json"
-    to.mkdir(parents=True, exist_ok=True)
-    path.write_text(head + ",\n".join(sorted(kept)) + "\n]}\n", encoding="utf-8")
+        if not found:
+            missing.append(f"{cell.metric} of {cell.attack or 'training'} under {cell.defense or 'no defence'}")
+        kept |= {id(row): row for row in found}
+    save(run, seed, list(kept.values()), read.config.get("versions") or {}, to)
     return missing
+
+
+def save(run: str, seed: int, rows: Sequence[Row], versions: Mapping[str, str], to: Path) -> None:
+    """Write rows of a run as its small file, a row a line."""
+    full = (json.loads(row.to_json()) for row in rows)
+    lines = sorted({json.dumps({name: row[name] for name in KEPT}) for row in full})
+    shown = {name: text for name, text in sorted(versions.items()) if name in VERSIONS}
+    head = f'{{"run": {json.dumps(run)}, "seed": {seed}, "versions": {json.dumps(shown)}, "rows": [\n'
+    to.mkdir(parents=True, exist_ok=True)
+    (to / f"{run}-seed{seed}.json").write_text(head + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
 
 
 def read(folder: Path = FOLDER) -> dict[str, dict[int, list[Row]]]:

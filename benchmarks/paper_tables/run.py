@@ -29,11 +29,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def command(run: Run, seed: int, folder: Path) -> list[str]:
-    """The command that makes a run's folder, or goes on with it."""
+    """What follows "python" in the command that makes a run's folder, or goes on with it."""
+    if run.script:
+        return [f"benchmarks/paper_tables/{run.script}", "--seed", str(seed)]
+    fedveil = ["-m", "simulations.cli", "run"]
     if (folder / "config.json").is_file():
-        return ["run", "--resume", str(folder), "--in-process"]
+        return [*fedveil, "--resume", str(folder), "--in-process"]
     settings = [word for text in (*run.settings, f"seed={seed}") for word in ("-s", text)]
-    return ["run", f"simulations/configs/{run.config}.toml", "--in-process", "--out", str(folder), *settings]
+    return [*fedveil, f"simulations/configs/{run.config}.toml", "--in-process", "--out", str(folder), *settings]
 
 
 def finished(folder: Path) -> bool:
@@ -63,12 +66,12 @@ def keep(run: Run, seed: int, folder: Path, kept: Path) -> None:
 
 def start(run: Run, seed: int, folder: Path) -> bool:
     """Run to the end; whether it did. What it prints goes into a file beside the folder."""
-    words = [sys.executable, "-m", "simulations.cli", *command(run, seed, folder)]
+    words = [sys.executable, *command(run, seed, folder)]
     began = time.monotonic()
     with (folder.parent / f"{folder.name}.log").open("a", encoding="utf-8") as log:
         code = subprocess.run(words, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
     print(f"{folder.name}: {time.monotonic() - began:.0f} s, exit code {code}", flush=True)
-    return finished(folder)
+    return code == 0 if run.script else finished(folder)
 
 
 def main() -> None:
@@ -88,7 +91,7 @@ def main() -> None:
     if chosen.list:
         for run, seed in left(chosen.seeds, chosen.only, records.FOLDER):
             folder = (chosen.out or Path("FOLDER")) / f"{run.name}-seed{seed}"
-            print(f"fedveil {' '.join(command(run, seed, folder))}")
+            print(f"python {' '.join(command(run, seed, folder))}")
         return
     if chosen.out is None:
         parser.error("--out is missing")
@@ -100,7 +103,7 @@ def main() -> None:
         if not ready and time.monotonic() < until:
             ready = start(run, seed, folder)
             failed += [] if ready else [folder.name]
-        if ready:
+        if ready and not run.script:
             keep(run, seed, folder, records.FOLDER)
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import catalogue
 import records
-from entry import Claim, Entry, Quoted
+from entry import Claim, Entry, Quoted, Run
 from verdict import CONFIRMED, NOT_RUN, OPEN, REFUTED, Judged, judged, overall
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -21,7 +21,16 @@ from audit_tables import table
 
 PAGE = records.FOLDER.parent / "paper_tables.md"
 PERCENT = ("test-accuracy", "attribute-accuracy", "recognition", "membership-tpr")
-DIGITS = {"psnr": 1, "psnr-paper": 1, "ssim": 2, "ms-ssim": 2, "membership-auc": 3, "test-loss": 2, "mse-embedding": 3}
+DIGITS = {
+    "psnr": 1,
+    "psnr-paper": 1,
+    "ssim": 2,
+    "ms-ssim": 2,
+    "membership-auc": 3,
+    "test-loss": 2,
+    "mse-embedding": 3,
+    "privacy-score": 3,
+}
 NAMES = {
     "psnr": "PSNR, dB",
     "psnr-paper": "PSNR in the paper's convention, dB",
@@ -33,6 +42,7 @@ NAMES = {
     "membership-auc": "AUC of membership",
     "test-loss": "loss on test images",
     "mse-embedding": "MSE of embeddings",
+    "privacy-score": "S_pri",
 }
 INTRODUCTION = """# Every table and figure of the four papers
 
@@ -113,10 +123,7 @@ def _detail(entry: Entry, of: Sequence[Judged], found: records.Records) -> Itera
     yield f"## {entry.title}"
     yield entry.says + (f" {entry.beyond}" if entry.beyond else "")
     if entry.runs:
-        commands = "; ".join(
-            " ".join([f"`{run.config}.toml`", *(f"`-s {text}`" for text in run.settings)]) for run in entry.runs
-        )
-        yield f"Configurations: {commands}."
+        yield f"Runs: {'; '.join(map(_command, entry.runs))}."
     if entry.page:
         yield f"Earlier results: [{entry.page.partition('#')[0].rpartition('/')[2]}]({entry.page})."
     yield table(
@@ -125,6 +132,12 @@ def _detail(entry: Entry, of: Sequence[Judged], found: records.Records) -> Itera
     )
     if cells := list(_cells(entry, found)):
         yield table(["number", "defence", "attack", "paper", "ours", "n", "seeds"], cells)
+
+
+def _command(run: Run) -> str:
+    if run.script:
+        return f"`python benchmarks/paper_tables/{run.script} --seed N`"
+    return " ".join([f"`{run.config}.toml`", *(f"`-s {text}`" for text in run.settings)])
 
 
 def _line(one: Judged, entry: Entry) -> list[str]:
