@@ -2,8 +2,8 @@
 
     python benchmarks/paper_tables/single_scores.py --seed 0
 
-The score is that of the paper's Eqs. 5 and 7, on 100 images of `photos` with 20 points each. The model is `cnn`, semi-trained for 50
-epochs on a tenth of the training images. Each seed has its own model, images and noise. A lower score is to hide more.
+The score is that of the paper's Eqs. 5 and 7, on 100 images of `photos` with 20 points each. The model is `cnn`, semi-trained for
+50 epochs on a tenth of the training images. Each seed has its own model, images and noise. A lower score is to hide more.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 
 import records
 
-from defenses.images.ats import LIBRARY
+from defenses.images.transforms import LIBRARY
 from simulations.run_folder.rows import Row
 from simulations.run_folder.run_config import versions
 from simulations.search.scorer import Scorer, semi_train

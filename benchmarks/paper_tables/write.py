@@ -56,7 +56,9 @@ images, not for other weights or data. A claim is also open where an attack is n
 A table is refuted if any claim is, confirmed if all are, and open else.
 
 A verdict is about our small networks and data, not about the paper's own numbers. "Confirmed" of a weak attack is no protection:
-where a stronger attack breaks the defence, the line links the result.
+where a stronger attack breaks the defence, the line links the result. The comments of each configuration in `simulations/configs` say
+what differs from the paper: mostly digits, garments and tiles of photographs for faces, CIFAR and ImageNet, and models that train
+for minutes.
 
 `python benchmarks/paper_tables/run.py --out FOLDER --hours 4` runs what is left. `python benchmarks/paper_tables/write.py` writes
 this page."""
