@@ -56,9 +56,8 @@ images, not for other weights or data. A claim is also open where an attack is n
 A table is refuted if any claim is, confirmed if all are, and open else.
 
 A verdict is about our small networks and data, not about the paper's own numbers. "Confirmed" of a weak attack is no protection:
-where a stronger attack breaks the defence, the line links the result. The comments of each configuration in `simulations/configs` say
-what differs from the paper: mostly digits, garments and tiles of photographs for faces, CIFAR and ImageNet, and models that train
-for minutes.
+where a stronger attack breaks the defence, the line links the result. The comments of a configuration in `simulations/configs`
+say what differs from the paper: mostly digits, garments and tiles of photographs for faces, CIFAR and ImageNet, and short training.
 
 `python benchmarks/paper_tables/run.py --out FOLDER --hours 4` runs what is left. `python benchmarks/paper_tables/write.py` writes
 this page."""
@@ -70,7 +69,7 @@ def page(found: records.Records) -> str:
     words = Counter(_word(entry, results) for entry in catalogue.ENTRIES)
     order = (CONFIRMED, REFUTED, OPEN, NOT_RUN)
     counted = f"{len(catalogue.ENTRIES)} tables and figures: {', '.join(f'{words[word]} {word}' for word in order)}."
-    parts = [INTRODUCTION, "## Summary", counted, table(*_summary(results))]
+    parts = [INTRODUCTION, "## Summary", counted, table(*_summary(results, found))]
     for entry in (*catalogue.ENTRIES, *catalogue.BEYOND):
         parts += _detail(entry, results[entry.title], found)
     return "\n\n".join(parts) + "\n"
@@ -80,12 +79,14 @@ def _word(entry: Entry, results: dict[str, list[Judged]]) -> str:
     return NOT_RUN if entry.why else overall([one.verdict for one in results[entry.title]])
 
 
-def _summary(results: dict[str, list[Judged]]) -> tuple[list[str], list[list[str]]]:
+def _summary(results: dict[str, list[Judged]], found: records.Records) -> tuple[list[str], list[list[str]]]:
     lines = []
     for entry in (*catalogue.ENTRIES, *catalogue.BEYOND):
         of = results[entry.title]
         name = f"[{entry.name}](#{_anchor(entry)})" if of else entry.name
-        lines.append([entry.paper, name, entry.says, _measured(entry, of), _word(entry, results), _sentence(entry, of)])
+        lines.append(
+            [entry.paper, name, entry.says, _measured(entry, of, found), _word(entry, results), _sentence(entry, of)]
+        )
     return ["paper", "table", "claim", "run", "verdict", "why"], lines
 
 
@@ -94,17 +95,20 @@ def _anchor(entry: Entry) -> str:
     return kept.replace(" ", "-")
 
 
-def _measured(entry: Entry, of: Sequence[Judged]) -> str:
+def _measured(entry: Entry, of: Sequence[Judged], found: records.Records) -> str:
     ran = [one for one in of if one.seeds]
+    names = [
+        ", ".join(f"`{run.name}`" for run in entry.runs if (run.name in found) is there) for there in (True, False)
+    ]
     if ran:
-        names = ", ".join(f"`{run.name}`" for run in entry.runs)
         seeds = sorted({seed for one in ran for seed in one.seeds})
         least, most = min(one.n for one in ran), max(one.n for one in ran)
         n = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        return f"{names}; n = {n}; seeds {', '.join(map(str, seeds))}"
+        left = f"; left to run: {names[1]}" if names[1] else ""
+        return f"{names[0]}; n = {n}; seeds {', '.join(map(str, seeds))}{left}"
     if any(isinstance(one.claim, Quoted) for one in of):
         return f"[results]({entry.page}); n = {entry.page_n}; seeds {entry.page_seeds}"
-    return ", ".join(f"`{run.name}`" for run in entry.runs) or "none"
+    return f"left to run: {', '.join(filter(None, names))}" if entry.runs else "none"
 
 
 def _sentence(entry: Entry, of: Sequence[Judged]) -> str:
