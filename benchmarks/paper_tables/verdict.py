@@ -98,11 +98,9 @@ def quote(claim: Quoted) -> Judged:
 
 
 def judged(entry: Entry, records: Records) -> list[Judged]:
-    """All claims of an entry; numbers of a page stand in until runs decide."""
+    """All claims of an entry; numbers of a page stand in until runs decide, and cannot confirm what no run has decided."""
     own = [judge(claim, records, entry.runs[0].name) for claim in entry.claims]
     ran = any(one.seeds for one in own)
-    if not ran and entry.quoted:
-        own = []
     return own + [quote(claim) for claim in entry.quoted if not (ran and claim.standin)]
 
 

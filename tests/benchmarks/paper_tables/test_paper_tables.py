@@ -135,8 +135,14 @@ def test_a_table_is_refuted_by_one_claim_and_confirmed_by_all() -> None:
 def test_numbers_of_a_page_stand_in_until_a_run_decides() -> None:
     stands = Quoted("From a page.", 5.0, 4.0, 6.0, "above", 0.0, "5.0")
     entry = Entry("P", "Table 1", "s", (Run("r"),), (BELOW,), "page.md", quoted=(stands,))
-    assert [one.claim for one in verdict.judged(entry, {})] == [stands]
+    before = verdict.judged(entry, {})
+    assert [(one.claim, one.verdict) for one in before] == [(BELOW, "open"), (stands, "confirmed")]
+    assert verdict.verdict_on(entry, {}) == "open"
     assert [one.claim for one in verdict.judged(entry, {"r": {0: rows(0, 1.0, 9.0)}})] == [BELOW]
+    against = Entry(
+        "P", "Table 1", "s", page="page.md", quoted=(Quoted("From a page.", 5.0, 4.0, 6.0, "below", 0.0, "5.0"),)
+    )
+    assert verdict.verdict_on(against, {}) == "refuted"
 
 
 def test_rounds_references_and_null_baselines_are_told_apart() -> None:
