@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-NULLS = ("grey", "mean", "blurred", "class-mean")
+NULLS = ("grey", "mean")
 """Names of null baselines, which stand in rows as attacks do."""
 DEPLOYED = "deployed"
 """Reference of an accuracy: on test images protected as in deployment, or plain ones where nothing protects them."""
@@ -47,6 +47,7 @@ class Cell:
         reference: What images were compared with, or ``DEPLOYED``.
         at: "first" or "last" round that has the number, or the number of a round.
         cut: Where the model is cut; "" for any.
+        observation: What was attacked, as threat cards name it; "" for any.
         run: Name of the run; "" for the first of the entry.
         paper: What the paper has for it, as text; "" where it has none.
     """
@@ -57,6 +58,7 @@ class Cell:
     reference: str = ""
     at: str | int = "last"
     cut: str = ""
+    observation: str = ""
     run: str = ""
     paper: str = ""
 

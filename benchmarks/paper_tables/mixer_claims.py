@@ -88,9 +88,9 @@ SHREDDER = "AsUploaded() | Shredder()"
 JIGSAW = "AsUploaded() | Jigsaw()"
 
 
-def image(defense: str, attack: str, run: str = "") -> Cell:
-    """PSNR to the original in dB."""
-    return Cell("psnr", defense, attack, "original", run=run)
+def image(defense: str, attack: str) -> Cell:
+    """PSNR to the original in dB, of uploads."""
+    return Cell("psnr", defense, attack, "original", observation="uploaded images")
 
 
 def auc(defense: str, attack: str) -> Cell:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from entry import DEPLOYED, NULLS, Cell
 
@@ -42,6 +43,8 @@ def _fits(row: Row, cell: Cell) -> bool:
     null = row.role is Role.NULL_BASELINE
     if null != (cell.attack in NULLS) or row.role is Role.NULL_CONTROL:
         return False
+    if cell.observation not in ("", row.card.observation):
+        return False
     return cell.reference in (DEPLOYED, row.reference) and cell.cut in ("", row.cut)
 
 
@@ -67,12 +70,17 @@ def write(folder: Path, run: str, seed: int, cells: Sequence[Cell], to: Path = F
 
 def save(run: str, seed: int, rows: Sequence[Row], versions: Mapping[str, str], to: Path) -> None:
     """Write rows of a run as its small file, a row a line."""
-    full = (json.loads(row.to_json()) for row in rows)
-    lines = sorted({json.dumps({name: row[name] for name in KEPT}) for row in full})
+    lines = sorted({json.dumps(_kept(row)) for row in rows})
     shown = {name: text for name, text in sorted(versions.items()) if name in VERSIONS}
     head = f'{{"run": {json.dumps(run)}, "seed": {seed}, "versions": {json.dumps(shown)}, "rows": [\n'
     to.mkdir(parents=True, exist_ok=True)
     (to / f"{run}-seed{seed}.json").write_text(head + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
+
+
+def _kept(row: Row) -> dict[str, Any]:
+    full = json.loads(row.to_json())
+    observation = row.card.observation
+    return {name: full[name] for name in KEPT} | ({"card": {"observation": observation}} if observation else {})
 
 
 def read(folder: Path = FOLDER) -> dict[str, dict[int, list[Row]]]:

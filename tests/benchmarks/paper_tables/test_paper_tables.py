@@ -20,6 +20,7 @@ from simulations.console.command_line import setting_of
 from simulations.run.requested import requested
 from simulations.run_folder.rows import Row
 from simulations.settings.plain import SETTINGS, fields_of
+from strategies.audit.threat_card import ThreatCard
 
 ALL = (*catalogue.ENTRIES, *catalogue.BEYOND)
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
@@ -162,13 +163,20 @@ def test_rounds_references_and_null_baselines_are_told_apart() -> None:
     both = [*found, row(7.0, attack="A()", role=Role.ATTACK, round=9)]
     both[-1] = Row(metric="psnr", reference="transformed", value=7.0, n=4, attack="A()", role=Role.ATTACK, round=9)
     assert [one.value for one in records.chosen(both, Cell("psnr", "", "A()", "deployed"))] == [7.0]
+    uploads = row(8.0, attack="mean", role=Role.NULL_BASELINE, round=1, card=ThreatCard(observation="uploaded images"))
+    assert len(records.chosen([*found, uploads], Cell("psnr", "", "mean", "original"))) == 2
+    seen = Cell("psnr", "", "mean", "original", observation="uploaded images")
+    assert records.chosen([*found, uploads], seen) == [uploads]
 
 
 def test_small_files_hold_what_claims_read(tmp_path: Path) -> None:
     folder, kept = tmp_path / "r-seed4", tmp_path / "kept"
     folder.mkdir()
     extra = Row(metric="ssim", seed=4, attack="A()", role=Role.ATTACK, reference="original", value=0.5, n=16)
-    null = Row(metric="psnr", seed=4, attack="mean", role=Role.NULL_BASELINE, reference="original", value=5.0, n=16)
+    null = Row(
+        metric="psnr", seed=4, attack="mean", role=Role.NULL_BASELINE, reference="original", value=5.0, n=16,
+        card=ThreatCard(observation="one-step probe"),
+    )  # fmt: skip
     written = [*rows(4, 10.0, 20.0), extra, null]
     (folder / "rows.jsonl").write_text("".join(one.to_json() + "\n" for one in written))
     (folder / "config.json").write_text(
@@ -179,6 +187,11 @@ def test_small_files_hold_what_claims_read(tmp_path: Path) -> None:
     assert records.write(folder, "r", 4, [LEFT, RIGHT, Cell("vfe")], kept) == ["vfe of training under no defence"]
     data = json.loads((kept / "r-seed4.json").read_text())
     assert (data["versions"], len(data["rows"])) == ({"torch": "2"}, 2)
+    assert (
+        records.write(folder, "r", 4, [Cell("psnr", "", "mean", "original", observation="one-step probe")], tmp_path)
+        == []
+    )
+    assert records.read(tmp_path)["r"][4][0].card.observation == "one-step probe"
     read = records.read(kept)
     assert {(row.seed, row.value) for row in read["r"][4]} == {(4, 10.0), (4, 20.0)}
 
