@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+from entry import Entry, Run
+
+sys.path.append(str(Path(__file__).resolve().parent / "claims"))
 import adp_entries
 import ats_entries
 import mixer_entries
 import shuffling_entries
-from entry import Entry, Run
 
 ENTRIES: tuple[Entry, ...] = (
     *shuffling_entries.ENTRIES,

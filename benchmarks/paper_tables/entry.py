@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from simulations.report.studies.score import interval, wilson
 
 NULLS = ("grey", "mean")
 """Names of null baselines, which stand in rows as attacks do."""
@@ -17,7 +20,7 @@ class Run:
     Attributes:
         config: Stem of a file in ``simulations/configs``.
         settings: "key=value" over the file, without the seed.
-        label: Part of the name that tells settings of one configuration apart; "" for the file as it is.
+        label: Part of the name that separates settings of one configuration; "" for the file as it is.
         seconds: Rough cost of one seed in seconds, by which cheaper runs go first.
         most_seeds: Seeds from this number on are left out, as the run is too long for them.
         script: File beside this one that writes the small file itself; ``config`` is then the run's name alone.
@@ -129,6 +132,7 @@ class Entry:
         quoted: Claims decided by that page's numbers.
         beyond: A sentence about a stronger attack elsewhere, or another remark that belongs beside the verdict.
         why: Why nothing can be run here; "" where something is run.
+        covered: Whether ``quoted`` are all claims of the entry, so that they decide until a run does.
     """
 
     paper: str
@@ -142,6 +146,7 @@ class Entry:
     quoted: tuple[Quoted, ...] = field(default=())
     beyond: str = ""
     why: str = ""
+    covered: bool = False
 
     @property
     def title(self) -> str:
@@ -177,3 +182,25 @@ def at_most(says: str, cell: Cell, bound: float, *, unit: str = "", scale: float
 def at_least(says: str, cell: Cell, bound: float, *, unit: str = "", scale: float = 1.0) -> Claim:
     """The claim that a number is at least ``bound``."""
     return Claim(says, ((1.0, cell),), "above", bound, unit, scale)
+
+
+def by_seed(
+    says: str, each: Sequence[float], side: str, bound: float, text: str, unit: str = "", paper: str = ""
+) -> Quoted:
+    """A claim about differences that a page has for each seed, with Student's t over them."""
+    low, high = interval(each)
+    return Quoted(says, sum(each) / len(each), low, high, side, bound, text, unit, paper)
+
+
+def of_means(
+    says: str, left: tuple[float, float], right: tuple[float, float], side: str, bound: float, text: str, unit: str = ""
+) -> Quoted:
+    """A claim about the difference of two means, each with half the width of its interval, as of one seed."""
+    value, half = left[0] - right[0], left[1] + right[1]
+    return Quoted(says, value, value - half, value + half, side, bound, text, unit)
+
+
+def of_shares(says: str, left: float, right: float, n: int, side: str, bound: float, text: str) -> Quoted:
+    """A claim about the difference of two accuracies in per cent on n images each, with Wilson's intervals, as of one seed."""
+    (low, high), (least, most) = wilson(left / 100, n), wilson(right / 100, n)
+    return Quoted(says, left - right, 100 * (low - most), 100 * (high - least), side, bound, text, "points")

@@ -69,13 +69,25 @@ def judge(claim: Claim, records: Records, first: str) -> Judged:
     factors = [factor for factor, _ in claim.terms]
     sums = [math.fsum(f * (one.mean or 0.0) for f, one in zip(factors, known[seed], strict=True)) for seed in used]
     value = math.fsum(sums) / len(sums)
-    low, high = interval(sums) if len(used) > 1 else _hull(claim, known[used[0]])
+    low, high = _ends(claim, sums, [known[seed] for seed in used])
     n = min(sum(known[seed][at].n for seed in used) for at in range(len(factors)))
     unusual = sorted({one.status for seed in used for one in known[seed] if one.status != "ok"})
     if unusual:
         return Judged(claim, OPEN, value, low, high, n, used, f"{' and '.join(unusual)}")
     note = "" if low is not None else "no interval"
     return Judged(claim, side_of(low, high, claim.side, claim.bound), value, low, high, n, used, note)
+
+
+def _ends(claim: Claim, sums: Sequence[float], scores: Sequence[Sequence[Score]]) -> tuple[float | None, float | None]:
+    """Student's t over seeds; of one seed, and of seeds that happen to agree exactly, what the cells' own intervals allow."""
+    low, high = interval(sums)
+    if low is not None and high is not None and low < high:
+        return low, high
+    hulls = [_hull(claim, one) for one in scores]
+    lows, highs = [one for one, _ in hulls if one is not None], [one for _, one in hulls if one is not None]
+    if len(lows) < len(hulls) or len(highs) < len(hulls):
+        return None, None
+    return math.fsum(lows) / len(lows), math.fsum(highs) / len(highs)
 
 
 def _hull(claim: Claim, scores: Sequence[Score]) -> tuple[float | None, float | None]:
@@ -98,9 +110,11 @@ def quote(claim: Quoted) -> Judged:
 
 
 def judged(entry: Entry, records: Records) -> list[Judged]:
-    """All claims of an entry; numbers of a page stand in until runs decide, and cannot confirm what no run has decided."""
+    """All claims of an entry. Numbers of a page stand in until runs decide, beside the claims that they do not cover."""
     own = [judge(claim, records, entry.runs[0].name) for claim in entry.claims]
     ran = any(one.seeds for one in own)
+    if entry.covered and not ran:
+        own = []
     return own + [quote(claim) for claim in entry.quoted if not (ran and claim.standin)]
 
 

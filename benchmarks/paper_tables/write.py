@@ -120,6 +120,8 @@ def _sentence(entry: Entry, of: Sequence[Judged]) -> str:
         parts.append(f"Refuted: {one.claim.says}")
     if not counts[REFUTED] and (first := next((one for one in of if one.verdict == OPEN), None)):
         parts.append(f"Open{f' ({first.note})' if first.note else ''}: {first.claim.says}")
+    if counts[CONFIRMED] == len(of) == 1:
+        parts.append(f"Confirmed: {of[0].claim.says}")
     return " ".join([*parts, entry.beyond]).strip()
 
 

@@ -55,10 +55,26 @@ ENTRIES = (
                 ".80",
             ),
             Quoted(
-                "Behind min, blur they are not, at conv2.", 0.77, 0.75, 0.79, "below", 0.35, "0.77 ± 0.02", "", ".18"
+                "Behind min, blur no image is reconstructed, at conv2.",
+                0.77,
+                0.75,
+                0.79,
+                "below",
+                0.35,
+                "0.77 ± 0.02",
+                "",
+                ".18",
             ),
             Quoted(
-                "Behind max, black they are not, at conv4.", 0.29, 0.26, 0.32, "below", 0.35, "0.29 ± 0.03", "", ".17"
+                "Behind max, black no image is reconstructed, at conv4.",
+                0.29,
+                0.26,
+                0.32,
+                "below",
+                0.35,
+                "0.29 ± 0.03",
+                "",
+                ".17",
             ),
         ),
         INVERSE,
@@ -174,7 +190,7 @@ ENTRIES = (
         "0",
         (
             Quoted(
-                "Behind min, blur they are not reconstructed, at conv4.",
+                "Behind min, blur no image is reconstructed, at conv4.",
                 0.54,
                 0.52,
                 0.56,

@@ -30,6 +30,7 @@ from shuffling_claims import (
     TWO,
     loss,
 )
+from shuffling_quotes import CENSUS, IN_SMALL, ONE_QUOTED, THREE_QUOTED
 
 ENTRIES = (
     Entry(
@@ -38,6 +39,11 @@ ENTRIES = (
         "BS and PS+ keep accuracy and hide faces from a trained decoder; Adv, Blur and noise do not hide them.",
         (TABLE1,),
         ONE,
+        page=IN_SMALL,
+        page_n="32 images, 400 for accuracies",
+        page_seeds="0",
+        quoted=ONE_QUOTED,
+        covered=True,
         beyond=f"{BROKEN} {EARLY}",
     ),
     Entry(
@@ -54,6 +60,11 @@ ENTRIES = (
         "PS keeps the accuracy of click prediction and hides embeddings better than noise.",
         (Run("split_table3", seconds=190),),
         THREE,
+        page=CENSUS,
+        page_n="100 rows, 8,000 for accuracies",
+        page_seeds="0",
+        quoted=THREE_QUOTED,
+        covered=True,
         beyond="`FieldReading` recovers every cell behind PS ([census](split.md#table-iii-of-the-shuffling-paper-on-the-census)).",
     ),
     Entry(
@@ -123,7 +134,19 @@ ENTRIES = (
         ),
         beyond="The figure itself shows position embeddings of a pretrained ViT, without a number.",
     ),
-    Entry(PAPER, "Figure 6", "Pictures of Table 1.", (TABLE1,), attacked(ONE), beyond=BROKEN),
+    Entry(
+        PAPER,
+        "Figure 6",
+        "Pictures of Table 1.",
+        (TABLE1,),
+        attacked(ONE),
+        page=IN_SMALL,
+        page_n="32 images",
+        page_seeds="0",
+        quoted=ONE_QUOTED[3:],
+        covered=True,
+        beyond=BROKEN,
+    ),
     Entry(PAPER, "Figure 7", "Pictures of Table 2.", (TABLE2,), attacked(TWO), beyond=BROKEN),
     Entry(PAPER, "Figure 8", "Which part of DIFM runs where.", why=DRAWING),
     Entry(PAPER, "Figure 9", "Pictures of Table 4.", (TABLE4,), FOUR, beyond=BROKEN),

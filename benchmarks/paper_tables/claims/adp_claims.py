@@ -51,7 +51,7 @@ def reconstruction(cut: str, plain: str, *papers: str) -> tuple[Claim, ...]:
         ),
         *(
             at_most(
-                f"Behind {delta}, {fill} they are not, at {cut}.",
+                f"Behind {delta}, {fill} no image is reconstructed, at {cut}.",
                 similarity(autoencoder("decreasing", delta, fill, 24), cut, paper),
                 0.35,
             )
