@@ -167,7 +167,8 @@ def _line(one: Judged, entry: Entry) -> list[str]:
 
 
 def _plain(value: float) -> str:
-    """Three digits or so."""
+    """Three digits or so; no negative zero."""
+    value += 0.0
     if not math.isfinite(value):
         return str(value)
     size = abs(value)
