@@ -43,6 +43,10 @@ NAMES = {
     "test-loss": "loss on test images",
     "mse-embedding": "MSE of embeddings",
     "privacy-score": "S_pri",
+    "edge-macs": "multiply-accumulates of the client half",
+    "edge-training-macs": "multiply-accumulates of the client half in training",
+    "edge-parameters": "parameters of the client half",
+    "edge-peak-bytes": "bytes of the client half at the peak",
 }
 INTRODUCTION = """# Every table and figure of the four papers
 

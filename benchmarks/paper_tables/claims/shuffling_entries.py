@@ -89,7 +89,7 @@ ENTRIES = (
         "Shuffles cost the client nothing; Adv costs much.",
         (Run("split_table6", seconds=60, most_seeds=1),),
         SIX,
-        beyond='Counted for one image of 224 pixels; the paper\'s "Macc" are parameters in millions.',
+        beyond='Counted for one image of 224 pixels; the paper\'s "Macc" are parameters in millions. It does not give the size of Adv's simulated attacker; ours is small.',
     ),
     Entry(
         PAPER,
