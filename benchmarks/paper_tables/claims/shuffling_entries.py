@@ -89,7 +89,8 @@ ENTRIES = (
         "Shuffles cost the client nothing; Adv costs much.",
         (Run("split_table6", seconds=60, most_seeds=1),),
         SIX,
-        beyond='Counted for one image of 224 pixels; the paper\'s "Macc" are parameters in millions. It does not give the size of Adv's simulated attacker; ours is small.',
+        beyond="Counted for one image of 224 pixels; the paper's Macc are parameters in millions. "
+        "The paper does not give the size of the simulated attacker of Adv; ours is small.",
     ),
     Entry(
         PAPER,
