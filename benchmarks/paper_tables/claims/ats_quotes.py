@@ -1,0 +1,135 @@
+"""Claims on ATS (Gao et al., CVPR 2021) that numbers of earlier pages decide."""
+
+from __future__ import annotations
+
+from ats_claims import HYBRID, OTHERS
+from entry import Quoted, by_seed, of_means
+
+
+def means(says: str, left: tuple[float, float], right: tuple[float, float], text: str) -> Quoted:
+    """A claim that one PSNR on the page is below another, by their intervals over seeds."""
+    return of_means(says, left, right, "below", 0.0, text, "dB")
+
+
+ONE_QUOTED = (
+    means("3-1-7 hides more than no policy, initial model.", (15.2, 5.2), (17.3, 3.0), "15.2 ± 5.2 / 16.3 ± 4.6"),
+    means("3-1-7 hides more than no policy, final model.", (16.3, 4.6), (16.3, 4.2), "17.3 ± 3.0 / 16.3 ± 4.2"),
+    means("43-18-18 hides more than no policy, initial model.", (16.8, 3.4), (17.3, 3.0), "16.8 ± 3.4 / 17.1 ± 2.5"),
+    means("43-18-18 hides more than no policy, final model.", (17.1, 2.5), (16.3, 4.2), "16.8 ± 3.4 / 17.1 ± 2.5"),
+    means("The hybrid hides more than no policy, initial model.", (16.0, 5.6), (17.3, 3.0), "16.0 ± 5.6 / 16.7 ± 2.9"),
+    means("The hybrid hides more than no policy, final model.", (16.7, 2.9), (16.3, 4.2), "16.0 ± 5.6 / 16.7 ± 2.9"),
+    means(
+        "The hybrid hides more than random hybrids, initial model.",
+        (16.0, 5.6),
+        (13.05, 2.1),
+        "13.5 ± 2.9 / 13.6 ± 4.3",
+    ),
+    means(
+        "The hybrid hides more than random hybrids, final model.", (16.7, 2.9), (13.4, 3.8), "12.6 ± 1.3 / 13.2 ± 3.3"
+    ),
+    Quoted(
+        "The hybrid costs at most 3 points.", -12.2, -15.9, -8.4, "above", -3, "-12.2 (-15.9 to -8.4)", "points", "+1.0"
+    ),
+    Quoted("A random hybrid costs accuracy.", -17.3, -35.5, 1.0, "below", 0, "-17.3 (-35.5 to +1.0)", "points", "-2.9"),
+)
+"""Three seeds; the intervals of the page are over them, and unpaired."""
+
+BEATS = Quoted(
+    "Without a policy the inversion beats the mean image.", 5.2, 2.2, 8.2, "above", 0.0, "17.3 ± 3.0 / 16.3 ± 4.2", "dB"
+)
+
+THREE_QUOTED = (
+    *(
+        by_seed(
+            f"The hybrid leaves the inversion less than {name}.",
+            [17.7 - first, 13.5 - second],
+            "below",
+            0.0,
+            f"{first} / {second} |",
+            "dB",
+        )
+        for (name, *_), first, second in zip(
+            OTHERS, (17.3, 13.7, 12.1, 17.5, 11.9, 18.2, 12.7), (15.4, 12.7, 11.7, 16.0, 12.4, 16.3, 13.0), strict=True
+        )
+    ),
+    *(
+        by_seed(
+            f"The hybrid keeps more accuracy than {name}.",
+            [64.2 - first, 57.7 - second],
+            "above",
+            0.0,
+            f"{first} / {second} %",
+            "points",
+        )
+        for name, first, second in (
+            ("pruning of 99 %", 51.1, 36.5),
+            ("Laplace noise of 0.01", 78.1, 70.1),
+            ("Gaussian noise of 0.01", 78.1, 65.7),
+        )
+    ),
+)
+
+FOUR_QUOTED = (
+    by_seed("3-1-7 hides more than no policy.", [16.8 - 14.7, 16.5 - 15.4], "below", 0.0, "| 16.8 / 16.5 |", "dB"),
+    by_seed("43-18-18 hides more than no policy.", [17.4 - 14.7, 16.2 - 15.4], "below", 0.0, "| 17.4 / 16.2 |", "dB"),
+    by_seed("The hybrid hides more than no policy.", [17.5 - 14.7, 16.7 - 15.4], "below", 0.0, "| 17.5 / 16.7 |", "dB"),
+    by_seed(
+        "The hybrid hides more than random hybrids.",
+        [17.5 - 15.05, 16.7 - 13.35],
+        "below",
+        0.0,
+        "| 16.1 / 14.4 |",
+        "dB",
+    ),
+    by_seed(
+        "The hybrid costs at most 4 points of accuracy.",
+        [58.7 - 82.2, 57.6 - 83.2],
+        "above",
+        -4.0,
+        "58.7 / 57.6 %",
+        "points",
+        "-3.5",
+    ),
+)
+
+SEVEN_QUOTED = (
+    by_seed(
+        "A black start gains at most 0.5 dB under 3-1-7.",
+        [17.9 - 16.8, 14.1 - 12.8],
+        "below",
+        0.5,
+        "| 16.8 / 12.8 | 17.9 / 14.1 |",
+        "dB",
+        "0.06",
+    ),
+    by_seed(
+        f"A black start gains at most 0.5 dB under {HYBRID}.",
+        [18.6 - 17.7, 14.8 - 13.5],
+        "below",
+        0.5,
+        "| 17.7 / 13.5 | 18.6 / 14.8 |",
+        "dB",
+    ),
+)
+
+EIGHTS = Quoted(
+    "Without a policy the inversion beats the mean image.",
+    0.7,
+    0.0,
+    1.4,
+    "above",
+    0.0,
+    "13.1 ± 0.7 dB where the mean image scores 12.4",
+    "dB",
+)
+
+EIGHTS_UNDER = Quoted(
+    "The hybrid hides more than no policy, batches of 8 (the attack is not validated).",
+    -0.9,
+    None,
+    None,
+    "below",
+    0.0,
+    "11.9 to 12.5 dB",
+    "dB",
+)

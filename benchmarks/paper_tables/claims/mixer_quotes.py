@@ -1,0 +1,164 @@
+"""Claims on VisualMixer (Li et al., NDSS 2024) that numbers of earlier pages decide."""
+
+from __future__ import annotations
+
+from entry import Quoted, by_seed, of_shares
+
+from simulations.report.studies.score import wilson
+
+FOUR_QUOTED = (
+    Quoted(
+        "It costs at most 6.2 points with lenet and SGD.",
+        -7.0,
+        -8.8,
+        -5.3,
+        "above",
+        -6.2,
+        "-7.0 (-8.8 to -5.3)",
+        "points",
+    ),
+    Quoted(
+        "It costs at most 6.2 points with lenet and ST-Adam.",
+        -7.6,
+        -9.4,
+        -5.7,
+        "above",
+        -6.2,
+        "-7.6 (-9.4 to -5.7)",
+        "points",
+    ),
+    of_shares(
+        "It costs at most 6.2 points with cnn and SGD, one seed.", 77.5, 82.2, 2000, "above", -6.2, "77.5 % (-4.7)"
+    ),
+    of_shares(
+        "It costs at most 6.2 points with cnn and ST-Adam, one seed.", 76.4, 83.7, 2000, "above", -6.2, "76.4 % (-7.2)"
+    ),
+)
+NOISIER_QUOTED = (
+    by_seed(
+        "Noise of 0.3 costs more accuracy than 0.1.", [80.2 - 84.4, 79.5 - 85.5], "below", 0, "80.2 / 79.5 %", "points"
+    ),
+    by_seed(
+        "Noise of 0.6 costs more accuracy than 0.3.", [72.2 - 80.2, 71.0 - 79.5], "below", 0, "72.2 / 71.0 %", "points"
+    ),
+)
+WIDER_QUOTED = (
+    by_seed(
+        "Windows of 8 pixels cost more accuracy than windows of 4.",
+        [74.9 - 81.2, 74.9 - 82.0],
+        "below",
+        0,
+        "74.9 / 74.9 %",
+        "points",
+    ),
+    by_seed(
+        "Windows of 16 pixels cost more accuracy than windows of 8.",
+        [62.1 - 74.9, 62.0 - 74.9],
+        "below",
+        0,
+        "62.1 / 62.0 %",
+        "points",
+    ),
+    by_seed(
+        "One window of the whole image costs more than windows of 16.",
+        [31.3 - 62.1, 31.4 - 62.0],
+        "below",
+        0,
+        "31.3 / 31.4 %",
+        "points",
+    ),
+    by_seed(
+        "At a VFE of 9 to 10 windows of 8 keep more accuracy than noise of 0.3.",
+        [74.9 - 80.2, 74.9 - 79.5],
+        "above",
+        0,
+        "74.9 / 74.9 %",
+        "points",
+    ),
+    by_seed(
+        "At their VFE windows by VFE keep more accuracy than uniform ones, interpolated.",
+        [78.1 - 0.77 * 81.2 - 0.23 * 74.9, 79.1 - 0.77 * 82.0 - 0.23 * 74.9],
+        "above",
+        0,
+        "78.1 / 79.1 %",
+        "points",
+    ),
+)
+OPTIMIZERS_QUOTED = (
+    Quoted(
+        "ST-Adam is more accurate than Adam on mixed images, at 0.001, in the mean of rounds 5 to 8.",
+        0.9,
+        0.0,
+        1.8,
+        "above",
+        0,
+        "means of rounds 5 to 8; interval 0.0 to 1.8",
+        "points",
+    ),
+    Quoted(
+        "ST-Adam is more accurate than Adam on mixed images, at 0.0002.",
+        1.7,
+        0.4,
+        2.9,
+        "above",
+        0,
+        "0.4 to 2.9",
+        "points",
+    ),
+)
+SHREDDED_QUOTED = (
+    Quoted(
+        "The shredder identifies at most 1 % of mixed images among 100, as by chance.",
+        100 * 47 / 48,
+        *(100 * end for end in wilson(47 / 48, 48)),
+        "below",
+        1,
+        "by `Shredder` 47 of 48 images are identified",
+        "%",
+    ),
+)
+MEMBERS_QUOTED = (
+    by_seed(
+        "Without a defence the AUC is above 0.6 (the stronger of two attacks).",
+        [0.73, 0.78],
+        "above",
+        0.6,
+        "0.73 / 0.78",
+    ),
+    by_seed("Under VisualMixer the AUC is below 0.55.", [0.72, 0.71], "below", 0.55, "0.72 / 0.71"),
+    by_seed("It is lower than without a defence.", [0.72 - 0.73, 0.71 - 0.78], "below", 0, "0.72 / 0.71"),
+)
+VFE_NOISE = (
+    Quoted(
+        "Noise of 0.3 has a larger VFE than 0.1.",
+        5.58,
+        5.45,
+        5.72,
+        "above",
+        0.0,
+        "9.10 (9.01 to 9.19)",
+        standin=False,
+    ),
+    Quoted(
+        "Noise of 0.6 has a larger VFE than 0.3.",
+        10.85,
+        10.58,
+        11.11,
+        "above",
+        0.0,
+        "19.95 (19.77 to 20.12)",
+        standin=False,
+    ),
+)
+VFE_WINDOWS = (
+    Quoted(
+        "Windows of 8 pixels have a larger VFE than windows of 4.",
+        3.24,
+        2.92,
+        3.54,
+        "above",
+        0.0,
+        "9.80 (9.61 to 9.98)",
+        standin=False,
+    ),
+)

@@ -1,0 +1,257 @@
+"""Runs and claims of PatchShuffling (Yao et al., ICDM 2022)."""
+
+from __future__ import annotations
+
+from entry import Cell, Claim, Run, costs_at_most, less, more
+
+PAPER = "PatchShuffling"
+DECODER = "TokenDecoder()"
+PS, BS, PLUS = "PatchShuffle()", "BatchShuffle(k=0.4)", "SpectralShuffle()"
+ADV, BLUR, GN = "AdversarialTraining(weight=1.0)", "Downsample(factor=4)", "FeatureNoise(std=1.0)"
+DP = "FeatureDP(clip=1.0, noise_multiplier=1.0)"
+BROKEN = (
+    "Attacks that know the shuffle recover 25 or more of 32 digits behind each of these defences "
+    "([split audit](split.md#the-split-audit)), at 16 tokens an image. At the paper's 196 tokens PS+ is broken, and PS and BS "
+    "are open ([196 tokens](split.md#196-tokens-the-papers-number))."
+)
+EARLY = "Training ends early here, so that accuracies compare how fast these models learn."
+DRAWING = "A drawing of the method, without a number to check."
+
+
+def accuracy(defense: str, paper: str = "", **where: str) -> Cell:
+    """Accuracy as deployed, after the last round."""
+    return Cell("test-accuracy", defense, reference="deployed", paper=paper, **where)
+
+
+def psnr(defense: str, paper: str = "", attack: str = DECODER, at: str | int = "last", run: str = "") -> Cell:
+    """PSNR in the paper's convention."""
+    return Cell("psnr-paper", defense, attack, at=at, run=run, paper=paper)
+
+
+ONE = (
+    costs_at_most("BS costs at most 3 points of accuracy.", accuracy(BS, "89.18"), accuracy("", "91.05"), 3),
+    costs_at_most("PS+ costs at most 3 points of accuracy.", accuracy(PLUS, "88.21"), accuracy("", "91.05"), 3),
+    less(
+        "DP costs more than 3 points.", accuracy(DP, "80.67"), accuracy("", "91.05"), by=0.03, unit="points", scale=100
+    ),
+    less("The decoder sees less behind BS than without a defence.", psnr(BS, "9.62"), psnr("", "18.64"), unit="dB"),
+    less("The decoder sees less behind PS+ than without a defence.", psnr(PLUS, "4.33"), psnr("", "18.64"), unit="dB"),
+    less("The decoder sees less behind BS than behind noise.", psnr(BS, "9.62"), psnr(GN, "15.28"), unit="dB"),
+    less("The decoder sees less behind PS+ than behind noise.", psnr(PLUS, "4.33"), psnr(GN, "15.28"), unit="dB"),
+    less("The decoder sees less behind PS+ than behind Blur.", psnr(PLUS, "4.33"), psnr(BLUR, "15.66"), unit="dB"),
+    Claim("Adv hides less than 1 dB.", ((1.0, psnr(ADV, "18.69")), (-1.0, psnr("", "18.64"))), "above", -1.0, "dB"),
+    less("DP hides as well: PSNR is below that behind noise.", psnr(DP, "4.17"), psnr(GN, "15.28"), unit="dB"),
+)
+TWO = (
+    costs_at_most("PS costs at most 3 points of accuracy.", accuracy(PS, "96.99"), accuracy("", "98.36"), 3),
+    costs_at_most(
+        "BS costs at most 3 points of accuracy.", accuracy("BatchShuffle(k=0.75)", "96.16"), accuracy("", "98.36"), 3
+    ),
+    less("The decoder sees less behind PS than without a defence.", psnr(PS, "1.67"), psnr("", "4.64"), unit="dB"),
+    less(
+        "The decoder sees less behind BS than behind PS.",
+        psnr("BatchShuffle(k=0.75)", "1.46"),
+        psnr(PS, "1.67"),
+        unit="dB",
+    ),
+)
+SMALL_NOISE, LARGE_NOISE = "FeatureNoise(std=0.38)", "FeatureNoise(std=380.0)"
+
+
+def embedding(defense: str, paper: str) -> Cell:
+    """Mean squared error of the embeddings."""
+    return Cell("mse-embedding", defense, "EmbeddingReversal()", paper=paper)
+
+
+THREE = (
+    costs_at_most("PS costs at most 1 point of accuracy.", accuracy(PS, "77.78"), accuracy("", "77.81"), 1),
+    more("The attacker's error is larger behind PS than without.", embedding(PS, ".0015"), embedding("", ".0012")),
+    more("It is larger behind PS than behind small noise.", embedding(PS, ".0015"), embedding(SMALL_NOISE, ".0012")),
+    more("It is larger behind PS than behind large noise.", embedding(PS, ".0015"), embedding(LARGE_NOISE, ".0014")),
+)
+INVERSION = "FeatureInversion()"
+JIGSAW = "FeatureInversion(permutation='jigsaw')"
+FOUR = (
+    *(
+        less(
+            f"White-box inversion sees less behind {name} than without a defence.",
+            psnr(defense, paper, INVERSION),
+            psnr("", "19.74", INVERSION),
+            unit="dB",
+        )
+        for name, defense, paper in (
+            ("Blur", BLUR, "14.15"),
+            ("DP", DP, "0.98"),
+            ("noise", GN, "0.83"),
+            ("PS", PS, "0.32"),
+            ("BS", BS, "0.39"),
+            ("PS+", PLUS, "1.45"),
+        )
+    ),
+    *(
+        less(
+            f"White-box inversion sees less behind {name} than behind noise.",
+            psnr(defense, paper, INVERSION),
+            psnr(GN, "0.83", INVERSION),
+            unit="dB",
+        )
+        for name, defense, paper in (("PS", PS, "0.32"), ("BS", BS, "0.39"))
+    ),
+    Claim(
+        "A solved jigsaw gains at most 1 dB against BS.",
+        ((1.0, psnr(BS, "0.60", JIGSAW)), (-1.0, psnr(BS, "0.39", INVERSION))),
+        "below",
+        1.0,
+        "dB",
+    ),
+    Claim(
+        "A solved jigsaw gains at most 1 dB against PS.",
+        ((1.0, psnr(PS, "", JIGSAW)), (-1.0, psnr(PS, "0.32", INVERSION))),
+        "below",
+        1.0,
+        "dB",
+    ),
+)
+ADAPTIVE = "AdaptiveDecoder()"
+FIVE = (
+    Claim(
+        "At the start Adv hides less than 1 dB.",
+        ((1.0, psnr(ADV, "18.69", at="first")), (-1.0, psnr("", "18.64", at="first"))),
+        "above",
+        -1.0,
+        "dB",
+    ),
+    less(
+        "After training Adv hides more than 1 dB, with a weight of 100.",
+        psnr("AdversarialTraining(weight=100.0)", "4.29"),
+        psnr(""),
+        by=1.0,
+        unit="dB",
+    ),
+    Claim(
+        "Transmissions of all rounds gain at most 1 dB against BS.",
+        ((1.0, psnr(BS, "9.59", ADAPTIVE)), (-1.0, psnr(BS, "9.62"))),
+        "below",
+        1.0,
+        "dB",
+    ),
+)
+
+
+def cost(metric: str, defense: str, paper: str) -> Cell:
+    """A counted cost of the client half."""
+    return Cell(metric, defense, at="first", paper=paper)
+
+
+ADV_ONE = "AdversarialTraining(weight=1.0)"
+SIX = (
+    *(
+        Claim(
+            f"{name} needs at most 1 % more multiply-accumulates at the client than no defence.",
+            ((1.0, cost("edge-macs", defense, "3.10")), (-1.01, cost("edge-macs", "", "3.10"))),
+            "below",
+            0.0,
+            "MACs",
+        )
+        for name, defense in (("PS", PS), ("BS", BS))
+    ),
+    Claim(
+        "Adv needs more than 10 times the training arithmetic of no defence.",
+        ((1.0, cost("edge-training-macs", ADV_ONE, "81.63")), (-10.0, cost("edge-training-macs", "", "3.10"))),
+        "above",
+        0.0,
+        "MACs",
+    ),
+    less(
+        "PS+ has fewer parameters at the client than no defence.",
+        cost("edge-parameters", PLUS, "1.18"),
+        cost("edge-parameters", "", "3.10"),
+        unit="parameters",
+    ),
+    more(
+        "Adv needs more memory at the client than no defence.",
+        cost("edge-peak-bytes", ADV_ONE, "2.43"),
+        cost("edge-peak-bytes", "", "0.97"),
+        unit="bytes",
+    ),
+)
+HALF, LITTLE = "BatchShuffle(k=0.5)", "BatchShuffle(k=0.15)"
+SEVEN = (
+    more(
+        "More native tokens keep more accuracy.",
+        accuracy(HALF, "90.29"),
+        accuracy(LITTLE, "88.76"),
+        unit="points",
+        scale=100,
+    ),
+    more("More native tokens show the decoder more.", psnr(HALF, "11.47"), psnr(LITTLE, "7.35"), unit="dB"),
+    more("0.4 shows more than 0.15.", psnr(BS, "9.62"), psnr(LITTLE, "7.35"), unit="dB"),
+)
+BACK = Run("split_table8", ("dataset=fashion-mnist", "auxiliary-data=mnist-5k"), label="back", seconds=120)
+EIGHT = (
+    less(
+        "The decoder of the other data sees less behind BS than without a defence.",
+        psnr(BS, "8.22"),
+        psnr("", "19.31"),
+        unit="dB",
+    ),
+    less(
+        "The same holds with the data sets exchanged.",
+        psnr(BS, "6.16", run=BACK.name),
+        psnr("", "10.75", run=BACK.name),
+        unit="dB",
+    ),
+)
+
+
+def ssim(defense: str, paper: str) -> Cell:
+    """SSIM of pix2pix's images."""
+    return Cell("ssim", defense, "Pix2Pix()", "original", paper=paper)
+
+
+NINE = tuple(
+    less(f"Pix2pix sees less behind {name} than {other}.", ssim(defense, paper), ssim(than, base))
+    for name, defense, paper, other, than, base in (
+        ("noise", GN, ".209", "without a defence", "", ".453"),
+        ("BS", BS, ".068", "without a defence", "", ".453"),
+        ("PS+", PLUS, ".117", "without a defence", "", ".453"),
+        ("BS", BS, ".068", "behind Blur", BLUR, ".360"),
+    )
+)
+AVERAGE = "FeatureAveraging()"
+EXPOSURE = Run("split_exposure", seconds=500)
+
+
+def seen(defense: str, attack: str, at: str) -> Cell:
+    """PSNR of an attack that joins transmissions, after few or all of them."""
+    return Cell("psnr", defense, attack, "original", at=at)
+
+
+TEN = (
+    more(
+        "Averaging transmissions under noise gains with their number.",
+        seen(GN, AVERAGE, "last"),
+        seen(GN, AVERAGE, "first"),
+        unit="dB",
+    ),
+    Claim(
+        "More transmissions gain at most 1 dB against BS.",
+        ((1.0, seen(BS, "TokenIntersection()", "last")), (-1.0, seen(BS, "TokenIntersection()", "first"))),
+        "below",
+        1.0,
+        "dB",
+    ),
+)
+
+
+def loss(defense: str) -> Cell:
+    """Loss on test images after the last round."""
+    return Cell("test-loss", defense, reference="deployed")
+
+
+TABLE1 = Run("split_table1", seconds=75)
+TABLE2 = Run("split_table2", seconds=90)
+TABLE4 = Run("split_table4", seconds=400)
+TABLE7 = Run("split_table7", seconds=150)
+TABLE8 = Run("split_table8", seconds=120)
+TABLE9 = Run("split_table9", seconds=200)

@@ -1,0 +1,68 @@
+"""Claims on PatchShuffling (Yao et al., ICDM 2022) that numbers of earlier pages decide."""
+
+from __future__ import annotations
+
+from entry import Quoted, of_means, of_shares
+
+IN_SMALL = "split.md#table-i-of-the-shuffling-paper-in-small"
+
+DECODED = {
+    "none": (29.7, 0.6),
+    "Adv": (29.2, 0.6),
+    "Blur": (17.8, 0.7),
+    "DP": (11.9, 0.3),
+    "noise": (17.7, 0.5),
+    "BS": (12.3, 0.4),
+    "PS+": (17.8, 0.8),
+}
+"""PSNR in dB on the page, with half the width of its interval."""
+
+
+def decoded(says: str, left: str, right: str, side: str = "below", bound: float = 0.0) -> Quoted:
+    """A claim about two defences' PSNR on the page."""
+    value, half = DECODED[left]
+    return of_means(says, DECODED[left], DECODED[right], side, bound, f"{value} ± {half}", "dB")
+
+
+ONE_QUOTED = (
+    of_shares("BS costs at most 3 points of accuracy.", 15.8, 60.2, 400, "above", -3, "15.8 % (-44.5)"),
+    of_shares("PS+ costs at most 3 points of accuracy.", 79.2, 60.2, 400, "above", -3, "79.2 % (+19.0)"),
+    of_shares("DP costs more than 3 points.", 10.0, 60.2, 400, "below", -3, "10.0 % (-50.3)"),
+    decoded("The decoder sees less behind BS than without a defence.", "BS", "none"),
+    decoded("The decoder sees less behind PS+ than without a defence.", "PS+", "none"),
+    decoded("The decoder sees less behind BS than behind noise.", "BS", "noise"),
+    decoded("The decoder sees less behind PS+ than behind noise.", "PS+", "noise"),
+    decoded("The decoder sees less behind PS+ than behind Blur.", "PS+", "Blur"),
+    decoded("Adv hides less than 1 dB.", "Adv", "none", "above", -1.0),
+    decoded("DP hides as well: PSNR is below that behind noise.", "DP", "noise"),
+)
+
+CENSUS = "split.md#table-iii-of-the-shuffling-paper-on-the-census"
+
+THREE_QUOTED = (
+    of_shares("PS costs at most 1 point of accuracy.", 93.5, 95.0, 8000, "above", -1, "| 0.809 | 93.5 %"),
+    of_means(
+        "The attacker's error is larger behind PS than without.",
+        (0.321, 0.030),
+        (0.127, 0.017),
+        "above",
+        0.0,
+        "0.321 (0.291 to 0.351)",
+    ),
+    of_means(
+        "It is larger behind PS than behind small noise.",
+        (0.321, 0.030),
+        (0.171, 0.017),
+        "above",
+        0.0,
+        "0.171 (0.155 to 0.188)",
+    ),
+    of_means(
+        "It is larger behind PS than behind large noise.",
+        (0.321, 0.030),
+        (0.432, 0.022),
+        "above",
+        0.0,
+        "0.432 (0.410 to 0.454)",
+    ),
+)

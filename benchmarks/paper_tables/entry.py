@@ -1,0 +1,206 @@
+"""What the catalogue holds: a table or figure, the runs that measure it, and the claims that rows decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from simulations.report.studies.score import interval, wilson
+
+NULLS = ("grey", "mean")
+"""Names of null baselines, which stand in rows as attacks do."""
+DEPLOYED = "deployed"
+"""Reference of an accuracy: on test images protected as in deployment, or plain ones where nothing protects them."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One configuration with settings over it, repeated with several seeds.
+
+    Attributes:
+        config: Stem of a file in ``simulations/configs``.
+        settings: "key=value" over the file, without the seed.
+        label: Part of the name that separates settings of one configuration; "" for the file as it is.
+        seconds: Rough cost of one seed in seconds, by which cheaper runs go first.
+        most_seeds: Seeds from this number on are left out, as the run is too long for them.
+        script: File beside this one that writes the small file itself; ``config`` is then the run's name alone.
+    """
+
+    config: str
+    settings: tuple[str, ...] = ()
+    label: str = ""
+    seconds: int = 300
+    most_seeds: int = 5
+    script: str = ""
+
+    @property
+    def name(self) -> str:
+        """The configuration's stem, and the label where there is one."""
+        return f"{self.config}-{self.label}" if self.label else self.config
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a run; a paper's number for it may stand beside.
+
+    Attributes:
+        metric: Name of the metric in rows.
+        defense: Pipeline text as rows have it; "" is no defence.
+        attack: Attack text as rows have it, or the name of a null baseline; "" for a number about training.
+        reference: What images were compared with, or ``DEPLOYED``.
+        at: "first" or "last" round that has the number, or the number of a round.
+        cut: Where the model is cut; "" for any.
+        observation: What was attacked, as threat cards name it; "" for any.
+        run: Name of the run; "" for the first of the entry.
+        paper: What the paper has for it, as text; "" where it has none.
+    """
+
+    metric: str
+    defense: str = ""
+    attack: str = ""
+    reference: str = ""
+    at: str | int = "last"
+    cut: str = ""
+    observation: str = ""
+    run: str = ""
+    paper: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sum of cells with factors, which a paper says to lie above or below a number.
+
+    Attributes:
+        says: The claim in one sentence.
+        terms: (factor, cell); the sum of the products is compared.
+        side: "above" or "below": where the sum lies by the claim.
+        bound: The number that the sum is compared with.
+        unit: Of the sum, for the page.
+        scale: What the sum is multiplied by on the page, such as 100 for points.
+    """
+
+    says: str
+    terms: tuple[tuple[float, Cell], ...]
+    side: str
+    bound: float = 0.0
+    unit: str = ""
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """A claim that numbers on a page of results decide.
+
+    Attributes:
+        says: The claim in one sentence.
+        value: The number that the page has for the compared quantity.
+        low: Lower end of its 95 % interval; None where the page has none.
+        high: Upper end; None where the page has none.
+        side: As of ``Claim``.
+        bound: As of ``Claim``.
+        text: What stands on the page, word by word: a test looks for it.
+        unit: Of the number.
+        paper: What the paper has, as text.
+        standin: Whether it is left out as soon as runs of the entry decide the claims themselves.
+    """
+
+    says: str
+    value: float
+    low: float | None
+    high: float | None
+    side: str
+    bound: float
+    text: str
+    unit: str = ""
+    paper: str = ""
+    standin: bool = True
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A table or figure of a paper.
+
+    Attributes:
+        paper: Short name of the paper.
+        name: "Table 4" or "Figure 5", numbered as in the paper.
+        says: What it claims, in one plain sentence.
+        runs: Runs that measure it.
+        claims: Decided by rows of the runs.
+        page: Page and anchor of existing results, such as "split.md#the-split-audit"; "" where there are none.
+        page_n: Images or other units behind the page's numbers, in words.
+        page_seeds: Seeds behind them, in words.
+        quoted: Claims decided by that page's numbers.
+        beyond: A sentence about a stronger attack elsewhere, or another remark that belongs beside the verdict.
+        why: Why nothing can be run here; "" where something is run.
+        covered: Whether ``quoted`` are all claims of the entry, so that they decide until a run does.
+    """
+
+    paper: str
+    name: str
+    says: str
+    runs: tuple[Run, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    page: str = ""
+    page_n: str = ""
+    page_seeds: str = ""
+    quoted: tuple[Quoted, ...] = field(default=())
+    beyond: str = ""
+    why: str = ""
+    covered: bool = False
+
+    @property
+    def title(self) -> str:
+        """Paper and name."""
+        return f"{self.paper}, {self.name}"
+
+
+def attacked(claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
+    """The claims of a table about attacks alone, which the pictures of the same attacks show as well."""
+    return tuple(claim for claim in claims if all(cell.attack for _, cell in claim.terms))
+
+
+def less(says: str, left: Cell, right: Cell, *, by: float = 0.0, unit: str = "", scale: float = 1.0) -> Claim:
+    """The claim that ``left`` lies below ``right``, by more than ``by``."""
+    return Claim(says, ((1.0, left), (-1.0, right)), "below", -by, unit, scale)
+
+
+def more(says: str, left: Cell, right: Cell, *, by: float = 0.0, unit: str = "", scale: float = 1.0) -> Claim:
+    """The claim that ``left`` lies above ``right``, by more than ``by``."""
+    return Claim(says, ((1.0, left), (-1.0, right)), "above", by, unit, scale)
+
+
+def costs_at_most(says: str, defended: Cell, plain: Cell, points: float) -> Claim:
+    """The claim that the accuracy falls by at most so many points."""
+    return Claim(says, ((1.0, defended), (-1.0, plain)), "above", -points / 100, "points", 100.0)
+
+
+def at_most(says: str, cell: Cell, bound: float, *, unit: str = "", scale: float = 1.0) -> Claim:
+    """The claim that a number is at most ``bound``."""
+    return Claim(says, ((1.0, cell),), "below", bound, unit, scale)
+
+
+def at_least(says: str, cell: Cell, bound: float, *, unit: str = "", scale: float = 1.0) -> Claim:
+    """The claim that a number is at least ``bound``."""
+    return Claim(says, ((1.0, cell),), "above", bound, unit, scale)
+
+
+def by_seed(
+    says: str, each: Sequence[float], side: str, bound: float, text: str, unit: str = "", paper: str = ""
+) -> Quoted:
+    """A claim about differences that a page has for each seed, with Student's t over them."""
+    low, high = interval(each)
+    return Quoted(says, sum(each) / len(each), low, high, side, bound, text, unit, paper)
+
+
+def of_means(
+    says: str, left: tuple[float, float], right: tuple[float, float], side: str, bound: float, text: str, unit: str = ""
+) -> Quoted:
+    """A claim about the difference of two means, each with half the width of its interval, as of one seed."""
+    value, half = left[0] - right[0], left[1] + right[1]
+    return Quoted(says, value, value - half, value + half, side, bound, text, unit)
+
+
+def of_shares(says: str, left: float, right: float, n: int, side: str, bound: float, text: str) -> Quoted:
+    """A claim about the difference of two accuracies in per cent on n images each, with Wilson's intervals, as of one seed."""
+    (low, high), (least, most) = wilson(left / 100, n), wilson(right / 100, n)
+    return Quoted(says, left - right, 100 * (low - most), 100 * (high - least), side, bound, text, "points")
