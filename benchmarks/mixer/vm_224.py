@@ -31,6 +31,7 @@ from seeded_results import Results
 from upload_restoration import fitted, restored
 
 from attacks.image_measures import psnr
+from attacks.metrics.images import MAX_PSNR
 from attacks.refinement.base import Refinement
 from attacks.refinement.restoration import LearnedRestorer
 from attacks.refinement.shredder import Shredder
@@ -62,7 +63,7 @@ def count_identified(images: Tensor, copies: Tensor) -> int:
 
 def scores(guess: Tensor, own: Squares) -> dict[str, Any]:
     """PSNR of a guess of the attacked squares, with its interval over them, and how many it recovers."""
-    found = mean_and_interval(psnr(guess, own.attacked).tolist())
+    found = mean_and_interval(psnr(guess, own.attacked).clamp(max=MAX_PSNR).tolist())
     half = None if found["ci_low"] is None else found["value"] - found["ci_low"]
     return {"psnr": found["value"], "half": half, "recovered": count_recovered(guess, own.attacked, own.others)}
 
