@@ -7,7 +7,7 @@ so that no attacked photograph is known to it. Printed for each pair of bounds a
 - copies identified among 100 squares, as ``fedveil protect`` measures it, and the same of 100 enlarged faces;
 - copies that a pretrained network answers as it answers the picture (EfficientNet-Lite0).
 
-    python benchmarks/mixer/vm_224.py --seeds 0 1 --out results/vm_224.jsonl
+    python benchmarks/mixer/vm_224.py --seeds 0 1 --out runs/vm_224.jsonl
 """
 
 from __future__ import annotations
@@ -68,25 +68,26 @@ def scores(guess: Tensor, own: Squares) -> dict[str, Any]:
     return {"psnr": found["value"], "half": half, "recovered": count_recovered(guess, own.attacked, own.others)}
 
 
-def measured(pipeline: Pipeline, seed: int, attacks: Mapping[str, Refinement], count: int) -> dict[str, Any]:
-    """All numbers of one pair of bounds under one seed."""
-    own, stream = squares(seed, count), generator_for("vm-224", "attack", seed)
-    copies = protected(own.attacked, pipeline, seed)
-    found: dict[str, Any] = {"n": len(own.attacked), "others": len(own.others), "upload": scores(copies, own)}
+def attacked(pipeline: Pipeline, seed: int, attack: Refinement | None, count: int) -> dict[str, Any]:
+    """Scores of one attack, or of the copies as they are, on the attacked squares under one seed."""
+    own, stream = squares(seed, count), generator_for("vm-224", repr(attack), seed)
+    copies, begun = protected(own.attacked, pipeline, seed), time.monotonic()
     auxiliary = Batch(own.others, torch.ones(len(own.others), 1))
-    for name, attack in attacks.items():
-        begun = time.monotonic()
-        found[name] = scores(restored(fitted(attack, pipeline, auxiliary, stream), copies, stream), own)
-        found[name]["seconds"] = round(time.monotonic() - begun)
-        print(f"  {name}: {found[name]}", file=sys.stderr, flush=True)
+    guess = restored(fitted(attack, pipeline, auxiliary, stream), copies, stream) if attack else copies
+    seconds = round(time.monotonic() - begun)
+    return {"n": len(own.attacked), "others": len(own.others), "seconds": seconds, **scores(guess, own)}
+
+
+def shown(pipeline: Pipeline, seed: int, count: int) -> dict[str, Any]:
+    """What copies show without an attack: identified squares and faces, and the network's answers."""
+    own = squares(seed, count)
     seen = torch.cat([own.whole, own.quarters])
     missing = CANDIDATES - len(seen)
     many = torch.cat([seen, own.finer[torch.arange(missing) * len(own.finer) // missing]])
     made = protected(many, pipeline, seed)
     small = faces()
-    hidden = protected(small, pipeline, seed)
-    found |= {"candidates": len(many), "identified": count_identified(many, made)}
-    found |= {"faces": len(small), "identified-faces": count_identified(small, hidden)}
+    found: dict[str, Any] = {"candidates": len(many), "identified": count_identified(many, made)}
+    found |= {"faces": len(small), "identified-faces": count_identified(small, protected(small, pipeline, seed))}
     network = load_network(AUTO)
     answers = [torch.cat([network.answers(part) for part in of[: len(seen)].split(16)]) for of in (many, made)]
     return found | {"answers": agreement(network.name, *answers).numbers}
@@ -110,40 +111,39 @@ def main() -> None:
     add("--seeds", type=int, nargs="+", default=[0, 1])
     add("--windows", type=int, nargs=2, action="append", help="bounds, again for further pairs (default: the three)")
     add("--squares", type=int, default=20, help="attacked squares, at most 20")
-    add("--sweeps", type=int, default=10_000, help="of Shredder; 0 leaves it out")
+    add("--sweeps", type=int, default=1000, help="of Shredder; 0 leaves it out")
     add("--iterations", type=int, default=200, help="of LearnedRestorer; 0 leaves it out")
     add("--batch-size", type=int, default=8, help="of LearnedRestorer")
-    add("--out", type=Path, default=Path("results/vm_224.jsonl"), help="a killed study goes on from this file")
+    add("--out", type=Path, default=Path("runs/vm_224.jsonl"), help="a killed study goes on from this file")
     chosen = parser.parse_args()
-    attacks: dict[str, Refinement] = {"WindowMean": WindowMean()}
+    attacks: list[Refinement | None] = [None, WindowMean()]
     if chosen.sweeps:
-        attacks["Shredder"] = Shredder(sweeps=chosen.sweeps)
+        attacks.append(Shredder(sweeps=chosen.sweeps))
     if chosen.iterations:
-        attacks["LearnedRestorer"] = LearnedRestorer(iterations=chosen.iterations, batch_size=chosen.batch_size)
-    settings = {"squares": chosen.squares, "attacks": {name: repr(one) for name, one in attacks.items()}}
-    results = Results(chosen.out, "vm_224", settings)
-    recovered, shown = [], []
+        attacks.append(LearnedRestorer(iterations=chosen.iterations, batch_size=chosen.batch_size))
+    results = Results(chosen.out, "vm_224", {"squares": chosen.squares})
+    recovered, visible = [], []
     for lower, upper in chosen.windows or WINDOWS:
         defense = VisualMixer(window_lower=lower, window_upper=upper)
-        sizes = defense.sizes(SIDE, SIDE)
+        pipeline, sizes = Pipeline((defense,)), defense.sizes(SIDE, SIDE)
         for seed in chosen.seeds:
-            arm = f"({lower}, {upper})"
-            print(f"{arm}, seed {seed}", file=sys.stderr, flush=True)
-            compute = partial(measured, Pipeline((defense,)), seed, attacks, chosen.squares)
-            one = results.known(seed, arm, compute)
-            about = [f"{arm}: {', '.join(map(str, sizes[1:] or sizes))}", str(seed)]
-            for name in ("upload", *attacks):
-                recovered.append([*about, name, decibels(one[name]), rate(one[name]["recovered"], one["n"])])
+            about = [f"({lower}, {upper}): {', '.join(map(str, sizes[1:] or sizes))}", str(seed)]
+            for attack in attacks:
+                compute = partial(attacked, pipeline, seed, attack, chosen.squares)
+                one = results.known(seed, f"{pipeline}, {attack}", compute)
+                print(*about, attack, one, file=sys.stderr, flush=True)
+                recovered.append([*about, str(attack or "the copy"), decibels(one), rate(one["recovered"], one["n"])])
+            one = results.known(seed, f"{pipeline}, shown", partial(shown, pipeline, seed, chosen.squares))
             answers = one["answers"]
-            counts = (rate(answers[key], answers["compared"]) for key in ("first", "among_5"))
             both = (
                 rate(one[key], one[of]) for key, of in (("identified", "candidates"), ("identified-faces", "faces"))
             )
-            shown.append([*about, *both, *counts, f"{answers['other_pictures']:.0%}"])
+            counts = (rate(answers[key], answers["compared"]) for key in ("first", "among_5"))
+            visible.append([*about, *both, *counts, f"{answers['other_pictures']:.0%}"])
     print(table(["bounds: windows, pixels", "seed", "guess", "PSNR, dB", "recovered"], recovered))
     print()
     heads = ["identified", "faces identified", "first answer kept", "among five", "first answer of another"]
-    print(table(["bounds: windows, pixels", "seed", *heads], shown))
+    print(table(["bounds: windows, pixels", "seed", *heads], visible))
 
 
 if __name__ == "__main__":

@@ -74,18 +74,20 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_without_a_defence_all_is_recovered_identified_and_recognised() -> None:
-    found = vm_224.measured(Pipeline(), 0, {}, 4)
-    assert (found["n"], found["upload"]["recovered"]) == (4, 4)
+    upload = vm_224.attacked(Pipeline(), 0, None, 4)
+    assert (upload["n"], upload["recovered"]) == (4, 4)
+    found = vm_224.shown(Pipeline(), 0, 4)
     assert (found["candidates"], found["identified"], found["faces"], found["identified-faces"]) == (12, 12, 3, 3)
     assert (found["answers"]["compared"], found["answers"]["first"]) == (8, 8)
 
 
 @pytest.mark.usefixtures("small")
 def test_shuffled_noise_is_not_recovered_and_keeps_its_brightness() -> None:
-    found = vm_224.measured(parse("VisualMixer(window_lower=64, window_upper=64)"), 0, {"WindowMean": WindowMean()}, 4)
-    assert found["upload"]["recovered"] == found["WindowMean"]["recovered"] == 0
-    assert found["WindowMean"]["psnr"] > found["upload"]["psnr"], "a mean lies nearer to noise than other noise"
-    assert found["answers"]["first"] == 8, "a shuffle keeps the mean"
+    pipeline = parse("VisualMixer(window_lower=64, window_upper=64)")
+    upload, means = (vm_224.attacked(pipeline, 0, attack, 4) for attack in (None, WindowMean()))
+    assert upload["recovered"] == means["recovered"] == 0
+    assert means["psnr"] > upload["psnr"], "a mean lies nearer to noise than other noise"
+    assert vm_224.shown(pipeline, 0, 4)["answers"]["first"] == 8, "a shuffle keeps the mean"
 
 
 @pytest.mark.usefixtures("small")
@@ -110,10 +112,11 @@ def test_the_tables_have_every_guess_and_a_second_call_measures_nothing_anew(
     vm_224.main()
     printed = capsys.readouterr().out
     lines = [line for line in printed.splitlines() if line.startswith("| (8, 16): 8 |")]
-    assert [line.split("|")[3].strip() for line in lines[:3]] == ["upload", "WindowMean", "Shredder"]
+    assert [line.split("|")[3].strip() for line in lines[:3]] == ["the copy", "WindowMean()", "Shredder(sweeps=2)"]
     assert len(lines) == 4
-    kept = json.loads((tmp_path / "kept.jsonl").read_text().splitlines()[1])["numbers"]
+    kept = json.loads((tmp_path / "kept.jsonl").read_text().splitlines()[-1])["numbers"]
     assert f"{kept['identified']} of 12" in lines[3]
-    monkeypatch.setattr(vm_224, "measured", lambda *_: pytest.fail("measured anew"))
+    for name in ("attacked", "shown"):
+        monkeypatch.setattr(vm_224, name, lambda *_: pytest.fail("measured anew"))
     vm_224.main()
     assert capsys.readouterr().out == printed
