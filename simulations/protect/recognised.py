@@ -127,7 +127,7 @@ def load_network(text: str) -> Network:
     known = PACKAGED.get(name)
     model_name, path = (known.model, known.path()) if known else _file(name)
     model = build_model(model_name, num_classes=CLASSES, input_shape=(3, SIDE, SIDE), norm="batch")
-    if not load_classifier(model, str(path)):
+    if not load_classifier(model, str(path), ported=known is not None):
         raise ModelError(f"weights: the last layer in {path} is not for {CLASSES} classes, as of ImageNet")
     of_usual = model_name == PACKAGED[USUAL].model
     mean, std = normalisation(USUAL if of_usual else "imagenet", 3)

@@ -152,8 +152,11 @@ def test_a_file_of_another_network_is_said_to_be_so(tmp_path: Path) -> None:
 
 
 @needs_weights
-def test_the_real_network_knows_a_cat_and_other_weights_come_from_a_file(tmp_path: Path) -> None:
+def test_the_real_network_knows_a_cat_and_other_weights_come_from_a_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     network = load_network(AUTO)
+    assert not caplog.records, "the packaged file is a known port, of which nobody need be warned"
     assert network.name == USUAL
     with Image.open(packaged_file("skimage", "data/chelsea.png")) as picture:
         cat = torch.from_numpy(np.array(picture.resize((SIDE, SIDE)))).permute(2, 0, 1) / 255
