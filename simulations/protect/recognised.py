@@ -25,6 +25,9 @@ SIDE, CLASSES = 224, 1000
 """Pixels and classes of ImageNet, which the networks were trained on."""
 FIRST = 5
 """Answers of a copy among which the first answer of its picture is sought as well."""
+CAVEAT = (
+    "It was trained on clear pictures: where it fails, people and networks trained on copies may still recognise them."
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Recognised:
         )
         return (
             f"The pretrained network {self.network} gives {self._share(self.first)} the first answer that it gives their pictures; "
-            f"among the first {FIRST} answers {self._share(self.among)} have it.{other}"
+            f"among the first {FIRST} answers {self._share(self.among)} have it.{other} {CAVEAT}"
         )
 
     def _share(self, number: int) -> str:

@@ -18,6 +18,7 @@ from simulations.protect import recognised
 from simulations.protect.copies import Copy, Order
 from simulations.protect.recognised import (
     AUTO,
+    CAVEAT,
     CLASSES,
     NONE,
     SIDE,
@@ -69,7 +70,7 @@ def test_the_finding_has_counts_exact_intervals_and_the_network() -> None:
     low, high = binomial_interval(3, 20)[1:]
     assert f"net gives 3 of 20 copies (95 % interval: {low:.0%} to {high:.0%}) the first answer" in found.finding
     assert "6 of 20 copies (95 % interval: 12% to 54%) have it" in found.finding
-    assert found.finding.endswith("in 5% of pairs.")
+    assert found.finding.endswith(f"in 5% of pairs. {CAVEAT}")
     numbers = found.numbers
     assert numbers is not None
     assert (numbers["first"], numbers["first_interval"]) == (3, [low, high])
@@ -156,7 +157,7 @@ def test_the_real_network_knows_a_cat_and_other_weights_come_from_a_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     network = load_network(AUTO)
-    assert not caplog.records, "the packaged file is a known port, of which nobody need be warned"
+    assert not caplog.records, "the packaged file is a known port"
     assert network.name == USUAL
     with Image.open(packaged_file("skimage", "data/chelsea.png")) as picture:
         cat = torch.from_numpy(np.array(picture.resize((SIDE, SIDE)))).permute(2, 0, 1) / 255
