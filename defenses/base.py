@@ -176,6 +176,10 @@ class InputDefense(Defense):
         """Reason why the defence is unsuitable for images of this shape, and what to change; "" if it is suitable."""
         return ""
 
+    def at_size(self, height: int, width: int) -> str:
+        """What settings in pixels mean on images of this size, as a clause; "" for a defence whose settings do not need it."""
+        return ""
+
     def idle(self, height: int, width: int) -> str:
         """Reason why the defence runs on images of this size without effect, and what to change; "" if it has an effect."""
         return ""

@@ -117,6 +117,10 @@ class Pipeline(FeatureChain):
         found = (defense.unfit(channels, height, width) for _, defense in self._stages(InputDefense))
         return next(filter(None, found), "")
 
+    def at_size(self, height: int, width: int) -> list[str]:
+        """What settings of stages of images mean on images of this size; see ``InputDefense.at_size``."""
+        return list(filter(None, (defense.at_size(height, width) for _, defense in self._stages(InputDefense))))
+
     def idle(self, height: int, width: int) -> list[str]:
         """Reasons why stages have no effect: any by its settings, of images also at this size; see ``InputDefense.idle``."""
         of_size = (defense.idle(height, width) for _, defense in self._stages(InputDefense))

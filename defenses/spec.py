@@ -44,9 +44,12 @@ Make = Callable[[Any, Mapping[str, Any]], Any]
 """(class or function, arguments) -> object."""
 
 
-def parse_statements(
-    text: str, registry: Names, what: str, make: Make = lambda kind, given: kind(**given)
-) -> list[list[Any]]:
+def call(kind: Any, given: Mapping[str, Any]) -> Any:
+    """Make an object: the usual ``Make``."""
+    return kind(**given)
+
+
+def parse_statements(text: str, registry: Names, what: str, make: Make = call) -> list[list[Any]]:
     """Parse ``A() | B(x=1); C()`` into ``[[A(), B(x=1)], [C()]]``.
 
     Args:
@@ -102,14 +105,18 @@ def _chains(text: str, what: str) -> tuple[str, list[list[ast.expr]]]:
     return clean, chains
 
 
-def parse(text: str) -> Pipeline:
+def parse(text: str, make: Make = call) -> Pipeline:
     """Parse the text of one pipeline; the empty text is the empty pipeline.
+
+    Args:
+        text: The configuration text.
+        make: Makes a defence from its class and the arguments that the text gives.
 
     Raises:
         SpecError: See ``parse_statements``; also when the text holds several pipelines.
         DefenseError: When these defences cannot form a chain.
     """
-    statements = parse_statements(text, DEFENSES, "defence")
+    statements = parse_statements(text, DEFENSES, "defence", make)
     if len(statements) > 1:
         raise SpecError(f"{text!r} holds {len(statements)} pipelines where one is expected")
     return Pipeline(tuple(statements[0])) if statements else Pipeline()

@@ -98,6 +98,7 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
     if warning := too_few_images(experiment, len(exchange.nodes)):
         log.warning("fedveil: %s", warning)
     experiment.check_images(clients.card.input_shape)
+    run.image_size = clients.card.input_shape[1:]
     scenario(experiment.scenario).check_clients(experiment, clients)
     for why in (*unusual_values(experiment), *idle_defenses(experiment, clients.card)):
         log.warning("fedveil: %s", why)

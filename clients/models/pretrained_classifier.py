@@ -22,7 +22,7 @@ KINDS = frozenset({"weight", "bias", "running_mean", "running_var"})
 _EXPECTED = "expected a state dict by torch.save, or .safetensors"
 
 
-def load_classifier(model: nn.Module, path: str, prefix: str = "") -> bool:
+def load_classifier(model: nn.Module, path: str, prefix: str = "", *, ported: bool = False) -> bool:
     """Copy a file's weights into a classifier, in place; its last layer stays as it is unless the classes are as many.
 
     Tensors are matched by their names where these are the model's, else by their order, so that ports of a network to other
@@ -35,6 +35,7 @@ def load_classifier(model: nn.Module, path: str, prefix: str = "") -> bool:
         model: What ``build_model`` gives with norm="batch"; the last two tensors of its state dict are the last layer's.
         path: A state dict by ``torch.save``, or a file ``*.safetensors``, which keeps no order. Nothing in it is executed.
         prefix: Where names in the file begin with it, those alone are read, without it.
+        ported: The file is known to be a port with other names, so that no warning says so.
 
     Returns:
         Whether the last layer is the file's, too: else the model is to be trained before it can answer.
@@ -47,7 +48,10 @@ def load_classifier(model: nn.Module, path: str, prefix: str = "") -> bool:
     found = _read(file)
     found = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)} or found
     _check_tensors(file, found)
-    pairs = _paired(file, own, {name: value for name, value in found.items() if not name.endswith(COUNTER)})
+    found = {name: value for name, value in found.items() if not name.endswith(COUNTER)}
+    pairs = _paired(file, own, found)
+    if not ported and found.keys() != own.keys():
+        log.warning("weights: %s has other names than the model; its tensors are matched by their order", file)
     last = set(list(own)[-2:])
     weights = {}
     for position, (name, (theirs, value)) in enumerate(pairs.items()):
@@ -84,7 +88,6 @@ def _paired(file: Path, own: Mapping[str, Tensor], found: Mapping[str, Tensor]) 
                 f"weights: {file} has other names than the model, and in its order {theirs} would be {name}; expected the order of "
                 "the model"
             )
-    log.warning("weights: %s has other names than the model; its tensors are matched by their order", file)
     return dict(zip(own, found.items(), strict=True))
 
 

@@ -41,6 +41,7 @@ from defenses.images.visual_mixer_windows import (
     total_vfe,
     window_sides,
     window_sizes,
+    windows_in_words,
 )
 
 CHANNELS = ("per-channel", "spatial")
@@ -57,8 +58,9 @@ class VisualMixer(InputDefense):
     An image is cut into regions of a power of two at most ``window_upper``. A region whose VFE is at most the median is
     shuffled in windows of half its size; another is split into such windows, which are judged again, down to
     ``window_lower``. So no window is larger than half the first regions: on 32 pixels the defaults give windows of 4 (low
-    VFE) and 2 (high VFE), the bounds (2, 16) give 8, 4 and 2, and the bounds (4, 15) give 4 everywhere. Which bounds let VFE decide
-    anything depends on the image's side: see ``sizes``. Each window keeps its values, channel by channel; no key is kept, and test
+    VFE) and 2 (high VFE), the bounds (2, 16) give 8, 4 and 2, and the bounds (4, 15) give 4 everywhere. Windows of 2 to 8 of 32
+    pixels cover the side as 14 to 56 of the paper's 224 do. Which bounds let VFE decide anything depends on the image's side: see
+    ``sizes``. Each window keeps its values, channel by channel; no key is kept, and test
     images must be shuffled as well.
 
     The paper's text contradicts itself on which regions get larger windows; we follow Algorithm 1. It shuffles space
@@ -143,6 +145,10 @@ class VisualMixer(InputDefense):
     def sizes(self, height: int, width: int) -> list[int]:
         """Sides of regions and windows in an image of this size; see ``window_sizes``."""
         return window_sizes(height, width, self.smallest, self.upper, first_regions=self.first_regions)
+
+    def at_size(self, height: int, width: int) -> str:
+        """The windows as shares of the side, beside those of the paper's images; see ``windows_in_words``."""
+        return windows_in_words(self.sizes(height, width), max(height, width))
 
     def idle(self, height: int, width: int) -> str:
         """A target out of reach, or missed at the edges; or bounds that differ and yet give one window size."""

@@ -21,6 +21,9 @@ from defenses.images.vfe import (
 DENSITIES = ("normalised", "sum", "sigma")
 FIRST_REGIONS = ("halved", "nearest")
 
+PAPER_SIDE = 224
+"""Pixels along a side of the images for which the paper works its example, those of ImageNet (section IV-B)."""
+
 Level = tuple[int, Tensor]
 """A window size and which windows of that size are shuffled: (B, ceil(H / size), ceil(W / size)), bool."""
 
@@ -47,6 +50,23 @@ def window_sizes(height: int, width: int, lower: int, upper: int, first_regions:
         size = power_of_two(size) // 2
     size = max(size, smallest)
     return [size >> halvings for halvings in range((size // smallest).bit_length())]
+
+
+def windows_in_words(sizes: list[int], side: int) -> str:
+    """Windows in pixels, as shares of the image's longer side, and as many pixels of ``PAPER_SIDE`` as that share covers.
+
+    Args:
+        sizes: As ``window_sizes`` gives them.
+        side: Pixels.
+    """
+    windows = [min(one, side) for one in (sizes[-1], sizes[1] if len(sizes) > 1 else sizes[0])]
+
+    def span(scale: float) -> str:
+        least, most = (f"{one * scale:.0f}" for one in windows)
+        return least if least == most else f"{least} to {most}"
+
+    share = f"windows of {span(1)} of {side} pixels ({span(100 / side)} % of the side)"
+    return share if side == PAPER_SIDE else f"{share}, as {span(PAPER_SIDE / side)} of the paper's {PAPER_SIDE}"
 
 
 def region_density(images: Tensor, sizes: list[int], density: str) -> Iterator[Tensor]:

@@ -33,6 +33,9 @@ def protect(
             show_default="~/.fedveil/secrets/protect",
         ),
     ] = None,
+    recogniser: Annotated[
+        str, typer.Option(metavar="NETWORK", help="Pretrained network that judges copies: a name, a file, or none.")
+    ] = "auto",
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -45,11 +48,18 @@ def protect(
     Up to 100 copies are downsampled to 32x32 and compared with the originals. If most are closest to their own, a warning says so:
     they still show their pictures. Of VisualMixer it names larger windows where these help.
 
+    VisualMixer without bounds takes windows for each picture's size: 1/28 of the longer side or more, 8 of 224 pixels as in the
+    paper's example. Bounds that you give are kept.
+
+    --recogniser compares the answers of a pretrained network on copies and pictures: efficientnet-lite0 (fedveil[pretrained]), a
+    file of its weights, or MODEL=FILE with ImageNet's 1,000 classes. By default it is that network, with --preview, if installed.
+
     --preview needs at least 8 pictures of one kind, coloured or grey; 6 are shown. LearnedRestorer needs 22 of them, to learn.
 
     --json prints "directory", "manifest", "defense", how many pictures were "protected", which were "unreadable", how many files of
-    each ending were "skipped". "identified" are the copies that show their pictures, "of" how many, with the "warning". Of a
-    "preview" it has the "page", "attacks" (how many pictures each recovered, "of" how many) and those that "did_not_run".
+    each ending were "skipped". "identified" are the copies that show their pictures, "of" how many, with the "warning".
+    "recognised" has the numbers of the network. Of a "preview" it has the "page", "attacks" (how many pictures each recovered,
+    "of" how many) and those that "did_not_run".
 
     Exit codes: 0 when every picture was protected, 2 for what cannot be done, 3 when some pictures could not be read (they are
     listed) or no attack of the preview ran, 130 when it was stopped.
@@ -58,5 +68,5 @@ def protect(
 
     work(
         source, out, defense, image_size=image_size, resume=resume, preview=preview, workers=workers, data_dir=data_dir,
-        secret=secret, quiet=quiet, as_json=as_json,
+        secret=secret, recogniser=recogniser, quiet=quiet, as_json=as_json,
     )  # fmt: skip

@@ -21,8 +21,8 @@ from clients.secrets.draws import digest_of
 from defenses.base import Batch
 from defenses.images.vfe import vfe_image
 from defenses.pipeline import Pipeline
-from defenses.spec import parse
 from simulations.protect.pictures import read, write
+from simulations.protect.window_rule import follows_size, for_size
 from simulations.settings.errors import ConfigError
 
 VFE_WINDOW = 8
@@ -41,7 +41,7 @@ class Order:
     Attributes:
         root: Folder of the sources.
         out: Folder of the copies.
-        pipeline: The defences' text.
+        pipeline: The defences' text; a ``VisualMixer`` without bounds follows each picture's size (``window_rule``).
         secret: Where draws start.
         size: Side of the copies; 0: that of the sources.
         source: Name of the folder or data set, without its place.
@@ -70,6 +70,8 @@ class Copy:
         vfe_after: The same of the copy.
         notes: What of the source is not in the copy.
         idle: Why the defence does nothing to a picture of that size, or less than it says; see ``InputDefense.idle``.
+        windows: What settings in pixels mean at that size; see ``InputDefense.at_size``.
+        defense: The defences of this copy, where their windows follow the size of the picture; else "".
         error: Why there is no copy; "" where there is one.
     """
 
@@ -81,6 +83,8 @@ class Copy:
     vfe_after: float | None = None
     notes: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
+    windows: tuple[str, ...] = ()
+    defense: str = ""
     error: str = ""
 
 
@@ -100,7 +104,7 @@ def copy(order: Order, source: str, output: str) -> tuple[Copy, bool]:
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         image, notes = read(path, order.size)
-        pipeline = parse(order.pipeline)
+        pipeline = for_size(order.pipeline, *image.shape[1:])
         if why := pipeline.unfit(*image.shape):
             raise DataError(why)
         protected = protect_image(pipeline, image, order.secret)
@@ -113,8 +117,9 @@ def copy(order: Order, source: str, output: str) -> tuple[Copy, bool]:
             return Copy(source, error=f"its protection wants {size}, and there is not so much memory"), True
         return Copy(source, error=str(error) or type(error).__name__), False
     before, after = (float(vfe_image(one, VFE_WINDOW)) for one in (image, protected))
-    idle = tuple(pipeline.idle(*image.shape[1:]))
-    return Copy(source, output, digest, tuple(protected.shape), before, after, notes, idle), False
+    idle, windows = (tuple(of(*image.shape[1:])) for of in (pipeline.idle, pipeline.at_size))
+    own = str(pipeline) if follows_size(order.pipeline) else ""
+    return Copy(source, output, digest, tuple(protected.shape), before, after, notes, idle, windows, own), False
 
 
 def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Generator[Copy, None, None]:

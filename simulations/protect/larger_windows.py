@@ -11,18 +11,17 @@ import torch
 from clients.data.images import DataError
 from defenses.base import DefenseError
 from defenses.images.visual_mixer import VisualMixer
-from defenses.images.visual_mixer_windows import power_of_two
+from defenses.images.visual_mixer_windows import PAPER_SIDE, power_of_two
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.protect.copies import Order, protect_image
 from simulations.protect.identified import Compared, Identified, is_most, reduced, spaced
 from simulations.protect.pictures import read
 from simulations.protect.recovered import identified
+from simulations.protect.window_rule import for_size
 
-SIDE = 224
-"""Pixels of the images for which ``WINDOWS`` are meant, those of ImageNet in the paper."""
 WINDOWS = ((8, 16), (8, 56), (16, 64))
-"""Bounds of windows that are tried first, scaled to the longer side of the pictures."""
+"""Bounds of windows at ``PAPER_SIDE`` that are tried first, scaled to the longer side of the pictures."""
 PROBED_PIXELS = 8_000_000
 """Of the pictures that each pair of bounds is tried on, together; but ``LEAST_PROBED`` pictures at least."""
 LEAST_PROBED, MOST_PROBED = 5, 32
@@ -70,11 +69,11 @@ def advice(order: Order, seen: Identified, progress: Progress = _unshown) -> str
 
 def suggest(order: Order, seen: Identified, progress: Progress = _unshown) -> Suggestion | None:
     """The smallest tried windows with at most half of the copies identified; None without such, or without VisualMixer."""
-    pipeline = parse(order.pipeline)
-    if not any(isinstance(one, VisualMixer) for one in pipeline.defenses):
+    if not any(isinstance(one, VisualMixer) for one in parse(order.pipeline).defenses):
         return None
     shapes = {one.shape[1:] for one in seen.compared}
     height, width = max(shapes, key=lambda shape: (max(shape), *shape))
+    pipeline = for_size(order.pipeline, height, width)
     size = f"{'up to ' if len(shapes) > 1 else ''}{width} x {height}"
     names = spaced([one.name for one in seen.compared], probes(height * width))
     tried = list(_larger(pipeline, height, width))
@@ -97,7 +96,7 @@ def probes(pixels: int) -> int:
 
 def bounds(side: int) -> Iterator[tuple[int, int]]:
     """Pairs of bounds for pictures of that longer side, increasing: ``WINDOWS`` scaled, then up to the whole picture."""
-    scaled = [tuple(power_of_two(max(1, round(one * side / SIDE))) for one in pair) for pair in WINDOWS]
+    scaled = [tuple(power_of_two(max(1, round(one * side / PAPER_SIDE))) for one in pair) for pair in WINDOWS]
     whole = power_of_two(side)
     large = [(part, 2 * part) for part in (whole // 4, whole // 2, whole, 2 * whole) if part]
     yield from dict.fromkeys((lower, upper) for lower, upper in (*scaled, *large))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -18,6 +19,9 @@ from typing import IO, Any
 
 from simulations.protect.copies import Copy, Order
 from simulations.protect.identified import Identified
+from simulations.protect.recognised import Recognised
+from simulations.protect.window_rule import RULE, follows_size
+from simulations.report.text import count
 from simulations.run_folder.folder_lock import LOCK, require_new, take_lock
 from simulations.run_folder.line_files import append_line, json_line, json_lines
 from simulations.run_folder.run_directory import write_atomically
@@ -27,6 +31,8 @@ from strategies.audit.whole_files import PARTIAL
 MANIFEST, JOURNAL = "manifest.json", ".journal.jsonl"
 LEFTOVERS = {LOCK, JOURNAL + PARTIAL}
 """Of a command that was killed before it had begun."""
+MOST_SIZES = 3
+"""Sizes of pictures whose windows the terminal and the preview name; the manifest has those of each."""
 UNTESTED = "No attack ran on these copies; --preview runs those that know the defence."
 """What is said of copies that no attack was run on."""
 
@@ -112,8 +118,8 @@ class Manifest:
     def resume(self) -> None:
         """Continue a target; pictures whose source has changed since, and failed ones, are protected again."""
         with self._undamaged:
-            tuples = ("shape", "notes", "idle")
-            found = [Copy(**one | {name: tuple(one[name]) for name in tuples}) for one in self._lines()[1:]]
+            tuples = ("shape", "notes", "idle", "windows")
+            found = [Copy(**one | {name: tuple(one.get(name, ())) for name in tuples}) for one in self._lines()[1:]]
             self.done = {one.source: one for one in found if self._holds(one)}
         kept = [self.about, *map(asdict, self.done.values())]
         write_atomically(self._journal, json_lines(kept))
@@ -142,11 +148,22 @@ class Manifest:
         append_line(self._journal, asdict(one))
 
     @property
+    def windows(self) -> list[str]:
+        """What settings in pixels mean at the most frequent sizes of pictures, each with the number of pictures."""
+        counted = Counter(one for copy in self.done.values() for one in copy.windows)
+        return [f"{count(times, 'picture')}: {windows}" for windows, times in counted.most_common(MOST_SIZES)]
+
+    @property
+    def window_rule(self) -> str:
+        """How windows follow the sizes of pictures; "" where they do not."""
+        return RULE if follows_size(self.order.pipeline) else ""
+
+    @property
     def failed(self) -> list[Copy]:
         """Pictures without a copy, by name."""
         return sorted((one for one in self.done.values() if one.error), key=lambda one: one.source)
 
-    def finish(self, names: Iterable[str], seen: Identified) -> Path:
+    def finish(self, names: Iterable[str], seen: Identified, answers: Recognised) -> Path:
         """Write the manifest of these sources and of what their copies still show, and remove the journal."""
         entries = [self.done[name] for name in sorted(names)]
         files = [
@@ -155,6 +172,8 @@ class Manifest:
         failed = [{"source": one.source, "error": one.error} for one in entries if one.error]
         path = self.order.out / MANIFEST
         shows = {"finding": seen.finding, "identified": len(seen.names), "compared": len(seen.compared)}
+        shows |= {"recognised": answers.numbers}
+        shows |= {"window_rule": self.window_rule}
         write_atomically(path, json.dumps(self.about | shows | {"files": files, "failed": failed}, indent=1))
         self._journal.unlink()
         return path

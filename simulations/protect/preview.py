@@ -25,13 +25,14 @@ from clients.training.evaluation import place
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
-from defenses.spec import parse
 from simulations.protect.copies import protect_image
 from simulations.protect.identified import Identified
 from simulations.protect.manifest import UNTESTED, Manifest
 from simulations.protect.pictures import read
+from simulations.protect.recognised import Recognised
 from simulations.protect.recovered import RULE, count_recovered
 from simulations.protect.sources import Pictures
+from simulations.protect.window_rule import for_size
 from simulations.report import write_page
 from simulations.report.drawing.pictures import Strip, Tile
 from simulations.report.page.page import render
@@ -47,7 +48,6 @@ MOST_LEARNED = 400
 """Pictures that attacks learn from: others of the same folder, as they are."""
 SIDE = 64
 """Pixels of the attacked pictures where the copies keep their sizes: attacks that learn want one size."""
-
 
 LOOKING = "looking at the copy"
 """The guess of a server that takes the copy as it is."""
@@ -130,7 +130,7 @@ def require_enough(pictures: Pictures) -> None:
     raise ConfigError(f"--preview needs at least {LEAST} pictures of one kind, coloured or grey; IN has {found}")
 
 
-def write_preview(manifest: Manifest, seen: Identified, warning: str) -> Preview:
+def write_preview(manifest: Manifest, seen: Identified, answers: Recognised, warning: str) -> Preview:
     """Write ``preview.html`` beside the copies, with the measurements and the warning that follows from them."""
     order = manifest.order
     names = sorted(one.source for one in manifest.done.values() if not one.error)
@@ -145,10 +145,16 @@ def write_preview(manifest: Manifest, seen: Identified, warning: str) -> Preview
     attacked = images[:: max(1, len(images) // SHOWN)][:SHOWN]
     chosen = {name for name, _ in attacked}
     others = [image for name, image in images if name not in chosen][:MOST_LEARNED]
-    found = attack(parse(order.pipeline), attacked, others, order.secret)
+    scaled = for_size(order.pipeline, side, side)
+    found = attack(scaled, attacked, others, order.secret)
     made = Preview(found.shown, found.recovered, found.missing, order.out / "preview.html", 0 if order.size else side)
     context = {"title": "Protected pictures", "defense": order.pipeline, "made": made, "rule": RULE}
-    context |= {"others": len(others), "seen": seen, "warning": warning, "largest": LARGEST}
+    context |= {"others": len(others), "seen": seen, "answers": answers, "warning": warning, "largest": LARGEST}
+    context |= {
+        "windows": manifest.windows,
+        "scaled_windows": scaled.at_size(side, side),
+        "window_rule": manifest.window_rule,
+    }
     context |= {"delivered": delivered(manifest, [name for name, _ in attacked], seen)}
     write_page(order.out / "preview.html", render(BODY, context))
     return made
@@ -263,15 +269,20 @@ BODY = """
 <section class="protected" id="delivered"><h2>Delivered copies</h2>
 <p class="facts">The copies are those in the folder, at their own sizes. Pictures of more than {{ largest }} pixels are reduced
 for this page, by averaging.
-{% if seen.finding and not warning %}{{ seen.finding }}.{% endif %}</p>
+{% if seen.finding and not warning %}{{ seen.finding }}.{% endif %}
+{{ answers.finding }}</p>
+{% if windows %}<p class="facts">{{ window_rule }}</p>
+<ul>{% for one in windows %}<li>{{ one }}</li>{% endfor %}</ul>{% endif %}
 <div class="delivered">{{ tiles(delivered) }}</div></section>
 <section class="protected" id="attacks"><h2>What attacks recover</h2>
 <p class="banner alarm"><b>{{ made.first }}</b>{% if not made.ran and made.summary %} {{ made.summary }}{% endif %}</p>
 {% if made.missing %}<p class="facts">Attacks that did not run:</p>
 <ul>{% for why in made.missing %}<li>{{ why }}</li>{% endfor %}</ul>{% endif %}
 {% if made.scaled %}<p class="facts">These copies are not the delivered ones. The pictures were scaled to {{ made.scaled }} x
-{{ made.scaled }} pixels before they were protected, because attacks that learn want one size. The same window covers more
-of a scaled picture, so that a delivered copy shows more than a scaled one.</p>{% endif %}
+{{ made.scaled }} pixels before they were protected, because attacks that learn want one size.
+{% if window_rule %}Their bounds follow that size: {{ scaled_windows | join('; ') }}.
+{% else %}The same window covers more of a scaled picture, so that a delivered copy shows more than a scaled one.
+{% for one in scaled_windows %}Here: {{ one }}.{% endfor %}{% endif %}</p>{% endif %}
 <p class="facts">{% if made.ran %}Each row: a picture as it is, its copy, and the best guess of the attacks from the copy alone.
 {{ made.summary }} {{ rule }} The attacks know the defence and {{ others }} other pictures of the folder, not the draws. The best
 guess of each picture was chosen by the truth: no server can choose so.

@@ -90,14 +90,20 @@ def own_code_of(experiment: RunStudy) -> dict[str, str]:
     return {key: digest for key, digest in found.items() if digest}
 
 
-def about_run(experiment: RunStudy, path: Path, progress: Mapping[str, Any]) -> dict[str, Any]:
-    """The resolved experiment, versions of the packages that matter, and how far the run in ``path`` is."""
+def about_run(
+    experiment: RunStudy, path: Path, progress: Mapping[str, Any], image_size: tuple[int, int] | None = None
+) -> dict[str, Any]:
+    """The resolved experiment, versions of the packages that matter, and how far the run in ``path`` is.
+
+    With the height and width of the images, it says what the defences' settings in pixels mean on them.
+    """
     pipelines = experiment.pipelines
     described = {
         str(p): {
             "adaptive_attacks": adaptive_names(p, experiment.kinds, experiment.on_tables),
             "sources": [d.source for d in p.defenses],
             "caveats": [text for d in p.defenses for text in (d.caveat, d.no_defense) if text],
+            "at_size": p.at_size(*image_size) if image_size else [],
         }
         for p in pipelines
     }

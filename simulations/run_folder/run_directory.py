@@ -63,11 +63,13 @@ class RunDirectory(Generic[S]):
         path: The folder.
         experiment: Its settings.
         in_process: Whether its clients work in this process, without Flower's runtime.
+        image_size: Height and width of the clients' images, once they are known.
     """
 
     path: Path
     experiment: S
     in_process: bool = False
+    image_size: tuple[int, int] | None = None
     _rows: list[Row] = field(default_factory=list)
     _pictures: list[dict[str, Any]] = field(default_factory=list)
     _attacks: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -278,9 +280,8 @@ class RunDirectory(Generic[S]):
         """Writes config.json with the attacks that this process began and finished; ``on_change`` then rebuilds the report."""
         self._progress = dict(progress)
         counted = {**progress, "attacks": self._begun, "attacks_done": self._done}
-        about = about_run(self.experiment, self.path, counted) | {
-            "run": self._times.about() | {IN_PROCESS: self.in_process}
-        }
+        run = {"run": self._times.about() | {IN_PROCESS: self.in_process}}
+        about = about_run(self.experiment, self.path, counted, self.image_size) | run
         write_atomically(self.path / "config.json", json.dumps(about, indent=1))
         if on_change:
             on_change(self.path)

@@ -41,6 +41,7 @@ class Line:
         attacks: Number of cells, without upper bounds.
         bounds: What upper bounds were given, in words, where there are any.
         caveats: What a reader must know besides, each a short clause.
+        at_size: What settings in pixels mean on images of the run's size, a clause each.
         windows: Windows that VisualMixer shuffled and their VFE, where clients counted them.
         reading: Of rows of a table, the attack that has most cells right; None for images.
         attributes: The attack that reads the sensitive attribute best; None where none was run.
@@ -75,6 +76,7 @@ class Line:
     attacks: int
     bounds: tuple[str, ...]
     caveats: tuple[str, ...]
+    at_size: tuple[str, ...] = ()
     windows: WindowCounts | None = None
     reading: Cell | None = None
     attributes: Cell | None = None

@@ -104,11 +104,17 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         shown=shown_epsilon(study, defense),
         reported=_reported(study, defense),
         caveats=tuple(filter(None, (*caveats, windows.caveat if windows else ""))),
+        at_size=_at_size(known),
         windows=windows,
         probe=probe,
         update=update,
         update_attacks=sum(not cell.is_upper_bound for cell in apart(cells)[1]),
     )
+
+
+def _at_size(known: Any) -> tuple[str, ...]:
+    found = known.get("at_size") if isinstance(known, Mapping) else None
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def _at(study: Study, defense: str, metric: str, reference: str, at: int | None) -> Score | None:

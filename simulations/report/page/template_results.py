@@ -26,6 +26,8 @@ HEADLINE = """
     <p>{{ sentence(line) | capital | replace('n = ', 'n&nbsp;=&nbsp;' | safe)
       | replace(' %', '&nbsp;%' | safe) }}</p></details>
     <p class="meta">
+    {% for one in line.at_size %}<span>{{ one }}</span>
+    {% endfor %}
     {% for cell in line.leading %}
     <span>{{ cell.attack | breakable }}, {{ round_name(cell.round, cell.final) }}
       {{- ', ' if cell.observation }}{{ cell.observation }}

@@ -12,11 +12,11 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from defenses.spec import parse
 from simulations.cli import app
 from simulations.protect.copies import Copy, Order, copy
 from simulations.protect.identified import GRID, Compared, Identified, compare, is_most, reduced, spaced
 from simulations.protect.larger_windows import LEAST_PROBED, MOST_PROBED, advice, bounds, probes, suggest
+from simulations.protect.window_rule import self_contained
 from tests.simulations.protect.commands import NOISE, protect
 
 
@@ -30,7 +30,7 @@ def scenes(folder: Path, count: int = 6, size: tuple[int, int] = (192, 128)) -> 
 
 
 def protected(folder: Path, out: Path, defense: str) -> tuple[Order, list[Copy]]:
-    order = Order(folder, out, str(parse(defense)), "secret", 0, "")
+    order = Order(folder, out, self_contained(defense), "secret", 0, "")
     return order, [copy(order, path.name, path.name)[0] for path in sorted(folder.iterdir())]
 
 

@@ -12,6 +12,8 @@ from simulations.compare.groups import grouped
 from simulations.compare.page import write_comparison
 from simulations.protect import preview
 from simulations.protect.identified import Identified
+from simulations.protect.recognised import Recognised
+from simulations.protect.window_rule import RULE
 from simulations.report import write_report
 from simulations.report.drawing.pictures import Strip, Tile
 from simulations.report.page.page import render
@@ -175,7 +177,16 @@ def protected(folder: Path) -> Path:
     made = preview.Preview(shown, recovered, missing, folder, 64)
     context = {"title": "Protected pictures", "defense": "VisualMixer()", "made": made, "rule": preview.RULE}
     page = folder / "preview.html"
-    context |= {"others": 7, "seen": Identified(), "warning": "2 of 2 copies still show their picture", "largest": 340}
+    context |= {
+        "others": 7,
+        "seen": Identified(),
+        "answers": Recognised("efficientnet-lite0", 2, 1, 2, 0.0),
+        "warning": "2 of 2 copies still show their picture",
+        "largest": 340,
+        "windows": ["2 pictures: windows of 8 to 16 of 224 pixels (4 to 7 % of the side)"],
+        "scaled_windows": ["windows of 4 to 8 of 64 pixels (6 to 12 % of the side), as 14 to 28 of the paper's 224"],
+        "window_rule": RULE,
+    }
     page.write_text(render(preview.BODY, context | {"delivered": [Strip("a.png", tiles)]}), encoding="utf-8")
     return page
 

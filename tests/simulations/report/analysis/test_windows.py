@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from simulations.report import write_report
 from simulations.report.analysis.windows import WindowCounts, window_counts
 from simulations.report.studies.study import split
 from simulations.run_folder.rows import Row
-from tests.simulations.report.report_run import PIPELINES, Page, demo_rows, row, write_run
+from tests.simulations.report.report_run import CONFIG, PIPELINES, Page, demo_rows, row, write_run
 
 MIXER = PIPELINES[1]
 
@@ -78,3 +79,13 @@ def test_one_seed_is_shown_and_pipelines_without_counts_have_none() -> None:
     (study,) = split([Row.from_json(one) for one in [*rows, *demo_rows()]], PIPELINES)
     assert window_counts(study, MIXER) == WindowCounts(240, {8: 7, 2: 9}, (3, 4))
     assert window_counts(study, "") is None
+
+
+def test_the_headline_relates_the_windows_to_the_papers(tmp_path: Path) -> None:
+    words = "windows of 2 to 8 of 32 pixels (6 to 25 % of the side), as 14 to 56 of the paper's 224"
+    for at, found in enumerate(([words], [], "of another version", None)):
+        known = {**CONFIG, "defenses": {MIXER: {"adaptive_attacks": [], "at_size": found}}}
+        whole = write_report(write_run(tmp_path / str(at), config=known)).read_text(encoding="utf-8")
+        headline = html.unescape(whole.partition('<section id="headline')[2].partition("</section>")[0])
+        assert (words in headline) == (found == [words])
+        assert "of another version" not in headline
