@@ -29,7 +29,7 @@ PRECISION = 1e-6
 """Error assumed of exact tokens, relative to their root mean square."""
 CONTRAST, SMOOTHNESS, COLOUR = 0.25, 0.97, 0.9
 """Of the prior of a patch: standard deviation of a pixel in [0, 1], and correlations of neighbouring pixels and of channels."""
-NOISE_LEVELS = (0.2, 0.04, 0.01, 0.002, 0.0005)
+NOISE_LEVELS = (0.2, 0.04, 0.01, 0.002)
 """Standard deviations of the error that the stages of the search allow, relative to the root mean square of received numbers."""
 HISTORY = 30
 
@@ -59,8 +59,10 @@ def fixed_point(encode: Encode, received: Tensor, steps: int, tolerance: float =
     before: tuple[Tensor, Tensor] | None = None
     for step in range(steps):
         with torch.no_grad():
-            residual = (goal - encode(current.view_as(received)).flatten(1)).nan_to_num(0.0, 0.0, 0.0)
-        relative = residual.norm(dim=1) / size
+            residual = goal - encode(current.view_as(received)).flatten(1)
+        finite = torch.isfinite(residual).all(1)
+        relative = torch.where(finite, residual.norm(dim=1) / size, torch.inf)
+        residual = torch.where(finite[:, None], residual, 0)
         best = torch.where((relative < least)[:, None], current, best)
         least = torch.minimum(relative, least)
         if bool((least <= tolerance).all()) or (step == HOPELESS_STEPS and bool((least > HOPELESS).all())):

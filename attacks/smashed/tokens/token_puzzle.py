@@ -31,8 +31,8 @@ from defenses.base import DefenseError
 from defenses.checks import examples_field, steps_field
 from defenses.pipeline import Pipeline
 
-EQUAL = 0.02
-"""Largest root mean square difference of pixels of equal patches."""
+EQUAL, EXACTLY_EQUAL = 0.02, 0.002
+"""Largest root mean square difference of pixels of equal patches, and where all tokens were decoded exactly."""
 MOST_NOISE = 0.5
 """Noise of received numbers, relative to their root mean square, above which they do not hold the shuffled tokens."""
 PROBES, DRAWS = 2, 64
@@ -106,7 +106,7 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
     quick: ClassVar[Mapping[str, Any]] = {"evaluations": 8, "transmissions": 3}
 
     transmissions: int = examples_field(30)
-    evaluations: int = steps_field(40)
+    evaluations: int = steps_field(25)
     max_tokens: int = examples_field(8192)
     learned: Sender | None = field(default=None, repr=False, compare=False)
 
@@ -135,11 +135,11 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
             raise AttackError(f"{self} must learn from the client half first: call fit first")
         features, edge = observation.features[: self.transmissions], observation.edge
         grid, count = edge.grid, observation.num_targets
-        check_features(features, (grid[0] * grid[1], self.learned.edge.token_length))
         try:
             channel = Channel.of(replace(self.learned, edge=edge), observation.input_shape, generator)
         except DefenseError as error:
             raise AttackError(str(error)) from error
+        check_features(features, (grid[0] * grid[1], self.learned.edge.token_length))
         numbers = {"noise": channel.noise, "kept_share": channel.kept_share}
         recurring = LEAST_KEPT <= channel.kept_share < 1 and len(features) > 1
         pooled = channel.kept_share < 1 and not recurring
@@ -149,9 +149,11 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
             edge, observation.input_shape, observation, received.flatten(0, 1), channel.noise, self.evaluations
         )
         patches, numbers = flat.view(*received.shape[:3], -1), numbers | found
-        own = patches[0]
+        own, radius = patches[0], EXACTLY_EQUAL if found["exact"] == 1 else EQUAL
         if recurring:
-            own = torch.stack([_recurring(patches, row, channel.kept_share) for row in range(count)])
+            own = torch.stack(
+                [_recurring(patches, row, channel.kept_share, features.shape[1], radius) for row in range(count)]
+            )
         groups = own.flatten(0, 1)[None] if pooled else own
         solutions = [self._solved(group, edge.patch_size, grid, rows if pooled else 1) for group in groups]
         boards = torch.cat([board + one * own.shape[1] for one, (board, _) in enumerate(solutions)])
@@ -177,17 +179,22 @@ def _of_rows(boards: Tensor, rows: int) -> Tensor:
     return boards[assigned(-counts.T)]
 
 
-def _recurring(patches: Tensor, row: int, kept_share: float) -> Tensor:
-    """The N patches (N, P) that recur most in a row of (R, B, N, P), compared with the other rows."""
+def _recurring(patches: Tensor, row: int, kept_share: float, batch: int, radius: float) -> Tensor:
+    """The N patches (N, P) that recur most in a row of (R, T, N, P), compared with the rows of other targets.
+
+    A target's token is somewhere in the batch in every transmission. So its appearances in all rows of targets give its mean in
+    any row, and with that the copies that each target holds (``multiplicities``). A single token of which another target holds
+    more is not the row's own.
+    """
     seen = patches[:, row].flatten(0, 1)
-    distance = EQUAL * math.sqrt(seen.shape[1])
+    distance = radius * math.sqrt(seen.shape[1])
     centres = seen[leaders(seen, distance)]
-    member = assign_clusters(seen, centres, distance)
-    own = torch.bincount(member, minlength=len(centres) + 1)[:-1] / len(patches)
-    others = [at for at in range(patches.shape[1]) if at != row]
-    pooled = torch.zeros_like(own)
-    for at in others:
+    counts = []
+    for at in range(patches.shape[1]):
         near = assign_clusters(patches[:, at].flatten(0, 1), centres, distance)
-        pooled += torch.bincount(near, minlength=len(centres) + 1)[:-1] / (len(patches) * len(others))
-    chosen, _ = most_recurrent(multiplicities(own, pooled, kept_share), patches.shape[2])
+        counts.append(torch.bincount(near, minlength=len(centres) + 1)[:-1] / len(patches))
+    seen_share = kept_share + (1 - kept_share) * len(counts) / batch
+    held = multiplicities(torch.stack(counts), sum(counts, torch.zeros(())) / (batch * seen_share), kept_share)
+    own = torch.where((held[row] < held.amax(0)) & (held[row] < 1), held[row] - 1, held[row])
+    chosen, _ = most_recurrent(own, patches.shape[2])
     return centres[chosen]

@@ -31,7 +31,7 @@ def test_blocks_that_add_more_than_a_token_holds_are_inverted_by_the_search():
     with torch.no_grad():
         for weights in edge.blocks.parameters():
             if weights.dim() == 2:
-                weights *= 4
+                weights *= 12
         tokens = edge.embed((shuffled_images(clean, orders) - Known.mean[0]) / Known.std[0])
         received = edge.encode(tokens)
     assert fixed_point(doubled(edge).encode, received.double(), 40)[1] > 1e-3
