@@ -28,7 +28,7 @@ from attacks.smashed.tokens.intersection import (
 from attacks.smashed.tokens.positions import from_patches
 from attacks.smashed.tokens.puzzle import border_costs, ratios_of, solved
 from defenses.base import DefenseError
-from defenses.checks import examples_field, steps_field
+from defenses.checks import examples_field, flag_field, steps_field
 from defenses.pipeline import Pipeline
 
 EQUAL, EXACTLY_EQUAL = 0.02, 0.002
@@ -108,6 +108,7 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
     transmissions: int = examples_field(30)
     evaluations: int = steps_field(25)
     max_tokens: int = examples_field(8192)
+    beyond_run: bool = flag_field(False)
     learned: Sender | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
