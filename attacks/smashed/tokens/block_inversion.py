@@ -29,7 +29,7 @@ PRECISION = 1e-6
 """Error assumed of exact tokens, relative to their root mean square."""
 CONTRAST, SMOOTHNESS, COLOUR = 0.25, 0.97, 0.9
 """Of the prior of a patch: standard deviation of a pixel in [0, 1], and correlations of neighbouring pixels and of channels."""
-NOISE_LEVELS = (0.2, 0.04, 0.01, 0.002)
+NOISE_LEVELS = (0.2, 0.04, 0.01, 0.002, 0.0005, 0.0001)
 """Standard deviations of the error that the stages of the search allow, relative to the root mean square of received numbers."""
 HISTORY = 30
 

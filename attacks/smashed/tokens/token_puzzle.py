@@ -106,8 +106,8 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
     quick: ClassVar[Mapping[str, Any]] = {"evaluations": 8, "transmissions": 3}
 
     transmissions: int = examples_field(30)
-    evaluations: int = steps_field(25)
-    max_tokens: int = examples_field(8192)
+    evaluations: int = steps_field(40)
+    max_tokens: int = examples_field(3136)
     beyond_run: bool = flag_field(False)
     learned: Sender | None = field(default=None, repr=False, compare=False)
 
