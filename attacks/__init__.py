@@ -69,6 +69,7 @@ from attacks.smashed.server_prediction import ServerPrediction as ServerPredicti
 from attacks.smashed.tokens.decoder import TokenDecoder as TokenDecoder
 from attacks.smashed.tokens.intersection import TokenIntersection as TokenIntersection
 from attacks.smashed.tokens.jigsaw import TokenJigsaw as TokenJigsaw
+from attacks.smashed.tokens.token_puzzle import TokenPuzzle as TokenPuzzle
 from attacks.tabular.embedding_reversal import EmbeddingReversal as EmbeddingReversal
 from attacks.tabular.field_reading import FieldReading as FieldReading
 from attacks.uploads.base import AsUploaded as AsUploaded

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from audit_tables import table
-from token_tree import TokenTree
+from token_counts import guessed, right_patches
 from torch import Tensor
 
 from attacks.base import Knowledge
@@ -43,7 +43,7 @@ from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.hermitian_pairing import HermitianPairing
 from attacks.smashed.tokens.intersection import TokenIntersection
 from attacks.smashed.tokens.jigsaw import TokenJigsaw
-from attacks.smashed.tokens.positions import to_patches
+from attacks.smashed.tokens.token_puzzle import TokenPuzzle
 from clients.data.packaged import PHOTOS, photograph
 from clients.models.split.split_models import SplitShape, build_split_model
 from defenses.base import Batch, SmashedDefense
@@ -60,17 +60,21 @@ DEFENSES: dict[str, SmashedDefense] = {"PS": PatchShuffle(), "BS": BatchShuffle(
 
 
 def attacks_of(name: str, iterations: int, transmissions: int, patch: int) -> list[SmashedAttack[Any]]:
-    """The attacks on a defence, its break at 16 tokens first; of large patches, whose network is slow, the tree alone."""
+    """The attacks on a defence, the strongest at 196 tokens first; of large patches the first alone, as networks are slow."""
+    puzzles: dict[str, list[SmashedAttack[Any]]] = {
+        "PS": [TokenPuzzle(transmissions=1)],
+        "BS": [TokenPuzzle(transmissions=transmissions), TokenPuzzle(transmissions=1)][transmissions == 1 :],
+        "PS+": [HermitianPairing(reader="statistics")],
+    }
     if patch == LARGE:
-        return [TokenTree()]
+        return puzzles[name]
     readers: dict[str, SmashedAttack[Any]] = {
         "PS": TokenJigsaw(iterations=iterations),
         "BS": TokenIntersection(iterations=iterations, transmissions=transmissions),
         "PS+": HermitianPairing(iterations=iterations),
     }
-    more = {"PS": [TokenTree()], "PS+": [HermitianPairing(reader="statistics")]}.get(name, [])
     adaptive = AdaptiveDecoder(iterations=300, transmissions=min(transmissions, 4), num_images=256)
-    return [readers[name], *more, adaptive]
+    return [*puzzles[name], readers[name], adaptive]
 
 
 @dataclass(frozen=True)
@@ -140,30 +144,6 @@ def shape_of(images: Tensor) -> tuple[int, int, int]:
     return images.shape[1], images.shape[2], images.shape[3]
 
 
-def right_patches(guess: Tensor, truth: Tensor, patch: int) -> Tensor:
-    """How many patches of each image (N, C, H, W) are closer to the true patch at their position than to any other: (N,)."""
-    found, true = to_patches(guess, patch), to_patches(truth, patch)
-    apart = torch.cdist(found, true, compute_mode="donot_use_mm_for_euclid_dist")
-    own = apart.diagonal(dim1=1, dim2=2).clone()
-    apart.diagonal(dim1=1, dim2=2).fill_(torch.inf)
-    return (own < apart.amin(2)).sum(1)
-
-
-def placed(attack: SmashedAttack[Any], seen: SmashedData, orders: Tensor) -> list[int] | None:
-    """Tokens of each image at their position in the first transmission, or None where the attack places no single tokens."""
-    received, count = seen.features[0][: seen.num_targets], seen.features.shape[2]
-    if isinstance(attack, TokenJigsaw):
-        reader = attack.reader_for(seen)
-        found = reader.order(reader(received)) % count
-    elif isinstance(attack, HermitianPairing):
-        found = attack.positions(received)[0]
-    elif isinstance(attack, TokenTree):
-        found = attack.arranged(seen, torch.Generator().manual_seed(0))[1]
-    else:
-        return None
-    return (found == orders[0, : seen.num_targets] % count).sum(1).tolist()
-
-
 def scores(guess: Tensor, truth: Tensor, others: Tensor, patch: int) -> dict[str, Any]:
     """Of guesses (N, C, H, W): ``recovered`` of N, and lists of ``psnr`` in dB and right ``patches``."""
     return {
@@ -212,14 +192,13 @@ def measured(given: argparse.Namespace, name: str, seed: int, done: set[tuple[An
             continue
         begun = time.monotonic()
         fitted = attack.limited_to(given.transmissions).fit(knowledge, torch.Generator().manual_seed(seed))
-        guess = fitted(hidden, torch.Generator().manual_seed(seed))
+        guess, tokens = guessed(fitted, hidden, orders, seed)
         line = {
             **about,
             "attack": repr(attack),
             "seconds": time.monotonic() - begun,
             **scores(guess.images, truth, others, patch),
         }
-        tokens = None if guess.failure else placed(fitted, seen, orders)
         yield {**line, "placed": tokens, "failure": guess.failure, "diagnostics": guess.diagnostics}
 
 
@@ -275,7 +254,7 @@ def main() -> None:
     parser.add_argument("--transmissions", type=int, default=20, help="how often each attacked image is sent")
     parser.add_argument("--iterations", type=int, default=500, help="training steps of the network that reads tokens")
     parser.add_argument(
-        "--attacks", type=int, default=3, help="how many attacks on each defence, the strongest at 16 tokens first"
+        "--attacks", type=int, default=4, help="how many attacks on each defence, the strongest at 196 tokens first"
     )
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -22,7 +22,7 @@ def patch_embedding(edge: ClientHalf, shape: tuple[int, int, int]) -> tuple[Tens
     basis = torch.cat([torch.eye(length), torch.zeros(1, length)]).unsqueeze(1).expand(-1, num_tokens, -1)
     probe = torch.rand(2, num_tokens, length, generator=torch.Generator().manual_seed(0))
     parameter = next(edge.parameters(), basis) if isinstance(edge, nn.Module) else basis
-    basis, probe = basis.to(parameter.device), probe.to(parameter.device)
+    basis, probe = basis.to(parameter), probe.to(parameter)
     with torch.no_grad():
         tokens = edge.embed(from_patches(basis, size, shape))[:, 0]
         weight, offset = tokens[:-1] - tokens[-1], tokens[-1]
