@@ -49,11 +49,8 @@ def _one_way(last: Tensor, before: Tensor, first: Tensor) -> Tensor:
     # |first - expected|^2 in the metric of s, multiplied out: products of matrices, and no array of all pairs of borders.
     pulled = expected @ inverse
     moments = first.mT @ first
-    return (
-        inverse.flatten(1) @ moments.flatten(1).T
-        - 2 * pulled.flatten(1) @ first.flatten(1).T
-        + (pulled * expected).sum((1, 2))[:, None]
-    )
+    squares: Tensor = inverse.flatten(1) @ moments.flatten(1).T - 2 * pulled.flatten(1) @ first.flatten(1).T
+    return squares + (pulled * expected).sum((1, 2))[:, None]
 
 
 def ratios_of(costs: Tensor) -> Tensor:
