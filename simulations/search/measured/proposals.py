@@ -1,4 +1,8 @@
-"""Which hybrids are judged: those of the papers, random ones, and those that the privacy score of the authors' code chooses."""
+"""Which hybrids are judged: those of the papers, random ones, and those that the privacy score of the authors' code chooses.
+
+Of the random and the scored ones each policy alters at least half of the images (``Sample``). A hybrid whose other policy leaves
+images as they are would keep accuracy, and hide few images in the mean, by protecting only some of them.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,18 @@ from typing import NamedTuple
 
 import torch
 
-from clients.data.card import DataCard
 from defenses.images.ats import Policy
 from defenses.random_draws import generator_for
 from simulations.search.measured.settings import Measured
+from simulations.search.measured.unaltered import Sample
 from simulations.search.scorer import Scorer, semi_train
 from simulations.search.space import overlap, random_hybrid, sample, text_of
 
 NONE, PAPER, SCORED, RANDOM, CONTROL = "none", "paper", "by score", "random", "control"
 """Origins: no defence; the papers; the first filter by S_pri; a uniform draw; a uniform draw that is never chosen."""
+
+MOST_DRAWS = 100_000
+"""Random hybrids that are drawn at most, so that a search ends where few or none of the space alter images."""
 
 
 class Proposal(NamedTuple):
@@ -48,9 +55,8 @@ def candidates(search: Measured, dataset: str, show: Callable[[str, int, int], N
     """
     wanted = round(search.by_score * search.candidates)
     found = [Proposal(text, SCORED) for text in _by_score(search, dataset, wanted, show)] if wanted else []
-    channels = _channels(search, dataset)
     known = {one.hybrid for one in (*references(search), *found)}
-    for text in _random(search, "candidate", channels):
+    for text in _random(search, "candidate", dataset):
         if len(found) == search.candidates:
             break
         if text not in known:
@@ -65,25 +71,24 @@ def controls(search: Measured, dataset: str, known: Collection[str] = ()) -> lis
 
     Args:
         search: The settings.
-        dataset: Images of the search, whose channels matter.
+        dataset: Images of the search.
         known: Hybrids that are no controls.
 
     Returns:
         ``controls`` hybrids, each once; fewer where 100 times as many draws give no more.
     """
-    drawn = itertools.islice(_random(search, "control", _channels(search, dataset)), 100 * search.controls)
+    drawn = itertools.islice(_random(search, "control", dataset), 100 * search.controls)
     texts = dict.fromkeys(text for text in drawn if text not in known)
     return [Proposal(text, CONTROL) for text in itertools.islice(texts, search.controls)]
 
 
-def _random(search: Measured, what: str, channels: int) -> Iterator[str]:
-    for number in itertools.count():
+def _random(search: Measured, what: str, dataset: str) -> Iterator[str]:
+    images = Sample.of(search, dataset)
+    for number in range(MOST_DRAWS):
         generator = generator_for("measured-search", search.seed, what, number)
-        yield text_of(random_hybrid(generator, channels, search.policies, search.longest))
-
-
-def _channels(search: Measured, dataset: str) -> int:
-    return DataCard.of(search.scoring(dataset).plan().load_data()).input_shape[0]
+        hybrid = random_hybrid(generator, images.channels, search.policies, search.longest)
+        if images.altered_by(hybrid):
+            yield text_of(hybrid)
 
 
 def _by_score(search: Measured, dataset: str, wanted: int, show: Callable[[str, int, int], None]) -> list[str]:
@@ -92,7 +97,9 @@ def _by_score(search: Measured, dataset: str, wanted: int, show: Callable[[str, 
     show("training the semi-trained model", 0, 0)
     scorer = Scorer(scoring, semi_train(scoring))
     channels = scorer.card.input_shape[0]
-    drawn = sample(generator_for("measured-search", search.seed, "scored"), channels, search.longest)
+    images = Sample.of(search, dataset)
+    policies = sample(generator_for("measured-search", search.seed, "scored"), channels, search.longest)
+    drawn = (policy for policy in policies if images.altered_by((policy,)))
     scores: dict[Policy, float] = {}
     for policy in itertools.islice(drawn, search.scored):
         scores[policy] = scorer(policy, None).privacy or 0.0
