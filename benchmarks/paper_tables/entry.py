@@ -22,7 +22,7 @@ class Run:
         settings: "key=value" over the file, without the seed.
         label: Part of the name that separates settings of one configuration; "" for the file as it is.
         seconds: Rough cost of one seed in seconds, by which cheaper runs go first.
-        most_seeds: Seeds from this number on are left out, as the run is too long for them.
+        most_seeds: No more seeds than this are run, those with a small file counted, as the run is too long for more.
         script: File beside this one that writes the small file itself; ``config`` is then the run's name alone.
     """
 
@@ -77,6 +77,8 @@ class Claim:
         bound: The number that the sum is compared with.
         unit: Of the sum, for the page.
         scale: What the sum is multiplied by on the page, such as 100 for points.
+        control: Whether the claim is that the attack works without a defence. Its rows then decide it also where they are
+            not validated, since not to be validated is to fail there.
     """
 
     says: str
@@ -85,6 +87,7 @@ class Claim:
     bound: float = 0.0
     unit: str = ""
     scale: float = 1.0
+    control: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,9 @@ class Quoted:
         text: What stands on the page, word by word: a test looks for it.
         unit: Of the number.
         paper: What the paper has, as text.
-        standin: Whether it is left out as soon as runs of the entry decide the claims themselves.
+        n: Images or other units behind this number, in words; "" for the entry's ``page_n``.
+        seeds: Seeds behind it, in words; "" for the entry's ``page_seeds``.
+        note: Why the claim is open whatever its interval; "" where the interval decides.
     """
 
     says: str
@@ -113,7 +118,9 @@ class Quoted:
     text: str
     unit: str = ""
     paper: str = ""
-    standin: bool = True
+    n: str = ""
+    seeds: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,8 +138,9 @@ class Entry:
         page_seeds: Seeds behind them, in words.
         quoted: Claims decided by that page's numbers.
         beyond: A sentence about a stronger attack elsewhere, or another remark that belongs beside the verdict.
-        why: Why nothing can be run here; "" where something is run.
-        covered: Whether ``quoted`` are all claims of the entry, so that they decide until a run does.
+        why: Why nothing is compared; "" where something is.
+        absent: Whether that is because it cannot be run here, and not because there is nothing to check.
+        repeats: Name of the paper's table or figure that has all claims of this one, such as pictures of it; "" for none.
     """
 
     paper: str
@@ -146,7 +154,8 @@ class Entry:
     quoted: tuple[Quoted, ...] = field(default=())
     beyond: str = ""
     why: str = ""
-    covered: bool = False
+    absent: bool = False
+    repeats: str = ""
 
     @property
     def title(self) -> str:
@@ -179,28 +188,69 @@ def at_most(says: str, cell: Cell, bound: float, *, unit: str = "", scale: float
     return Claim(says, ((1.0, cell),), "below", bound, unit, scale)
 
 
-def at_least(says: str, cell: Cell, bound: float, *, unit: str = "", scale: float = 1.0) -> Claim:
+def at_least(
+    says: str, cell: Cell, bound: float, *, unit: str = "", scale: float = 1.0, control: bool = False
+) -> Claim:
     """The claim that a number is at least ``bound``."""
-    return Claim(says, ((1.0, cell),), "above", bound, unit, scale)
+    return Claim(says, ((1.0, cell),), "above", bound, unit, scale, control)
 
 
 def by_seed(
-    says: str, each: Sequence[float], side: str, bound: float, text: str, unit: str = "", paper: str = ""
+    says: str,
+    each: Sequence[float],
+    side: str,
+    bound: float,
+    text: str,
+    unit: str = "",
+    paper: str = "",
+    n: str = "",
 ) -> Quoted:
-    """A claim about differences that a page has for each seed, with Student's t over them."""
+    """A claim about differences that a page has for each seed from 0 on, with Student's t over them."""
     low, high = interval(each)
-    return Quoted(says, sum(each) / len(each), low, high, side, bound, text, unit, paper)
+    seeds = ", ".join(map(str, range(len(each))))
+    return Quoted(says, sum(each) / len(each), low, high, side, bound, text, unit, paper, n, seeds)
 
 
 def of_means(
-    says: str, left: tuple[float, float], right: tuple[float, float], side: str, bound: float, text: str, unit: str = ""
+    says: str,
+    left: tuple[float, float],
+    right: tuple[float, float],
+    side: str,
+    bound: float,
+    text: str,
+    unit: str = "",
+    n: str = "",
 ) -> Quoted:
     """A claim about the difference of two means, each with half the width of its interval, as of one seed."""
     value, half = left[0] - right[0], left[1] + right[1]
-    return Quoted(says, value, value - half, value + half, side, bound, text, unit)
+    return Quoted(says, value, value - half, value + half, side, bound, text, unit, n=n)
 
 
-def of_shares(says: str, left: float, right: float, n: int, side: str, bound: float, text: str) -> Quoted:
-    """A claim about the difference of two accuracies in per cent on n images each, with Wilson's intervals, as of one seed."""
+def of_shares(
+    says: str,
+    left: float,
+    right: float,
+    n: int,
+    side: str,
+    bound: float,
+    text: str,
+    seeds: str = "",
+    value: float | None = None,
+) -> Quoted:
+    """A claim about the difference of two accuracies in per cent on n images each, with Wilson's intervals, as of one seed.
+
+    ``value`` is the difference that the page has, where the difference of its rounded accuracies is another.
+    """
     (low, high), (least, most) = wilson(left / 100, n), wilson(right / 100, n)
-    return Quoted(says, left - right, 100 * (low - most), 100 * (high - least), side, bound, text, "points")
+    ends = (100 * (low - most), 100 * (high - least))
+    return Quoted(
+        says,
+        left - right if value is None else value,
+        *ends,
+        side,
+        bound,
+        text,
+        "points",
+        n=f"{n:,} test examples",
+        seeds=seeds,
+    )

@@ -50,10 +50,12 @@ def finished(folder: Path) -> bool:
 
 def left(seeds: Sequence[int], only: Sequence[str], kept: Path) -> Iterator[tuple[Run, int]]:
     """Runs and seeds without a small file: all runs of the first seed, then those of the next, each time the cheapest first."""
-    for at, seed in enumerate(seeds):
+    there = {run.name: len(list(kept.glob(f"{run.name}-seed*.json"))) for run in catalogue.runs()}
+    for seed in seeds:
         for run in catalogue.runs():
-            wanted = run.name in only if only else at < run.most_seeds
+            wanted = run.name in only if only else there[run.name] < run.most_seeds
             if wanted and not (kept / f"{run.name}-seed{seed}.json").is_file():
+                there[run.name] += 1
                 yield run, seed
 
 

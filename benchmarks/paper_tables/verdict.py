@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from entry import Cell, Claim, Entry, Quoted
-from records import Records, score
+from records import Records, chosen
 
-from simulations.report.studies.score import Score, interval
+from attacks.metrics.metric import OverSeeds
+from attacks.metrics.registry import metric_of
+from simulations.report.studies.score import Score, interval, merge, same_images
+from simulations.run_folder.rows import Row
 
 CONFIRMED, REFUTED, OPEN = "confirmed", "refuted", "open"
-NOT_RUN = "cannot be run here"
+NOT_RUN, NOTHING = "cannot be run here", "nothing to check"
+NOT_VALIDATED = "not-validated"
 EXACT = ("edge-parameters", "edge-macs", "edge-training-macs", "edge-peak-bytes")
 """Metrics that are counted, so that they have no interval."""
 
@@ -28,7 +32,7 @@ class Judged:
         low: Lower end of its 95 % interval.
         high: Upper end.
         n: Least number of units behind a cell, all seeds together.
-        seeds: Seeds that have all cells.
+        seeds: Seeds with a number for all cells.
         note: Why the claim is open although there is a number, or why there is none.
     """
 
@@ -55,67 +59,115 @@ def side_of(low: float | None, high: float | None, side: str, bound: float) -> s
 
 def judge(claim: Claim, records: Records, first: str) -> Judged:
     """The verdict on one claim; ``first`` is the run of cells that name none."""
-    runs = [records.get(cell.run or first, {}) for _, cell in claim.terms]
+    cells = [cell for _, cell in claim.terms]
+    runs = [records.get(cell.run or first, {}) for cell in cells]
     seeds = sorted(set.intersection(*(set(run) for run in runs)))
     if not seeds:
         return Judged(claim, OPEN, note="not run yet")
-    scores = {
-        seed: [score(run[seed], cell) for run, (_, cell) in zip(runs, claim.terms, strict=True)] for seed in seeds
-    }
-    known = {seed: [one for one in of if one and one.mean is not None] for seed, of in scores.items()}
-    used = tuple(seed for seed in seeds if len(known[seed]) == len(claim.terms))
+    rows = {seed: [chosen(run[seed], cell) for run, cell in zip(runs, cells, strict=True)] for seed in seeds}
+    known = {seed: scores for seed in seeds if (scores := _scores(rows[seed]))}
+    used = tuple(known)
     if not used:
         return Judged(claim, OPEN, note="the runs have no such number")
-    factors = [factor for factor, _ in claim.terms]
-    sums = [math.fsum(f * (one.mean or 0.0) for f, one in zip(factors, known[seed], strict=True)) for seed in used]
-    value = math.fsum(sums) / len(sums)
-    low, high = _ends(claim, sums, [known[seed] for seed in used])
-    n = min(sum(known[seed][at].n for seed in used) for at in range(len(factors)))
-    unusual = sorted({one.status for seed in used for one in known[seed] if one.status != "ok"})
-    if unusual:
-        return Judged(claim, OPEN, value, low, high, n, used, f"{' and '.join(unusual)}")
+    value, low, high = _compared(claim, [rows[seed] for seed in used], [known[seed] for seed in used])
+    n = min(sum(known[seed][at].n for seed in used) for at in range(len(cells)))
+    unusual = {one.status for seed in used for one in known[seed] if one.status != "ok"}
+    notes = sorted(unusual - {NOT_VALIDATED} if claim.control else unusual)
+    if dropped := [seed for seed in seeds if seed not in known]:
+        # A failed attack is a result: to leave its seed out of the mean would favour those that worked.
+        notes.append(f"no number in seed{'s' if len(dropped) > 1 else ''} {', '.join(map(str, dropped))}")
+    if notes:
+        return Judged(claim, OPEN, value, low, high, n, used, " and ".join(notes))
     note = "" if low is not None else "no interval"
     return Judged(claim, side_of(low, high, claim.side, claim.bound), value, low, high, n, used, note)
 
 
-def _ends(claim: Claim, sums: Sequence[float], scores: Sequence[Sequence[Score]]) -> tuple[float | None, float | None]:
-    """Student's t over seeds; of one seed, and of seeds that happen to agree exactly, what the cells' own intervals allow."""
+def _scores(rows: Sequence[Sequence[Row]]) -> list[Score]:
+    """The scores of all cells in one seed; none where a cell has no number."""
+    scores = [merge(found) for found in rows if found]
+    return scores if len(scores) == len(rows) and all(one.mean is not None for one in scores) else []
+
+
+def _compared(
+    claim: Claim, rows: Sequence[Sequence[Sequence[Row]]], scores: Sequence[Sequence[Score]]
+) -> tuple[float, float | None, float | None]:
+    """The sum over all seeds with its interval.
+
+    Of one seed, and of seeds that happen to agree exactly, it is what the cells' own intervals allow. Of several seeds it is that
+    of the score of a lone cell, and Student's t of sums. Where seeds have a number on the same images, their agreement says
+    nothing of other images: the interval is then never narrower than what the cells' own allow on average.
+    """
+    factors = [factor for factor, _ in claim.terms]
+    sums = [math.fsum(f * (one.mean or 0.0) for f, one in zip(factors, of, strict=True)) for of in scores]
+    value = math.fsum(sums) / len(sums)
     low, high = interval(sums)
-    if low is not None and high is not None and low < high:
-        return low, high
-    hulls = [_hull(claim, one) for one in scores]
+    if len(sums) > 1 and len(factors) == 1:
+        whole = merge([row for of in rows for row in of[0]])
+        value = factors[0] * (whole.mean or 0.0)
+        low, high = _scaled(factors[0], whole.low, whole.high)
+    if low is None or high is None or low == high:
+        return value, *_average([_hull(claim, of) for of in scores])
+    shared = [any(_shared(row) for of in rows for row in of[at]) for at in range(len(factors))]
+    least, most = _average([_hull(claim, of, shared) for of in scores])
+    return value, low if least is None else min(low, least), high if most is None else max(high, most)
+
+
+def _shared(row: Row) -> bool:
+    return same_images(row) or metric_of(row.metric).over_seeds is OverSeeds.AREA
+
+
+def _scaled(factor: float, low: float | None, high: float | None) -> tuple[float | None, float | None]:
+    if low is None or high is None:
+        return None, None
+    return min(factor * low, factor * high), max(factor * low, factor * high)
+
+
+def _average(hulls: Sequence[tuple[float | None, float | None]]) -> tuple[float | None, float | None]:
     lows, highs = [one for one, _ in hulls if one is not None], [one for _, one in hulls if one is not None]
     if len(lows) < len(hulls) or len(highs) < len(hulls):
         return None, None
     return math.fsum(lows) / len(lows), math.fsum(highs) / len(highs)
 
 
-def _hull(claim: Claim, scores: Sequence[Score]) -> tuple[float | None, float | None]:
-    """Lowest and highest sum that the cells' own intervals allow."""
+def _hull(
+    claim: Claim, scores: Sequence[Score], shared: Sequence[bool] | None = None
+) -> tuple[float | None, float | None]:
+    """Lowest and highest sum that the cells' own intervals allow; with ``shared`` cells that are not stand at their means."""
     low = high = 0.0
-    for (factor, cell), one in zip(claim.terms, scores, strict=True):
-        ends = (one.mean, one.mean) if cell.metric in EXACT else (one.low, one.high)
-        if ends[0] is None or ends[1] is None:
+    for at, ((factor, cell), one) in enumerate(zip(claim.terms, scores, strict=True)):
+        fixed = cell.metric in EXACT or (shared is not None and not shared[at])
+        least, most = _scaled(factor, *((one.mean, one.mean) if fixed else (one.low, one.high)))
+        if least is None or most is None:
             return None, None
-        products = sorted((factor * ends[0], factor * ends[1]))
-        low, high = low + products[0], high + products[1]
+        low, high = low + least, high + most
     return low, high
 
 
 def quote(claim: Quoted) -> Judged:
     """The verdict on numbers of a page, by the same rule."""
-    note = "" if claim.low is not None else "no interval"
-    verdict = side_of(claim.low, claim.high, claim.side, claim.bound)
+    note = claim.note or ("" if claim.low is not None else "no interval")
+    verdict = OPEN if claim.note else side_of(claim.low, claim.high, claim.side, claim.bound)
     return Judged(claim, verdict, claim.value, claim.low, claim.high, note=note)
 
 
+def count(seeds: str) -> int:
+    """Number of seeds that words name, such as "0, 1" or "three"; 1 where they name none."""
+    words = {"two": 2, "three": 3}
+    return words.get(seeds, len(seeds.split(", ")) if seeds[:1].isdigit() else 1)
+
+
 def judged(entry: Entry, records: Records) -> list[Judged]:
-    """All claims of an entry. Numbers of a page stand in until runs decide, beside the claims that they do not cover."""
-    own = [judge(claim, records, entry.runs[0].name) for claim in entry.claims]
-    ran = any(one.seeds for one in own)
-    if entry.covered and not ran:
-        own = []
-    return own + [quote(claim) for claim in entry.quoted if not (ran and claim.standin)]
+    """All claims of an entry. A number of a page decides a claim until as many seeds of a run have measured the same one."""
+    pages = {claim.says: claim for claim in entry.quoted}
+    found = []
+    for claim in entry.claims:
+        own, page = judge(claim, records, entry.runs[0].name), pages.get(claim.says)
+        if page is None or len(own.seeds) >= count(page.seeds or entry.page_seeds):
+            pages.pop(claim.says, None)
+            found.append(own)
+        else:
+            found.append(quote(pages.pop(claim.says)))
+    return found + [quote(claim) for claim in pages.values()]
 
 
 def overall(verdicts: Sequence[str]) -> str:
@@ -125,9 +177,11 @@ def overall(verdicts: Sequence[str]) -> str:
     return CONFIRMED if verdicts and all(one == CONFIRMED for one in verdicts) else OPEN
 
 
-def verdict_on(entry: Entry, records: Records) -> str:
+def verdict_on(entry: Entry, found: Sequence[Judged]) -> str:
     """The word of an entry's line."""
-    return NOT_RUN if entry.why else overall([one.verdict for one in judged(entry, records)])
+    if entry.why:
+        return NOT_RUN if entry.absent else NOTHING
+    return overall([one.verdict for one in found])
 
 
 def cells_of(entries: Sequence[Entry], run: str) -> list[Cell]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import catalogue
 import records
 from entry import Claim, Entry, Quoted, Run
-from verdict import CONFIRMED, NOT_RUN, OPEN, REFUTED, Judged, judged, overall
+from verdict import CONFIRMED, NOT_RUN, NOTHING, OPEN, REFUTED, Judged, judged, verdict_on
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from audit_tables import table
@@ -54,10 +54,23 @@ Part of the [measured results](../../docs/findings.md), which name the machine.
 
 Each table and figure of the four papers has a line here. Where something runs, the claims of the table are comparisons of numbers
 of a run at a small size. A claim is **confirmed** where the 95 % interval of the compared number lies wholly on the claimed side,
-**refuted** where it lies wholly on the other side, and **open** else. With two seeds or more the interval is Student's t over the
-seeds, paired by seed. With one seed the interval is the widest that the intervals of the single numbers allow: it holds for other
-images, not for other weights or data. A claim is also open where an attack is not validated: it fails without a defence, too.
-A table is refuted if any claim is, confirmed if all are, and open else.
+**refuted** where it lies wholly on the other side, and **open** else. With two seeds or more the interval of a run is Student's
+t over the seeds, paired by seed. Where all seeds test the same images (accuracies, replies to queries), it is never narrower than the
+intervals of one seed allow: seeds that agree say nothing of other images. With one seed it is the widest that the intervals of the
+single numbers allow. It holds for other images then, not for other weights or data. Numbers of earlier pages keep the intervals of
+these pages. Where such a page has only the intervals of the two compared means, the widest difference that they allow stands here,
+unpaired. A number of an earlier page decides a claim until a run has measured the same claim with as many seeds.
+
+A claim is also open where an attack is not validated, which is to fail without a defence, too, or is under-powered, which is to
+have fewer than 16 images. The claim that an attack works without a defence is that control itself, and its interval alone
+decides it. A claim with a seed without a number is open. A table is refuted if any claim is, confirmed if all are, and open else.
+Tables have up to 17 claims, and intervals are not corrected for their number. If 17 independent quantities lay exactly at their
+bounds, one such table in three would have a claim refuted by chance.
+
+PSNR of ATS is to the transformed image, the paper's measure; without a policy that is the original.
+
+A picture of a table, or a figure of the same numbers, has the word of that table and is not counted again. Drawings, lists of
+settings and pictures without a number have nothing to check.
 
 A verdict is about our small networks and data, not about the paper's own numbers. "Confirmed" of a weak attack is no protection:
 where a stronger attack breaks the defence, the line links the result. The comments of a configuration in `simulations/configs`
@@ -70,17 +83,28 @@ this page."""
 def page(found: records.Records) -> str:
     """The whole page."""
     results = {entry.title: judged(entry, found) for entry in (*catalogue.ENTRIES, *catalogue.BEYOND)}
-    words = Counter(_word(entry, results) for entry in catalogue.ENTRIES)
-    order = (CONFIRMED, REFUTED, OPEN, NOT_RUN)
-    counted = f"{len(catalogue.ENTRIES)} tables and figures: {', '.join(f'{words[word]} {word}' for word in order)}."
+    counted = _counted(results)
     parts = [INTRODUCTION, "## Summary", counted, table(*_summary(results, found))]
     for entry in (*catalogue.ENTRIES, *catalogue.BEYOND):
         parts += _detail(entry, results[entry.title], found)
     return "\n\n".join(parts) + "\n"
 
 
-def _word(entry: Entry, results: dict[str, list[Judged]]) -> str:
-    return NOT_RUN if entry.why else overall([one.verdict for one in results[entry.title]])
+def _counted(results: dict[str, list[Judged]]) -> str:
+    """The totals, in which each claim's evidence counts once."""
+    own = [entry for entry in catalogue.ENTRIES if not entry.repeats]
+    words = Counter(verdict_on(entry, results[entry.title]) for entry in own)
+    judged_here = [words[word] for word in (CONFIRMED, REFUTED, OPEN)]
+    return (
+        f"{len(catalogue.ENTRIES)} tables and figures. {sum(judged_here)} have claims of their own: {judged_here[0]} confirmed, "
+        f"{judged_here[1]} refuted, {judged_here[2]} open. {len(catalogue.ENTRIES) - len(own)} repeat claims of another table or "
+        f"figure. {words[NOTHING]} have {NOTHING}, and {words[NOT_RUN]} {NOT_RUN}."
+    )
+
+
+def _word(entry: Entry, found: Sequence[Judged]) -> str:
+    word = verdict_on(entry, found)
+    return f"as {entry.repeats} ({word} here)" if entry.repeats else word
 
 
 def _summary(results: dict[str, list[Judged]], found: records.Records) -> tuple[list[str], list[list[str]]]:
@@ -89,7 +113,7 @@ def _summary(results: dict[str, list[Judged]], found: records.Records) -> tuple[
         of = results[entry.title]
         name = f"[{entry.name}](#{_anchor(entry)})" if of else entry.name
         lines.append(
-            [entry.paper, name, entry.says, _measured(entry, of, found), _word(entry, results), _sentence(entry, of)]
+            [entry.paper, name, entry.says, _measured(entry, of, found), _word(entry, of), _sentence(entry, of)]
         )
     return ["paper", "table", "claim", "run", "verdict", "why"], lines
 
@@ -101,6 +125,7 @@ def _anchor(entry: Entry) -> str:
 
 def _measured(entry: Entry, of: Sequence[Judged], found: records.Records) -> str:
     ran = [one for one in of if one.seeds]
+    quoted = [one.claim for one in of if isinstance(one.claim, Quoted)]
     names = [
         ", ".join(f"`{run.name}`" for run in entry.runs if (run.name in found) is there) for there in (True, False)
     ]
@@ -109,9 +134,12 @@ def _measured(entry: Entry, of: Sequence[Judged], found: records.Records) -> str
         least, most = min(one.n for one in ran), max(one.n for one in ran)
         n = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         left = f"; left to run: {names[1]}" if names[1] else ""
-        return f"{names[0]}; n = {n}; seeds {', '.join(map(str, seeds))}{left}"
-    if any(isinstance(one.claim, Quoted) for one in of):
-        return f"[results]({entry.page}); n = {entry.page_n}; seeds {entry.page_seeds}"
+        beside = f"; [earlier results]({entry.page})" if quoted else ""
+        return f"{names[0]}; n = {n}; seeds {', '.join(map(str, seeds))}{beside}{left}"
+    if quoted:
+        n = " and ".join(dict.fromkeys(claim.n or entry.page_n for claim in quoted))
+        by = " and ".join(dict.fromkeys(claim.seeds or entry.page_seeds for claim in quoted))
+        return f"[results]({entry.page}); n = {n}; seeds: {by}"
     return f"left to run: {', '.join(filter(None, names))}" if entry.runs else "none"
 
 
@@ -119,7 +147,8 @@ def _sentence(entry: Entry, of: Sequence[Judged]) -> str:
     if entry.why:
         return entry.why
     counts = Counter(one.verdict for one in of)
-    parts = [f"{counts[REFUTED]} of {len(of)} claims are refuted, {counts[OPEN]} open."] if len(of) > 1 else []
+    are = "is" if counts[REFUTED] == 1 else "are"
+    parts = [f"{counts[REFUTED]} of {len(of)} claims {are} refuted, {counts[OPEN]} open."] if len(of) > 1 else []
     for one in [one for one in of if one.verdict == REFUTED][:2]:
         parts.append(f"Refuted: {one.claim.says}")
     if not counts[REFUTED] and (first := next((one for one in of if one.verdict == OPEN), None)):
@@ -136,6 +165,8 @@ def _detail(entry: Entry, of: Sequence[Judged], found: records.Records) -> Itera
     yield entry.says + (f" {entry.beyond}" if entry.beyond else "")
     if entry.runs:
         yield f"Runs: {'; '.join(map(_command, entry.runs))}."
+    if entry.repeats:
+        yield f"The claims are those of {entry.repeats}, and are counted there."
     if entry.page:
         yield f"Earlier results: [{entry.page.partition('#')[0].rpartition('/')[2]}]({entry.page})."
     yield table(
@@ -156,8 +187,9 @@ def _line(one: Judged, entry: Entry) -> list[str]:
     claim = one.claim
     scale = claim.scale if isinstance(claim, Claim) else 1.0
     unit = f" {claim.unit}" if claim.unit else ""
-    seeds = ", ".join(map(str, one.seeds)) if isinstance(claim, Claim) else entry.page_seeds
-    n = f"{one.n:,}" if isinstance(claim, Claim) else entry.page_n
+    quoted = isinstance(claim, Quoted)
+    seeds = claim.seeds or entry.page_seeds if quoted else ", ".join(map(str, one.seeds))
+    n = claim.n or entry.page_n if quoted else f"{one.n:,}"
     ends = "-" if one.low is None or one.high is None else f"{_plain(one.low * scale)} to {_plain(one.high * scale)}"
     return [
         claim.says,

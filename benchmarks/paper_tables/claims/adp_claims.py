@@ -48,10 +48,11 @@ def reconstruction(cut: str, plain: str, *papers: str) -> tuple[Claim, ...]:
             f"Without a defence the images are reconstructed at {cut}: MS-SSIM above 0.35.",
             similarity("", cut, plain),
             0.35,
+            control=True,
         ),
         *(
             at_most(
-                f"Behind {delta}, {fill} no image is reconstructed, at {cut}.",
+                f"Behind {delta}, {fill} images are not reconstructed on average, at {cut}: MS-SSIM below 0.35.",
                 similarity(autoencoder("decreasing", delta, fill, 24), cut, paper),
                 0.35,
             )
@@ -68,42 +69,53 @@ THREE = (
 
 
 def trends(variant: str, epochs: int, cuts: tuple[str, ...], run: str = "", words: str = "") -> tuple[Claim, ...]:
-    """What the text says of Tables 4 to 6: max with black leaves neither task, min costs the server less, blur less than black."""
+    """What the text says of Tables 4 to 6: max with black leaves neither task, min costs the server less, blur less than black.
+
+    Claims that the paper's own numbers contradict are left out: at block5 the adversary is right on 62 % behind max, black, and
+    the server on 49 % behind max, blur beside 51 % behind max, black. With a full adversary Table 6 has 50 % behind min and 49 %
+    behind max, which is no difference.
+    """
     of = {(d, f): autoencoder(variant, d, f, epochs) for d in ("min", "max") for f in ("blur", "black")}
     claims: list[Claim] = []
     for cut in cuts:
         where = f"at {cut}{words}"
         most, least, blur = of["max", "black"], of["min", "black"], of["max", "blur"]
-        claims += [
+        claims.append(
             at_most(
                 f"Behind max, black the server is right on at most 60 %, {where}.",
                 server(most, cut, "48 to 51", run),
                 0.6,
                 unit="%",
                 scale=100,
-            ),
-            at_most(
-                f"Behind max, black the static adversary is right on at most 60 %, {where}.",
-                guesses(most, cut, "50 to 62", run=run),
-                0.6,
-                unit="%",
-                scale=100,
-            ),
-            more(
-                f"The server is right more often behind min, black than behind max, black, {where}.",
-                server(least, cut, "", run),
-                server(most, cut, "", run),
-                unit="points",
-                scale=100,
-            ),
-            more(
-                f"The server is right more often behind max, blur than behind max, black, {where}.",
-                server(blur, cut, "", run),
-                server(most, cut, "", run),
-                unit="points",
-                scale=100,
-            ),
-        ]
+            )
+        )
+        if cut != "block5":
+            claims += [
+                at_most(
+                    f"Behind max, black the static adversary is right on at most 60 %, {where}.",
+                    guesses(most, cut, "50 to 56", run=run),
+                    0.6,
+                    unit="%",
+                    scale=100,
+                ),
+                more(
+                    f"The server is right more often behind max, blur than behind max, black, {where}.",
+                    server(blur, cut, "", run),
+                    server(most, cut, "", run),
+                    unit="points",
+                    scale=100,
+                ),
+            ]
+        if not run:
+            claims.append(
+                more(
+                    f"The server is right more often behind min, black than behind max, black, {where}.",
+                    server(least, cut, "", run),
+                    server(most, cut, "", run),
+                    unit="points",
+                    scale=100,
+                )
+            )
     return tuple(claims)
 
 

@@ -21,6 +21,7 @@ from adp_claims import (
     VGG,
     trends,
 )
+from adp_quotes import THREE_QUOTED
 from entry import Entry, Quoted, Run
 
 ENTRIES = (
@@ -42,41 +43,7 @@ ENTRIES = (
         "inference.md#delta-protection-adp",
         "50 images",
         "0",
-        (
-            Quoted(
-                "Without a defence the images are reconstructed at conv2.",
-                0.78,
-                0.76,
-                0.80,
-                "above",
-                0.35,
-                "| conv2 | none | 84.5 (80.6 to 87.7) | 0.78 ± 0.02",
-                "",
-                ".80",
-            ),
-            Quoted(
-                "Behind min, blur no image is reconstructed, at conv2.",
-                0.77,
-                0.75,
-                0.79,
-                "below",
-                0.35,
-                "0.77 ± 0.02",
-                "",
-                ".18",
-            ),
-            Quoted(
-                "Behind max, black no image is reconstructed, at conv4.",
-                0.29,
-                0.26,
-                0.32,
-                "below",
-                0.35,
-                "0.29 ± 0.03",
-                "",
-                ".17",
-            ),
-        ),
+        THREE_QUOTED,
         INVERSE,
     ),
     Entry(
@@ -188,20 +155,9 @@ ENTRIES = (
         "inference.md#delta-protection-adp",
         "50 images",
         "0",
-        (
-            Quoted(
-                "Behind min, blur no image is reconstructed, at conv4.",
-                0.54,
-                0.52,
-                0.56,
-                "below",
-                0.35,
-                "0.54 ± 0.02",
-                "",
-                ".23",
-            ),
-        ),
+        THREE_QUOTED[5:7],
         INVERSE,
+        repeats="Table 3",
     ),
     Entry(
         PAPER,
@@ -218,5 +174,6 @@ ENTRIES = (
         (FIVE_FULL, COMPONENTS),
         (*PROMISES, *PCA),
         beyond=RETRAIN,
+        repeats="Figure 5",
     ),
 )

@@ -145,12 +145,13 @@ WIDER = (
         )
         for a, b in ((4, 8), (8, 16), (16, 32))
     ),
-    more(
-        "At a VFE of 9 to 10 windows of 8 keep more accuracy than noise of 0.3.",
-        accuracy(uniform(8)),
-        accuracy(NOISE[1]),
-        unit="points",
-        scale=100,
+    Claim(
+        "At the VFE of noise of 0.3 (9.1) windows keep more accuracy, interpolated between 4 and 8 pixels.",
+        ((0.216, accuracy(uniform(4))), (0.784, accuracy(uniform(8))), (-1.0, accuracy(NOISE[1]))),
+        "above",
+        0.0,
+        "points",
+        100.0,
     ),
     Claim(
         "At their VFE (7.3) windows by VFE keep more accuracy than uniform ones, interpolated between 4 and 8 pixels.",
@@ -182,6 +183,7 @@ GAN = (
         0.2,
         unit="%",
         scale=100,
+        control=True,
     ),
     less(
         "Under VisualMixer fewer are recognised.",
@@ -192,7 +194,11 @@ GAN = (
     ),
 )
 MEMBERSHIP = (
-    at_least("Without a defence the AUC is above 0.6.", auc("", "LossThreshold()"), 0.6),
+    at_least("Without a defence the AUC is above 0.6.", auc("", "LossThreshold()"), 0.6, control=True),
     at_most("Under VisualMixer the AUC is below 0.55.", auc(OUTSOURCED, "LossThreshold()"), 0.55),
-    less("It is lower than without a defence.", auc(OUTSOURCED, "LossThreshold()"), auc("", "LossThreshold()")),
+    less(
+        "The AUC is lower under VisualMixer than without a defence.",
+        auc(OUTSOURCED, "LossThreshold()"),
+        auc("", "LossThreshold()"),
+    ),
 )

@@ -11,8 +11,8 @@ ADV, BLUR, GN = "AdversarialTraining(weight=1.0)", "Downsample(factor=4)", "Feat
 DP = "FeatureDP(clip=1.0, noise_multiplier=1.0)"
 BROKEN = (
     "Attacks that know the shuffle recover 25 or more of 32 digits behind each of these defences "
-    "([split audit](split.md#the-split-audit)), at 16 tokens an image. At the paper's 196 tokens PS+ is broken, and PS and BS "
-    "are open ([196 tokens](split.md#196-tokens-the-papers-number))."
+    "([split audit](split.md#the-split-audit)), at 16 tokens an image. At the paper's 196 tokens PS+ is broken, PS is on the "
+    "three images that were measured, and BS is open ([196 tokens](split.md#196-tokens-the-papers-number))."
 )
 EARLY = "Training ends early here, so that accuracies compare how fast these models learn."
 DRAWING = "A drawing of the method, without a number to check."
@@ -66,8 +66,16 @@ def embedding(defense: str, paper: str) -> Cell:
 THREE = (
     costs_at_most("PS costs at most 1 point of accuracy.", accuracy(PS, "77.78"), accuracy("", "77.81"), 1),
     more("The attacker's error is larger behind PS than without.", embedding(PS, ".0015"), embedding("", ".0012")),
-    more("It is larger behind PS than behind small noise.", embedding(PS, ".0015"), embedding(SMALL_NOISE, ".0012")),
-    more("It is larger behind PS than behind large noise.", embedding(PS, ".0015"), embedding(LARGE_NOISE, ".0014")),
+    more(
+        "The attacker's error is larger behind PS than behind small noise.",
+        embedding(PS, ".0015"),
+        embedding(SMALL_NOISE, ".0012"),
+    ),
+    more(
+        "The attacker's error is larger behind PS than behind large noise.",
+        embedding(PS, ".0015"),
+        embedding(LARGE_NOISE, ".0014"),
+    ),
 )
 INVERSION = "FeatureInversion()"
 JIGSAW = "FeatureInversion(permutation='jigsaw')"
@@ -96,13 +104,6 @@ FOUR = (
             unit="dB",
         )
         for name, defense, paper in (("PS", PS, "0.32"), ("BS", BS, "0.39"))
-    ),
-    Claim(
-        "A solved jigsaw gains at most 1 dB against BS.",
-        ((1.0, psnr(BS, "0.60", JIGSAW)), (-1.0, psnr(BS, "0.39", INVERSION))),
-        "below",
-        1.0,
-        "dB",
     ),
     Claim(
         "A solved jigsaw gains at most 1 dB against PS.",
@@ -156,8 +157,8 @@ SIX = (
         for name, defense in (("PS", PS), ("BS", BS))
     ),
     Claim(
-        "Adv needs more than 10 times the training arithmetic of no defence.",
-        ((1.0, cost("edge-training-macs", ADV_ONE, "81.63")), (-10.0, cost("edge-training-macs", "", "3.10"))),
+        "Adv needs more training arithmetic at the client than no defence.",
+        ((1.0, cost("edge-training-macs", ADV_ONE, "81.63")), (-1.0, cost("edge-training-macs", "", "3.10"))),
         "above",
         0.0,
         "MACs",

@@ -88,7 +88,7 @@ def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
 
     if not rows or any(row.value is None or not 0 <= row.value <= 1 <= row.n for row in rows):
         return None
-    if len(seeds := {row.seed for row in rows}) > 1 and all(_same_images(row) for row in rows):
+    if len(seeds := {row.seed for row in rows}) > 1 and all(same_images(row) for row in rows):
         counts = [[(round((row.value or 0.0) * row.n), row.n) for row in rows if row.seed == seed] for seed in seeds]
         shares = [sum(hits for hits, _ in of) / sum(n for _, n in of) for of in counts]
         trials = max(sum(n for _, n in of) for of in counts)
@@ -97,7 +97,8 @@ def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
     return binomial_interval(hits, sum(row.n for row in rows))
 
 
-def _same_images(row: Row) -> bool:
+def same_images(row: Row) -> bool:
+    """Whether every seed has the row's number on the same images, which are then no more images with more seeds."""
     return row.metric == TEST_ACCURACY.name or row.card.observation in ("queries", "attributes of queries")
 
 
@@ -129,7 +130,7 @@ def _distinct(rows: Sequence[Row]) -> int:
     by_seed: dict[int, int] = defaultdict(int)
     for row in rows:
         by_seed[row.seed] += row.n
-    return max(by_seed.values()) if all(map(_same_images, rows)) else sum(by_seed.values())
+    return max(by_seed.values()) if all(map(same_images, rows)) else sum(by_seed.values())
 
 
 def _own_interval(rows: Sequence[Row]) -> tuple[float | None, float | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
 from pathlib import Path
 
 import catalogue
@@ -12,8 +12,7 @@ import records
 import run as runner
 import verdict
 import write
-from entry import NULLS, Cell, Claim, Entry, Quoted, Run
-from scipy import stats
+from entry import NULLS, Cell, Entry, Run
 
 from attacks.metrics.names import Role
 from simulations.console.command_line import setting_of
@@ -28,7 +27,6 @@ ROOT = BENCHMARKS.parent
 IN_PAPERS = {"PatchShuffling": (9, 15), "ADP": (6, 6), "ATS": (7, 16), "VisualMixer": (6, 10)}
 """Tables and figures, counted in the papers."""
 LEFT, RIGHT = Cell("psnr", "Blur()", "A()", "original"), Cell("psnr", "", "A()", "original")
-BELOW = Claim("Blur hides.", ((1.0, LEFT), (-1.0, RIGHT)), "below", 0.0, "dB")
 
 
 def rows(seed: int, defended: float, plain: float, half: float = 1.0, status: str = "ok") -> list[Row]:
@@ -38,10 +36,6 @@ def rows(seed: int, defended: float, plain: float, half: float = 1.0, status: st
             n=16, ci_low=value - half, ci_high=value + half, status=status)
         for cell, value in ((LEFT, defended), (RIGHT, plain))
     ]  # fmt: skip
-
-
-def judged(*seeds: Sequence[Row]) -> verdict.Judged:
-    return verdict.judge(BELOW, {"r": dict(enumerate(seeds))}, "r")
 
 
 def test_every_table_and_figure_of_the_papers_has_one_line() -> None:
@@ -54,6 +48,7 @@ def test_every_table_and_figure_of_the_papers_has_one_line() -> None:
 def test_every_line_has_claims_or_a_reason() -> None:
     for entry in ALL:
         assert bool(entry.why) != bool(entry.claims or entry.quoted), entry.title
+        assert entry.why or not entry.absent, entry.title
         assert bool(entry.runs) == bool(entry.claims), entry.title
         assert "not measured" not in entry.why, entry.title
 
@@ -82,68 +77,48 @@ def test_quoted_numbers_stand_on_the_page(entry: Entry) -> None:
         assert claim.text in text
 
 
+ONLY_ON_PAGES = {
+    "PatchShuffling, Table 4": 1,
+    "VisualMixer, Figure 2": 2,
+    "VisualMixer, Figure 3": 1,
+    "VisualMixer, Figure 6": 1,
+    "VisualMixer, Figure 8": 1,
+}
+"""Entries with runs, and how many of their quoted claims no run measures."""
+
+
+def test_quoted_claims_are_those_of_runs_word_by_word() -> None:
+    for entry in ALL:
+        own = {claim.says for claim in entry.claims}
+        only = [claim.says for claim in entry.quoted if claim.says not in own]
+        assert not entry.runs or len(only) == ONLY_ON_PAGES.get(entry.title, 0), (entry.title, only)
+        assert len({claim.says for claim in entry.quoted}) == len(entry.quoted), entry.title
+
+
+def test_a_repeat_has_no_claim_of_its_own_and_is_counted_once() -> None:
+    repeats = [entry for entry in ALL if entry.repeats]
+    assert repeats
+    for entry in repeats:
+        (first,) = [one for one in ALL if (one.paper, one.name) == (entry.paper, entry.repeats)]
+        assert not first.repeats
+        assert set(entry.claims) <= set(first.claims), entry.title
+        assert {claim.says for claim in entry.quoted} <= {claim.says for claim in first.quoted}, entry.title
+    totals = next(line for line in write.page({}).splitlines() if line.startswith("75 tables"))
+    counts = [int(word) for word in re.findall(r"(?<![\w,])\d+", totals)]
+    total, own, confirmed, refuted, left, repeated, nothing, absent = counts
+    assert (own, repeated) == (confirmed + refuted + left, len(repeats))
+    assert total == own + repeated + nothing + absent
+
+
+def test_small_files_have_a_row_for_every_cell_of_claims() -> None:
+    for name, by_seed in records.read().items():
+        for cell in verdict.cells_of(ALL, name):
+            for seed, found in by_seed.items():
+                assert records.chosen(found, cell), (name, seed, cell)
+
+
 def test_the_committed_page_is_made_of_the_committed_numbers() -> None:
     assert write.PAGE.read_text(encoding="utf-8") == write.page(records.read())
-
-
-def test_seeds_decide_by_students_t_of_paired_differences() -> None:
-    clear = judged(rows(0, 10.0, 20.0), rows(1, 15.0, 25.5), rows(2, 5.0, 14.5))
-    assert clear.verdict == verdict.CONFIRMED
-    assert clear.value == pytest.approx(-10.0)
-    half = stats.t.ppf(0.975, 2) * 0.5 / 3**0.5
-    assert (clear.low, clear.high) == (pytest.approx(-10 - half), pytest.approx(-10 + half))
-    assert (clear.n, clear.seeds) == (48, (0, 1, 2))
-    assert judged(rows(0, 20.0, 10.0), rows(1, 25.5, 15.0), rows(2, 14.5, 5.0)).verdict == verdict.REFUTED
-    assert judged(rows(0, 10.0, 11.0), rows(1, 12.0, 11.0), rows(2, 9.0, 11.0)).verdict == verdict.OPEN
-
-
-def test_of_one_seed_the_rows_intervals_decide() -> None:
-    assert judged(rows(0, 10.0, 13.0)).verdict == verdict.CONFIRMED
-    assert judged(rows(0, 10.0, 13.0)).low == pytest.approx(-5.0)
-    assert judged(rows(0, 10.0, 11.5)).verdict == verdict.OPEN
-    assert judged(rows(0, 13.0, 10.0)).verdict == verdict.REFUTED
-
-
-@pytest.mark.parametrize("status", ["not-validated", "under-powered"])
-def test_an_attack_that_is_not_validated_leaves_a_claim_open(status: str) -> None:
-    found = judged(rows(0, 10.0, 30.0, status=status))
-    assert (found.verdict, found.note) == (verdict.OPEN, status)
-    mixed = judged(rows(0, 10.0, 20.0), rows(1, 10.0, 20.0, status=status), rows(2, 10.0, 20.1))
-    assert mixed.verdict == verdict.OPEN
-
-
-def test_without_rows_a_claim_is_open() -> None:
-    assert judged().note == "not run yet"
-    assert judged(rows(0, 1.0, 2.0)[:1]).note == "the runs have no such number"
-
-
-def test_counts_need_no_interval_and_other_numbers_do() -> None:
-    def of(metric: str) -> verdict.Judged:
-        claim = Claim("Small.", ((1.0, Cell(metric)),), "below", 10.0)
-        return verdict.judge(claim, {"r": {0: [Row(metric=metric, value=9.0, n=1)]}}, "r")
-
-    assert of("edge-macs").verdict == verdict.CONFIRMED
-    assert (of("test-loss").verdict, of("test-loss").note) == (verdict.OPEN, "no interval")
-
-
-def test_a_table_is_refuted_by_one_claim_and_confirmed_by_all() -> None:
-    assert verdict.overall(["confirmed", "refuted", "open"]) == "refuted"
-    assert verdict.overall(["confirmed", "confirmed"]) == "confirmed"
-    assert verdict.overall(["confirmed", "open"]) == "open"
-    assert verdict.overall([]) == "open"
-
-
-def test_numbers_of_a_page_stand_in_until_a_run_decides() -> None:
-    stands = Quoted("From a page.", 5.0, 4.0, 6.0, "above", 0.0, "5.0")
-    entry = Entry("P", "Table 1", "s", (Run("r"),), (BELOW,), "page.md", quoted=(stands,))
-    before = verdict.judged(entry, {})
-    assert [(one.claim, one.verdict) for one in before] == [(BELOW, "open"), (stands, "confirmed")]
-    assert verdict.verdict_on(entry, {}) == "open"
-    assert [one.claim for one in verdict.judged(entry, {"r": {0: rows(0, 1.0, 9.0)}})] == [BELOW]
-    against = Entry(
-        "P", "Table 1", "s", page="page.md", quoted=(Quoted("From a page.", 5.0, 4.0, 6.0, "below", 0.0, "5.0"),)
-    )
-    assert verdict.verdict_on(against, {}) == "refuted"
 
 
 def test_rounds_references_and_null_baselines_are_told_apart() -> None:
@@ -216,3 +191,11 @@ def test_the_first_seed_of_all_runs_comes_before_the_second(tmp_path: Path) -> N
     assert len({(one.name, seed) for one, seed in found}) == len(found)
     (tmp_path / f"{found[0][0].name}-seed0.json").write_text("{}")
     assert list(runner.left((0, 1), (), tmp_path)) == found[1:]
+
+
+def test_a_run_of_one_seed_at_most_is_left_out_whatever_its_seed(tmp_path: Path) -> None:
+    lone = next(one for one in catalogue.runs() if one.most_seeds == 1)
+    assert (lone, 1) in list(runner.left((1,), (), tmp_path))
+    (tmp_path / f"{lone.name}-seed0.json").write_text("{}")
+    assert (lone, 1) not in list(runner.left((1,), (), tmp_path))
+    assert (lone, 1) in list(runner.left((1,), (lone.name,), tmp_path))
