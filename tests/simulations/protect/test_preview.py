@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from simulations.protect import preview
 from simulations.protect.manifest import UNTESTED
 from simulations.protect.preview import LEAST, LOOKING, Preview, TriedAttacks
-from simulations.report.drawing.pictures import Strip
+from simulations.report.drawing.pictures import Strip, Tile
 from tests.simulations.protect.commands import MIXER, NOISE, protect, refused
 from tests.simulations.report.report_run import Page
 
@@ -80,7 +81,8 @@ def test_the_preview_shows_the_delivered_copy_at_its_own_size(tmp_path: Path) ->
 def test_windows_of_two_defences_are_two_clauses_of_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preview, "attack", lambda *_: TriedAttacks())
+    shown = Strip("a", (Tile("copy", "a", preview.uri(torch.zeros(3, 4, 4))),))
+    monkeypatch.setattr(preview, "attack", lambda *_: TriedAttacks((shown,)))
     folder = noise(tmp_path / "in", LEAST)
     two = "VisualMixer(window_lower=2, window_upper=16) | VisualMixer(window_lower=4, window_upper=16)"
     protect(folder, tmp_path / "out", "--defense", two, "--preview", "--recogniser", "none")
