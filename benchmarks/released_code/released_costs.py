@@ -144,6 +144,7 @@ def labels(modules: Importer) -> Iterator[Row]:
                     "the released code has the inference switched off",
                     False,
                     'It searches for the label with the image (labels="joint" here).',
+                    explained=True,
                 )
                 return
             names = [name for name, _ in case.model.named_parameters()]

@@ -21,6 +21,8 @@ class Row:
         difference: What was found, in words with a number.
         agrees: Whether the difference is within what rounding explains.
         on_purpose: Why this project departs from the released code, where it does.
+        explained: Whether the difference was measured to be what the reason predicts, or is within a second bound of its own. A
+            reason alone excuses nothing.
         note: What else a reader must know.
         code: The repository that the released side came from.
     """
@@ -32,13 +34,14 @@ class Row:
     on_purpose: str = ""
     note: str = ""
     code: str = ""
+    explained: bool = False
 
     @property
     def verdict(self) -> str:
-        """agrees; differs on purpose, where a difference has a reason; else DISAGREES."""
+        """agrees; differs on purpose, where a difference has a reason that was checked; else DISAGREES."""
         if self.agrees:
             return "agrees"
-        return "differs on purpose" if self.on_purpose else "DISAGREES"
+        return "differs on purpose" if self.on_purpose and self.explained else "DISAGREES"
 
     def line(self) -> str:
         """The row in Markdown."""
@@ -67,22 +70,44 @@ def close(
     on_purpose: str = "",
     note: str = "",
     unit: str = "",
+    most: float = 0.0,
 ) -> Row:
-    """A row of numbers that agree where none is further than ``allowed`` from its counterpart."""
+    """A row of numbers that agree where none is further than ``allowed`` from its counterpart.
+
+    With a reason they may be ``most`` apart.
+    """
     found = largest(ours, theirs)
-    return Row(what, inputs, f"at most {found:.2g}{unit}", found <= allowed, on_purpose, note)
+    return Row(what, inputs, f"at most {found:.2g}{unit}", found <= allowed, on_purpose, note, explained=found <= most)
 
 
-def equal(what: str, inputs: str, pairs: Iterable[tuple[object, object]], on_purpose: str = "", note: str = "") -> Row:
+def equal(
+    what: str,
+    inputs: str,
+    pairs: Iterable[tuple[object, object]],
+    on_purpose: str = "",
+    note: str = "",
+    explained: bool = False,
+) -> Row:
     """A row of pairs (ours, theirs) that agree where all are equal."""
     same = [ours == theirs for ours, theirs in pairs]
-    return Row(what, inputs, f"{sum(same)} of {len(same)} equal", bool(same) and all(same), on_purpose, note)
+    agrees = bool(same) and all(same)
+    return Row(
+        what, inputs, f"{sum(same)} of {len(same)} equal", agrees, on_purpose, note, explained=explained and bool(same)
+    )
 
 
-def guarded(name: str, compare: Callable[[], Iterable[Row]]) -> Iterator[Row]:
-    """The rows of a comparison; one that says so where it ends with an error, as released code may also call ``exit``."""
+def guarded(name: str, compare: Callable[[], Iterable[Row]], expected: int) -> Iterator[Row]:
+    """The rows of a comparison; one more where it ends with an error or with another number of rows than ``expected``.
+
+    Released code may also end by ``exit``.
+    """
+    found = 0
     try:
-        yield from compare()
+        for row in compare():
+            found += 1
+            yield row
+        if found != expected:
+            yield Row(name, "", f"gave {found} of {expected} rows", agrees=False)
     except (Exception, SystemExit) as error:
         told = " ".join(f"{type(error).__name__}: {error}".split()).replace("|", "/")
         yield Row(name, "", f"did not run: {told[:200]}", agrees=False)

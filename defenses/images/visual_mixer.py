@@ -45,6 +45,7 @@ from defenses.images.visual_mixer_windows import (
 )
 
 CHANNELS = ("per-channel", "spatial")
+ADVICE = "for windows of several sizes choose bounds further apart or first_regions='nearest', else equal bounds"
 
 
 def _is_bound(value: object) -> bool:
@@ -147,8 +148,12 @@ class VisualMixer(InputDefense):
         return window_sizes(height, width, self.smallest, self.upper, first_regions=self.first_regions)
 
     def at_size(self, height: int, width: int) -> str:
-        """The windows as shares of the side, beside those of the paper's images; see ``windows_in_words``."""
-        return windows_in_words(self.sizes(height, width), max(height, width))
+        """The windows as shares of the longer side, beside those of the paper's images; see ``windows_in_words``."""
+        sizes, shorter = self.sizes(height, width), min(height, width)
+        words = windows_in_words(sizes, max(height, width))
+        # Of a square every window fits: a larger one is stated as the whole side.
+        cut = height != width and max(sizes[1:] or sizes) > shorter
+        return f"{words}; the shorter side has only {shorter} pixels and cuts them" if cut else words
 
     def idle(self, height: int, width: int) -> str:
         """A target out of reach, or missed at the edges; or bounds that differ and yet give one window size."""
@@ -170,7 +175,7 @@ class VisualMixer(InputDefense):
             return ""
         return (
             f"{self} shuffles all of an image of {height} x {width} in windows of one size, {size} pixels, whatever its VFE; "
-            "for windows of several sizes choose bounds further apart or first_regions='nearest', else equal bounds"
+            f"{ADVICE}"
         )
 
     def _missed(self, height: int, width: int, size: int) -> float:

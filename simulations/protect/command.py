@@ -52,14 +52,15 @@ def protect(
     paper's example. Bounds that you give are kept.
 
     --recogniser compares the answers of a pretrained network on copies and pictures: efficientnet-lite0 (fedveil[pretrained]), a
-    file of its weights, or MODEL=FILE with ImageNet's 1,000 classes. By default it is that network, with --preview, if installed.
+    file of its weights, or MODEL=FILE with ImageNet's 1,000 classes. A network that you name must load, else nothing is written.
+    By default it is that network, with --preview, if installed.
 
     --preview needs at least 8 pictures of one kind, coloured or grey; 6 are shown. LearnedRestorer needs 22 of them, to learn.
 
     --json prints "directory", "manifest", "defense", how many pictures were "protected", which were "unreadable", how many files of
     each ending were "skipped". "identified" are the copies that show their pictures, "of" how many, with the "warning".
-    "recognised" has the numbers of the network. Of a "preview" it has the "page", "attacks" (how many pictures each recovered,
-    "of" how many) and those that "did_not_run".
+    "recognised" has the numbers of the network, or why it is "missing"; null if none was wanted. Of a "preview" it has the "page",
+    "attacks" (how many pictures each recovered, "of" how many) and those that "did_not_run".
 
     Exit codes: 0 when every picture was protected, 2 for what cannot be done, 3 when some pictures could not be read (they are
     listed) or no attack of the preview ran, 130 when it was stopped.

@@ -22,7 +22,7 @@ from defenses.base import Batch
 from defenses.images.vfe import vfe_image
 from defenses.pipeline import Pipeline
 from simulations.protect.pictures import read, write
-from simulations.protect.window_rule import follows_size, for_size
+from simulations.protect.window_rule import for_size, sized
 from simulations.settings.errors import ConfigError
 
 VFE_WINDOW = 8
@@ -117,9 +117,9 @@ def copy(order: Order, source: str, output: str) -> tuple[Copy, bool]:
             return Copy(source, error=f"its protection wants {size}, and there is not so much memory"), True
         return Copy(source, error=str(error) or type(error).__name__), False
     before, after = (float(vfe_image(one, VFE_WINDOW)) for one in (image, protected))
-    idle, windows = (tuple(of(*image.shape[1:])) for of in (pipeline.idle, pipeline.at_size))
-    own = str(pipeline) if follows_size(order.pipeline) else ""
-    return Copy(source, output, digest, tuple(protected.shape), before, after, notes, idle, windows, own), False
+    said = sized(order.pipeline, *image.shape[1:])
+    shape, own = tuple(protected.shape), said.defense
+    return Copy(source, output, digest, shape, before, after, notes, said.idle, said.windows, own), False
 
 
 def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Generator[Copy, None, None]:

@@ -13,7 +13,6 @@ from defenses.base import DefenseError
 from defenses.images.visual_mixer import VisualMixer
 from defenses.images.visual_mixer_windows import PAPER_SIDE, power_of_two
 from defenses.pipeline import Pipeline
-from defenses.spec import parse
 from simulations.protect.copies import Order, protect_image
 from simulations.protect.identified import Compared, Identified, is_most, reduced, spaced
 from simulations.protect.pictures import read
@@ -61,15 +60,14 @@ def advice(order: Order, seen: Identified, progress: Progress = _unshown) -> str
     """Advice where most copies still show their pictures; it names larger windows only where they help."""
     if found := suggest(order, seen, progress):
         return found.text
-    mixes = any(isinstance(one, VisualMixer) for one in parse(order.pipeline).defenses)
-    if mixes:
+    if _mixes(order):
         return "no larger windows of VisualMixer that were tried change that"
     return "use stronger settings or another defence"
 
 
 def suggest(order: Order, seen: Identified, progress: Progress = _unshown) -> Suggestion | None:
     """The smallest tried windows with at most half of the copies identified; None without such, or without VisualMixer."""
-    if not any(isinstance(one, VisualMixer) for one in parse(order.pipeline).defenses):
+    if not _mixes(order):
         return None
     shapes = {one.shape[1:] for one in seen.compared}
     height, width = max(shapes, key=lambda shape: (max(shape), *shape))
@@ -83,6 +81,11 @@ def suggest(order: Order, seen: Identified, progress: Progress = _unshown) -> Su
         if not is_most(found, len(names)):
             return Suggestion(larger, found, len(names), size)
     return None
+
+
+def _mixes(order: Order) -> bool:
+    """Whether one of the defences is a ``VisualMixer``."""
+    return any(isinstance(one, VisualMixer) for one in for_size(order.pipeline, PAPER_SIDE, PAPER_SIDE).defenses)
 
 
 def _further(progress: Progress, before: int, total: int, done: int, _: int) -> None:

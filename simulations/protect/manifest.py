@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +20,7 @@ from typing import IO, Any
 from simulations.protect.copies import Copy, Order
 from simulations.protect.identified import Identified
 from simulations.protect.recognised import Recognised
-from simulations.protect.window_rule import RULE, follows_size
+from simulations.protect.window_rule import RULE, follows_size, sized
 from simulations.report.text import count
 from simulations.run_folder.folder_lock import LOCK, require_new, take_lock
 from simulations.run_folder.line_files import append_line, json_line, json_lines
@@ -32,7 +32,7 @@ MANIFEST, JOURNAL = "manifest.json", ".journal.jsonl"
 LEFTOVERS = {LOCK, JOURNAL + PARTIAL}
 """Of a command that was killed before it had begun."""
 MOST_SIZES = 3
-"""Sizes of pictures whose windows the terminal and the preview name; the manifest has those of each."""
+"""Sizes of pictures whose windows the terminal and the preview name, before they count the others."""
 UNTESTED = "No attack ran on these copies; --preview runs those that know the defence."
 """What is said of copies that no attack was run on."""
 
@@ -119,10 +119,19 @@ class Manifest:
         """Continue a target; pictures whose source has changed since, and failed ones, are protected again."""
         with self._undamaged:
             tuples = ("shape", "notes", "idle", "windows")
-            found = [Copy(**one | {name: tuple(one.get(name, ())) for name in tuples}) for one in self._lines()[1:]]
+            found = [
+                self._with_windows(Copy(**one | {name: tuple(one.get(name, ())) for name in tuples}))
+                for one in self._lines()[1:]
+            ]
             self.done = {one.source: one for one in found if self._holds(one)}
         kept = [self.about, *map(asdict, self.done.values())]
         write_atomically(self._journal, json_lines(kept))
+
+    def _with_windows(self, one: Copy) -> Copy:
+        """Add the windows to a copy of an earlier version, whose folder does not record them."""
+        if one.error or one.windows:
+            return one
+        return replace(one, windows=sized(self.order.pipeline, *one.shape[1:]).windows)
 
     @property
     def _undamaged(self) -> AbstractContextManager[None]:
@@ -149,9 +158,13 @@ class Manifest:
 
     @property
     def windows(self) -> list[str]:
-        """What settings in pixels mean at the most frequent sizes of pictures, each with the number of pictures."""
-        counted = Counter(one for copy in self.done.values() for one in copy.windows)
-        return [f"{count(times, 'picture')}: {windows}" for windows, times in counted.most_common(MOST_SIZES)]
+        """What settings in pixels mean at the most frequent sizes of pictures, each with the number of pictures; then the rest."""
+        counted = Counter("; ".join(copy.windows) for copy in self.done.values() if copy.windows).most_common()
+        shown = [f"{count(times, 'picture')}: {windows}" for windows, times in counted[:MOST_SIZES]]
+        if rest := counted[MOST_SIZES:]:
+            others = count(sum(times for _, times in rest), "picture")
+            shown.append(f"{others} of {count(len(rest), 'other size')}: {MANIFEST} has the windows of each")
+        return shown
 
     @property
     def window_rule(self) -> str:

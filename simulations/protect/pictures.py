@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Collection, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,8 +84,8 @@ def output_names(names: Sequence[str]) -> dict[str, str]:
     return {name: copy for copy, name in made.items()}
 
 
-def read(path: Path, size: int = 0) -> ProtectedPicture:
-    """Decode a picture as a run on the folder would; its central square is scaled to a side of ``size``, unless that is 0.
+def read(path: Path, *sizes: int) -> ProtectedPicture:
+    """Decode a picture as a run on the folder would; its central square is scaled to each of the ``sizes`` in turn; 0: not scaled.
 
     Grey pictures have one channel, also those that are stored as colours: three draws of noise would be averaged away.
 
@@ -97,7 +98,7 @@ def read(path: Path, size: int = 0) -> ProtectedPicture:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         decoded = decode_noted(path, MOST_PIXELS)
     # Once more, because the colours may all lie outside the central square.
-    return ProtectedPicture(to_float(merge_equal(resize(decoded.image, size)))[0], decoded.notes)
+    return ProtectedPicture(to_float(merge_equal(reduce(resize, sizes, decoded.image)))[0], decoded.notes)
 
 
 def write(path: Path, image: Tensor) -> None:

@@ -282,7 +282,7 @@ for this page, by averaging.
 {{ made.scaled }} pixels before they were protected, because attacks that learn want one size.
 {% if window_rule %}Their bounds follow that size: {{ scaled_windows | join('; ') }}.
 {% else %}The same window covers more of a scaled picture, so that a delivered copy shows more than a scaled one.
-{% for one in scaled_windows %}Here: {{ one }}.{% endfor %}{% endif %}</p>{% endif %}
+{% if scaled_windows %}Here: {{ scaled_windows | join('; ') }}.{% endif %}{% endif %}</p>{% endif %}
 <p class="facts">{% if made.ran %}Each row: a picture as it is, its copy, and the best guess of the attacks from the copy alone.
 {{ made.summary }} {{ rule }} The attacks know the defence and {{ others }} other pictures of the folder, not the draws. The best
 guess of each picture was chosen by the truth: no server can choose so.

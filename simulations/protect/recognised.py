@@ -77,7 +77,7 @@ class Recognised:
         other = (
             ""
             if self.other is None
-            else f" A copy and another picture have one first answer in {self.other:.0%} of pairs."
+            else f" A copy and another picture have one first answer in {100 * self.other:.0f} % of pairs."
         )
         return (
             f"The pretrained network {self.network} gives {self._share(self.first)} the first answer that it gives their pictures; "
@@ -86,11 +86,14 @@ class Recognised:
 
     def _share(self, number: int) -> str:
         interval = binomial_interval(number, self.compared)
-        return f"{number} of {self.compared} copies (95 % interval: {interval.low:.0%} to {interval.high:.0%})"
+        low, high = (f"{100 * one:.0f}" for one in (interval.low, interval.high))
+        return f"{number} of {self.compared} copies (95 % interval: {low} to {high} %)"
 
     @property
     def numbers(self) -> dict[str, object] | None:
-        """For the manifest and for --json; None where nothing was measured."""
+        """For the manifest and for --json: the counts, or only why a wanted network was "missing"; None where none was wanted."""
+        if self.missing:
+            return {"missing": self.missing}
         if not self.compared:
             return None
         found: dict[str, object] = {"network": self.network, "compared": self.compared, "other_pictures": self.other}
@@ -119,7 +122,7 @@ def load_network(text: str) -> Network:
             ``clients.models.classifiers.build_model``. All have ImageNet's ``CLASSES``.
 
     Raises:
-        ModelError: When the package is not installed, or the file cannot be read or does not fit.
+        ModelError: When the package is not installed, the model is unknown, or the file cannot be read or does not fit.
     """
     # Imported here: they take seconds, and most commands load no network.
     from clients.models.classifiers import build_model
@@ -138,31 +141,64 @@ def load_network(text: str) -> Network:
     return Network(shown, model.eval().to(device()), mean, std, device())
 
 
+@dataclass(frozen=True)
+class Judge:
+    """The network that is to judge copies, loaded before any copy is made.
+
+    Attributes:
+        network: None where none is wanted, or none is there.
+        missing: Why a wanted network is not there, as a sentence; else "".
+    """
+
+    network: Network | None = None
+    missing: str = ""
+
+
+def judge_for(text: str) -> Judge:
+    """Load the network that --recogniser names. Only ``AUTO`` may go without one: a network that a user names must work.
+
+    Args:
+        text: See ``load_network``; ``NONE`` wants none.
+
+    Raises:
+        ConfigError: When a named network is not installed, is unknown, or does not fit its file.
+    """
+    if text == NONE:
+        return Judge()
+    try:
+        return Judge(load_network(text))
+    except ModelError as error:
+        if text != AUTO:
+            raise ConfigError(f"--recogniser is {text!r}, which cannot be loaded: {error}") from error
+        return Judge(missing=f"No network judged whether the copies still show what they showed ({error}).")
+
+
 def recognise(
-    order: Order, done: Sequence[Copy], text: str, progress: Callable[[int, int], object] = lambda *_: None
+    order: Order, done: Sequence[Copy], judge: Judge, progress: Callable[[int, int], object] = lambda *_: None
 ) -> Recognised:
     """Compare the network's answers on up to ``MOST_COMPARED`` delivered copies, read from their files, and on their pictures.
 
-    The network sees the central square of each, scaled to ``SIDE`` pixels.
+    The network sees the central square of each, scaled to ``SIDE`` pixels. A picture is first scaled to the copies' own size:
+    else the detail that scaling loses would count as protection.
 
     Args:
         order: Where pictures and copies are.
         done: Lines of the manifest.
-        text: See ``load_network``; ``NONE`` compares nothing.
+        judge: Without a network nothing is compared.
         progress: Called with the number of pictures that were judged, and how many there are.
     """
     copies = {one.source: one.output for one in done if not one.error}
-    if text == NONE or not copies:
-        return Recognised()
-    try:
-        network = load_network(text)
-    except ModelError as error:
-        return Recognised(missing=f"No network judged whether the copies still show what they showed ({error}).")
+    if judge.network is None or not copies:
+        return Recognised(missing=judge.missing if copies else "")
+    network = judge.network
     names, found = spaced(sorted(copies), MOST_COMPARED), list[Tensor]()
     for at, name in enumerate(names):
         progress(at, len(names))
         try:
-            pair = [read(path, SIDE).image for path in (order.root / name, order.out / copies[name])]
+            pair = [
+                read(order.root / name, order.size, SIDE).image,
+                read(order.out / copies[name], SIDE).image,
+            ]
         except DataError:  # a file has changed since its copy was made
             continue
         found.append(network.answers(pair))

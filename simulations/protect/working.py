@@ -12,8 +12,9 @@ import typer
 
 from clients.secrets.secret_file import SecretError, default_folder, kept_secret
 from defenses.base import InputDefense
+from defenses.images.visual_mixer_windows import PAPER_SIDE
 from defenses.registry import DEFENSES
-from defenses.spec import SpecError, parse, stages
+from defenses.spec import SpecError, stages
 from simulations.console.command_line import errors, fail
 from simulations.console.progress import Display
 from simulations.console.results import terminal_for
@@ -24,9 +25,9 @@ from simulations.protect.larger_windows import advice
 from simulations.protect.manifest import Manifest, require_target
 from simulations.protect.pictures import left_out, output_names
 from simulations.protect.printed import Finished
-from simulations.protect.recognised import AUTO, NONE, Recognised, recognise, require_network
+from simulations.protect.recognised import AUTO, NONE, Judge, Recognised, judge_for, recognise, require_network
 from simulations.protect.sources import Pictures, pictures_of
-from simulations.protect.window_rule import self_contained
+from simulations.protect.window_rule import for_size, self_contained
 from simulations.run_folder.folder_lock import LOCK, remove_lock
 from simulations.settings.errors import ConfigError, naming, require_known
 from simulations.settings.fields import IMAGE_SIDE
@@ -70,6 +71,7 @@ def work(
             # Before a secret is made, so that a refused command leaves nothing behind.
             require_target(out.resolve(), resume=resume)
             pictures.check(resume=resume)
+        judge = judge_for(recogniser if preview or recogniser != AUTO else NONE)
         key = _secret(shown, secret, resume=resume)
         manifest = Manifest(
             Order(pictures.root, out.resolve(), pipeline, key, image_size, pictures.name, pictures.place)
@@ -79,7 +81,7 @@ def work(
             _copy_all(shown, manifest, names, workers or os.cpu_count() or 1)
             try:
                 seen, warning = _look(shown, manifest)
-                answers = _recognise(shown, manifest, recogniser if preview or recogniser != AUTO else NONE)
+                answers = _recognise(shown, manifest, judge)
                 path = manifest.finish(names, seen, answers)
                 made = _preview(manifest, seen, answers, warning) if preview else None
             finally:
@@ -155,10 +157,10 @@ def _look(console: Terminal, manifest: Manifest) -> tuple[Identified, str]:
         return seen, f"{seen.finding}; {advice(manifest.order, seen, partial(display.show, 'trying larger windows'))}"
 
 
-def _recognise(console: Terminal, manifest: Manifest, recogniser: str) -> Recognised:
+def _recognise(console: Terminal, manifest: Manifest, judge: Judge) -> Recognised:
     with Display(console) as display:
         shown = partial(display.show, "recognising")
-        return recognise(manifest.order, list(manifest.done.values()), recogniser, shown)
+        return recognise(manifest.order, list(manifest.done.values()), judge, shown)
 
 
 def _preview(manifest: Manifest, seen: Identified, answers: Recognised, warning: str) -> Preview:
@@ -172,7 +174,7 @@ def _pipeline(text: str) -> str:
     with naming("--defense"):
         _require_names(text)
         text = self_contained(text)
-        pipeline = parse(text)
+        pipeline = for_size(text, PAPER_SIDE, PAPER_SIDE)
     if not pipeline.defenses:
         raise ConfigError(
             "--defense is empty; name a defence of images, such as VisualMixer(); `fedveil list defenses` shows all"
@@ -192,7 +194,7 @@ def _require_names(text: str) -> None:
     try:
         named = stages(text)
     except SpecError:
-        return  # ``parse`` refuses it
+        return  # ``self_contained`` refuses it
     usable = [
         name
         for name, kind in DEFENSES.items()

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import released_code
+import released_searches
 import torch
 from released_checkouts import checkout
-from released_rows import Row, close, guarded
+from released_costs import COST_NAMES
+from released_rows import Row, close, equal, guarded
+from released_searches import PRESETS, configurations
+from released_transforms import _within
 
 SHUFFLES = """
 import numpy as np
@@ -80,17 +87,93 @@ def test_a_checkout_that_shuffles_otherwise_is_reported(
     assert status == ("DISAGREES" in verdicts)
 
 
-def test_a_difference_is_on_purpose_only_where_a_reason_is_given() -> None:
+def test_a_difference_is_on_purpose_only_where_a_reason_explains_it() -> None:
     one, other = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5])
     assert close("x", "", one, one, 0.1, "reason").verdict == "agrees"
-    assert close("x", "", one, other, 0.1, "reason").verdict == "differs on purpose"
+    assert close("x", "", one, other, 0.1, "reason", most=0.6).verdict == "differs on purpose"
+    assert close("x", "", one, other, 0.1, "reason", most=0.4).verdict == "DISAGREES"
+    assert close("x", "", one, other, 0.1, "reason").verdict == "DISAGREES", "a reason alone excuses no size"
+    assert close("x", "", one, other, 0.1, most=0.6).verdict == "DISAGREES"
+    assert equal("x", "", [(1, 2)], "reason", explained=True).verdict == "differs on purpose"
+    assert equal("x", "", [(1, 2)], "reason").verdict == "DISAGREES"
+    assert equal("x", "", [], "reason", explained=True).verdict == "DISAGREES"
     assert close("x", "", one, other, 0.1).verdict == "DISAGREES"
     assert close("x", "", one, one / 0 * 0, 0.1).verdict == "DISAGREES"
 
     def broken() -> list[Row]:
         return [close("x", "", one, other[:1], 0.1)]
 
-    assert [row.verdict for row in guarded("x", broken)] == ["DISAGREES"]
+    assert [row.verdict for row in guarded("x", broken, 1)] == ["DISAGREES"]
+
+
+def test_a_comparison_with_fewer_rows_than_expected_is_reported() -> None:
+    row = Row("x", "", "", agrees=True)
+    assert [one.verdict for one in guarded("x", lambda: [row], 1)] == ["agrees"]
+    last = list(guarded("x", lambda: [row], 2))[-1]
+    assert (last.verdict, last.difference) == ("DISAGREES", "gave 1 of 2 rows")
+    assert [one.difference for one in guarded("x", list, 1)] == ["gave 0 of 1 rows"]
+
+
+def test_a_call_without_a_checkout_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["released_code.py"])
+    with pytest.raises(SystemExit) as end:
+        released_code.main()
+    assert end.value.code == 2
+    assert "name at least one checkout: --ats" in capsys.readouterr().err
+
+
+def configured(name: str, **changed: object) -> Callable[[str], Any]:
+    """A checkout whose configurations are ours, but for some settings of one."""
+
+    def create(asked: SimpleNamespace) -> dict[str, object]:
+        ours = PRESETS[asked.optim]()
+        found = {
+            "cost_fn": COST_NAMES[ours.cost], "optim": ours.optimizer, "signed": ours.signed, "boxed": ours.boxed,
+            "lr": ours.learning_rate, "max_iterations": ours.iterations, "restarts": ours.restarts,
+            "total_variation": ours.total_variation, "init": ours.init, "lr_decay": ours.step_decay,
+        }  # fmt: skip
+        return found | (changed if asked.optim == name else {})
+
+    return lambda _: SimpleNamespace(create_config=create)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "verdict"),
+    [
+        ("zhu", {}, "agrees"),
+        ("zhu", {"max_iterations": 50, "restarts": 2}, "differs on purpose"),
+        ("zhu", {"max_iterations": 50}, "DISAGREES"),
+        ("zhu", {"max_iterations": 50, "restarts": 2, "boxed": True}, "DISAGREES"),
+        ("inversed", {"max_iterations": 50, "restarts": 2}, "DISAGREES"),
+    ],
+)
+def test_the_papers_numbers_explain_only_the_attack_that_has_them(
+    name: str, changed: dict[str, object], verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(released_searches, "_sgd_rate", lambda _: PRESETS["inversed-sgd-sim"]().learning_rate)
+    rows = dict(zip(PRESETS, configurations(configured(name, **changed)), strict=True))
+    assert rows.pop(name).verdict == verdict
+    assert {row.verdict for row in rows.values()} == {"agrees"}
+
+
+@pytest.mark.parametrize(
+    ("name", "levels", "share", "within"),
+    [
+        ("color", 1, 0.1, True),
+        ("color", 1, 0.5, False),
+        ("color", 2, 0.1, False),
+        ("rotate", 200, 0.001, True),
+        ("rotate", 200, 0.1, False),
+        ("invert", 1, 0.001, False),
+        ("invert", 0, 0.0, True),
+    ],
+)
+def test_a_transform_may_differ_by_few_levels_in_few_values(name: str, levels: int, share: float, within: bool) -> None:
+    difference = np.zeros(1000, dtype=int)
+    difference[: round(1000 * share)] = levels
+    assert _within(name, difference) is within
 
 
 def test_a_checkout_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from simulations.protect import preview
 from simulations.protect.manifest import UNTESTED
 from simulations.protect.preview import LEAST, LOOKING, Preview, TriedAttacks
-from simulations.report.drawing.pictures import Strip
+from simulations.report.drawing.pictures import Strip, Tile
 from tests.simulations.protect.commands import MIXER, NOISE, protect, refused
 from tests.simulations.report.report_run import Page
 
@@ -74,6 +76,19 @@ def test_the_preview_shows_the_delivered_copy_at_its_own_size(tmp_path: Path) ->
         "The same window covers more of a scaled picture, so that a delivered copy shows more than a scaled one."
         in text
     )
+
+
+def test_windows_of_two_defences_are_two_clauses_of_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = Strip("a", (Tile("copy", "a", preview.uri(torch.zeros(3, 4, 4))),))
+    monkeypatch.setattr(preview, "attack", lambda *_: TriedAttacks((shown,)))
+    folder = noise(tmp_path / "in", LEAST)
+    two = "VisualMixer(window_lower=2, window_upper=16) | VisualMixer(window_lower=4, window_upper=16)"
+    protect(folder, tmp_path / "out", "--defense", two, "--preview", "--recogniser", "none")
+    text = " ".join(Page((tmp_path / "out" / "preview.html").read_text(encoding="utf-8")).text.split())
+    assert text.count("Here: ") == 1
+    assert "of the paper's 224; windows of" in text.partition("Here: ")[2]
 
 
 def test_attacks_that_fail_for_one_reason_are_named_together(tmp_path: Path) -> None:

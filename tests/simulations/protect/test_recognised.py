@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from clients.data.packaged import packaged_file
 from clients.models.library import ModelError
 from simulations.protect import recognised
 from simulations.protect.copies import Copy, Order
+from simulations.protect.pictures import read, write
 from simulations.protect.recognised import (
     AUTO,
     CAVEAT,
@@ -23,6 +25,7 @@ from simulations.protect.recognised import (
     NONE,
     SIDE,
     USUAL,
+    Judge,
     Network,
     Recognised,
     agreement,
@@ -68,25 +71,49 @@ def test_equal_answers_are_counted_and_chance_is_that_of_other_pictures() -> Non
 def test_the_finding_has_counts_exact_intervals_and_the_network() -> None:
     found = Recognised("net", 20, 3, 6, 0.05)
     low, high = binomial_interval(3, 20)[1:]
-    assert f"net gives 3 of 20 copies (95 % interval: {low:.0%} to {high:.0%}) the first answer" in found.finding
-    assert "6 of 20 copies (95 % interval: 12% to 54%) have it" in found.finding
-    assert found.finding.endswith(f"in 5% of pairs. {CAVEAT}")
+    assert (
+        f"net gives 3 of 20 copies (95 % interval: {100 * low:.0f} to {100 * high:.0f} %) the first answer"
+        in found.finding
+    )
+    assert "6 of 20 copies (95 % interval: 12 to 54 %) have it" in found.finding
+    assert found.finding.endswith(f"in 5 % of pairs. {CAVEAT}")
     numbers = found.numbers
     assert numbers is not None
     assert (numbers["first"], numbers["first_interval"]) == (3, [low, high])
     assert (Recognised().finding, Recognised().numbers) == ("", None)
 
 
-@pytest.mark.usefixtures("brightest")
 def test_copies_are_read_from_their_files(tmp_path: Path) -> None:
+    judge = Judge(Network("a network of the test", Brightest(), (0.0,) * 3, (1.0,) * 3))
     order = flat(tmp_path / "in", 10, 60, 120, 200)
     flat(tmp_path / "out", 10, 61, 180, 200)
     done = [Copy(f"{at}.png", f"{at}.png") for at in range(4)]
-    found = recognise(order, [*done, Copy("broken.png", error="no picture")], AUTO)
+    found = recognise(order, [*done, Copy("broken.png", error="no picture")], judge)
     assert (found.compared, found.first, found.among, found.other) == (4, 2, 3, 0.0)
     (tmp_path / "out" / "0.png").write_text("no picture")
-    assert recognise(order, done, AUTO).compared == 3, "a file has changed"
-    assert recognise(order, done, NONE) == recognise(order, [], AUTO) == Recognised()
+    assert recognise(order, done, judge).compared == 3, "a file has changed"
+    assert recognise(order, done, Judge()) == recognise(order, [], judge) == Recognised()
+
+
+class Roughest(nn.Module):
+    """Answers by the contrast of an image, which scaling down takes from fine patterns."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return -(torch.arange(CLASSES) - 1000 * images.std((1, 2, 3))[:, None]).abs()
+
+
+def test_resolution_that_the_copies_lost_is_no_protection(tmp_path: Path) -> None:
+    order = replace(flat(tmp_path / "in", 0, 0), size=32)
+    rng = np.random.default_rng(0)
+    for at in range(4):
+        pixels = rng.integers(100 - 20 * at, 120 + 30 * at, (200, 260), dtype=np.uint8)
+        Image.fromarray(pixels).save(order.root / f"{at}.png")
+        write(order.out / f"{at}.png", read(order.root / f"{at}.png", 32).image)
+    network = Network("net", Roughest(), (0.0,) * 3, (1.0,) * 3)
+    done = [Copy(f"{at}.png", f"{at}.png") for at in range(4)]
+    assert recognise(order, done, Judge(network)).first == 4, "the copies are the pictures, scaled"
+    full = network.answers([read(order.root / "3.png", SIDE).image])
+    assert full[0, 0] != network.answers([read(order.out / "3.png", SIDE).image])[0, 0]
 
 
 @pytest.mark.usefixtures("brightest")
@@ -111,11 +138,14 @@ def test_without_a_network_there_is_no_number_and_the_page_says_so(
     monkeypatch.setattr(recognised, "load_network", missing)
     folder = flat(tmp_path / "in", *range(10, 100, 10), size=32).root
     code, printed = protect(folder, tmp_path / "out", "--defense", "Blur(std=1.0)", "--preview")
+    _, shown = protect(folder, tmp_path / "json", "--defense", "Blur(std=1.0)", "--preview", "--json")
     assert code in (0, 3), printed
     said = "No network judged whether the copies still show what they showed (weights: the package is not installed)."
     assert said in " ".join(printed.split())
     assert said in " ".join((tmp_path / "out" / "preview.html").read_text(encoding="utf-8").split())
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["recognised"] is None
+    (line,) = (json.loads(line) for line in shown.splitlines() if line.startswith("{"))
+    assert line["recognised"] == {"missing": said}
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["recognised"] == {"missing": said}
 
 
 def test_a_network_judges_only_where_it_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,9 +177,23 @@ def test_a_file_of_another_network_is_said_to_be_so(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="holds 1 tensors"):
         load_network(str(tmp_path / "small.pth"))
     folder = flat(tmp_path / "in", 1, 2).root
-    code, printed = protect(folder, tmp_path / "out", "--defense", NOISE, "--recogniser", tmp_path / "small.pth")
-    assert code == 0, "copies are made all the same"
-    assert "No network judged whether the copies still show what they showed (weights: " in " ".join(printed.split())
+    for text in (str(tmp_path / "small.pth"), f"resnet99={tmp_path / 'small.pth'}"):
+        told = protect(folder, tmp_path / "out", "--defense", NOISE, "--recogniser", text)
+        refused(told, f"--recogniser is '{text}', which cannot be loaded: ")
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "small.pth"}, "neither copies nor a secret"
+
+
+def test_a_named_network_that_is_not_installed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> Network:
+        raise ModelError("weights: the package is not installed")
+
+    monkeypatch.setattr(recognised, "load_network", missing)
+    folder = flat(tmp_path / "in", 1, 2).root
+    refused(
+        protect(folder, tmp_path / "out", "--defense", NOISE, "--recogniser", USUAL), "the package is not installed"
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {"in"}
+    assert protect(folder, tmp_path / "out", "--defense", NOISE, "--recogniser", NONE)[0] == 0
 
 
 @needs_weights

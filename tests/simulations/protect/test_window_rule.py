@@ -11,10 +11,20 @@ import torch
 from PIL import Image
 
 from clients.data.images import to_float
-from defenses.images.visual_mixer import VisualMixer
-from defenses.spec import parse
-from simulations.protect.copies import protect_image
-from simulations.protect.window_rule import LEAST, RULE, bounds_for, follows_size, for_size, self_contained
+from defenses.images.visual_mixer import ADVICE, VisualMixer
+from defenses.spec import SpecError, parse
+from simulations.protect.copies import Copy, Order, protect_image
+from simulations.protect.manifest import Manifest
+from simulations.protect.window_rule import (
+    LEAST,
+    RULE,
+    TOO_SMALL,
+    bounds_for,
+    follows_size,
+    for_size,
+    self_contained,
+    sized,
+)
 from tests.simulations.protect.commands import NOISE, protect
 
 
@@ -65,6 +75,78 @@ def test_given_bounds_and_other_defences_stay_as_they_are(text: str) -> None:
     assert not follows_size(text)
     assert for_size(text, 500, 500) == parse(text)
     assert parse(self_contained(text)) == parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "side", "bounds"),
+    [
+        ("VisualMixer(target_vfe=400)", 128, (16, 112)),  # the rule's (8, 56) would leave windows of 16 alone
+        ("VisualMixer(target_vfe=400)", 64, (4, 28)),  # no bounds give this side two sizes from 16 on
+        ("VisualMixer(target_vfe=2000)", 64, (64, 448)),  # no window under the rule's bound of 28 reaches it
+        ("VisualMixer(target_vfe=400)", 600, (32, 224)),
+        ("VisualMixer(target_vfe=0)", 64, (4, 28)),
+    ],
+)
+def test_a_target_raises_bounds_where_they_would_leave_vfe_no_choice(
+    text: str, side: int, bounds: tuple[int, int]
+) -> None:
+    found = mixer(self_contained(text), side, side)
+    assert (found.window_lower, found.window_upper) == bounds
+    assert self_contained(text) == text.replace("target_vfe=0", "")
+    assert bool(found.idle(side, side)) == (side == 64 and found.target_vfe > 0)
+
+
+@pytest.mark.parametrize("target", ["1e9", "'x'", "-1"])
+def test_a_target_that_no_bounds_reach_is_refused_at_once(target: str) -> None:
+    with pytest.raises(SpecError, match="target_vfe"):
+        self_contained(f"VisualMixer(target_vfe={target})")
+
+
+def test_small_pictures_get_no_advice_about_bounds_that_nobody_gave() -> None:
+    found = sized("VisualMixer()", 10, 10)
+    assert (found.windows, found.defense) == (
+        tuple(for_size("VisualMixer()", 10, 10).at_size(10, 10)),
+        str(mixer("VisualMixer()", 10, 10)),
+    )
+    (why,) = found.idle
+    assert why.endswith(f"whatever its VFE; {TOO_SMALL}")
+    (given,) = sized("VisualMixer(2, 15)", 10, 10).idle
+    assert given.endswith(ADVICE)
+    assert sized("VisualMixer()", 15, 15).idle
+    assert sized("VisualMixer()", 16, 16).idle == ()
+
+
+def test_windows_that_the_shorter_side_cuts_are_stated_as_cut() -> None:
+    (wide,) = sized("VisualMixer()", 100, 4000).windows
+    assert wide == (
+        "windows of 256 to 512 of 4000 pixels (6 to 13 % of the side), as 14 to 29 of the paper's 224; the shorter side has only "
+        "100 pixels and cuts them"
+    )
+    assert "cuts" not in sized("VisualMixer()", 512, 4000).windows[0]
+
+
+def test_sizes_beyond_the_most_frequent_are_counted(tmp_path: Path) -> None:
+    manifest = Manifest(Order(tmp_path, tmp_path / "out", "VisualMixer()", "secret", 0, "in"))
+    sides = [*4 * [224], *3 * [32], *2 * [64], 128, 128, 600]
+    for at, side in enumerate(sides):
+        manifest.done[str(at)] = Copy(str(at), str(at), windows=sized("VisualMixer()", side, side).windows)
+    manifest.done["broken"] = Copy("broken", error="no picture")
+    assert [line.partition(":")[0] for line in manifest.windows] == [
+        *("4 pictures", "3 pictures", "2 pictures", "3 pictures of 2 other sizes"),
+    ]
+    assert manifest.windows[-1].endswith("manifest.json has the windows of each")
+
+
+def test_copies_of_a_folder_without_windows_get_them_when_it_is_resumed(tmp_path: Path) -> None:
+    folder, given = pictures(tmp_path / "in", (32, 32), (40, 60)), ("--defense", "VisualMixer()")
+    assert protect(folder, tmp_path / "out", *given)[0] == 0
+    path = tmp_path / "out" / "manifest.json"
+    new = json.loads(path.read_text())
+    old = new | {"files": [{key: value for key, value in one.items() if key != "windows"} for one in new["files"]]}
+    path.write_text(json.dumps(old))
+    code, printed = protect(folder, tmp_path / "out", *given, "--resume")
+    assert (code, printed.count("1 picture: windows of")) == (0, 2), printed
+    assert json.loads(path.read_text())["files"] == new["files"]
 
 
 def test_other_settings_and_stages_are_kept_beside_the_rule() -> None:
