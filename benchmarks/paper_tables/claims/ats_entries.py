@@ -218,11 +218,7 @@ ENTRIES = (
         beyond="One search without an interval; S_acc does not predict accuracy there.",
     ),
     Entry(
-        PAPER,
-        "Figure 8",
-        "Pictures of ImageNet under the hybrid.",
-        why="Needs ImageNet; pictures without a number.",
-        absent=True,
+        PAPER, "Figure 8", "Pictures of ImageNet under the hybrid.", why="Needs ImageNet; pictures alone.", absent=True
     ),
     Entry(PAPER, "Figure 9", "Images that Figure 10 attacks.", why=INPUTS),
     Entry(
