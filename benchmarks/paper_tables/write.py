@@ -58,8 +58,8 @@ of a run at a small size. A claim is **confirmed** where the 95 % interval of th
 t over the seeds, paired by seed. Where all seeds test the same images (accuracies, replies to queries), it is never narrower than
 the intervals of one seed allow: seeds that agree say nothing of other images. With one seed it is the widest that the intervals of
 the single numbers allow. It holds for other images then, not for other weights or data. Numbers of earlier pages keep the intervals
-of these pages. Where such a page has only the intervals of the two compared means, the widest difference that they allow stands here,
-unpaired. A number of an earlier page decides a claim until a run has measured the same claim with as many seeds.
+of these pages. Where such a page has only the intervals of the two compared means, the widest difference that they allow stands
+here, unpaired. A number of an earlier page decides a claim until a run has measured the same claim with as many seeds.
 
 A claim is also open where an attack is not validated, which is to fail without a defence, too, or is under-powered, which is to
 have fewer than 16 images. The claim that an attack works without a defence is that control itself, and its interval alone
