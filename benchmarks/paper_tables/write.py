@@ -55,16 +55,16 @@ Part of the [measured results](../../docs/findings.md), which name the machine.
 Each table and figure of the four papers has a line here. Where something runs, the claims of the table are comparisons of numbers
 of a run at a small size. A claim is **confirmed** where the 95 % interval of the compared number lies wholly on the claimed side,
 **refuted** where it lies wholly on the other side, and **open** else. With two seeds or more the interval of a run is Student's
-t over the seeds, paired by seed. Where all seeds test the same images (accuracies, replies to queries), it is never narrower than the
-intervals of one seed allow: seeds that agree say nothing of other images. With one seed it is the widest that the intervals of the
-single numbers allow. It holds for other images then, not for other weights or data. Numbers of earlier pages keep the intervals of
-these pages. Where such a page has only the intervals of the two compared means, the widest difference that they allow stands here,
-unpaired. A number of an earlier page decides a claim until a run has measured the same claim with as many seeds.
+t over the seeds, paired by seed. Where all seeds test the same images (accuracies, replies to queries), it is never narrower than
+the intervals of one seed allow: seeds that agree say nothing of other images. With one seed it is the widest that the intervals of
+the single numbers allow. It holds for other images then, not for other weights or data. Numbers of earlier pages keep the intervals
+of these pages. Where such a page has only the intervals of the two compared means, the widest difference that they allow stands
+here, unpaired. A number of an earlier page decides a claim until a run has measured the same claim with as many seeds.
 
 A claim is also open where an attack is not validated, which is to fail without a defence, too, or is under-powered, which is to
 have fewer than 16 images. The claim that an attack works without a defence is that control itself, and its interval alone
 decides it. A claim with a seed without a number is open. A table is refuted if any claim is, confirmed if all are, and open else.
-Tables have up to 17 claims, and intervals are not corrected for their number. If 17 independent quantities lay exactly at their
+Tables have up to 15 claims, and intervals are not corrected for their number. If 15 independent quantities lay exactly at their
 bounds, one such table in three would have a claim refuted by chance.
 
 PSNR of ATS is to the transformed image, the paper's measure; without a policy that is the original.

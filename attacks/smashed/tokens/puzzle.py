@@ -50,7 +50,8 @@ def _one_way(last: Tensor, before: Tensor, first: Tensor) -> Tensor:
     pulled = expected @ inverse
     moments = first.mT @ first
     squares: Tensor = inverse.flatten(1) @ moments.flatten(1).T - 2 * pulled.flatten(1) @ first.flatten(1).T
-    return squares + (pulled * expected).sum((1, 2))[:, None]
+    constant: Tensor = (pulled * expected).sum((1, 2))[:, None]
+    return squares + constant
 
 
 def ratios_of(costs: Tensor) -> Tensor:

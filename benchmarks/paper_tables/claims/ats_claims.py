@@ -183,7 +183,7 @@ def single(index: int) -> Cell:
 
 SINGLE = (
     Claim(
-        "Their mean score is below the mean of the other 45.",
+        "The mean score of these five is below that of the other 45.",
         (
             *((1 / 5, single(index)) for index in LOWEST),
             *((-1 / 45, single(index)) for index in range(50) if index not in LOWEST),

@@ -182,7 +182,7 @@ ENTRIES = (
         page_seeds="one",
         quoted=(
             Quoted(
-                "At the first layer it is below that without a policy after 600 iterations.",
+                "At the first layer the similarity is below that without a policy after 600 iterations.",
                 0.0,
                 None,
                 None,
@@ -218,11 +218,7 @@ ENTRIES = (
         beyond="One search without an interval; S_acc does not predict accuracy there.",
     ),
     Entry(
-        PAPER,
-        "Figure 8",
-        "Pictures of ImageNet under the hybrid.",
-        why="Needs ImageNet; pictures without a number.",
-        absent=True,
+        PAPER, "Figure 8", "Pictures of ImageNet under the hybrid.", why="Needs ImageNet; pictures alone.", absent=True
     ),
     Entry(PAPER, "Figure 9", "Images that Figure 10 attacks.", why=INPUTS),
     Entry(
@@ -283,9 +279,9 @@ BEYOND = (
         (EARLY,),
         (
             than_random("The searched hybrid hides more than random ones before the first step.", GARMENTS, 1),
-            than_random("It hides more after 50 steps.", GARMENTS, 51),
+            than_random("The searched hybrid hides more than random ones after 50 steps.", GARMENTS, 51),
             Claim(
-                "Against the attack that undoes policies it hides more before the first step.",
+                "Against the attack that undoes policies the searched hybrid hides more before the first step.",
                 (
                     (1.0, Cell("psnr", policies(GARMENTS), KNOWING, "original", 1)),
                     *((-0.5, Cell("psnr", policies(one), KNOWING, "original", 1)) for one in RANDOM),

@@ -35,7 +35,7 @@ STRONG_NOISE, INSTAHIDE = "ImageNoise(std=0.196)", "InstaHide(num_mixed=4)"
 TWO = (
     *(
         costs_at_most(
-            f"It costs at most 7.1 points, the paper's most, with {model} and {optimizer}.",
+            f"VisualMixer costs at most 7.1 points, the paper's most, with {model} and {optimizer}.",
             accuracy(f"{MIXER}{extra}", "81.0 to 99.1", run.name),
             accuracy(base, "81.4 to 99.9", run.name),
             7.1,
@@ -44,7 +44,7 @@ TWO = (
         for optimizer, base, extra in (("SGD", "", ""), ("ST-Adam", "STAdam()", " | STAdam()"))
     ),
     Claim(
-        "In the mean of cnn, mlp and lenet with ST-Adam it costs at most 2.4 points, the paper's mean.",
+        "In the mean of cnn, mlp and lenet with ST-Adam VisualMixer costs at most 2.4 points, the paper's mean.",
         tuple(
             (weight / len(SMALL), accuracy(defense, "", run.name))
             for run in SMALL
@@ -56,7 +56,7 @@ TWO = (
         100.0,
     ),
     more(
-        "It keeps more accuracy than noise of 50 of 255, on photographs.",
+        "VisualMixer keeps more accuracy than noise of 50 of 255, on photographs.",
         accuracy(OUTSOURCED, "90.2", UPLOADS.name),
         accuracy(STRONG_NOISE, "62.7", UPLOADS.name),
         unit="points",
@@ -73,7 +73,7 @@ FOUR_LENET = Run("vm_table4", ("model=lenet",), "lenet", 300, 3)
 FOUR_CNN = Run("vm_table4", (), "", 300, 3)
 FOUR = tuple(
     costs_at_most(
-        f"It costs at most 6.2 points, the paper's most, with {model} and {optimizer}.",
+        f"VisualMixer costs at most 6.2 points, the paper's most, with {model} and {optimizer}.",
         accuracy(f"{MIXER}{extra}", "57.7 to 97.4", run.name),
         accuracy(base, "60.0 to 99.5", run.name),
         6.2,

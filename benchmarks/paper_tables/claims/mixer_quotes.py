@@ -8,7 +8,7 @@ from simulations.report.studies.score import wilson
 
 FOUR_QUOTED = (
     Quoted(
-        "It costs at most 6.2 points, the paper's most, with lenet and SGD.",
+        "VisualMixer costs at most 6.2 points, the paper's most, with lenet and SGD.",
         -7.0,
         -8.8,
         -5.3,
@@ -18,7 +18,7 @@ FOUR_QUOTED = (
         "points",
     ),
     Quoted(
-        "It costs at most 6.2 points, the paper's most, with lenet and ST-Adam.",
+        "VisualMixer costs at most 6.2 points, the paper's most, with lenet and ST-Adam.",
         -7.6,
         -9.4,
         -5.7,
@@ -28,7 +28,7 @@ FOUR_QUOTED = (
         "points",
     ),
     of_shares(
-        "It costs at most 6.2 points, the paper's most, with cnn and SGD.",
+        "VisualMixer costs at most 6.2 points, the paper's most, with cnn and SGD.",
         77.5,
         82.2,
         2000,
@@ -38,7 +38,7 @@ FOUR_QUOTED = (
         "0",
     ),
     of_shares(
-        "It costs at most 6.2 points, the paper's most, with cnn and ST-Adam.",
+        "VisualMixer costs at most 6.2 points, the paper's most, with cnn and ST-Adam.",
         76.4,
         83.7,
         2000,

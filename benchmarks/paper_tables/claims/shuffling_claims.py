@@ -11,8 +11,8 @@ ADV, BLUR, GN = "AdversarialTraining(weight=1.0)", "Downsample(factor=4)", "Feat
 DP = "FeatureDP(clip=1.0, noise_multiplier=1.0)"
 BROKEN = (
     "Attacks that know the shuffle recover 25 or more of 32 digits behind each of these defences "
-    "([split audit](split.md#the-split-audit)), at 16 tokens an image. At the paper's 196 tokens PS+ is broken, PS is on the "
-    "three images that were measured, and BS is open ([196 tokens](split.md#196-tokens-the-papers-number))."
+    "([split audit](split.md#the-split-audit)), at 16 tokens an image. At the paper's 196 tokens PS+ is broken, PS is broken on "
+    "the three images that were measured, and BS is open ([196 tokens](split.md#196-tokens-the-papers-number))."
 )
 EARLY = "Training ends early here, so that accuracies compare how fast these models learn."
 DRAWING = "A drawing of the method, without a number to check."
@@ -197,7 +197,7 @@ EIGHT = (
         unit="dB",
     ),
     less(
-        "The same holds with the data sets exchanged.",
+        "With the data sets exchanged the decoder sees less behind BS than without a defence.",
         psnr(BS, "6.16", run=BACK.name),
         psnr("", "10.75", run=BACK.name),
         unit="dB",

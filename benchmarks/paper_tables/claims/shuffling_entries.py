@@ -176,7 +176,9 @@ ENTRIES = (
         (TABLE1,),
         (
             less("The test loss under BS ends at most 0.1 above that without a defence.", loss(BS), loss(""), by=-0.1),
-            less("The test loss under PS+ ends at most 0.1 above it.", loss(PLUS), loss(""), by=-0.1),
+            less(
+                "The test loss under PS+ ends at most 0.1 above that without a defence.", loss(PLUS), loss(""), by=-0.1
+            ),
         ),
         beyond="Loss on test images after 4 rounds; the paper has curves of the training loss.",
     ),

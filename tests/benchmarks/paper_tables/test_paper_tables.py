@@ -110,6 +110,13 @@ def test_a_repeat_has_no_claim_of_its_own_and_is_counted_once() -> None:
     assert total == own + repeated + nothing + absent
 
 
+def test_the_findings_have_the_totals_of_the_page() -> None:
+    totals = next(line for line in write.PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("75 tables"))
+    found = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
+    there = found[found.index("Of 75, ") : found.index("cannot be run here.")]
+    assert re.findall(r"\d+", there) == re.findall(r"\d+", totals)
+
+
 def test_small_files_have_a_row_for_every_cell_of_claims() -> None:
     for name, by_seed in records.read().items():
         for cell in verdict.cells_of(ALL, name):
