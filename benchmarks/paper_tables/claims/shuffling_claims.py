@@ -10,9 +10,9 @@ PS, BS, PLUS = "PatchShuffle()", "BatchShuffle(k=0.4)", "SpectralShuffle()"
 ADV, BLUR, GN = "AdversarialTraining(weight=1.0)", "Downsample(factor=4)", "FeatureNoise(std=1.0)"
 DP = "FeatureDP(clip=1.0, noise_multiplier=1.0)"
 BROKEN = (
-    "Attacks that know the shuffle recover 25 or more of 32 digits behind each of these defences "
-    "([split audit](split.md#the-split-audit)), at 16 tokens an image. At the paper's 196 tokens PS+ is broken, PS is broken on "
-    "the three images that were measured, and BS is open ([196 tokens](split.md#196-tokens-the-papers-number))."
+    "Attacks that know the defence recover 25 or more of 32 digits behind PS, BS, PS+, Downsample and FeatureNoise "
+    "([split audit](split.md#the-split-audit)), at 16 tokens an image. At the paper's 196 tokens PS and PS+ are "
+    "broken, and BS is open ([196 tokens](split.md#196-tokens-the-papers-number))."
 )
 EARLY = "Training ends early here, so that accuracies compare how fast these models learn."
 DRAWING = "A drawing of the method, without a number to check."
