@@ -51,7 +51,7 @@ def protect(
     VisualMixer without bounds takes windows for each picture's size: 1/28 of the longer side or more, 8 of 224 pixels as in the
     paper's example. Bounds that you give are kept.
 
-    --recogniser compares the answers of a pretrained network on copies and pictures: efficientnet-lite0 (fedveil[pretrained]), a
+    --recogniser compares the answers of a pretrained network on copies and pictures: efficientnet-lite0 (extra "pretrained"), a
     file of its weights, or MODEL=FILE with ImageNet's 1,000 classes. A network that you name must load, else nothing is written.
     By default it is that network, with --preview, if installed.
 
@@ -62,7 +62,7 @@ def protect(
     "recognised" has the numbers of the network, or why it is "missing"; null if none was wanted. Of a "preview" it has the "page",
     "attacks" (how many pictures each recovered, "of" how many) and those that "did_not_run".
 
-    Exit codes: 0 when every picture was protected, 2 for what cannot be done, 3 when some pictures could not be read (they are
+    Exit codes: 0 when every picture was processed, 2 for what cannot be done, 3 when some pictures could not be read (they are
     listed) or no attack of the preview ran, 130 when it was stopped.
     """
     from simulations.protect.working import work

@@ -45,7 +45,8 @@ class Suggestion:
     @property
     def text(self) -> str:
         """The end of the warning."""
-        return f"use larger windows, e.g. {self.pipeline} for {self.size} pixels ({self.found} of {self.probed} identified)"
+        left = f"{self.found} of {self.probed} are still identified"
+        return f"larger windows hide more, e.g. {self.pipeline} for {self.size} pixels: {left}, and accuracy falls"
 
 
 Progress = Callable[[int, int], object]

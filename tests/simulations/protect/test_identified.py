@@ -65,7 +65,7 @@ def test_small_windows_on_large_pictures_are_warned_of_and_the_suggestion_holds(
     again = compare(*protected(folder, tmp_path / "again", str(found.pipeline)))
     assert not again.most
     assert len(again.names) == found.found, "the same secret makes the copies that were measured"
-    assert f"use larger windows, e.g. {found.pipeline} for 192 x 128 pixels" in advice(order, seen)
+    assert f"larger windows hide more, e.g. {found.pipeline} for 192 x 128 pixels: " in advice(order, seen)
 
 
 def test_the_search_for_larger_windows_shows_how_many_pictures_it_has_tried(tmp_path: Path) -> None:
