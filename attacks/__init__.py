@@ -66,10 +66,10 @@ from attacks.smashed.feature_inversion import FeatureInversion as FeatureInversi
 from attacks.smashed.hermitian_pairing import HermitianPairing as HermitianPairing
 from attacks.smashed.pix2pix import Pix2Pix as Pix2Pix
 from attacks.smashed.server_prediction import ServerPrediction as ServerPrediction
+from attacks.smashed.token_puzzle import TokenPuzzle as TokenPuzzle
 from attacks.smashed.tokens.decoder import TokenDecoder as TokenDecoder
 from attacks.smashed.tokens.intersection import TokenIntersection as TokenIntersection
 from attacks.smashed.tokens.jigsaw import TokenJigsaw as TokenJigsaw
-from attacks.smashed.tokens.token_puzzle import TokenPuzzle as TokenPuzzle
 from attacks.tabular.embedding_reversal import EmbeddingReversal as EmbeddingReversal
 from attacks.tabular.field_reading import FieldReading as FieldReading
 from attacks.uploads.base import AsUploaded as AsUploaded

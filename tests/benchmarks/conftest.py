@@ -8,5 +8,5 @@ from pathlib import Path
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path[:0] = [
     str(BENCHMARKS / room)
-    for room in ("", "dp_audit", "inversion", "mixer", "paper_tables", "released_code", "reliability")
+    for room in ("", "dp_audit", "inversion", "mixer", "paper_tables", "released_code", "reliability", "tokens")
 ]

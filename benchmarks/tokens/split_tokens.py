@@ -1,7 +1,7 @@
 """Breaks of patch shuffling at the paper's number of tokens: 196, a grid of 14 x 14, on photographs of 56 pixels.
 
-    python benchmarks/split_tokens.py --out runs/split_tokens.jsonl
-    python benchmarks/split_tokens.py --out runs/split_tokens.jsonl --print
+    python benchmarks/tokens/split_tokens.py --out runs/split_tokens.jsonl
+    python benchmarks/tokens/split_tokens.py --out runs/split_tokens.jsonl --print
 
 Clients send squares of scikit-image's photographs through a patch embedding of 4 pixels (48 numbers a token, as many as a patch
 has, as in ViT-B/16) and one block, none for PS+. All weights are random and fixed, so that no training changes what the server
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for scripts of the folder above
+
 from audit_tables import table
 from token_counts import guessed, right_patches
 from torch import Tensor
@@ -41,9 +45,9 @@ from attacks.sender import Sender
 from attacks.smashed.adaptive_decoder import AdaptiveDecoder
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.hermitian_pairing import HermitianPairing
+from attacks.smashed.token_puzzle import TokenPuzzle
 from attacks.smashed.tokens.intersection import TokenIntersection
 from attacks.smashed.tokens.jigsaw import TokenJigsaw
-from attacks.smashed.tokens.token_puzzle import TokenPuzzle
 from clients.data.packaged import PHOTOS, photograph
 from clients.models.split.split_models import SplitShape, build_split_model
 from defenses.base import Batch, SmashedDefense

@@ -5,7 +5,7 @@ import torch
 
 from attacks.image_measures import mse
 from attacks.observations import AttackError
-from attacks.smashed.tokens.block_inversion import PatchPrior, decoded, doubled, fixed_point
+from attacks.smashed.block_inversion import PatchPrior, decoded, doubled, fixed_point
 from attacks.smashed.tokens.positions import to_patches
 from clients.models.split.split_models import SplitShape, build_split_model
 from defenses.smashed.patch_shuffle import PatchShuffle

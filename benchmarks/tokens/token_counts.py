@@ -10,9 +10,9 @@ from torch import Tensor
 from attacks.guesses import Reconstruction
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.hermitian_pairing import HermitianPairing
+from attacks.smashed.token_puzzle import TokenPuzzle
 from attacks.smashed.tokens.jigsaw import TokenJigsaw
 from attacks.smashed.tokens.positions import to_patches
-from attacks.smashed.tokens.token_puzzle import TokenPuzzle
 
 
 def right_patches(guess: Tensor, truth: Tensor, patch: int) -> Tensor:

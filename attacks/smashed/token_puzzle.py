@@ -17,7 +17,7 @@ from attacks.normalisation import normalise
 from attacks.observations import AttackError
 from attacks.sender import Sender, key_of
 from attacks.smashed.base import SmashedAttack, SmashedData, check_features
-from attacks.smashed.tokens.block_inversion import decoded
+from attacks.smashed.block_inversion import decoded
 from attacks.smashed.tokens.intersection import (
     LEAST_KEPT,
     assign_clusters,

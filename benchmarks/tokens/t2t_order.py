@@ -1,6 +1,6 @@
 """The order of T2T's shuffled tokens, from the pixels that neighbouring tokens share, at 196 tokens.
 
-    python benchmarks/t2t_order.py --side 56 --width 512 --images 4 --seed 0
+    python benchmarks/tokens/t2t_order.py --side 56 --width 512 --images 4 --seed 0
 
 T2T's last soft split projects windows of 3 x 3 features with 64 channels to a token, and neighbouring windows overlap. So two
 tokens are right neighbours only if some features explain both, and the overlap counts once. Where both tokens together hold more
@@ -20,7 +20,7 @@ from torch import Tensor
 from attacks.image_measures import psnr
 from attacks.normalisation import normalise
 from attacks.sender import Sender
-from attacks.smashed.tokens.block_inversion import doubled, fixed_point
+from attacks.smashed.block_inversion import doubled, fixed_point
 from attacks.smashed.tokens.puzzle import solved
 from clients.models.split.split_models import SplitShape, build_split_model
 from clients.models.split.t2t import TOKEN_DIM, TokensToToken

@@ -10,8 +10,8 @@ from attacks.image_measures import mse, psnr
 from attacks.observations import AttackError
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData
+from attacks.smashed.token_puzzle import TokenPuzzle
 from attacks.smashed.tokens.positions import to_patches
-from attacks.smashed.tokens.token_puzzle import TokenPuzzle
 from clients.data.packaged import photograph
 from clients.models.split.split_models import SplitShape, build_split_model
 from defenses.base import Batch
