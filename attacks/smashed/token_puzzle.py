@@ -84,11 +84,11 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
     2. Patches are joined by the steps across their borders (``puzzle.solved``). ``PatchShuffle`` leaves a separate puzzle for each
        image. From one transmission of ``BatchShuffle`` the batch is a single puzzle of several images, and each image found
        belongs to the row that most of its tokens came from.
-    3. With more transmissions of ``BatchShuffle``, tokens whose pixels recur in a row are the image's own (as in
-       ``TokenIntersection``), and each image is a separate puzzle again.
+    3. With more transmissions of ``BatchShuffle``, tokens whose pixels recur in a row are the image's own. Each image is a
+       separate puzzle again. ``TokenIntersection`` uses the same recurrence.
 
-    Diagnostics: ``block_residual`` and ``exact`` (see ``decoded``), ``noise`` and ``kept_share`` (see ``Channel``), and
-    ``joint_ratio``, the median over joints of their cost relative to the second best one: below 1 where patches fit.
+    Diagnostics are ``block_residual`` and ``exact`` (see ``decoded``), and ``noise`` and ``kept_share`` (see ``Channel``). The
+    last one, ``joint_ratio``, is the median over joints of their cost relative to the second best one. Patches fit below 1.
 
     Attributes:
         transmissions: Most transmissions of the same images; the attack uses those that the run makes. ``PatchShuffle`` needs one.

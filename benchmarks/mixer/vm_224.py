@@ -3,9 +3,9 @@
 Squares of ten photographs (``photo_squares``). Half of the photographs are attacked; the server learns from squares of the others,
 so that no attacked photograph is known to it. Printed for each pair of bounds and seed, counts with exact 95 % intervals:
 
-- the copies' PSNR, and that of the attacks' guesses, with the images recovered by the rule of the report;
-- copies identified among 100 squares, as ``fedveil protect`` measures it, and the same of 100 enlarged faces;
-- copies that a pretrained network answers as it answers the picture (EfficientNet-Lite0).
+- The copies' PSNR, and that of the attacks' guesses, with the images recovered by the rule of the report.
+- Copies identified among 100 squares, as ``fedveil protect`` measures it. The same of 100 enlarged faces.
+- Copies that a pretrained network answers as it answers the picture (EfficientNet-Lite0).
 
     python benchmarks/mixer/vm_224.py --seeds 0 1 --out runs/vm_224.jsonl
 """

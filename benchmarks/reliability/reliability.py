@@ -2,16 +2,16 @@
 
 Usage: ``python benchmarks/reliability/reliability.py PIECE``, with these pieces:
 
-    load       1,000 clients, 10 a round, 50 rounds, beside Flower's own FedAvg; --real on Flower's simulation runtime
-    clients    a fifth of all answers fails, in five ways; --real with killed workers, too
-    kills      kill -9 at 20 random moments of a run; --real N on Flower's runtime
-    signals    the same by any signal, and of the processes that it starts; --real N likewise
-    disk       a disk that fills up (a tmpfs, so root; Linux)
-    folder     the output folder of a living run is deleted, replaced, or made unwritable
-    two        two runs at once, in one folder and in two
-    hostile    what a client and a server of ill will may send
-    replies    clients' replies, spoilt at random, in whole runs; --first N --cases 1 repeats one
-    files      damaged files, and the commands that read them
+    load       1,000 clients, 10 a round, 50 rounds, beside Flower's own FedAvg; --real on Flower's simulation runtime.
+    clients    a fifth of all answers fails, in five ways; --real with killed workers, too.
+    kills      kill -9 at 20 random moments of a run; --real N on Flower's runtime.
+    signals    the same by any signal, and of the processes that it starts; --real N likewise.
+    disk       a disk that fills up (a tmpfs, so root; Linux).
+    folder     the output folder of a living run is deleted, replaced, or made unwritable.
+    two        two runs at once, in one folder and in two.
+    hostile    what a client and a server of ill will may send.
+    replies    clients' replies, spoilt at random, in whole runs; --first N --cases 1 repeats one.
+    files      damaged files, and the commands that read them.
 
 Every piece asserts what its table says, and ends with an error when that does not hold. All but ``load`` depend on no clock.
 """

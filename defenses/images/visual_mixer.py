@@ -58,11 +58,10 @@ class VisualMixer(InputDefense):
 
     An image is cut into regions of a power of two at most ``window_upper``. A region whose VFE is at most the median is
     shuffled in windows of half its size; another is split into such windows, which are judged again, down to
-    ``window_lower``. So no window is larger than half the first regions: on 32 pixels the defaults give windows of 4 (low
-    VFE) and 2 (high VFE), the bounds (2, 16) give 8, 4 and 2, and the bounds (4, 15) give 4 everywhere. Windows of 2 to 8 of 32
+    ``window_lower``. So no window is larger than half the first regions. On 32 pixels the defaults give windows of 4 (low
+    VFE) and 2 (high VFE). The bounds (2, 16) give 8, 4 and 2, and the bounds (4, 15) give 4 everywhere. Windows of 2 to 8 of 32
     pixels cover the side as 14 to 56 of the paper's 224 do. Which bounds let VFE decide anything depends on the image's side: see
-    ``sizes``. Each window keeps its values, channel by channel; no key is kept, and test
-    images must be shuffled as well.
+    ``sizes``. Each window keeps its values, channel by channel; no key is kept, and test images must be shuffled as well.
 
     The paper's text contradicts itself on which regions get larger windows; we follow Algorithm 1. It shuffles space
     and then each channel, which has exactly the law of shuffling each channel alone, "per-channel".
