@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from clients.models.split.halves import EdgeHalf, ServerHalf
 from clients.models.split.split_models import SplitShape, build_split_model
 from defenses.base import Batch, Defense
 from defenses.pipeline import Pipeline
+from defenses.smashed.patch_shuffle import BatchShuffle
 from tests.attacks.wire import MEAN, STD, pictures
 
 SIDE, PATCH, CLASSES = 12, 4, 5
@@ -81,3 +83,13 @@ def knowledge(*defenses: Defense, blocks: int = 1, width: int = 32, count: int =
 
     sender = Sender(halves(pipeline, blocks, width)[0], pipeline, MEAN, STD)
     return Knowledge(auxiliary, pipeline, MEAN, STD, train, sender)
+
+
+def assert_reads_three_images_of_six(attack: Any) -> None:
+    """An attack on at most 27 tokens of batches of ``BatchShuffle`` uses the first three images, and guesses both targets."""
+    observation, clean, _ = observe(BatchShuffle(k=0.4), targets=2, batch=6)
+    shown = attack(observation, seeded()).images
+    others = observation.features.clone()
+    others[:, 3:] = 0
+    assert torch.equal(attack(replace(observation, features=others), seeded()).images, shown)
+    assert shown.shape == clean.shape
