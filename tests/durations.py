@@ -1,4 +1,4 @@
-"""Which tests are long: kept in ``durations.json`` by ``pytest --keep-durations``, and left out by ``-m "not long"``."""
+"""Which tests are long or slow: kept in ``durations.json`` by ``pytest --keep-durations``, left out by ``-m "not long"``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ FILE = Path(__file__).with_name("durations.json")
 ROOT = FILE.parents[1]
 LONG = 2.5
 """Seconds, of preparing and calling a test, from which on it is long. On two idle cores the others end within ten minutes."""
+SLOW = 10.0
+"""The same for tests that are slow. ``.ci/run`` leaves these out, as they would take more time than all others together."""
 KEPT = 1.0
 """Seconds from which on a duration is kept: shorter ones decide nothing."""
 
@@ -34,22 +36,30 @@ def measured(reports: Iterable[Any], kept: Mapping[str, Mapping[str, float]]) ->
 
 
 def mark_long(items: Sequence[pytest.Item], kept: Mapping[str, Mapping[str, float]]) -> None:
-    """Marks long tests, but for those that are marked as essential.
+    """Marks long and slow tests, but for those that are marked as essential; what a test itself calls slow is long as well.
 
     What several tests share is prepared for the first of them that runs: where that takes long, all of them are long, unless an
     essential test has it prepared anyway.
     """
+    _mark("slow", SLOW, items, kept)
+    _mark("long", LONG, items, kept)
+    for item in items:
+        if item.get_closest_marker("slow") is not None and item.get_closest_marker("essential") is None:
+            item.add_marker("long")
+
+
+def _mark(name: str, seconds: float, items: Sequence[pytest.Item], kept: Mapping[str, Mapping[str, float]]) -> None:
     essential = [item for item in items if item.get_closest_marker("essential") is not None]
     prepared = {fixture for item in essential for fixture in _shared_fixtures(item)}
-    slow = [item for item in items if kept.get(item.nodeid, {}).get("setup", 0.0) >= LONG]
-    expensive = {fixture for item in slow for fixture in _shared_fixtures(item)} - prepared
+    costly = [item for item in items if kept.get(item.nodeid, {}).get("setup", 0.0) >= seconds]
+    expensive = {fixture for item in costly for fixture in _shared_fixtures(item)} - prepared
     for item in items:
         if item in essential:
             continue
         fixtures, own = _shared_fixtures(item), kept.get(item.nodeid, {})
         setup = own.get("setup", 0.0) if prepared.isdisjoint(fixtures) else 0.0
-        if own.get("call", 0.0) + setup >= LONG or not expensive.isdisjoint(fixtures):
-            item.add_marker("long")
+        if own.get("call", 0.0) + setup >= seconds or not expensive.isdisjoint(fixtures):
+            item.add_marker(name)
 
 
 def _shared_fixtures(item: pytest.Item) -> set[tuple[str, str]]:

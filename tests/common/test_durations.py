@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simulations.runtime.launch import ROOT
-from tests.durations import LONG, keep, mark_long, measured, read_kept
+from tests.durations import LONG, SLOW, keep, mark_long, measured, read_kept
 
 
 class Item:
@@ -30,9 +30,9 @@ class Item:
         self.marks.add(name)
 
 
-def long(items: list[Item], kept: dict[str, dict[str, float]]) -> list[str]:
+def long(items: list[Item], kept: dict[str, dict[str, float]], mark: str = "long") -> list[str]:
     mark_long(items, kept)  # type: ignore[arg-type]
-    return [item.nodeid for item in items if "long" in item.marks]
+    return [item.nodeid for item in items if mark in item.marks]
 
 
 def test_a_test_is_long_by_its_own_seconds() -> None:
@@ -50,6 +50,14 @@ def test_what_an_essential_test_has_prepared_costs_the_others_nothing() -> None:
     items = [Item("a", ("run",)), Item("b", ("run",), essential=True), Item("c", ("run",))]
     kept = {"a": {"setup": 99.0, "call": 0.1}, "c": {"call": LONG}}
     assert long(items, kept) == ["c"]
+
+
+def test_slow_tests_are_long_as_well() -> None:
+    items = [Item("a"), Item("b"), Item("c", ("run",)), Item("d", ("run",)), Item("e", essential=True), Item("marked")]
+    items[-1].marks.add("slow")
+    kept = {"a": {"call": SLOW}, "b": {"call": SLOW - 0.1}, "c": {"setup": SLOW}, "e": {"call": 99.0}}
+    assert long(items, kept, "slow") == ["a", "c", "d", "marked"]
+    assert long(items, kept) == ["a", "b", "c", "d", "marked"]
 
 
 def test_durations_are_kept_without_short_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +85,10 @@ def test_every_scenario_and_one_of_flowers_runtimes_are_essential() -> None:
     for scenario in ("split", "outsourced", "inference"):
         assert f"simulations/{scenario}/test_run.py" in essential
     assert any("test_federation.py" in name for name in essential)
+
+
+def test_ci_leaves_out_slow_tests() -> None:
+    assert '-m "not slow"' in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
 def test_readme_leaves_out_long_tests() -> None:

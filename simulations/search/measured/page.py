@@ -18,7 +18,7 @@ from simulations.search.measured.proposals import CONTROL, NONE, PAPER, RANDOM, 
 from simulations.search.measured.search import Found
 from simulations.search.measured.settings import Measured
 from simulations.search.measured.trials import front
-from simulations.search.measured.verdict import Comparison, MeanInterval
+from simulations.search.measured.verdict import Comparison, HybridResult, MeanInterval, keeps
 
 WIDTH, HEIGHT = 1040.0, 420.0
 LOOKS = {
@@ -67,42 +67,69 @@ def verdict(found: Found) -> list[str]:
         lines.append(
             "The attack recovers fewer than half of the images without a defence: its failures say nothing of hybrids."
         )
-    lines += [_verdict_on(search, one, recommended=one in found.recommended) for one in found.comparisons]
+    lines += [_verdict_on(found, one) for one in found.comparisons]
     compared = {one.outcome.hybrid for one in found.comparisons}
-    lines += [_unjudged(found, hybrid) for hybrid in found.confirmed if hybrid not in compared]
-    if not found.comparisons:
+    lines += [_uncompared(found, hybrid) for hybrid in found.confirmed if hybrid not in compared]
+    if found.skipped:
+        lines.append(
+            f"{found.skipped} of {search.controls} random hybrids were not judged: no result of theirs could lead to a "
+            "recommendation (curtail)."
+        )
+    elif not found.comparisons:
         lines.append("No hybrid was compared with random ones on held-out images.")
     if found.failed:
         lines.append(f"{len(found.failed)} trainings on held-out images failed; the page lists them.")
     return lines
 
 
-def _verdict_on(search: Measured, one: Comparison, *, recommended: bool) -> str:
-    outcome, lost = one.outcome, one.outcome.lost
-    assert lost is not None
-    word, few, tolerated = "is" if recommended else "is not", 100 * one.level, f"{100 * search.tolerated:g} points"
+def _verdict_on(found: Found, one: Comparison) -> str:
+    search, outcome = found.search, one.outcome
+    word = "is" if one in found.recommended else "is not"
     sentences = [f"{outcome.hybrid} {word} recommended."]
     if outcome.failed:
         sentences.append(
             f"Training or attack failed for it, or for no defence, on {seeds_of(outcome.failed)}: a hybrid is only recommended "
             "if all its seeds were judged."
         )
-    keeps = "shown" if one.keeps else "not shown"
     ends = f" ({100 * one.low:.1f} to {100 * one.high:.1f})" if math.isfinite(one.high) else ""
     rank = (
-        f"by rank, a random hybrid is that good in {100 * one.chance:.1f} % of cases; at most {few:.1f} % are allowed"
+        f" (by rank, a random hybrid is that good in {100 * one.chance:.1f} % of cases; at most {100 * one.level:.1f} % are "
+        "allowed)"
     )
     sentences += [
-        f"It costs {points(lost)} points of accuracy: {keeps} to lose at most {tolerated}.",
+        _costs(search, outcome),
         f"The strongest attack recovers {outcome.recovered} of {outcome.attacked} images, {percent(outcome.share.mean)}, and "
         f"{percent(outcome.share.mean + one.fewer)} in the mean of {one.random} random hybrids: a difference of "
         f"{100 * one.fewer:.1f} points{ends}.",
-        f"{one.as_good} of the random hybrids lose at most {tolerated} in the mean and let no larger share be recovered "
-        f"({rank}).",
-        _on_chance(one),
-        f"{lost.n} seeds and all images are held out.",
+        f"{one.as_good} of the random hybrids lose at most {100 * search.tolerated:g} points in the mean and let no larger share "
+        f"be recovered{'' if found.skipped else rank}.",
     ]
+    if not found.skipped:
+        sentences.append(_on_chance(one))
+    return " ".join([*sentences, _held_out(outcome)])
+
+
+def _uncompared(found: Found, hybrid: str) -> str:
+    """The sentences on a hybrid that was to be confirmed and has no comparison."""
+    seeds = sorted({one.seed for one in found.failed if one.hybrid in (hybrid, "")})
+    why = f": training or attack failed for it, or for no defence, on {seeds_of(seeds)}" if seeds else ""
+    sentences = [f"{hybrid} is not recommended{why}."]
+    for outcome in (one for one in found.held_out if one.hybrid == hybrid):
+        sentences += [
+            _costs(found.search, outcome),
+            f"The strongest attack recovers {outcome.recovered} of {outcome.attacked} images, {percent(outcome.share.mean)}.",
+            _held_out(outcome),
+        ]
     return " ".join(sentences)
+
+
+def _costs(search: Measured, outcome: HybridResult) -> str:
+    shown = "shown" if keeps(search, outcome) else "not shown"
+    return f"It costs {points(outcome.lost)} points of accuracy: {shown} to lose at most {100 * search.tolerated:g} points."
+
+
+def _held_out(outcome: HybridResult) -> str:
+    return f"{outcome.accuracy.n} seeds and all images are held out."
 
 
 def _on_chance(one: Comparison) -> str:
@@ -114,13 +141,6 @@ def _on_chance(one: Comparison) -> str:
     if one.random < one.needed:
         return f"{one.random} random hybrids can never show that it is better beyond chance: {one.needed} are needed (controls)."
     return "Interval and rank are beyond chance." if one.ranks else "By its rank, chance explains the result."
-
-
-def _unjudged(found: Found, hybrid: str) -> str:
-    """The sentence on a hybrid that was to be confirmed and has no comparison."""
-    seeds = sorted({one.seed for one in found.failed if one.hybrid in (hybrid, "")})
-    why = f": training or attack failed for it, or for no defence, on {seeds_of(seeds)}" if seeds else ""
-    return f"{hybrid} is not recommended{why}."
 
 
 def seeds_of(seeds: Sequence[int]) -> str:

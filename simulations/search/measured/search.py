@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
+
+import optuna
 
 from simulations.run_folder.folder_lock import LOCK, require_new, take_lock
 from simulations.run_folder.run_directory import write_atomically
@@ -15,15 +17,23 @@ from simulations.search.measured.names import ABOUT
 from simulations.search.measured.pools import HELD_OUT, SEARCH, write_pools
 from simulations.search.measured.proposals import Proposal, candidates, controls, references
 from simulations.search.measured.settings import Measured
-from simulations.search.measured.trials import CHOICE, CONFIRMATION, Judged, enqueue, judged, open_study
-from simulations.search.measured.verdict import Comparison, HybridResult, compare, nominees, outcomes
+from simulations.search.measured.trials import CHOICE, CONFIRMATION, Judged, enqueue, judged, open_study, plan, planned
+from simulations.search.measured.verdict import (
+    Comparison,
+    HybridResult,
+    attack_works,
+    compare,
+    nominees,
+    outcomes,
+    undecided,
+)
 from simulations.search.measured.working_processes import run_all
 from simulations.settings.errors import ConfigError, undamaged
 from strategies.audit.whole_files import PARTIAL
 
 LEFTOVERS = {LOCK, ABOUT + PARTIAL}
-READABLE = 0.5
-"""Share of recovered images from which on the report calls a defence readable."""
+TOGETHER = 5
+"""Random hybrids that are judged before it is looked whether a recommendation is still possible."""
 Show = Callable[[str, int, int], None]
 """Called with what is done, how much of it, and of how much."""
 
@@ -39,6 +49,7 @@ class Found:
         held_out: These, no defence, the papers' hybrids and random ones, on held-out images.
         failed: Trainings or attacks that failed there.
         comparisons: The confirmed hybrids beside the random ones.
+        skipped: Random hybrids that were not judged, as no recommendation was possible any more (the setting ``curtail``).
     """
 
     search: Measured
@@ -47,11 +58,12 @@ class Found:
     held_out: tuple[HybridResult, ...]
     failed: tuple[Judged, ...]
     comparisons: tuple[Comparison, ...]
+    skipped: int = 0
 
     @property
     def validated(self) -> bool:
-        """Whether the attack recovers at least half of the held-out images without a defence: else its failures mean nothing."""
-        return any(one.share.mean >= READABLE for one in self.held_out if not one.hybrid)
+        """Whether the attack works on held-out images without a defence."""
+        return attack_works(self.held_out)
 
     @property
     def recommended(self) -> list[Comparison]:
@@ -128,22 +140,37 @@ def run_search(folder: MeasuredFolder, show: Show) -> Found:
     search, path = folder.search, folder.path
     data = write_pools(path, search.pools())
     choice = open_study(path, CHOICE, search)
-    if "plan" not in choice.user_attrs:
-        enqueue(choice, [*references(search), *candidates(search, data[SEARCH], show)], [search.seed])
+    if not planned(choice):
+        plan(choice, [[*references(search), *candidates(search, data[SEARCH], show)]], [search.seed])
+    enqueue(choice, planned(choice)[0])
     run_all(path, CHOICE, search, data[SEARCH], lambda done, of: show("hybrids judged", done, of))
     every = judged(choice, search)
     _require_scale(every)
     confirmation = open_study(path, CONFIRMATION, search)
-    if "plan" not in confirmation.user_attrs:
-        chosen = [Proposal(one.hybrid, one.origin) for one in nominees(search, every)]
-        known = {one.hybrid for one in (*references(search), *chosen)}
-        random = controls(search, data[SEARCH], known)
-        others = [one for one in chosen if one not in references(search)]
-        confirmation.set_user_attr("confirmed", [one.hybrid for one in chosen])
-        seeds = [search.seed + 1 + at for at in range(search.seeds)]
-        enqueue(confirmation, [*references(search), *others, *random], seeds)
-    run_all(path, CONFIRMATION, search, data[HELD_OUT], lambda done, of: show("judged on held-out images", done, of))
+    if not planned(confirmation):
+        _plan_confirmation(confirmation, search, data[SEARCH], nominees(search, every))
+    for at, stage in enumerate(planned(confirmation)):
+        if at and search.curtail and not undecided(search, judged(confirmation, search), _confirmed(confirmation)):
+            break
+        enqueue(confirmation, stage)
+        run_all(
+            path, CONFIRMATION, search, data[HELD_OUT], lambda done, of: show("judged on held-out images", done, of)
+        )
     return read_found(folder)
+
+
+def _plan_confirmation(study: optuna.Study, search: Measured, dataset: str, chosen: Sequence[Judged]) -> None:
+    """The chosen hybrids beside no defence and those of the papers first, then random ones, ``TOGETHER`` at a time."""
+    confirmed = [Proposal(one.hybrid, one.origin) for one in chosen]
+    first = [*references(search), *(one for one in confirmed if one not in references(search))]
+    random = controls(search, dataset, {one.hybrid for one in first})
+    study.set_user_attr("confirmed", [one.hybrid for one in confirmed])
+    batches = [random[at : at + TOGETHER] for at in range(0, len(random), TOGETHER)]
+    plan(study, [first, *batches], [search.seed + 1 + at for at in range(search.seeds)])
+
+
+def _confirmed(study: optuna.Study) -> tuple[str, ...]:
+    return tuple(study.user_attrs.get("confirmed", ()))
 
 
 def read_found(folder: MeasuredFolder) -> Found:
@@ -151,10 +178,12 @@ def read_found(folder: MeasuredFolder) -> Found:
     search = folder.search
     every = judged(open_study(folder.path, CHOICE, search), search)
     study = open_study(folder.path, CONFIRMATION, search)
-    held_out, confirmed = judged(study, search), tuple(study.user_attrs.get("confirmed", ()))
+    held_out, confirmed = judged(study, search), _confirmed(study)
     failed = tuple(one for one in held_out if one.failure)
     comparisons = tuple(compare(search, held_out, confirmed))
-    return Found(search, tuple(every), confirmed, tuple(outcomes(held_out)), failed, comparisons)
+    known = {one.hybrid for one in held_out}
+    skipped = sum(one.hybrid not in known for stage in planned(study) for one in stage)
+    return Found(search, tuple(every), confirmed, tuple(outcomes(held_out)), failed, comparisons, skipped)
 
 
 def _require_scale(every: list[Judged]) -> None:

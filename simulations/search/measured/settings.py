@@ -110,6 +110,10 @@ class Measured:
         **between(2, 1000),
     )  # fmt: skip
     seeds: int = setting(3, "seeds of that judgement, none of them the search's", **between(2, 100))
+    curtail: bool = setting(
+        True,
+        "judge no more random hybrids once no recommendation is possible: the same recommendation, in less time",
+    )
     workers: int = setting(
         0,
         "processes that judge; 0: one for each processor. With several, their speed decides which hybrids go on",

@@ -24,6 +24,8 @@ CLEAR = 6.0
 """dB above the null baselines that count as much as all images recovered; 3 dB is the least of a recovered image."""
 HYBRID, SEED, ORIGIN, RUNG, FAILURE = "hybrid", "seed", "origin", "rung", "failure"
 """Attributes of a trial."""
+PLAN = "plan"
+"""Attribute of a study."""
 
 
 class Judged(NamedTuple):
@@ -64,18 +66,28 @@ def open_study(folder: Path, name: str, search: Measured) -> optuna.Study:
     )
 
 
-def enqueue(study: optuna.Study, proposals: Sequence[Proposal], seeds: Sequence[int]) -> None:
-    """Queue each hybrid on each seed; a study that has a plan keeps it."""
-    if "plan" in study.user_attrs:
-        return
-    for seed in seeds:
+def plan(study: optuna.Study, stages: Sequence[Sequence[Proposal]], seeds: Sequence[int]) -> None:
+    """Keep what is judged, stage by stage, each hybrid on each seed; a study that has a plan keeps that one."""
+    if PLAN not in study.user_attrs:
+        hybrids = [one.hybrid for stage in stages for one in stage]
+        study.set_user_attr(PLAN, {"stages": stages, "hybrids": hybrids, "seeds": list(seeds)})
+
+
+def planned(study: optuna.Study) -> list[list[Proposal]]:
+    """The stages of a study's plan; none before it has one."""
+    known = study.user_attrs.get(PLAN, {"stages": []})
+    return [[Proposal(*one) for one in stage] for stage in known["stages"]]
+
+
+def enqueue(study: optuna.Study, proposals: Sequence[Proposal]) -> None:
+    """Queue hybrids of the plan on each seed; those that were queued before are not queued again."""
+    for seed in study.user_attrs[PLAN]["seeds"]:
         for one in proposals:
             study.enqueue_trial(
                 {HYBRID: one.hybrid, SEED: seed},
                 {HYBRID: one.hybrid, SEED: seed, ORIGIN: one.origin},
                 skip_if_exists=True,
             )
-    study.set_user_attr("plan", {"hybrids": [one.hybrid for one in proposals], "seeds": list(seeds)})
 
 
 def requeue(study: optuna.Study) -> None:
@@ -99,9 +111,9 @@ def next_trial(study: optuna.Study) -> optuna.Trial | None:
 
 def parameters(study: optuna.Study, trial: optuna.Trial) -> tuple[str, int]:
     """Hybrid and seed of a trial."""
-    plan = study.user_attrs["plan"]
-    hybrid = str(trial.suggest_categorical(HYBRID, plan["hybrids"]))
-    return hybrid, int(trial.suggest_categorical(SEED, plan["seeds"]))
+    known = study.user_attrs[PLAN]
+    hybrid = str(trial.suggest_categorical(HYBRID, known["hybrids"]))
+    return hybrid, int(trial.suggest_categorical(SEED, known["seeds"]))
 
 
 def score(search: Measured, one: Judgement) -> float:

@@ -19,6 +19,8 @@ from simulations.search.measured.trials import Judged, front
 RESAMPLES = 20_000
 LEVEL = 0.05
 """Chance of a false recommendation, over all hybrids that were to be confirmed."""
+READABLE = 0.5
+"""Share of recovered images from which on the report calls a defence readable."""
 
 
 @dataclass(frozen=True)
@@ -129,13 +131,13 @@ class Comparison:
 
     @property
     def chance(self) -> float:
-        """Chance that a random hybrid ranks so high among as many others: (as good + 1) / (number + 1)."""
-        return (self.as_good + 1) / (self.random + 1)
+        """Chance that a random hybrid ranks so high among as many others."""
+        return chance_of_rank(self.as_good, self.random)
 
     @property
     def ranks(self) -> bool:
         """Whether its rank among the random hybrids is beyond chance."""
-        return self.chance <= self.level * (1 + 1e-9)
+        return beyond_chance(self.as_good, self.random, self.level)
 
     @property
     def needed(self) -> int:
@@ -190,6 +192,42 @@ def outcomes(every: Sequence[Judged]) -> list[HybridResult]:
     ]
 
 
+def attack_works(results: Sequence[HybridResult]) -> bool:
+    """Whether the attack recovers at least half of the images without a defence: else its failures mean nothing."""
+    return any(one.rate >= READABLE for one in results if not one.hybrid)
+
+
+def keeps(search: Measured, one: HybridResult) -> bool:
+    """Whether it is shown to lose at most ``tolerated``."""
+    return one.lost is not None and one.lost.high <= search.tolerated
+
+
+def undecided(search: Measured, every: Sequence[Judged], confirmed: Sequence[str]) -> bool:
+    """Whether a confirmed hybrid may still be recommended when the other random hybrids are judged, too.
+
+    It may not if it failed on a seed or is not shown to keep accuracy, and not if so many of the random ones judged so far are as
+    good that its rank among all ``controls`` can no longer be beyond chance. So judging fewer of them changes no recommendation.
+    """
+    known = outcomes(every)
+    random = [one for one in known if one.origin == CONTROL]
+    level = LEVEL / max(1, len(confirmed))
+    return attack_works(known) and any(
+        not one.failed and keeps(search, one) and beyond_chance(_as_good(search, one, random), search.controls, level)
+        for one in known
+        if one.hybrid in confirmed
+    )
+
+
+def chance_of_rank(as_good: int, random: int) -> float:
+    """Chance that a random hybrid ranks so high among as many others: (as good + 1) / (number + 1)."""
+    return (as_good + 1) / (random + 1)
+
+
+def beyond_chance(as_good: int, random: int, level: float) -> bool:
+    """Whether a rank among random hybrids has at most the chance ``level``."""
+    return chance_of_rank(as_good, random) <= level * (1 + 1e-9)
+
+
 def compare(search: Measured, every: Sequence[Judged], confirmed: Sequence[str]) -> list[Comparison]:
     """Compare the confirmed hybrids with the random ones; nothing where fewer than two random ones were judged.
 
@@ -222,11 +260,10 @@ def compare(search: Measured, every: Sequence[Judged], confirmed: Sequence[str])
         low, high = np.quantile(means - _posterior(one, generator), [level / 2, 1 - level / 2])
         differences = _differences(one, random) or [0.0]  # no seed in common: an infinite interval
         seeds = MeanInterval.over_seeds(differences, level / 2)
-        as_good = sum(_loses_little(search, other) and other.rate <= one.rate for other in random)
         found.append(
             Comparison(
                 one, mean - one.rate, min(float(low), seeds.low), max(float(high), seeds.high),
-                one.lost.high <= search.tolerated, as_good, number, level,
+                keeps(search, one), _as_good(search, one, random), number, level,
             )
         )  # fmt: skip
     return found
@@ -240,6 +277,11 @@ def _differences(one: HybridResult, random: Sequence[HybridResult]) -> list[floa
         if others:
             found.append(statistics.fmean(others) - share)
     return found
+
+
+def _as_good(search: Measured, one: HybridResult, random: Sequence[HybridResult]) -> int:
+    """Random hybrids that lose at most ``tolerated`` in the mean and under which attacks recover no larger share."""
+    return sum(_loses_little(search, other) and other.rate <= one.rate for other in random)
 
 
 def _loses_little(search: Measured, one: HybridResult) -> bool:

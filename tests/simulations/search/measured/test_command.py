@@ -15,7 +15,7 @@ from simulations.search.measured.trials import CHOICE, judged, open_study
 TINY = {
     "dataset": "mnist-5k", "papers": "3-1-7", "train-limit": 80, "test-limit": 50, "candidates": 3, "scored": 6, "rounds": 2,
     "rungs": 2, "reduction": 2, "local-epochs": 1, "images-per-client": 2, "num-clients": 2, "workers": 2,
-    "controls": 2, "seeds": 2,
+    "controls": 2, "seeds": 2, "curtail": False,
 }  # fmt: skip
 
 

@@ -12,7 +12,16 @@ from simulations.search.measured import working_processes
 from simulations.search.measured.judging import Judgement
 from simulations.search.measured.proposals import NONE, RANDOM, Proposal
 from simulations.search.measured.settings import Measured, Rung
-from simulations.search.measured.trials import CHOICE, CONFIRMATION, enqueue, judged, next_trial, open_study, requeue
+from simulations.search.measured.trials import (
+    CHOICE,
+    CONFIRMATION,
+    enqueue,
+    judged,
+    next_trial,
+    open_study,
+    plan,
+    requeue,
+)
 from simulations.search.measured.working_processes import run_all, work
 
 SEARCH = Measured(rounds=9, rungs=3, reduction=3, workers=1)
@@ -34,7 +43,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
 
 def queue(folder: Path, name: str, hybrids: list[str], seeds: list[int]) -> None:
     proposals = [Proposal(one, RANDOM if one else NONE) for one in hybrids]
-    enqueue(open_study(folder, name, SEARCH), proposals, seeds)
+    study = open_study(folder, name, SEARCH)
+    plan(study, [proposals], seeds)
+    enqueue(study, proposals)
 
 
 def test_about_one_in_three_goes_on_and_no_defence_always(tmp_path: Path, calls: list[tuple[str, int, int]]) -> None:
