@@ -77,9 +77,13 @@ def controls(search: Measured, dataset: str, known: Collection[str] = ()) -> lis
     Returns:
         ``controls`` hybrids, each once; fewer where 100 times as many draws give no more.
     """
-    drawn = itertools.islice(_random(search, "control", dataset), 100 * search.controls)
-    texts = dict.fromkeys(text for text in drawn if text not in known)
-    return [Proposal(text, CONTROL) for text in itertools.islice(texts, search.controls)]
+    found: dict[str, None] = {}
+    for text in itertools.islice(_random(search, "control", dataset), 100 * search.controls):
+        if len(found) == search.controls:
+            break
+        if text not in known:
+            found[text] = None
+    return [Proposal(text, CONTROL) for text in found]
 
 
 def _random(search: Measured, what: str, dataset: str) -> Iterator[str]:
