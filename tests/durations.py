@@ -14,7 +14,7 @@ FILE = Path(__file__).with_name("durations.json")
 ROOT = FILE.parents[1]
 LONG = 2.5
 """Seconds, of preparing and calling a test, from which on it is long. On two idle cores the others end within ten minutes."""
-SLOW = 10.0
+SLOW = 30.0
 """The same for tests that are slow. ``.ci/run`` leaves these out, as they would take more time than all others together."""
 KEPT = 1.0
 """Seconds from which on a duration is kept: shorter ones decide nothing."""
