@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from torch import Tensor
 
 from defenses.images.ats import ATS, Policy
-from simulations.run_folder.folder_lock import LOCK, require_new, take_lock
+from simulations.run_folder.folder_lock import LOCK, LockedFolder, require_new
 from simulations.run_folder.line_files import append_line, json_lines, kept_lines
 from simulations.run_folder.run_directory import write_atomically
 from simulations.search.scorer import Scores
@@ -81,7 +81,7 @@ class Scored:
 
 
 @dataclass
-class SearchFolder:
+class SearchFolder(LockedFolder):
     """The folder of one search.
 
     Attributes:
@@ -91,11 +91,9 @@ class SearchFolder:
         scored: (kind, policy) -> what is known of it.
     """
 
-    path: Path
     search: Search
     pictures: Mapping[str, str] = field(default_factory=dict)
     scored: dict[tuple[str, Policy], Scored] = field(default_factory=dict)
-    _lock: IO[str] | None = None
 
     @classmethod
     def create(cls, path: Path, search: Search) -> SearchFolder:
@@ -106,7 +104,7 @@ class SearchFolder:
         """
         require_new(path, f"--out {path}", f"go on with --resume {path}", LEFTOVERS)
         folder = cls(path, search)
-        folder._take_lock()
+        folder.take_lock("another search")
         folder._write_about()
         return folder
 
@@ -123,7 +121,7 @@ class SearchFolder:
             about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
             search, pictures = Search.from_mapping(about["search"]), dict(about["pictures"])
         folder = cls(path, search, pictures)
-        folder._take_lock()
+        folder.take_lock("another search")
         try:
             found, cut_off = kept_lines(folder._scores, Scored.from_json)
         except ConfigError:
@@ -170,15 +168,6 @@ class SearchFolder:
     @property
     def _scores(self) -> Path:
         return self.path / "scores.jsonl"
-
-    def _take_lock(self) -> None:
-        self._lock = take_lock(self.path, f"another search is still writing to {self.path}; wait for it, or end it")
-
-    def close(self) -> None:
-        """Release the folder for another process."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
 
     def add(self, one: Scored) -> None:
         """Keep a score; it is on the disk when this returns."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import Field, dataclass
+from typing import Any, ClassVar
 
 from clients.data.datasets import is_multi_label, is_table
 from clients.data.images import IMAGE_MEMORY
@@ -14,15 +12,16 @@ from clients.task.task import WholeModelPlan
 from simulations.experiment.known_names import require_dataset, require_model
 from simulations.search.space import LONGEST, size_of_space
 from simulations.settings.defaults import AUTO
-from simulations.settings.errors import ConfigError, require_known
+from simulations.settings.errors import ConfigError
 from simulations.settings.fields import (
     IMAGE_SIDE,
     SHARE,
+    KeyedSettings,
     above,
     at_least,
     between,
     check_values,
-    key_of,
+    keys_of,
     one_of,
     setting,
 )
@@ -41,7 +40,7 @@ LOWEST_THRESHOLD = -10.0
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(KeyedSettings):
     """Settings of a policy search. Keys of files and of the command line have hyphens.
 
     Raises:
@@ -49,6 +48,8 @@ class Search:
     """
 
     defense: str = setting("ATS", "defence whose settings are searched", **one_of("ATS"))
+    listed: ClassVar[str] = "search"
+
     dataset: str = setting("photos", "data set, see `fedveil list datasets`")
     data_dir: str = setting("", "directory of its files")
     image_size: int = setting(0, "side to resize images to; 0: as they are", **IMAGE_SIDE)
@@ -124,17 +125,6 @@ class Search:
                     f"{key} is {value!r}, and sampler=random scores no policy; leave it out, or set sampler=search"
                 )
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Search:
-        """Reads hyphenated keys; ``ConfigError`` on unknown ones, with the nearest known one, and on bad values."""
-        for key in values:
-            require_known("setting", key, keys(), listed="search")
-        return cls(**{keys()[key].name: value for key, value in values.items()})
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Hyphenated key -> value."""
-        return {key: getattr(self, spec.name) for key, spec in keys().items()}
-
     def threshold(self) -> float | None:
         """The least S_acc; None where it is calibrated.
 
@@ -168,7 +158,6 @@ class Search:
         )  # fmt: skip
 
 
-@functools.cache
-def keys() -> dict[str, Any]:
+def keys() -> dict[str, Field[Any]]:
     """Key -> field of ``Search``."""
-    return {key_of(spec.name): spec for spec in fields(Search)}
+    return keys_of(Search)

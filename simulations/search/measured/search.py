@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import optuna
 
-from simulations.run_folder.folder_lock import LOCK, require_new, take_lock
+from simulations.run_folder.folder_lock import LOCK, LockedFolder, require_new
 from simulations.run_folder.run_directory import write_atomically
 from simulations.search.measured.names import ABOUT
 from simulations.search.measured.pools import HELD_OUT, SEARCH, write_pools
@@ -73,7 +73,7 @@ class Found:
 
 
 @dataclass
-class MeasuredFolder:
+class MeasuredFolder(LockedFolder):
     """The folder of one measured search.
 
     measured.json   settings and versions
@@ -88,16 +88,14 @@ class MeasuredFolder:
         search: The settings.
     """
 
-    path: Path
     search: Measured
-    _lock: IO[str] | None = field(default=None, repr=False)
 
     @classmethod
     def create(cls, path: Path, search: Measured) -> MeasuredFolder:
         """Begin a search; ``ConfigError`` when the folder cannot be one, or holds anything."""
         require_new(path, f"--out {path}", f"go on with --resume {path}", LEFTOVERS)
         folder = cls(path, search)
-        folder._take_lock()
+        folder.take_lock("another search")
         folder.write_about()
         return folder
 
@@ -112,7 +110,7 @@ class MeasuredFolder:
             about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
             search = Measured.from_mapping(about["search"] | changed)
         folder = cls(path, search)
-        folder._take_lock()
+        folder.take_lock("another search")
         return folder
 
     def write_about(self) -> None:
@@ -120,15 +118,6 @@ class MeasuredFolder:
         versions = {name: version(name) for name in ("fedveil", "torch", "optuna")}
         about = {"search": self.search.to_mapping(), "versions": versions}
         write_atomically(self.path / ABOUT, json.dumps(about, indent=1))
-
-    def _take_lock(self) -> None:
-        self._lock = take_lock(self.path, f"another search is still writing to {self.path}; wait for it, or end it")
-
-    def close(self) -> None:
-        """Release the folder for another process."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
 
 
 def run_search(folder: MeasuredFolder, show: Show) -> Found:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from dataclasses import Field, dataclass
+from typing import Any, ClassVar, NamedTuple
 
 from attacks.refinement.restoration import HOLDOUT
 from clients.data.datasets import DataError, has_sensitive_attribute, is_multi_label, is_table, load_dataset
@@ -15,15 +13,16 @@ from simulations.experiment.experiment import Experiment
 from simulations.experiment.known_names import require_dataset, require_model
 from simulations.search.settings import Search
 from simulations.search.space import LONGEST
-from simulations.settings.errors import ConfigError, naming, require_known
+from simulations.settings.errors import ConfigError, naming
 from simulations.settings.fields import (
     IMAGE_SIDE,
     SHARE,
+    KeyedSettings,
     above,
     at_least,
     between,
     check_values,
-    key_of,
+    keys_of,
     one_of,
     setting,
 )
@@ -53,12 +52,14 @@ class Rung(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(KeyedSettings):
     """Settings of a measured search. Keys of files and of the command line have hyphens.
 
     Raises:
         ConfigError: Naming the key, what came and what is allowed.
     """
+
+    listed: ClassVar[str] = "measured-search"
 
     dataset: str = setting("fashion-mnist", "data set, see `fedveil list datasets`")
     data_dir: str = setting("", "directory of its files")
@@ -127,17 +128,6 @@ class Measured:
             raise ConfigError(f"dataset is {self.dataset!r}; allowed: data sets of images with one class for an image")
         require_model(self.model)
         _ = self.references
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Measured:
-        """Reads hyphenated keys; ``ConfigError`` on unknown ones, with the nearest known one, and on bad values."""
-        for key in values:
-            require_known("setting", key, keys(), listed="measured-search")
-        return cls(**{keys()[key].name: value for key, value in values.items()})
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Hyphenated key -> value."""
-        return {key: getattr(self, spec.name) for key, spec in keys().items()}
 
     def check(self) -> None:
         """Raise ``ConfigError`` for data, model, attack and rounds that a run refuses, and for too few images or candidates."""
@@ -216,7 +206,6 @@ class Measured:
         )  # fmt: skip
 
 
-@functools.cache
-def keys() -> dict[str, Any]:
+def keys() -> dict[str, Field[Any]]:
     """Key -> field of ``Measured``."""
-    return {key_of(spec.name): spec for spec in fields(Measured)}
+    return keys_of(Measured)
