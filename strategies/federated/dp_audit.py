@@ -156,7 +156,7 @@ class CanaryAudit:
         content = RecordDict({"config": self._exchange.config(task)})
         contents = dict.fromkeys(sorted(self._views), content)
         good = self._exchange.ask(task, "query.coins", contents, fault_in, at_least=0.0)
-        return {partition: tensors_of(reply, "coins") for partition, reply in good.items()}
+        return {partition: tensors_of(reply, "coins") for partition, reply in sorted(good.items())}
 
     def _parts(self, coins: Mapping[int, Mapping[str, Tensor]]) -> dict[str, CanaryPart]:
         """All views of the canaries whose coins are known."""
