@@ -19,7 +19,7 @@ from simulations.report.text import count
 if TYPE_CHECKING:
     from simulations.protect.preview import Preview
 
-PRIVATE = "Publish the copies alone: manifest.json holds the SHA-256 of each original, by which a known original is matched to its copy"
+PRIVATE = "Publish the copies alone: manifest.json has the SHA-256 of each original, by which a known original is found"
 """What the terminal says of the files beside the copies; a preview shows originals as well."""
 MOST_REASONS = 3
 """Printed reasons why a defence does little to a picture of its size; the manifest has them all."""
