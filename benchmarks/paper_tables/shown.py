@@ -33,8 +33,8 @@ def seeds_of(one: Judged, entry: Entry) -> str:
 
 
 def by_seeds(seeds: str) -> str:
-    """The same after its noun: "seed 0", "seeds 0, 1"."""
-    return f"seed {seeds}" if seeds.isdigit() else f"seeds {seeds}"
+    """The same after its noun: "seed 0", "seeds 0, 1", "seeds: none"."""
+    return f"seed {seeds}" if seeds.isdigit() else f"seeds {seeds}" if seeds[:1].isdigit() else f"seeds: {seeds}"
 
 
 def _scale(one: Judged) -> float:

@@ -61,7 +61,7 @@ def every_table(results: Results, found: Records) -> tuple[list[str], list[list[
         word = verdict_on(entry, of)
         verdict = f"as {entry.repeats} ({word} here)" if entry.repeats else word
         lines.append([entry.paper, _link(entry), entry.says, _measured(entry, of), verdict, _why(entry, of, found)])
-    return ["paper", "table", "claim", "n; seeds", "verdict", "why"], lines
+    return ["paper", "table", "claim", "measured", "verdict", "why"], lines
 
 
 def _link(entry: Entry) -> str:
@@ -70,7 +70,7 @@ def _link(entry: Entry) -> str:
 
 
 def _measured(entry: Entry, of: Sequence[Judged]) -> str:
-    """Least and most units behind the claims of an entry, and all of their seeds."""
+    """Least and most units behind the claims of an entry, and all of their seeds; seeds in words where none has a number."""
     measured = [one for one in of if one.value is not None]
     if not measured:
         return "-"
@@ -78,8 +78,9 @@ def _measured(entry: Entry, of: Sequence[Judged]) -> str:
     size = (
         " to ".join(f"{end:,}" for end in sorted({min(sizes), max(sizes)})) if sizes else units_of(measured[0], entry)
     )
-    seeds = dict.fromkeys(seed for one in measured for seed in seeds_of(one, entry).split(", "))
-    return f"{size}; {', '.join(sorted(seeds))}"
+    seeds = sorted({seed for one in measured for seed in seeds_of(one, entry).split(", ")})
+    numbers = [seed for seed in seeds if seed.isdigit()]
+    return f"n = {size}; {by_seeds(', '.join(numbers or seeds))}"
 
 
 def _why(entry: Entry, of: Sequence[Judged], found: Records) -> str:
@@ -97,7 +98,7 @@ def _reason(one: Judged, entry: Entry, of: Sequence[Judged], found: Records) -> 
     counts, first = Counter(each.verdict for each in of), one.claim.says.rstrip(".")
     missing = left_to_run(entry, of, found)
     if one.verdict == CONFIRMED:
-        return f"All {len(of)} claims are confirmed."
+        return f"{f'All {len(of)} claims are' if len(of) > 1 else 'Its claim is'} confirmed."
     if one.value is None and missing:
         waiting = sum(each.note == NOT_YET for each in of)
         return f"{waiting} of {len(of)} not run yet ({minutes(missing)} a seed): {first}."
