@@ -107,6 +107,7 @@ class Quoted:
         n: Images or other units behind this number, in words; "" for the entry's ``page_n``.
         seeds: Seeds behind it, in words; "" for the entry's ``page_seeds``.
         note: Why the claim is open whatever its interval; "" where the interval decides.
+        page: Page and anchor where the number stands; "" for the entry's ``page``.
     """
 
     says: str
@@ -121,6 +122,7 @@ class Quoted:
     n: str = ""
     seeds: str = ""
     note: str = ""
+    page: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from simulations.run_folder.rows import Row
 CONFIRMED, REFUTED, OPEN = "confirmed", "refuted", "open"
 NOT_RUN, NOTHING = "cannot be run here", "nothing to check"
 NOT_VALIDATED = "not-validated"
+NOT_YET = "not run yet"
+"""Note on a claim whose runs have no small file."""
 EXACT = ("edge-parameters", "edge-macs", "edge-training-macs", "edge-peak-bytes")
 """Metrics that are counted, so that they have no interval."""
 
@@ -63,7 +65,7 @@ def judge(claim: Claim, records: Records, first: str) -> Judged:
     runs = [records.get(cell.run or first, {}) for cell in cells]
     seeds = sorted(set.intersection(*(set(run) for run in runs)))
     if not seeds:
-        return Judged(claim, OPEN, note="not run yet")
+        return Judged(claim, OPEN, note=NOT_YET)
     rows = {seed: [chosen(run[seed], cell) for run, cell in zip(runs, cells, strict=True)] for seed in seeds}
     known = {seed: scores for seed in seeds if (scores := _scores(rows[seed]))}
     used = tuple(known)

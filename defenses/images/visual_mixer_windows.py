@@ -66,7 +66,9 @@ def windows_in_words(sizes: list[int], side: int) -> str:
         return least if least == most else f"{least} to {most}"
 
     share = f"windows of {span(1)} of {side} pixels ({span(100 / side)} % of the side)"
-    return share if side == PAPER_SIDE else f"{share}, as {span(PAPER_SIDE / side)} of the paper's {PAPER_SIDE}"
+    return (
+        share if side == PAPER_SIDE else f"{share}, as {span(PAPER_SIDE / side)} of {PAPER_SIDE} in VisualMixer's paper"
+    )
 
 
 def region_density(images: Tensor, sizes: list[int], density: str) -> Iterator[Tensor]:

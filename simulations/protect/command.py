@@ -49,7 +49,9 @@ def protect(
     they still show their pictures. Of VisualMixer it names larger windows where these help.
 
     VisualMixer without bounds takes windows for each picture's size: 1/28 of the longer side or more, 8 of 224 pixels as in the
-    paper's example. Bounds that you give are kept.
+    example of its paper (Li et al., NDSS 2024). Bounds that you give are kept.
+
+    Publish the copies alone: manifest.json has the SHA-256 of each original, and preview.html shows originals.
 
     --recogniser compares the answers of a pretrained network on copies and pictures: efficientnet-lite0 (extra "pretrained"), a
     file of its weights, or MODEL=FILE with ImageNet's 1,000 classes. A network that you name must load, else nothing is written.

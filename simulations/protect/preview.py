@@ -265,6 +265,8 @@ def uri(image: Tensor) -> str:
 BODY = """
 <p class="kicker">fedveil protect</p>
 <h1>{{ defense }}</h1>
+<p class="facts"><b>Do not publish this page: it shows originals.</b> Do not publish manifest.json either: it has
+the SHA-256 of each original.</p>
 {% if warning %}<p class="banner alarm"><b>{{ warning }}</b></p>{% endif %}
 <section class="protected" id="delivered"><h2>Delivered copies</h2>
 <p class="facts">The copies are those in the folder, at their own sizes. Pictures of more than {{ largest }} pixels are reduced

@@ -19,6 +19,8 @@ from simulations.report.text import count
 if TYPE_CHECKING:
     from simulations.protect.preview import Preview
 
+PRIVATE = "Publish the copies alone: manifest.json has the SHA-256 of each original, by which a known original is found"
+"""What the terminal says of the files beside the copies; a preview shows originals as well."""
 MOST_REASONS = 3
 """Printed reasons why a defence does little to a picture of its size; the manifest has them all."""
 
@@ -60,6 +62,8 @@ class Finished:
         console.say(f"manifest: {self.path}")
         if self.made:
             console.say(f"preview: {self.made.page or 'none, as there is no copy to show'}")
+        shows = ", and the preview shows originals." if self.made and self.made.page else "."
+        console.say(f"{PRIVATE}{shows}")
 
     def _print_processed(self, console: Terminal) -> None:
         names, done, failed = self.names, self.manifest.done, self.manifest.failed

@@ -37,7 +37,7 @@ def count_recovered(guess: Tensor, truth: Tensor, others: Tensor) -> int:
 def identified(copies: Tensor, originals: Tensor, own: Tensor | None = None) -> list[bool]:
     """Whether each reduced copy is closest to its own original, of all originals in all their views.
 
-    A shuffle keeps the mean colour of a picture, which alone tells a few pictures apart. The views of the own original have
+    A shuffle keeps the mean colour of a picture, which alone separates a few pictures. The views of the own original have
     the same colours, so that a copy that shows nothing but colours is identified in at most 1 of ``VIEWS`` cases.
 
     Args:

@@ -29,8 +29,8 @@ LEAST = 2
 BOUNDS = ("window_lower", "window_upper")
 RULE = (
     f"VisualMixer without bounds: its smallest windows are the power of two from 1/{PAPER_SIDE // PAPER_WINDOW} of the longer side "
-    f"on, {PAPER_WINDOW} of {PAPER_SIDE} pixels as in the paper's example, and its upper bound is {RATIO} times as large. "
-    "A target_vfe can raise both."
+    f"on, {PAPER_WINDOW} of {PAPER_SIDE} pixels as in the example of its paper (Li et al., NDSS 2024). Its upper bound is {RATIO} "
+    "times as large. A target_vfe can raise both."
 )
 """As pages and the manifest state it."""
 

@@ -21,8 +21,8 @@ from adp_claims import (
     VGG,
     trends,
 )
-from adp_quotes import THREE_QUOTED
-from entry import Entry, Quoted, Run
+from adp_quotes import FIVE_QUOTED, FOUR_QUOTED, SIX_QUOTED, THREE_QUOTED
+from entry import Entry, Run
 
 ENTRIES = (
     Entry(
@@ -55,30 +55,7 @@ ENTRIES = (
         "inference.md#delta-protection-adp",
         "400 test images",
         "0",
-        (
-            Quoted(
-                "Behind max, black the server is right on at most 60 %, at conv2.",
-                75.0,
-                70.5,
-                79.0,
-                "below",
-                60,
-                "75.0 (70.5 to 79.0)",
-                "%",
-                "50",
-            ),
-            Quoted(
-                "Behind max, black the server is right on at most 60 %, at conv4.",
-                64.8,
-                59.9,
-                69.3,
-                "below",
-                60,
-                "64.8 (59.9 to 69.3)",
-                "%",
-                "50",
-            ),
-        ),
+        FOUR_QUOTED,
         RETRAIN,
     ),
     Entry(
@@ -90,19 +67,7 @@ ENTRIES = (
         "inference.md#delta-protection-adp",
         "400 test images",
         "0",
-        (
-            Quoted(
-                "Behind max, black the server is right on at most 60 %, at block2.",
-                78.7,
-                74.5,
-                82.5,
-                "below",
-                60,
-                "78.7 (74.5 to 82.5)",
-                "%",
-                "48",
-            ),
-        ),
+        FIVE_QUOTED,
         RETRAIN,
     ),
     Entry(
@@ -117,30 +82,7 @@ ENTRIES = (
         "inference.md#delta-protection-adp",
         "400 test images",
         "0",
-        (
-            Quoted(
-                "Behind max, black the server is right on at most 60 %, at block2.",
-                51.3,
-                46.4,
-                56.1,
-                "below",
-                60,
-                "51.3 (46.4 to 56.1)",
-                "%",
-                "49",
-            ),
-            Quoted(
-                "Behind max, black the static adversary is right on at most 60 %, at block2.",
-                54.8,
-                49.7,
-                59.7,
-                "below",
-                60,
-                "54.8 (49.7 to 59.7)",
-                "%",
-                "50",
-            ),
-        ),
+        SIX_QUOTED,
         RETRAIN,
     ),
     Entry(PAPER, "Figure 1", "The architecture of edge and cloud.", why=DRAWING),

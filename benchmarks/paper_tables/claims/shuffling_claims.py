@@ -14,6 +14,12 @@ BROKEN = (
     "([split audit](split.md#the-split-audit)), at 16 tokens an image. At the paper's 196 tokens PS and PS+ are "
     "broken, and BS is open ([196 tokens](split.md#196-tokens-the-papers-number))."
 )
+INTERSECTION = (
+    "`TokenIntersection` breaks BS with the transmissions of a run ([split audit](split.md#the-split-audit))."
+)
+FIELDS = (
+    "`FieldReading` recovers every cell behind PS ([census](split.md#table-iii-of-the-shuffling-paper-on-the-census))."
+)
 EARLY = "Training ends early here, so that accuracies compare how fast these models learn."
 DRAWING = "A drawing of the method, without a number to check."
 

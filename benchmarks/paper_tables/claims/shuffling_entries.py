@@ -11,8 +11,10 @@ from shuffling_claims import (
     EARLY,
     EIGHT,
     EXPOSURE,
+    FIELDS,
     FIVE,
     FOUR,
+    INTERSECTION,
     NINE,
     ONE,
     PAPER,
@@ -64,7 +66,7 @@ ENTRIES = (
         page_n="100 rows",
         page_seeds="0",
         quoted=THREE_QUOTED,
-        beyond="`FieldReading` recovers every cell behind PS ([census](split.md#table-iii-of-the-shuffling-paper-on-the-census)).",
+        beyond=FIELDS,
     ),
     Entry(
         PAPER,
@@ -84,7 +86,7 @@ ENTRIES = (
         "Adv protects only after training; BS withstands a decoder of many transmissions.",
         (Run("split_table5", seconds=240),),
         FIVE,
-        beyond="`TokenIntersection` breaks BS with the transmissions of a run ([split audit](split.md#the-split-audit)).",
+        beyond=INTERSECTION,
     ),
     Entry(
         PAPER,

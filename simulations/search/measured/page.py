@@ -13,7 +13,7 @@ from simulations.report.drawing.canvas import Canvas, Mark, style
 from simulations.report.drawing.domains import bounds
 from simulations.report.page.page import render
 from simulations.report.studies.recovery import DEFINITION
-from simulations.report.text import plain
+from simulations.report.text import count, plain
 from simulations.search.measured.proposals import CONTROL, NONE, PAPER, RANDOM, SCORED
 from simulations.search.measured.search import Found
 from simulations.search.measured.settings import Measured
@@ -129,7 +129,7 @@ def _costs(search: Measured, outcome: HybridResult) -> str:
 
 
 def _held_out(outcome: HybridResult) -> str:
-    return f"{outcome.accuracy.n} seeds and all images are held out."
+    return f"All of this is on held-out images, with {outcome.accuracy.n} held-out seeds."
 
 
 def _on_chance(one: Comparison) -> str:
@@ -174,8 +174,9 @@ def budgets(search: Measured) -> list[str]:
     for number in range(search.rungs):
         rung = search.rung(number)
         trained = ", LearnedRestorer among the adaptive attacks" if rung.restorer else ""
+        passes = f"{search.local_epochs} pass{'' if search.local_epochs == 1 else 'es'}"
         found.append(
-            f"Rung {number + 1}: {rung.rounds} rounds of {search.local_epochs} passes, "
+            f"Rung {number + 1}: {count(rung.rounds, 'round')} of {passes}, "
             f"{rung.images * search.num_clients} attacked images{trained}."
         )
     return found
@@ -210,7 +211,7 @@ and seeds that the search did not use. Random hybrids are controls: none of them
 over seeds (Student's t), of shares over images (Clopper-Pearson) or over seeds (Student's t), whichever is wider at each end:
 images of one seed share its model, and are not independent. The difference from random hybrids has the wider of two intervals
 likewise: over images and random hybrids, and over seeds. Dots are random hybrids, squares those of the papers, diamonds those
-that S_pri chose.</p></header>{{ held_out }}
+that S_pri chose; the dot of another colour is no defence.</p></header>{{ held_out }}
 {{ table('Held out') }}
 {{ head(['Policies', 'Origin', '#Accuracy', '#Points lost', '#Recovered', '#Share', '#Gain, dB']) }}
 <tbody>

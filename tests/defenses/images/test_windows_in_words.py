@@ -16,10 +16,14 @@ from simulations.run_folder.run_config import about_run
 @pytest.mark.parametrize(
     ("sizes", "side", "words"),
     [
-        ([16, 8, 4, 2], 32, "windows of 2 to 8 of 32 pixels (6 to 25 % of the side), as 14 to 56 of the paper's 224"),
+        (
+            [16, 8, 4, 2],
+            32,
+            "windows of 2 to 8 of 32 pixels (6 to 25 % of the side), as 14 to 56 of 224 in VisualMixer's paper",
+        ),
         ([32, 16, 8], 224, "windows of 8 to 16 of 224 pixels (4 to 7 % of the side)"),
-        ([4], 32, "windows of 4 of 32 pixels (12 % of the side), as 28 of the paper's 224"),
-        ([64], 32, "windows of 32 of 32 pixels (100 % of the side), as 224 of the paper's 224"),
+        ([4], 32, "windows of 4 of 32 pixels (12 % of the side), as 28 of 224 in VisualMixer's paper"),
+        ([64], 32, "windows of 32 of 32 pixels (100 % of the side), as 224 of 224 in VisualMixer's paper"),
     ],
 )
 def test_words(sizes: list[int], side: int, words: str) -> None:

@@ -88,7 +88,7 @@ def test_windows_of_two_defences_are_two_clauses_of_one_sentence(
     protect(folder, tmp_path / "out", "--defense", two, "--preview", "--recogniser", "none")
     text = " ".join(Page((tmp_path / "out" / "preview.html").read_text(encoding="utf-8")).text.split())
     assert text.count("Here: ") == 1
-    assert "of the paper's 224; windows of" in text.partition("Here: ")[2]
+    assert "of 224 in VisualMixer's paper; windows of" in text.partition("Here: ")[2]
 
 
 def test_attacks_that_fail_for_one_reason_are_named_together(tmp_path: Path) -> None:

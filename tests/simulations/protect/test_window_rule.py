@@ -15,6 +15,7 @@ from defenses.images.visual_mixer import ADVICE, VisualMixer
 from defenses.spec import SpecError, parse
 from simulations.protect.copies import Copy, Order, protect_image
 from simulations.protect.manifest import Manifest
+from simulations.protect.printed import PRIVATE
 from simulations.protect.window_rule import (
     LEAST,
     RULE,
@@ -119,8 +120,8 @@ def test_small_pictures_get_no_advice_about_bounds_that_nobody_gave() -> None:
 def test_windows_that_the_shorter_side_cuts_are_stated_as_cut() -> None:
     (wide,) = sized("VisualMixer()", 100, 4000).windows
     assert wide == (
-        "windows of 256 to 512 of 4000 pixels (6 to 13 % of the side), as 14 to 29 of the paper's 224; the shorter side has only "
-        "100 pixels and cuts them"
+        "windows of 256 to 512 of 4000 pixels (6 to 13 % of the side), as 14 to 29 of 224 in VisualMixer's paper; the shorter "
+        "side has only 100 pixels and cuts them"
     )
     assert "cuts" not in sized("VisualMixer()", 512, 4000).windows[0]
 
@@ -166,8 +167,13 @@ def test_each_copy_has_the_windows_of_its_size_and_everything_says_so(tmp_path: 
     lines = " ".join(printed.split())
     assert "3 of 3 pictures processed by VisualMixer();" in lines
     assert RULE in lines
+    assert RULE.count("Li et al., NDSS 2024") == 1, "which paper it follows"
+    assert f"{PRIVATE}." in lines
     assert "2 pictures: windows of 8 to 16 of 224 pixels (4 to 7 % of the side)" in lines
-    assert "1 picture: windows of 4 to 8 of 60 pixels (7 to 13 % of the side), as 15 to 30 of the paper's 224" in lines
+    assert (
+        "1 picture: windows of 4 to 8 of 60 pixels (7 to 13 % of the side), as 15 to 30 of 224 in VisualMixer's paper"
+        in lines
+    )
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert (manifest["defense"], manifest["window_rule"]) == ("VisualMixer()", RULE)
     own = [one["defense"] for one in manifest["files"]]
@@ -176,7 +182,7 @@ def test_each_copy_has_the_windows_of_its_size_and_everything_says_so(tmp_path: 
         "VisualMixer(window_lower=4, window_upper=28)",
     ]
     assert manifest["files"][2]["windows"] == [
-        "windows of 4 to 8 of 60 pixels (7 to 13 % of the side), as 15 to 30 of the paper's 224"
+        "windows of 4 to 8 of 60 pixels (7 to 13 % of the side), as 15 to 30 of 224 in VisualMixer's paper"
     ]
     again = ("--defense", "VisualMixer()", "--secret", secret, "--resume")
     assert protect(folder, tmp_path / "out", *again)[0] == 0, "the rule is part of what --resume compares"
@@ -192,8 +198,9 @@ def test_given_bounds_are_printed_with_their_share_and_without_a_rule(tmp_path: 
     known = ("--defense", "VisualMixer(window_lower=2, window_upper=16)")
     code, printed = protect(folder, tmp_path / "out", *known)
     assert code == 0, printed
-    assert "windows of 2 to 8 of 32 pixels (6 to 25 % of the side), as 14 to 56 of the paper's 224" in " ".join(
-        printed.split()
+    assert (
+        "windows of 2 to 8 of 32 pixels (6 to 25 % of the side), as 14 to 56 of 224 in VisualMixer's paper"
+        in " ".join(printed.split())
     )
     assert RULE not in " ".join(printed.split())
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())

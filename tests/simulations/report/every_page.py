@@ -184,7 +184,9 @@ def protected(folder: Path) -> Path:
         "warning": "2 of 2 copies still show their picture",
         "largest": 340,
         "windows": ["2 pictures: windows of 8 to 16 of 224 pixels (4 to 7 % of the side)"],
-        "scaled_windows": ["windows of 4 to 8 of 64 pixels (6 to 12 % of the side), as 14 to 28 of the paper's 224"],
+        "scaled_windows": [
+            "windows of 4 to 8 of 64 pixels (6 to 12 % of the side), as 14 to 28 of 224 in VisualMixer's paper"
+        ],
         "window_rule": RULE,
     }
     page.write_text(render(preview.BODY, context | {"delivered": [Strip("a.png", tiles)]}), encoding="utf-8")

@@ -82,7 +82,7 @@ def test_one_seed_is_shown_and_pipelines_without_counts_have_none() -> None:
 
 
 def test_the_headline_relates_the_windows_to_the_papers(tmp_path: Path) -> None:
-    words = "windows of 2 to 8 of 32 pixels (6 to 25 % of the side), as 14 to 56 of the paper's 224"
+    words = "windows of 2 to 8 of 32 pixels (6 to 25 % of the side), as 14 to 56 of 224 in VisualMixer's paper"
     for at, found in enumerate(([words], [], "of another version", None)):
         known = {**CONFIG, "defenses": {MIXER: {"adaptive_attacks": [], "at_size": found}}}
         whole = write_report(write_run(tmp_path / str(at), config=known)).read_text(encoding="utf-8")
