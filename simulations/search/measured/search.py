@@ -16,17 +16,20 @@ from simulations.run_folder.run_directory import write_atomically
 from simulations.search.measured.names import ABOUT
 from simulations.search.measured.pools import HELD_OUT, SEARCH, write_pools
 from simulations.search.measured.proposals import Proposal, candidates, controls, references
+from simulations.search.measured.results import HybridResult, attack_works, outcomes
 from simulations.search.measured.settings import Measured
-from simulations.search.measured.trials import CHOICE, CONFIRMATION, Judged, enqueue, judged, open_study, plan, planned
-from simulations.search.measured.verdict import (
-    Comparison,
-    HybridResult,
-    attack_works,
-    compare,
-    nominees,
-    outcomes,
-    undecided,
+from simulations.search.measured.trials import (
+    CHOICE,
+    CONFIRMATION,
+    Judged,
+    enqueue,
+    judged,
+    open_study,
+    plan,
+    planned,
+    queued,
 )
+from simulations.search.measured.verdict import Comparison, compare, nominees, undecided
 from simulations.search.measured.working_processes import run_all
 from simulations.settings.errors import ConfigError, undamaged
 from strategies.audit.whole_files import PARTIAL
@@ -50,6 +53,7 @@ class Found:
         failed: Trainings or attacks that failed there.
         comparisons: The confirmed hybrids beside the random ones.
         skipped: Random hybrids that were not judged, as no recommendation was possible any more (the setting ``curtail``).
+        seconds: Of all judgements, one after the other.
     """
 
     search: Measured
@@ -59,6 +63,7 @@ class Found:
     failed: tuple[Judged, ...]
     comparisons: tuple[Comparison, ...]
     skipped: int = 0
+    seconds: float = 0.0
 
     @property
     def validated(self) -> bool:
@@ -139,7 +144,9 @@ def run_search(folder: MeasuredFolder, show: Show) -> Found:
     if not planned(confirmation):
         _plan_confirmation(confirmation, search, data[SEARCH], nominees(search, every))
     for at, stage in enumerate(planned(confirmation)):
-        if at and search.curtail and not undecided(search, judged(confirmation, search), _confirmed(confirmation)):
+        known = judged(confirmation, search)
+        ends = at and search.curtail and not undecided(search, known, _confirmed(confirmation))
+        if ends and not queued(confirmation, stage):  # a killed search may have begun these
             break
         enqueue(confirmation, stage)
         run_all(
@@ -172,7 +179,8 @@ def read_found(folder: MeasuredFolder) -> Found:
     comparisons = tuple(compare(search, held_out, confirmed))
     known = {one.hybrid for one in held_out}
     skipped = sum(one.hybrid not in known for stage in planned(study) for one in stage)
-    return Found(search, tuple(every), confirmed, tuple(outcomes(held_out)), failed, comparisons, skipped)
+    seconds = sum(rung.seconds for one in (*every, *held_out) for rung in one.rungs)
+    return Found(search, tuple(every), confirmed, tuple(outcomes(held_out)), failed, comparisons, skipped, seconds)
 
 
 def _require_scale(every: list[Judged]) -> None:

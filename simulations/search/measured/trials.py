@@ -90,6 +90,12 @@ def enqueue(study: optuna.Study, proposals: Sequence[Proposal]) -> None:
             )
 
 
+def queued(study: optuna.Study, proposals: Sequence[Proposal]) -> bool:
+    """Whether any of these hybrids was queued, on any seed."""
+    hybrids = {one.hybrid for one in proposals}
+    return any(trial.user_attrs.get(HYBRID) in hybrids for trial in study.get_trials(deepcopy=False))
+
+
 def requeue(study: optuna.Study) -> None:
     """Queue again what a killed process left unfinished; what it had judged is kept."""
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):

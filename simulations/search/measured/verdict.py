@@ -4,105 +4,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t
 
-from attacks.scoring.roc import binomial_interval
 from simulations.search.measured.proposals import CONTROL
+from simulations.search.measured.results import TAIL, HybridResult, MeanInterval, attack_works, outcomes
 from simulations.search.measured.settings import Measured
 from simulations.search.measured.trials import Judged, front
 
 RESAMPLES = 20_000
 LEVEL = 0.05
-"""Chance of a false recommendation, over all hybrids that were to be confirmed."""
-READABLE = 0.5
-"""Share of recovered images from which on the report calls a defence readable."""
-
-
-@dataclass(frozen=True)
-class MeanInterval:
-    """A mean with its 95 % interval.
-
-    Attributes:
-        mean: It.
-        low: The lower end.
-        high: The upper end.
-        n: Number of values.
-    """
-
-    mean: float
-    low: float
-    high: float
-    n: int
-
-    @classmethod
-    def over_seeds(cls, values: Sequence[float], tail: float = 0.025) -> MeanInterval:
-        """Student's t over seeds; the ends are infinite for one value.
-
-        Args:
-            values: One for each seed.
-            tail: Chance that the mean lies above the interval, and that it lies below it.
-        """
-        n, mean = len(values), statistics.fmean(values)
-        half = float(t.ppf(1 - tail, n - 1)) * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf
-        return cls(mean, mean - half, mean + half, n)
-
-
-@dataclass(frozen=True)
-class HybridResult:
-    """One hybrid over all held-out seeds.
-
-    Attributes:
-        hybrid: Its text; "" for no defence.
-        origin: See ``proposals``.
-        accuracy: On held-out test images.
-        lost: Accuracy lost against no defence of the same seed; None for no defence.
-        counts: Seed -> images that the strongest attack recovered, and images that it attacked.
-        gain: Mean PSNR above the best null baseline, in dB.
-        failed: Seeds on which it, or no defence, failed; the numbers above are those of the other seeds.
-    """
-
-    hybrid: str
-    origin: str
-    accuracy: MeanInterval
-    lost: MeanInterval | None
-    counts: Mapping[int, tuple[int, int]]
-    gain: MeanInterval
-    failed: tuple[int, ...] = ()
-
-    @property
-    def recovered(self) -> int:
-        """Images that the strongest attack recovered, over all seeds."""
-        return sum(recovered for recovered, _ in self.counts.values())
-
-    @property
-    def attacked(self) -> int:
-        """Images that it attacked, over all seeds."""
-        return sum(attacked for _, attacked in self.counts.values())
-
-    @property
-    def rate(self) -> float:
-        """Share of recovered images over all seeds."""
-        return self.recovered / self.attacked
-
-    @property
-    def shares(self) -> dict[int, float]:
-        """Seed -> share of recovered images."""
-        return {seed: recovered / attacked for seed, (recovered, attacked) in self.counts.items()}
-
-    @property
-    def share(self) -> MeanInterval:
-        """Share of recovered images, with the hull of two intervals: Clopper-Pearson over images, Student's t over seeds.
-
-        Images of one seed share its model, so that an interval over images alone can be too narrow.
-        """
-        _, low, high = binomial_interval(self.recovered, self.attacked)
-        seeds = MeanInterval.over_seeds(list(self.shares.values()))
-        return MeanInterval(self.rate, min(low, seeds.low), max(high, seeds.high), self.attacked)
+"""Chance that interval or rank recommends falsely, over all hybrids that were to be confirmed."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +29,7 @@ class Comparison:
         fewer: Mean share that attacks recover under random hybrids, less that under this one.
         low: Lower end of its interval, at the level that the number of hybrids to confirm leaves for each.
         high: The upper end.
-        keeps: Whether the interval of the accuracy lost, over seeds, ends at ``tolerated`` or below.
+        keeps: Whether the interval of the accuracy lost ends at ``tolerated`` or below.
         as_good: Random hybrids that lose at most ``tolerated`` in the mean and under which attacks recover no larger share.
         random: Number of random hybrids, those that failed among them.
         level: Largest chance of a false recommendation of this hybrid: ``LEVEL`` / number of hybrids to confirm.
@@ -141,8 +56,8 @@ class Comparison:
 
     @property
     def needed(self) -> int:
-        """Random hybrids from which on a rank can be beyond chance: 19 for one confirmed hybrid."""
-        return math.ceil(1 / self.level - 1e-9) - 1
+        """Random hybrids from which on a rank can be beyond chance."""
+        return needed_controls(self.level)
 
     @property
     def recommended(self) -> bool:
@@ -167,39 +82,14 @@ def nominees(search: Measured, every: Sequence[Judged]) -> list[Judged]:
     return sorted((one for one in front(every) if one.hybrid), key=rank)[: search.confirmed]
 
 
-def outcomes(every: Sequence[Judged]) -> list[HybridResult]:
-    """Each hybrid over the seeds on which it and no defence were judged, in the order of the queue.
-
-    A hybrid without such a seed is left out.
-    """
-    none = {one.seed: one.last.accuracy for one in every if not one.hybrid and one.complete}
-    seeds = sorted({one.seed for one in every})
-    found: dict[str, list[Judged]] = {}
-    for one in every:
-        if one.complete and one.seed in none:
-            found.setdefault(one.hybrid, []).append(one)
-    return [
-        HybridResult(
-            hybrid,
-            of[0].origin,
-            MeanInterval.over_seeds([one.last.accuracy for one in of]),
-            MeanInterval.over_seeds([none[one.seed] - one.last.accuracy for one in of]) if hybrid else None,
-            {one.seed: (one.last.recovered, one.last.attacked) for one in of},
-            MeanInterval.over_seeds([one.last.gain for one in of]),
-            tuple(seed for seed in seeds if seed not in {one.seed for one in of}),
-        )
-        for hybrid, of in found.items()
-    ]
+def level_of(confirmed: Sequence[str]) -> float:
+    """Largest chance of a false recommendation of each of the hybrids that were to be confirmed."""
+    return LEVEL / max(1, len(confirmed))
 
 
-def attack_works(results: Sequence[HybridResult]) -> bool:
-    """Whether the attack recovers at least half of the images without a defence: else its failures mean nothing."""
-    return any(one.rate >= READABLE for one in results if not one.hybrid)
-
-
-def keeps(search: Measured, one: HybridResult) -> bool:
-    """Whether it is shown to lose at most ``tolerated``."""
-    return one.lost is not None and one.lost.high <= search.tolerated
+def keeps(search: Measured, one: HybridResult, level: float) -> bool:
+    """Whether it is shown to lose at most ``tolerated``: at 95 %, or at the level that several hybrids leave for each."""
+    return bool(one.hybrid) and one.loss(min(TAIL, level / 2)).high <= search.tolerated
 
 
 def undecided(search: Measured, every: Sequence[Judged], confirmed: Sequence[str]) -> bool:
@@ -210,12 +100,19 @@ def undecided(search: Measured, every: Sequence[Judged], confirmed: Sequence[str
     """
     known = outcomes(every)
     random = [one for one in known if one.origin == CONTROL]
-    level = LEVEL / max(1, len(confirmed))
+    level = level_of(confirmed)
     return attack_works(known) and any(
-        not one.failed and keeps(search, one) and beyond_chance(_as_good(search, one, random), search.controls, level)
+        not one.failed
+        and keeps(search, one, level)
+        and beyond_chance(_as_good(search, one, random), search.controls, level)
         for one in known
         if one.hybrid in confirmed
     )
+
+
+def needed_controls(level: float) -> int:
+    """Random hybrids from which on a rank can have a chance of ``level`` or less: 19 for 5 %, one confirmed hybrid."""
+    return math.ceil(1 / level - 1e-9) - 1
 
 
 def chance_of_rank(as_good: int, random: int) -> float:
@@ -252,7 +149,7 @@ def compare(search: Measured, every: Sequence[Judged], confirmed: Sequence[str])
     draws = np.stack([_posterior(one, generator) for one in random])
     again = generator.integers(len(random), size=(len(random), RESAMPLES))
     means = np.take_along_axis(draws, again, 0).mean(0)
-    mean, level = statistics.fmean(one.rate for one in random), LEVEL / max(1, len(confirmed))
+    mean, level = statistics.fmean(one.rate for one in random), level_of(confirmed)
     found = []
     for one in known:
         if one.hybrid not in confirmed or one.lost is None:
@@ -263,7 +160,7 @@ def compare(search: Measured, every: Sequence[Judged], confirmed: Sequence[str])
         found.append(
             Comparison(
                 one, mean - one.rate, min(float(low), seeds.low), max(float(high), seeds.high),
-                keeps(search, one), _as_good(search, one, random), number, level,
+                keeps(search, one, level), _as_good(search, one, random), number, level,
             )
         )  # fmt: skip
     return found

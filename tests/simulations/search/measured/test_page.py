@@ -54,7 +54,7 @@ def test_without_evidence_nothing_is_recommended() -> None:
     assert headline(found) == "No hybrid is recommended"
     (first, failed) = verdict(found)
     assert first.startswith(
-        "20-21 is not recommended. It costs 1.0 (1.0 to 1.0) points of accuracy: shown to lose at most 3"
+        "20-21 is not recommended. It costs 1.0 (0.9 to 1.1) points of accuracy: shown to lose at most 3"
     )
     assert "Chance explains the difference." in first
     assert failed.startswith("1 trainings on held-out images failed")

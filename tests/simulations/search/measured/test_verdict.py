@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,12 +17,16 @@ from simulations.search.measured.trials import Judged, front
 from simulations.search.measured.verdict import MeanInterval, compare, nominees
 
 SEARCH = Measured(confirmed=1)
+TESTED = 1_000_000
+"""So many test images that only seeds make an accuracy uncertain."""
 
 
 def result(
     hybrid: str, origin: str, accuracy: float, recovered: int, gain: float = 3.0, seed: int = 1, attacked: int = 32
 ) -> Judged:
-    return Judged(hybrid, origin, seed, (Judgement(accuracy, 1000, recovered, attacked, gain, "an attack", 1.0),), True)
+    return Judged(
+        hybrid, origin, seed, (Judgement(accuracy, TESTED, recovered, attacked, gain, "an attack", 1.0),), True
+    )
 
 
 def over_seeds(hybrid: str, origin: str, accuracy: float, recovered: int, attacked: int = 32) -> list[Judged]:
@@ -117,6 +122,20 @@ def test_the_loss_of_accuracy_must_be_shown_to_be_small() -> None:
     assert one.outcome.lost.mean < 0.03 < one.outcome.lost.high
     assert not one.keeps
     assert not one.recommended
+
+
+@pytest.mark.parametrize(("tested", "keeps"), [(4000, True), (400, False)])
+def test_seeds_that_agree_say_nothing_of_other_test_images(tested: int, keeps: bool) -> None:
+    """A loss of 1 point on 4,000 images has a standard error of at most 0.85 points, on 400 of 2.7 points."""
+    every = [
+        one._replace(rungs=(replace(one.rungs[0], tested=tested),)) for one in held_out(2) if one.hybrid != "20-21"
+    ]
+    chosen = [replace(result("20-21", RANDOM, 0.82, 2, seed=at).last, tested=tested) for at in range(3)]
+    every += [result("20-21", RANDOM, 0.82, 2, seed=at)._replace(rungs=(one,)) for at, one in enumerate(chosen)]
+    (one,) = compare(SEARCH, every, ["20-21"])
+    assert one.keeps is keeps
+    assert one.outcome.lost is not None
+    assert one.outcome.lost.high - one.outcome.lost.mean > 1.9 * math.sqrt(2 * 0.82 * 0.18 / tested)
 
 
 def test_seeds_that_disagree_widen_the_intervals() -> None:
