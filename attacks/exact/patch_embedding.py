@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.exact.linear_layer import PROBES, random_images
+from attacks.exact.linear_layer import random_images
 from attacks.observations import AttackError
 from defenses.module_calls import calls_of
 
+BATCH = 2
+"""Number of images by which layers are found: a batch statistic of one 1 x 1 map is undefined."""
 SAME = 1e-3
-"""Largest difference between two gradients, in units of the larger one's length, at which they are the same up to rounding."""
+"""Largest difference between two gradients, in units of their length, at which they are the same up to rounding."""
 
 
 @dataclass(frozen=True)
@@ -72,44 +76,34 @@ class PatchEmbedding:
 def patch_embedding(model: nn.Module, input_shape: tuple[int, int, int], like: Tensor) -> PatchEmbedding:
     """Find the patch embedding of a model from ``attackable``, which is left as it is; ``like`` has its device and dtype.
 
-    A layer counts that sees pixels, patch by patch, and whose outputs have the same gradient as rows of one parameter.
+    A layer counts that sees pixels, patch by patch, and whose outputs have the same gradient as rows of one trained parameter.
 
     Raises:
         AttackError: When there is none; the message says what is missing.
     """
     probed = _with_slopes(model)
     names = {one: name for name, one in probed.named_modules() if isinstance(one, nn.Conv2d | nn.Linear)}
-    numbered = 1 + torch.arange(input_shape[0] * input_shape[1] * input_shape[2], device=like.device, dtype=like.dtype)
-    with torch.no_grad(), calls_of(names) as seen:
-        # Two images, as for batch statistics; the pixels' values are their numbers.
-        probed(numbered.view(1, *input_shape).repeat(2, 1, 1, 1))
-    patches = {names[one]: _pixels(one, into[:1], numbered.numel()) for one, into, _ in _called_once(seen)}
-    found = {name: pixels.cpu() for name, pixels in patches.items() if pixels is not None}
-    kind = type(model).__name__
-    if not found:
-        raise AttackError(f"does not apply: no layer of {kind} sees patches of the image's pixels")
+    patches = _patches(probed, names, input_shape, like)
+    if not patches:
+        raise AttackError(f"does not apply: no layer of {type(model).__name__} sees patches of the image's pixels")
     trained = {name: value for name, value in probed.named_parameters() if value.requires_grad}
-    with torch.enable_grad(), calls_of(one for one, name in names.items() if name in found) as seen:
-        logits = probed(random_images(input_shape, like)[: max(2, PROBES // 8)].requires_grad_())
-        outputs = [out for _, _, out in seen]
+    with torch.enable_grad(), calls_of(one for one, name in names.items() if name in patches) as seen:
+        logits = probed(random_images(input_shape, like)[:BATCH].requires_grad_())
         weights = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype, device=logits.device)
-        wanted = torch.autograd.grad(
-            (logits.flatten() * weights).sum(), [*outputs, *trained.values()], allow_unused=True
-        )
-    by_parameter = [(name, slope) for name, slope in zip(trained, wanted[len(outputs) :], strict=True)]
-    for (module, _, out), slope in zip(seen, wanted[: len(outputs)], strict=True):
-        name = names[module]
-        if slope is None or len(found[name]) != slope[0].numel() // module.weight.shape[0]:
+        wanted = [*(out for _, _, out in seen), *trained.values()]
+        slopes = torch.autograd.grad((logits.flatten() * weights).sum(), wanted, allow_unused=True)
+    of_parameters = dict(zip(trained, slopes[len(seen) :], strict=True))
+    for (module, _, out), slope in zip(seen, slopes[: len(seen)], strict=True):
+        name, width = names[module], module.weight.shape[0]
+        if slope is None or len(patches[name]) * width != slope[0].numel():
             continue
-        width = module.weight.shape[0]
-        slopes = _rows(slope.sum(0), width, columns=slope.dim() == 4)
-        for positions, first, columns in _equal_rows(slopes, by_parameter):
+        for positions, first, columns in _equal_rows(_rows(slope.sum(0), width, slope.dim() == 4), of_parameters):
+            shape, count = (1, *out.shape[1:]), math.prod(input_shape)
             layer = model.get_submodule(name)
-            shape, count = (1, *out.shape[1:]), numbered.numel()
-            return PatchEmbedding(name, layer, positions, first, columns, found[name], count, width, shape)
+            return PatchEmbedding(name, layer, positions, first, columns, patches[name], count, width, shape)
     raise AttackError(
-        f"does not apply: no trained position embedding of {kind} is added to the output of {' or '.join(map(repr, found))}, which "
-        "sees the pixels"
+        f"does not apply: no trained position embedding of {type(model).__name__} is added to the output of "
+        f"{' or '.join(map(repr, patches))}, which sees the pixels"
     )
 
 
@@ -124,35 +118,34 @@ def _with_slopes(model: nn.Module) -> nn.Module:
     return probed
 
 
-def _called_once(seen: list[Any]) -> list[Any]:
-    counts: dict[nn.Module, int] = {}
-    for module, _, _ in seen:
-        counts[module] = counts.get(module, 0) + 1
-    return [call for call in seen if counts[call[0]] == 1]
+def _patches(
+    model: nn.Module, names: Mapping[nn.Module, str], input_shape: tuple[int, int, int], like: Tensor
+) -> dict[str, Tensor]:
+    """Layers that see pixels, and are called once: name -> ``PatchEmbedding.pixels``."""
+    count = math.prod(input_shape)
+    numbers = 1 + torch.arange(count, device=like.device, dtype=like.dtype)
+    with torch.no_grad(), calls_of(names) as seen:
+        model(numbers.view(1, *input_shape).repeat(BATCH, 1, 1, 1))
+    calls = Counter(module for module, _, _ in seen)
+    found = {names[one]: _pixels(one, into[:1], count) for one, into, _ in seen if calls[one] == 1}
+    return {name: pixels.cpu() for name, pixels in found.items() if pixels is not None}
 
 
 def _pixels(module: nn.Module, into: Tensor, count: int) -> Tensor | None:
-    """Which pixel (T, P) the layer sees where, of an input (1, ...) that holds numbers of ``count`` pixels; None for other inputs."""
+    """The pixel (T, P) at each place of each patch, where an input (1, ...) holds numbers of ``count`` pixels; else None."""
     if isinstance(module, nn.Conv2d):
-        # A convolution's input is the image itself, in its order.
         padding = (0, 0) if module.padding == "valid" else module.padding
         if into.dim() != 4 or module.groups != 1 or module.padding_mode != "zeros" or isinstance(padding, str):
             return None
-        if not torch.equal(into.flatten(), 1 + torch.arange(into.numel(), device=into.device, dtype=into.dtype)):
+        # A convolution's input must be the image itself, in its order.
+        if not torch.equal(into.flatten(), 1 + torch.arange(count, device=into.device, dtype=into.dtype)):
             return None
-        patches = F.unfold(
-            into.double(),
-            module.kernel_size,
-            module.dilation,
-            padding,
-            module.stride,  # type: ignore[arg-type]
-        )[0].T
-    else:
-        if into.dim() != 3:
-            return None
-        patches = into[0].double()
-    numbers = patches.round()
-    if not torch.equal(numbers, patches) or numbers.min() < 0 or not 1 <= numbers.max() <= count:
+        sizes: Any = module.kernel_size, module.dilation, padding, module.stride
+        return F.unfold(into.double(), *sizes)[0].T.round().long()
+    if into.dim() != 3:
+        return None
+    numbers = into[0].double().round()
+    if not torch.equal(numbers, into[0].double()) or numbers.min() < 0 or not 1 <= numbers.max() <= count:
         return None
     return numbers.long()
 
@@ -162,18 +155,16 @@ def _rows(gradient: Tensor, width: int, columns: bool) -> Tensor:
     return gradient.reshape(width, -1).T if columns else gradient.reshape(-1, width)
 
 
-def _equal_rows(slopes: Tensor, parameters: list[tuple[str, Tensor | None]]) -> Iterator[tuple[str, int, bool]]:
+def _equal_rows(slopes: Tensor, gradients: Mapping[str, Tensor | None]) -> Iterator[tuple[str, int, bool]]:
     """The parameters that have all of ``slopes`` (T, D) as consecutive rows: name, first row, and whether they are columns."""
     tokens, width = slopes.shape
-    least = SAME * slopes.norm()
-    for name, gradient in parameters:
-        if gradient is None or gradient.numel() % width or gradient.numel() < slopes.numel() or not least > 0:
-            continue
-        shape = [size for size in gradient.shape if size != 1]
+    length = float(slopes.norm())
+    for name, gradient in gradients.items():
+        shape = [] if gradient is None else [size for size in gradient.shape if size != 1]
         for columns in (False, True):
-            if not shape or shape[0 if columns else -1] != width:
+            if gradient is None or not shape or shape[0 if columns else -1] != width:
                 continue
             rows = _rows(gradient, width, columns)
             for first in range(len(rows) - tokens + 1):
-                if (rows[first : first + tokens] - slopes).norm() < least:
+                if float((rows[first : first + tokens] - slopes).norm()) < SAME * length:
                     yield name, first, columns

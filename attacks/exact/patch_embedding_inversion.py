@@ -49,10 +49,9 @@ class PatchEmbeddingInversion(SolvingAttack):
 
     reads_patch_embedding: ClassVar[bool] = True
     source: ClassVar[str] = (
-        "Lu, Zhang, Zhao, He, Cheng, APRIL: Finding the Achilles' Heel on Privacy for Vision Transformers, CVPR 2022, section 3: the "
-        "gradient of the position embedding is that of the tokens, and gives a linear system for them. The paper solves it at the "
-        "projections of the first attention, for networks without a LayerNorm or residual path before it; to solve it at the patch "
-        "projection, and the ridge, are ours"
+        "Lu, Zhang, Zhao, He, Cheng, APRIL: Finding the Achilles' Heel on Privacy for Vision Transformers, CVPR 2022: the gradient "
+        "of the position embedding is that of the tokens, and gives a linear system for them. The paper solves it at the first "
+        "attention, of networks whose tokens are its very inputs; to solve it at the patch projection, and the ridge, are ours"
     )
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
@@ -70,7 +69,8 @@ class PatchEmbeddingInversion(SolvingAttack):
         ):
             if not value.any():
                 raise AttackError(
-                    f"does not apply: the gradient of the {what} {name!r} is zero: it is frozen, or the head's weights are still zero"
+                    f"does not apply: the gradient of the {what} {name!r} is zero: it is frozen, or the weights of the head are "
+                    "still zero"
                 )
         patches = solved_patches(slopes, weight, numbers)
         return recovered(

@@ -283,7 +283,7 @@ _OWN: dict[str, Callable[[int, Shape, int, Norm], nn.Module]] = {
     "convnet": convnet,
     "resnet20": resnet20,
     "vgg_small": vgg_small,
-    "vit_lite": lambda classes, shape, width, norm: vit_lite(classes, shape, width),
+    "vit_lite": vit_lite,
 }
 _OF_MANY_WIDTHS = _OWN.keys() - {"cnn", "lenet"}
 _LIBRARY_NAMES = {"efficientnet_lite0": "timm:tf_efficientnet_lite0"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import nn
 
 from clients.models.library import ImageSizeError, ModelError, Shape, without_in_place
@@ -11,7 +13,7 @@ HEADS = 4
 MOST = 1024
 
 
-def vit_lite(num_classes: int, input_shape: Shape, width: int) -> nn.Module:
+def vit_lite(num_classes: int, input_shape: Shape, width: int, norm: Callable[[int], nn.Module]) -> nn.Module:
     """ViT-Lite-7/4: patches of 4 x 4 pixels, seven blocks of four heads, a class token and a trained position embedding.
 
     A block normalises before its attention and before its MLP, whose hidden layer is twice as wide. Weights are those that timm
@@ -21,6 +23,7 @@ def vit_lite(num_classes: int, input_shape: Shape, width: int) -> nn.Module:
         num_classes: Number of logits.
         input_shape: (C, H, W) of one image; H and W are multiples of 4.
         width: Size of a token, a multiple of 4 up to 1024; 0: 256, as published.
+        norm: Unused: a transformer has LayerNorm.
 
     Raises:
         ModelError: When the width does not fit.
@@ -29,6 +32,7 @@ def vit_lite(num_classes: int, input_shape: Shape, width: int) -> nn.Module:
     Source: Hassani et al. 2021, Escaping the Big Data Paradigm with Compact Transformers, section 3.2; its dropout of attention and
     of whole blocks is left out.
     """
+    del norm
     channels, height, side = input_shape
     if width % HEADS or not 0 <= width <= MOST:
         raise ModelError(f"width is {width}; vit_lite takes multiples of {HEADS} up to {MOST}, or 0 for its default")

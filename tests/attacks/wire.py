@@ -64,7 +64,7 @@ def relu_net(width: int = 40, seed: int = 0) -> nn.Module:
 
 
 class PatchNet(nn.Module):
-    """A vision transformer of one block, normalised before its attention as in ViT, with the class token's row of positions first."""
+    """A vision transformer of one block, normalised before its attention as in ViT; the class token's position comes first."""
 
     def __init__(self, channels: int = 1, side: int = SIDE, patch: int = 4, width: int = 24) -> None:
         super().__init__()

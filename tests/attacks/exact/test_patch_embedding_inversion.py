@@ -196,7 +196,7 @@ def test_a_head_of_zeros_hides_everything_and_the_failure_says_so() -> None:
     torch.manual_seed(1)
     model = TorchvisionTransformer(SIDE, PATCH, 1, 2, 32, 48, num_classes=CLASSES)
     guess = guess_of(observe(model, pictures(1, SIDE, 3), classes(1)))
-    assert "is zero: it is frozen, or the head's weights are still zero" in guess.failure
+    assert "is zero: it is frozen, or the weights of the head are still zero" in guess.failure
 
 
 def head(name: str) -> bool:
