@@ -34,9 +34,10 @@ class PatchEmbeddingInversion(SolvingAttack):
     posterior mean for normalised pixels of variance 1 (ridge regression), with the error's variance from the part of dL/dW
     outside of the span of G.
 
-    Exact for one example; ``gradient_distance`` near 0 proves it. For a batch G and dL/dW are sums over the examples, which have no
-    exact solution: the attack returns one image, a mixture, and ``residual`` is far from 0. The mixture resembles an image whose
-    gradient is much longer than the others'.
+    Exact for one example where ``rank`` equals ``tokens``, up to the rounding of weights, whose difference the update is, times
+    ``condition``. ``gradient_distance`` near 0 shows that the image explains the whole update. For a batch G and dL/dW are sums
+    over the examples, which have no exact solution: the attack returns one image, a mixture, and ``residual`` is far from 0. The
+    mixture resembles an image whose gradient is much longer than the others'.
 
     Reports "does not apply" if no layer sees patches of pixels, if no trained position embedding is added to its outputs, if the
     update leaves out one of the two, if one of their gradients is zero (frozen parameters; a head whose weights are still zero, as
@@ -56,6 +57,7 @@ class PatchEmbeddingInversion(SolvingAttack):
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
         """See ``SolvingAttack``."""
+        observation.require_one_step()
         model = attackable(observation.model, observation.train_mode)
         layer = patch_embedding(model, observation.input_shape, next(model.parameters()))
         for what, name in (("patch projection", layer.weight), ("position embedding", layer.positions)):

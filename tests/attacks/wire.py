@@ -66,14 +66,16 @@ def relu_net(width: int = 40, seed: int = 0) -> nn.Module:
 class PatchNet(nn.Module):
     """A vision transformer of one block, normalised before its attention as in ViT; the class token's position comes first."""
 
-    def __init__(self, channels: int = 1, side: int = SIDE, patch: int = 4, width: int = 24) -> None:
+    def __init__(
+        self, channels: int = 1, side: int = SIDE, patch: int = 4, width: int = 24, num_classes: int = CLASSES
+    ) -> None:
         super().__init__()
         self.project = nn.Conv2d(channels, width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.positions = nn.Parameter(0.02 * torch.randn(1, (side // patch) ** 2 + 1, width))
         self.before, self.behind = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
-        self.head = nn.Linear(width, CLASSES)
+        self.head = nn.Linear(width, num_classes)
 
     def embed(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) to tokens (B, 1 + T, D), the class token first."""
