@@ -94,7 +94,8 @@ def patch_embedding(model: nn.Module, input_shape: tuple[int, int, int], like: T
         slopes = torch.autograd.grad((logits.flatten() * weights).sum(), wanted, allow_unused=True)
     of_parameters = dict(zip(trained, slopes[len(seen) :], strict=True))
     for (module, _, out), slope in zip(seen, slopes[: len(seen)], strict=True):
-        name, width = names[module], module.weight.shape[0]
+        weight: Any = module.weight
+        name, width = names[module], int(weight.shape[0])
         if slope is None or len(patches[name]) * width != slope[0].numel():
             continue
         for positions, first, columns in _equal_rows(_rows(slope.sum(0), width, slope.dim() == 4), of_parameters):
