@@ -82,7 +82,8 @@ def patch_embedding(model: nn.Module, input_shape: tuple[int, int, int], like: T
         AttackError: When there is none; the message says what is missing.
     """
     probed = _with_slopes(model)
-    names = {one: name for name, one in probed.named_modules() if isinstance(one, nn.Conv2d | nn.Linear)}
+    layers = (nn.Conv2d, nn.Linear)
+    names: dict[nn.Module, str] = {one: name for name, one in probed.named_modules() if isinstance(one, layers)}
     patches = _patches(probed, names, input_shape, like)
     if not patches:
         raise AttackError(f"does not apply: no layer of {type(model).__name__} sees patches of the image's pixels")

@@ -96,7 +96,7 @@ def solved_patches(slopes: Tensor, weight: Tensor, numbers: dict[str, float]) ->
     error = weight - right[:rank].T @ inside[:rank]
     variance = float(error.square().sum()) / (max(width - rank, 1) * weight.shape[1])
     variance = max(variance, float((ROUNDING * weight).square().mean()))
-    patches = left @ ((values / (values.square() + variance))[:, None] * inside)
+    patches: Tensor = left @ ((values / (values.square() + variance))[:, None] * inside)
     residual = float((weight - slopes.T @ patches).norm() / weight.norm())
     numbers |= {
         "tokens": float(tokens),
