@@ -1,1 +1,1 @@
-"""Attacks that solve for a linear layer's inputs: exact, or by independent components, where the gradient's structure allows."""
+"""Attacks that solve for a layer's inputs: exact, or by independent components, where the gradient's structure allows."""

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.base import Attack
 from attacks.exact.example_labels import gradient_distance, labels_of_signals
-from attacks.exact.linear_layer import LinearLayer, Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise, normalise
 from attacks.observations import AttackError, ClientUpdate
+from defenses.base import Update
 
 MOST_GREY = 64
 """Images of a failed guess, at most: an update can cover thousands."""
@@ -50,19 +50,23 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
 
 def recovered(
     observation: ClientUpdate,
-    read: Read,
-    layer: LinearLayer,
+    model: nn.Module,
+    gradient: Update,
+    layer: nn.Module,
     inputs: Tensor,
     signals: Tensor,
     numbers: dict[str, float],
 ) -> Reconstruction:
-    """The guess from a layer's recovered pixels (R, C * H * W), normalised, with labels by dL/dz (R, M) of each example."""
+    """The guess from a layer's recovered pixels (R, C * H * W), normalised, with labels by dL/dz (R, ...) of each example.
+
+    ``model`` is from ``attackable``, ``layer`` a module of it and ``gradient`` the update's, for all parameters.
+    """
     if not inputs.isfinite().all():
         raise AttackError("the equations have no finite solution")
     raw = denormalise(inputs.view(-1, *observation.input_shape), observation)
     outside = float(((raw < -BEYOND) | (raw > 1 + BEYOND)).double().mean())
     images = raw.clamp(0, 1).float()
-    seen = normalise(images, observation).to(next(iter(read.gradient.values())))
-    labels = labels_of_signals(read.model, layer, seen, signals)
-    distance = gradient_distance(read.model, seen, labels, read.gradient)
+    seen = normalise(images, observation).to(next(iter(gradient.values())))
+    labels = labels_of_signals(model, layer, seen, signals)
+    distance = gradient_distance(model, seen, labels, gradient)
     return Reconstruction(images, labels, numbers | {"gradient_distance": distance, "outside_share": outside})

@@ -101,7 +101,7 @@ class CocktailParty(SolvingAttack):
         lengths = _lengths(mixed, lengths, layer, observation)
         inputs, signals = mixed / lengths[:, None], (parts.left @ torch.linalg.inv(unmixing) * lengths).T
         if layer.sees_pixels:
-            return recovered(observation, read, layer, inputs, signals, numbers)
+            return recovered(observation, read.model, read.gradient, layer.module, inputs, signals, numbers)
         below = FeatureImages(self.feature_iterations)
         return below.guess(inputs, read, layer, observation, numbers, signals=signals, generator=generator)
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.exact.linear_layer import LinearLayer
 from attacks.gradient.trial_gradients.matching import count_classes
 from defenses.base import Update
 from defenses.module_calls import calls_of
@@ -17,24 +16,25 @@ MOST_CLASSES = 1000
 """Classes that are tried of each example."""
 
 
-def labels_of_signals(model: nn.Module, layer: LinearLayer, images: Tensor, signals: Tensor) -> Tensor:
+def labels_of_signals(model: nn.Module, layer: nn.Module, images: Tensor, signals: Tensor) -> Tensor:
     """The class (B,) of each example, by the direction of its signal, the gradient of cross-entropy; int64, on the CPU.
 
-    Of normalised images (B, C, H, W) and dL/dz (B, M) at the layer, each up to a positive factor; ``model`` is from ``attackable``.
+    Of normalised images (B, C, H, W) and dL/dz (B, ...) at the layer's output, each up to a positive factor; ``model`` is from
+    ``attackable``, and ``layer`` a module of it that is called once.
     -1 where the model has more than ``MOST_CLASSES`` classes.
     """
     classes = count_classes(model, (images.shape[1], images.shape[2], images.shape[3]), images)
     if classes > MOST_CLASSES:
         return torch.full((len(images),), -1)
-    towards = signals.to(images)
-    with torch.enable_grad(), calls_of([layer.module]) as calls:
+    towards = signals.to(images).flatten(1)
+    with torch.enable_grad(), calls_of([layer]) as calls:
         # Frozen layers have outputs without a graph, unless the images need one.
         logits = F.log_softmax(model(images.clone().requires_grad_()), 1)
         output = calls[0][2]
         cosines = []
         for number in range(classes):
             (slope,) = torch.autograd.grad(-logits[:, number].sum(), output, retain_graph=True)
-            cosines.append(F.cosine_similarity(slope, towards, dim=1))
+            cosines.append(F.cosine_similarity(slope.flatten(1), towards, dim=1))
     labels: Tensor = torch.stack(cosines).argmax(0).cpu()
     return labels
 

@@ -74,6 +74,6 @@ class FeatureImages:
         seen = normalise(images, observation)
         if labels is None:
             assert signals is not None
-            labels = labels_of_signals(read.model, layer, seen, signals)
+            labels = labels_of_signals(read.model, layer.module, seen, signals)
         numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
         return Reconstruction(images.float().cpu(), labels, numbers)

@@ -125,6 +125,21 @@ def _is_rectified(out: Tensor, slope: Tensor | None) -> bool:
     return bool(off.any() and not slope[off].any() and (slope[~off] != 0).double().mean() > 0.5)
 
 
+def one_step_gradient(observation: ClientUpdate) -> Update:
+    """The mean gradient of an update of one step; where the learning rate is unknown, up to one factor for all parameters.
+
+    Raises:
+        AttackError: When the update fits neither the model nor an attack on one step.
+    """
+    if observation.num_examples < 1:
+        raise AttackError(f"the update covers {observation.num_examples} examples; at least 1 is needed")
+    observation.require_one_step()
+    # Inputs do not depend on the length of the gradient: any learning rate serves, unless weight decay must be subtracted.
+    if observation.learning_rate is None and observation.weight_decay:
+        raise AttackError("does not apply: the learning rate is unknown, so weight decay cannot be subtracted")
+    return observation.gradient(1.0 if observation.learning_rate is None else None)
+
+
 @dataclass(frozen=True)
 class Read:
     """An update of one step, read for an attack on a linear layer.
@@ -142,13 +157,7 @@ class Read:
     @classmethod
     def of(cls, observation: ClientUpdate) -> Read:
         """Raises: AttackError when the update fits neither the model nor the attack."""
-        if observation.num_examples < 1:
-            raise AttackError(f"the update covers {observation.num_examples} examples; at least 1 is needed")
-        observation.require_one_step()
-        # Inputs do not depend on the length of the gradient: any learning rate serves, unless weight decay must be subtracted.
-        if observation.learning_rate is None and observation.weight_decay:
-            raise AttackError("does not apply: the learning rate is unknown, so weight decay cannot be subtracted")
-        gradient = observation.gradient(1.0 if observation.learning_rate is None else None)
+        gradient = one_step_gradient(observation)
         model = attackable(observation.model, observation.train_mode)
         layers = linear_layers(model, observation.input_shape, next(iter(gradient.values())))
         return cls(model, gradient, layers)

@@ -89,7 +89,7 @@ class Spear(SolvingAttack):
         factors = self.factors(
             read.of_layer(layer), layer, observation.num_examples, generator, numbers, observation.input_shape
         )
-        return recovered(observation, read, layer, factors.inputs, factors.signals, numbers)
+        return recovered(observation, read.model, read.gradient, layer.module, factors.inputs, factors.signals, numbers)
 
     def factors(
         self,

@@ -26,6 +26,7 @@ from clients.models.library import (
     replace_batch_norm,
 )
 from clients.models.own import build_own_model, offered_models, own_factory
+from clients.models.vision_transformer import vit_lite
 from defenses.registry import RegistryError
 
 __all__ = ["ModelError", "build_model", "model_names", "replace_batch_norm"]
@@ -47,7 +48,7 @@ def build_model(
     """A randomly initialised classifier (B, C, H, W) -> logits (B, num_classes), in train mode, on the CPU.
 
     Args:
-        name: ``mlp``, ``cnn``, ``lenet``, ``convnet``, ``resnet20``, ``vgg_small``, ``efficientnet_lite0``,
+        name: ``mlp``, ``cnn``, ``lenet``, ``convnet``, ``resnet20``, ``vgg_small``, ``vit_lite``, ``efficientnet_lite0``,
             ``torchvision:NAME``, ``timm:NAME``, or a bare NAME, which is looked up in torchvision first and then in timm.
             Nothing is ever downloaded. Or ``path/file.py:NAME`` or ``package.module:NAME``: the user's own class or function
             (``clients.models.own``). Or the name under which another package offers one (entry points ``fedveil.models``).
@@ -55,8 +56,8 @@ def build_model(
         input_shape: (C, H, W) of one image; the first convolution is made for C channels.
         width: ``mlp``: neurons of a hidden layer, 1 to 4096 (0: 200). ``convnet``: channels of the first layer, 1 to 1024 (0:
             64). ``resnet20``: factor on 16, 32 and 64 channels, 1 to 16 (0: 1). ``vgg_small``: channels of the first layer, 1
-            to 512 (0: 16). The other models have none and take 0 only.
-        norm: "batch" or "group"; ``mlp``, ``cnn`` and ``lenet`` have no normalisation layer.
+            to 512 (0: 16). ``vit_lite``: size of a token, a multiple of 4 up to 1024 (0: 256). Other models take 0 only.
+        norm: "batch" or "group"; ``mlp``, ``cnn`` and ``lenet`` have no normalisation layer, ``vit_lite`` has LayerNorm.
         seed: The weights depend on it alone. The caller's random state is left as it was.
 
     Raises:
@@ -99,6 +100,7 @@ def model_names() -> dict[str, str]:
         "convnet": "8 convolutions, width 64 (Geiping et al. 2020; ATS, Gao et al. 2021, section 5.1)",
         "resnet20": "CIFAR ResNet-20, width 1 (He et al. 2016); width 4 is the ResNet20-4 of ATS (Gao et al. 2021)",
         "vgg_small": "6 convolutions in three stages of width 16, 32 and 64, after Simonyan and Zisserman 2015, for small images",
+        "vit_lite": "ViT-Lite-7/4, patches of 4, width 256 (Hassani et al. 2021): vision transformer for small images",
         "efficientnet_lite0": "EfficientNet-Lite0 (timm:tf_efficientnet_lite0), whose ImageNet weights a package brings",
         "vgg16": "VGG16 (torchvision:vgg16; Simonyan and Zisserman 2015), which ADP cuts in two",
         "resnet50": "ResNet-50 (torchvision:resnet50; He et al. 2016), which ADP cuts in two",
@@ -281,6 +283,7 @@ _OWN: dict[str, Callable[[int, Shape, int, Norm], nn.Module]] = {
     "convnet": convnet,
     "resnet20": resnet20,
     "vgg_small": vgg_small,
+    "vit_lite": vit_lite,
 }
 _OF_MANY_WIDTHS = _OWN.keys() - {"cnn", "lenet"}
 _LIBRARY_NAMES = {"efficientnet_lite0": "timm:tf_efficientnet_lite0"}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clients.models.library import ModelError, Shape
 
@@ -81,7 +82,9 @@ def _require_gradients(called: str, model: nn.Module, images: Tensor) -> None:
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     seen = images.clone().requires_grad_()
     try:
-        loss = F.cross_entropy(model(seen), torch.zeros(len(images), dtype=torch.long))
+        # As attacks compute it: the fused attention kernels have no second derivative.
+        with sdpa_kernel(SDPBackend.MATH):
+            loss = F.cross_entropy(model(seen), torch.zeros(len(images), dtype=torch.long))
         gradient = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
         norm = torch.stack([one.square().sum() for one in gradient if one is not None]).sum()
         torch.autograd.grad(norm, seen)

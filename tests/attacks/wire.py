@@ -63,6 +63,39 @@ def relu_net(width: int = 40, seed: int = 0) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, width), nn.ReLU(), nn.Linear(width, CLASSES))
 
 
+class PatchNet(nn.Module):
+    """A vision transformer of one block, normalised before its attention as in ViT; the class token's position comes first."""
+
+    def __init__(
+        self, channels: int = 1, side: int = SIDE, patch: int = 4, width: int = 24, num_classes: int = CLASSES
+    ) -> None:
+        super().__init__()
+        self.project = nn.Conv2d(channels, width, patch, patch)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.positions = nn.Parameter(0.02 * torch.randn(1, (side // patch) ** 2 + 1, width))
+        self.before, self.behind = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.head = nn.Linear(width, num_classes)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) to tokens (B, 1 + T, D), the class token first."""
+        patches = self.project(images).flatten(2).mT
+        return torch.cat([self.token.expand(len(images), -1, -1), patches], 1) + self.positions
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.embed(images)
+        seen = self.before(tokens)
+        tokens = tokens + self.attention(seen, seen, seen, need_weights=False)[0]
+        logits: Tensor = self.head(self.behind(tokens)[:, 0])
+        return logits
+
+
+def patch_net(seed: int = 0, **changes: int) -> PatchNet:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return PatchNet(**changes)
+
+
 def observe(model: nn.Module, images: Tensor, labels: Tensor, **changes: Any) -> ClientUpdate:
     """One SGD step of a client on ``images`` (B, C, H, W) in [0, 1], in the mode that ``model`` is in."""
     weight = next(model.parameters())

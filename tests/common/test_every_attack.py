@@ -34,7 +34,7 @@ from attacks.active.base import ActiveAttack, AgreedModel
 from attacks.registry import ATTACKS
 from defenses.base import Batch, Update
 from defenses.spec import parse_statements
-from tests.attacks.wire import CLASSES, MEAN, SIDE, STD, classes, observe, pictures, relu_net, sigmoid_net
+from tests.attacks.wire import CLASSES, MEAN, SIDE, STD, classes, observe, patch_net, pictures, relu_net, sigmoid_net
 from tests.common.any_attack import pipelines_against, quick
 from tests.common.test_every_defense import texts_of
 
@@ -125,8 +125,9 @@ def data(count: int) -> tuple[Tensor, Tensor]:
 def wires(cls: Callable[..., Any], count: int) -> list[Any]:
     """What crossed the wire of each image alone: one update, or two of the same client."""
     observed = history_of if cls.observes_history else update_of  # type: ignore[attr-defined]
-    needs_linear = cls.reads_linear_layer  # type: ignore[attr-defined]
-    model, (images, labels) = relu_net(seed=5) if needs_linear else sigmoid_net(seed=5), data(count)
+    needs = "linear" if cls.reads_linear_layer else "patches" if cls.reads_patch_embedding else ""  # type: ignore[attr-defined]
+    model: nn.Module = {"linear": relu_net, "patches": patch_net, "": sigmoid_net}[needs](seed=5)
+    images, labels = data(count)
     attack = fitted(cls.__name__, "plain") if issubclass(cls, ActiveAttack) else None  # type: ignore[arg-type]
     if isinstance(attack, ActiveAttack):  # which reads what answers its own model
         model = attack.manipulated(AgreedModel(model, (1, SIDE, SIDE), MEAN, STD), torch.Generator().manual_seed(6))

@@ -20,6 +20,7 @@ ON_HOST = {
     "HeadInversion",
     "ImprintLayer",
     "JointEncodingInversion",
+    "PatchEmbeddingInversion",
     "Spear",
     "TrapWeights",
 }

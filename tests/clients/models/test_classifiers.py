@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.models.classifiers import ModelError, build_model, model_names, replace_batch_norm
@@ -26,6 +27,7 @@ SMALL = [
     ("convnet", {"width": 4}),
     ("resnet20", {}),
     ("vgg_small", {"width": 4}),
+    ("vit_lite", {"width": 8}),
 ]
 
 
@@ -136,6 +138,14 @@ def test_vgg_small_has_six_convolutions_in_three_stages() -> None:
     assert [module.in_features for module in model.modules() if isinstance(module, nn.Linear)] == [12 * 7 * 8, 24]
 
 
+def test_vit_lite_has_the_published_size() -> None:
+    # Hassani et al. 2021, Table 1, counts 3.72 million for 10 classes of 32 x 32 pixels.
+    model = build("vit_lite")
+    assert round(count(model) / 1e6, 2) == 3.72
+    assert [tuple(one.weight.shape) for one in model.modules() if isinstance(one, nn.Conv2d)] == [(256, 3, 4, 4)]
+    assert build("vit_lite", (1, 28, 20), width=8)(torch.rand(2, 1, 28, 20)).shape == (2, 10)
+
+
 def test_efficientnet_lite0_is_timms_port_that_pads_as_tensorflow_does() -> None:
     short, whole = (
         build(name, (3, 32, 32), seed=2).eval() for name in ("efficientnet_lite0", "timm:tf_efficientnet_lite0")
@@ -239,6 +249,8 @@ def test_gradients_per_example_agree_between_opacus_vmap_and_a_loop(name: str, c
 
 
 @pytest.mark.parametrize(("name", "changes"), [*SMALL, ("resnet20", {"norm": "batch"})])
+# As in attacks: the fused attention of processors has no second derivative.
+@sdpa_kernel(SDPBackend.MATH)
 def test_the_gradient_of_a_gradient_distance_agrees_between_vmap_and_autograd(
     name: str, changes: dict[str, str]
 ) -> None:
@@ -287,7 +299,13 @@ def test_images_of_one_channel_enter_library_models_as_they_are() -> None:
 
 @pytest.mark.parametrize(
     ("name", "side", "fits"),
-    [("convnet", 8, 9), ("vgg_small", 7, 8), ("squeezenet1_1", 12, 17), ("timm:test_vit", 28, 32)],
+    [
+        ("convnet", 8, 9),
+        ("vgg_small", 7, 8),
+        ("vit_lite", 30, 32),
+        ("squeezenet1_1", 12, 17),
+        ("timm:test_vit", 28, 32),
+    ],
 )
 def test_a_size_that_does_not_fit_is_answered_with_the_next_that_does(name: str, side: int, fits: int) -> None:
     with pytest.raises(ModelError, match=f"{fits}x{fits}"):
@@ -315,6 +333,7 @@ def test_a_transformer_must_not_leave_a_margin_unseen() -> None:
         ({"name": "resnet18", "width": 2}, "one width"),
         ({"name": "resnet20", "width": 17}, "1 to 16"),
         ({"name": "convnet", "width": -1}, "1 to 1024"),
+        ({"name": "vit_lite", "width": 30}, "multiples of 4 up to 1024"),
         ({"name": "lenet", "norm": "layer"}, "'batch', 'group'"),
         ({"name": "lenet", "num_classes": 1}, "at least 2"),
         ({"name": "lenet", "input_shape": (3, 0, 4)}, "each at least 1"),
@@ -328,6 +347,6 @@ def test_what_cannot_be_built_is_refused_with_a_reason(changes: dict[str, object
 def test_listed_names_exist() -> None:
     own = [name for name in model_names() if ":" not in name]
     assert own[:5] == ["mlp", "cnn", "lenet", "convnet", "resnet20"]
-    assert own[5:] == ["vgg_small", "efficientnet_lite0", "vgg16", "resnet50"]
+    assert own[5:] == ["vgg_small", "vit_lite", "efficientnet_lite0", "vgg16", "resnet50"]
     for name in own[:-2]:  # the last two are as large as published, and built by the tests of cuts
         build(name)

@@ -148,8 +148,9 @@ def test_what_a_model_does_is_found_and_nothing_else(model: nn.Module, found: li
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "lenet", "convnet", "resnet20", "vgg_small"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "lenet", "convnet", "resnet20", "vgg_small", "vit_lite"])
 @pytest.mark.parametrize("norm", ["group", "batch"])
 def test_there_is_no_doubt_about_our_own_models(name: str, norm: str) -> None:
-    model = build_model(name, num_classes=10, input_shape=(3, 32, 32), norm=norm, width=0)
+    width = 8 if name == "vit_lite" else 0
+    model = build_model(name, num_classes=10, input_shape=(3, 32, 32), norm=norm, width=width)
     assert doubts(model, (3, 32, 32)) == []

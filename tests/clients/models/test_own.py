@@ -331,3 +331,26 @@ def test_a_script_that_ends_itself_is_no_module(tmp_path: Path) -> None:
     path.write_text("import sys\nNet = None\nsys.exit(0)\n")
     with pytest.raises(ModelError, match="cannot be imported: SystemExit: 0"):
         built(f"{path}:Net")
+
+
+ATTENTIVE = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.inner, self.last = nn.Linear(8, 16), nn.Linear(16, num_classes)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, images):
+        rows = self.inner(images.mean(1))
+        return self.last(self.attention(rows, rows, rows, need_weights=False)[0].mean(1))
+"""
+
+
+def test_fused_attention_is_no_obstacle(tmp_path: Path) -> None:
+    """Its kernels have no second derivative on processors, but attacks compute attention by single operations."""
+    (tmp_path / "attentive.py").write_text(ATTENTIVE, encoding="utf-8")
+    model = build_model(f"{tmp_path}/attentive.py:Net", num_classes=10, input_shape=(1, 8, 8))
+    assert model(torch.rand(2, 1, 8, 8)).shape == (2, 10)

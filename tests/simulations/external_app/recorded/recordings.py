@@ -82,12 +82,13 @@ def record(
     names: bool = True,
     nodes: int = 2,
     mu: float = 0.0,
+    width: int = 0,
     **settings: Any,
 ) -> Path:
     """A recording in ``folder``/rec, and the true images in ``folder``/originals."""
     originals = folder / "originals"
     originals.mkdir(parents=True)
-    net = build_model(model, num_classes=10, input_shape=(1, 28, 28), seed=4)
+    net = build_model(model, num_classes=10, input_shape=(1, 28, 28), width=width, seed=4)
     grid = Torch(net, each, batch, originals, names, nodes)
     strategy = RecordingStrategy(FedProx(fraction_evaluate=0.0, proximal_mu=mu), folder / "rec", settings=settings)
     strategy.start(grid, grid.arrays(), num_rounds=rounds, train_config=ConfigRecord({"lr": RATE}))  # type: ignore[arg-type]

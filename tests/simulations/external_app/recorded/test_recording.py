@@ -215,6 +215,22 @@ def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
     assert "there is no run without the defence beside this one" in page
 
 
+def test_what_a_vision_transformer_gives_away_is_validated(tmp_path: Path) -> None:
+    """Its position embedding shows the gradient of each token, so that the patches are the solution of a linear system."""
+    steps = {"local-epochs": 1, "batch-size": 1}
+    folder, out = record(tmp_path, model="vit_lite", width=64, nodes=16, **steps), tmp_path / "out"
+    result = invoke(
+        folder, out=out, originals=tmp_path / "originals", auxiliary="mnist-5k", model="vit_lite", width=64,
+        attack="PatchEmbeddingInversion()",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    rows = [row for row in read_lines(out / "rows.jsonl") if row["attack"].startswith("PatchEmbedding")]
+    psnr = next(row for row in rows if row["metric"] == "psnr")
+    assert (psnr["n"], psnr["status"]) == (16, "ok")
+    assert psnr["value"] > 30, "exact but for the rounding of float32 weights, whose difference the update is"
+    assert "Where no defence is known: readable (" in page_of(out)
+
+
 def test_originals_that_went_through_the_apps_normalisation_are_no_decoys_and_nothing_to_learn_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

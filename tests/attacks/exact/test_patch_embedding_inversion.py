@@ -1,0 +1,238 @@
+"""Pixels from the gradients of a patch projection and of the position embedding behind it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models import VisionTransformer as TorchvisionTransformer
+
+from attacks.exact.patch_embedding_inversion import PatchEmbeddingInversion, solved_patches
+from attacks.guesses import Reconstruction
+from attacks.image_measures import mse
+from attacks.observations import ClientUpdate
+from tests.attacks.wire import CLASSES, MEAN, STD, PatchNet, classes, observe, patch_net, pictures, sigmoid_net
+
+ATTACK = PatchEmbeddingInversion()
+SIDE, PATCH = 24, 8
+NAMES = {
+    TorchvisionTransformer: ("conv_proj", "encoder.pos_embedding"),
+    VisionTransformer: ("patch_embed.proj", "pos_embed"),
+}
+
+
+def stream() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def guess_of(seen: ClientUpdate) -> Reconstruction:
+    return ATTACK(seen, stream())
+
+
+@cache
+def torchvisions() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = TorchvisionTransformer(SIDE, PATCH, 2, 2, 32, 48, num_classes=CLASSES)
+        nn.init.normal_(model.heads.head.weight, std=0.02)  # type: ignore[union-attr,arg-type]
+        return model
+
+
+@cache
+def timms(**changes: Any) -> nn.Module:
+    given: dict[str, Any] = {"img_size": SIDE, "patch_size": PATCH, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return VisionTransformer(**given, num_classes=CLASSES, **changes)
+
+
+def by_numpy(model: nn.Module, image: Tensor, label: Tensor) -> np.ndarray[Any, Any]:
+    """The image (C, H, W) by numpy's least squares, from gradients of plain autograd and the names of the two parameters."""
+    projection, positions = NAMES[type(model)]  # type: ignore[index]
+    parameters = dict(model.named_parameters())
+    mean, std = torch.tensor(MEAN).view(-1, 1, 1), torch.tensor(STD).view(-1, 1, 1)
+    loss = F.cross_entropy(model((image - mean) / std), label)
+    weight, slopes = torch.autograd.grad(loss, [parameters[f"{projection}.weight"], parameters[positions]])
+    count = (SIDE // PATCH) ** 2
+    rows = slopes[0, -count:].double().numpy()
+    patches = np.linalg.lstsq(rows.T, weight.flatten(1).double().numpy())[0]
+    grid = patches.reshape(SIDE // PATCH, SIDE // PATCH, -1, PATCH, PATCH).transpose(2, 0, 3, 1, 4)
+    return np.asarray(grid.reshape(-1, SIDE, SIDE) * STD[0] + MEAN[0])
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        torchvisions,
+        timms,
+        lambda: timms(class_token=False, global_pool="avg"),
+        lambda: timms(no_embed_class=True, reg_tokens=3),
+        lambda: timms(init_values=1e-5),
+    ],
+    ids=["torchvision", "timm", "without class token", "class token without position", "layer scale"],
+)
+def test_the_image_is_that_of_numpys_least_squares_and_the_true_one(build: Any) -> None:
+    model, image, label = build(), pictures(1, SIDE, 3, seed=3), classes(1, seed=4)
+    guess = guess_of(observe(model, image, label))
+    assert not guess.failure
+    np.testing.assert_allclose(guess.images[0].numpy(), by_numpy(model, image, label), atol=1e-4)
+    torch.testing.assert_close(guess.images, image, atol=1e-4, rtol=0)
+    assert torch.equal(guess.labels, label)
+    assert guess.diagnostics["gradient_distance"] < 1e-9
+    assert guess.diagnostics["residual"] < 1e-6
+
+
+class LinearPatches(PatchNet):
+    """A linear layer on patches that are cut out by the network, and positions in a table without a class token's row."""
+
+    def __init__(self) -> None:
+        super().__init__(channels=2)
+        self.project = nn.Linear(32, 24)  # type: ignore[assignment]
+        del self.positions
+        self.table = nn.Embedding(9, 24)
+
+    def embed(self, images: Tensor) -> Tensor:
+        patches = self.project(F.unfold(images, 4, stride=4).mT) + self.table(torch.arange(9))
+        return torch.cat([self.token.expand(len(images), -1, -1), patches], 1)
+
+
+class MapOfPositions(PatchNet):
+    """Overlapping patches beyond the border of the image, and positions in the shape of the convolution's map."""
+
+    def __init__(self) -> None:
+        super().__init__(channels=2)
+        self.project = nn.Conv2d(2, 24, 6, 4, 1, bias=False)
+        self.positions = nn.Parameter(torch.zeros(24, 3, 3))
+
+    def embed(self, images: Tensor) -> Tensor:
+        patches = (self.project(images) + self.positions).flatten(2).mT
+        return torch.cat([self.token.expand(len(images), -1, -1), patches], 1)
+
+
+class PostNorm(PatchNet):
+    """Dropout on the tokens, attention on the tokens themselves, and the norm behind the sum."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = F.dropout(self.embed(images), 0.2, self.training)
+        tokens = self.before(tokens + self.attention(tokens, tokens, tokens, need_weights=False)[0])
+        logits: Tensor = self.head(self.behind(tokens.tanh()).mean(1))
+        return logits
+
+
+@pytest.mark.parametrize(("kind", "channels"), [(LinearPatches, 2), (MapOfPositions, 2), (PostNorm, 1)])
+def test_layers_are_found_by_what_they_do(kind: type[PatchNet], channels: int) -> None:
+    torch.manual_seed(3)
+    image = pictures(1, channels=channels, seed=3)
+    guess = guess_of(observe(kind(), image, classes(1)))
+    assert not guess.failure
+    torch.testing.assert_close(guess.images, image, atol=2e-3, rtol=0)
+
+
+def test_neither_weight_decay_nor_an_unknown_learning_rate_hinders() -> None:
+    model, image = patch_net(), pictures(1, seed=3)
+    seen = observe(model, image, classes(1))
+    decayed = {name: seen.update[name] - 0.1 * 0.01 * value.detach() for name, value in model.named_parameters()}
+    for one in (replace(seen, learning_rate=None), replace(seen, update=decayed, weight_decay=0.01)):
+        torch.testing.assert_close(guess_of(one).images, image, atol=1e-3, rtol=0)
+
+
+def test_of_more_patches_than_the_width_determines_it_finds_their_projection() -> None:
+    """A LayerNorm leaves the tokens' gradients orthogonal to ones: a width of 8 determines 7 directions of 9 patches."""
+    image = pictures(1, seed=3)
+    seen = observe(patch_net(width=8).double(), image, classes(1))
+    guess = guess_of(seen)
+    slopes = seen.update["positions"][0, 1:].numpy()
+    patches = F.unfold((image.double() - MEAN[0]) / STD[0], 4, stride=4)[0].T.numpy()
+    known = slopes @ np.linalg.pinv(slopes, rcond=1e-9) @ patches
+    expected = F.fold(torch.from_numpy(known).T[None], 12, 4, stride=4) * STD[0] + MEAN[0]
+    torch.testing.assert_close(guess.images, expected.clamp(0, 1).float(), atol=1e-3, rtol=0)
+    assert (guess.diagnostics["tokens"], guess.diagnostics["rank"]) == (9, 7)
+    assert float(mse(guess.images, image)) < 0.5 * float(mse(torch.full_like(image, MEAN[0]), image))
+    assert guess.diagnostics["gradient_distance"] > 1e-9
+
+
+def test_noise_costs_pixels_and_its_amount_is_estimated() -> None:
+    generator = torch.Generator().manual_seed(2)
+    slopes, patches = (torch.randn(9, size, generator=generator, dtype=torch.float64) for size in (24, 16))
+    slopes *= torch.logspace(0, -3, 9, dtype=torch.float64)[:, None]
+    errors = []
+    for std in (1e-9, 1e-2, 1e3):
+        weight = slopes.T @ patches
+        weight = weight + std * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+        numbers: dict[str, float] = {}
+        found = solved_patches(slopes, weight, numbers)
+        plain = torch.linalg.lstsq(slopes.T, weight).solution
+        errors.append((float((found - patches).norm()), float((plain - patches).norm()), numbers["residual"]))
+    assert errors[0][0] < 1e-4
+    assert errors[1][0] < 0.5 * errors[1][1]
+    assert errors[2][0] < 1.5 * float(patches.norm()) < errors[2][1]
+    assert errors[0][2] < 1e-6 < errors[1][2] < 0.5 < errors[2][2]
+
+
+def test_of_a_batch_it_returns_one_image_that_the_longest_gradient_dominates() -> None:
+    model, images = patch_net(), pictures(2, seed=3)
+    alone = [observe(model, images[i : i + 1], torch.tensor([i])) for i in range(2)]
+    grey = float(mse(torch.full_like(images[:1], 0.5), images[:1]))
+    errors, residuals = [], []
+    for share in (1e-4, 1.0):
+        update = {name: alone[0].update[name] + share * alone[1].update[name] for name in alone[0].update}
+        guess = guess_of(replace(alone[0], update=update, num_examples=2, batch_size=2))
+        assert guess.images.shape == (1, 1, 12, 12)
+        errors.append(float(mse(guess.images, images[:1])))
+        residuals.append(guess.diagnostics["residual"])
+    assert errors[0] < 0.1 * grey < 0.5 * grey < errors[1]
+    assert residuals[0] < 1e-3 < 1e-2 < residuals[1]
+
+
+def test_a_head_of_zeros_hides_everything_and_the_failure_says_so() -> None:
+    """As torchvision starts its transformers: the first update of a client holds nothing but the head's."""
+    torch.manual_seed(1)
+    model = TorchvisionTransformer(SIDE, PATCH, 1, 2, 32, 48, num_classes=CLASSES)
+    guess = guess_of(observe(model, pictures(1, SIDE, 3), classes(1)))
+    assert "is zero: it is frozen, or the weights of the head are still zero" in guess.failure
+
+
+def head(name: str) -> bool:
+    return name.startswith("head")
+
+
+def last_block(name: str) -> bool:
+    return name.startswith(("head", "norm", "blocks.1"))
+
+
+@pytest.mark.parametrize("trained", [head, last_block])
+def test_fine_tuning_behind_the_patch_projection_gives_no_guess(trained: Any) -> None:
+    """Nothing of the two gradients is sent: as zeros, or not at all."""
+    seen = observe(timms(), pictures(1, SIDE, 3), classes(1))
+    frozen = {name: value if trained(name) else torch.zeros_like(value) for name, value in seen.update.items()}
+    left_out = {name: value for name, value in seen.update.items() if trained(name)}
+    assert (
+        "patch projection 'patch_embed.proj.weight' is zero: it is frozen"
+        in guess_of(replace(seen, update=frozen)).failure
+    )
+    failed = guess_of(replace(seen, update=left_out))
+    assert failed.failure == "does not apply: the update leaves out the patch projection 'patch_embed.proj.weight'"
+    assert torch.equal(failed.images, torch.full((1, 3, SIDE, SIDE), 0.5))
+
+
+def test_where_it_does_not_apply_it_says_so() -> None:
+    image, label = pictures(1, SIDE, 3), classes(1)
+    assert (
+        "no trained position embedding of VisionTransformer is added to the output of 'patch_embed.proj'"
+        in guess_of(observe(timms(pos_embed="none"), image, label)).failure
+    )
+    fixed = patch_net()
+    fixed.positions.requires_grad_(False)
+    seen = observe(patch_net(), pictures(1), label)
+    assert "no trained position embedding" in guess_of(replace(seen, model=fixed)).failure
+    assert "no trained position embedding" in guess_of(observe(sigmoid_net(), pictures(1), label)).failure
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(144, CLASSES))
+    assert "no layer of Sequential sees patches" in guess_of(observe(flat, pictures(1), label)).failure
+    assert "4 local steps" in guess_of(replace(seen, local_steps=4)).failure
