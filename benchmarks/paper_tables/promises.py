@@ -74,7 +74,7 @@ PROMISES = (
     ),
     Promise(
         "PatchShuffling, Table 4",
-        "Nor does an inversion with a jigsaw solver recover shuffled images.",
+        "An inversion with a jigsaw solver does not recover shuffled images.",
         (
             "A solved jigsaw gains at most 1 dB against PS.",
             "A solved jigsaw recovers at most 5 % of the images behind BS.",
@@ -116,7 +116,7 @@ PROMISES = (
             for cut in ("block2", "block5")
         ),
         "garments and digits of 28 pixels for faces of 224",
-        "No defence of another run is shown to satisfy Equation 1 ([delta protection](inference.md#delta-protection-adp)).",
+        "No defence of the delta audit is shown to satisfy Equation 1 ([delta protection](inference.md#delta-protection-adp)).",
         (("inference.md", "No defence of this table is shown to satisfy Equation 1, with either adversary."),),
     ),
     Promise(
@@ -127,7 +127,7 @@ PROMISES = (
     ),
     Promise(
         "ATS, Table 1",
-        "They cost no accuracy.",
+        "Searched policies cost no accuracy.",
         ("The hybrid costs at most 3 points of accuracy.",),
         "the paper's hybrid, on tiles of eight photographs and a small network",
     ),

@@ -11,8 +11,8 @@ HE = "BackwardReconstruction(plug_in='ignored', iterations=300, learning_rate=0.
 VGG, RESNET = ("conv2", "conv4", "conv6"), ("block2", "block5", "block8")
 DRAWING = "A drawing of the method, without a number to check."
 RETRAIN = (
-    "An adversary that is retrained on protected features regains most of what the static one loses at the two earlier cuts "
-    "([delta protection](inference.md#delta-protection-adp))."
+    "In the delta audit an adversary that is retrained on protected features regains most of what the static one loses, at the two "
+    "earlier cuts ([delta protection](inference.md#delta-protection-adp))."
 )
 INVERSE = (
     "A network that learns to invert the sent features recovers every image behind every autoencoder "

@@ -12,8 +12,8 @@ DP = "FeatureDP(clip=1.0, noise_multiplier=1.0)"
 BROKEN = (
     "Attacks that know the defence recover 25 or more of 32 digits behind PS, BS, PS+, Downsample and FeatureNoise "
     "([split audit](split.md#the-split-audit)), at 16 tokens an image. At the paper's 196 tokens, behind random weights, PS "
-    "with 224 pixels is broken on squares of eight photographs. So is PS+ with 56 pixels, by a server that holds other squares "
-    "of them. BS is open ([196 tokens](split.md#196-tokens-the-papers-number))."
+    "with 224 pixels is broken on squares of eight photographs. PS+ with 56 pixels is broken by a server that holds other "
+    "squares of the same photographs. BS is open ([196 tokens](split.md#196-tokens-the-papers-number))."
 )
 INTERSECTION = (
     "`TokenIntersection` breaks BS with the transmissions of a run ([split audit](split.md#the-split-audit))."
