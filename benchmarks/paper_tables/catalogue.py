@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from entry import Entry, Run
+from promises import PROMISES, Promise
 
 sys.path.append(str(Path(__file__).resolve().parent / "claims"))
 import adp_claims
@@ -27,23 +28,7 @@ BEYOND: tuple[Entry, ...] = ats_entries.BEYOND
 """Runs that belong to a paper's claims and are no table of it."""
 
 _BY_TITLE = {entry.title: entry for entry in ENTRIES}
-MAIN: tuple[tuple[Entry, str], ...] = tuple(
-    (_BY_TITLE[title], promise)
-    for title, promise in (
-        ("PatchShuffling, Table 1", "Shuffled tokens keep accuracy and hide faces from a trained decoder."),
-        (
-            "PatchShuffling, Table 4",
-            "An attacker that knows the model cannot invert shuffled tokens, also with a jigsaw solver.",
-        ),
-        ("ADP, Table 3", "Images cannot be reconstructed from the features that an autoencoder sends."),
-        ("ADP, Figure 5", "The server keeps its accuracy and the adversary falls to chance (Equation 1)."),
-        ("ATS, Table 1", "Searched policies hide images from gradient inversion and cost no accuracy."),
-        ("ATS, Figure 2", "The score of the search, S_pri, predicts what an attack recovers."),
-        ("VisualMixer, Table 2", "Training on mixed images costs little accuracy."),
-        ("VisualMixer, Figure 8", "Attacks that reassemble images do not restore mixed ones."),
-        ("VisualMixer, Figure 10", "Membership is hardly inferred from a model of mixed images."),
-    )
-)
+MAIN: tuple[tuple[Entry, Promise], ...] = tuple((_BY_TITLE[one.title], one) for one in PROMISES)
 """What the four papers promise above all, each with the table or figure that shows it."""
 AUDIT = "[split audit](split.md#the-split-audit)"
 DELTA = "[delta protection](inference.md#delta-protection-adp)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,9 @@ NULLS = ("grey", "mean")
 """Names of null baselines, which stand in rows as attacks do."""
 DEPLOYED = "deployed"
 """Reference of an accuracy: on test images protected as in deployment, or plain ones where nothing protects them."""
+ANY = (-math.inf, math.inf)
+POINTS = (-100.0, 100.0)
+"""Between these lies a difference of two shares in per cent."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,10 @@ class Claim:
         unit: Of the sum, for the page.
         scale: What the sum is multiplied by on the page, such as 100 for points.
         control: Whether the claim is that the attack works without a defence. Its rows then decide it also where they are
-            not validated, since not to be validated is to fail there.
+            not validated, since not to be validated is to fail there. It is no claim about a defence, and refutes no table.
+        variant: Whether it is of a configuration beside the paper's own method. It is shown, and decides nothing.
+        favours: The defence that is better than the paper says where the claim is refuted; "" where a refutation speaks
+            against the paper's defence or for none.
     """
 
     says: str
@@ -88,6 +95,8 @@ class Claim:
     unit: str = ""
     scale: float = 1.0
     control: bool = False
+    variant: bool = False
+    favours: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,8 +104,8 @@ class Quoted:
     """A claim that numbers on a page of results decide.
 
     Attributes:
-        says: The claim in one sentence.
-        value: The number that the page has for the compared quantity.
+        says: The claim in one sentence. Of a claim that a run can measure ``control``, ``variant`` and ``favours`` are the run's.
+        value: The number that the page has for the compared quantity; None where the page has none.
         low: Lower end of its 95 % interval; None where the page has none.
         high: Upper end; None where the page has none.
         side: As of ``Claim``.
@@ -108,10 +117,15 @@ class Quoted:
         seeds: Seeds behind it, in words; "" for the entry's ``page_seeds``.
         note: Why the claim is open whatever its interval; "" where the interval decides.
         page: Page and anchor where the number stands; "" for the entry's ``page``.
+        each: The numbers of single seeds, where the page has them; the interval then holds Student's t over these.
+        possible: Smallest and largest value that the quantity can have, at which the interval ends.
+        control: As of ``Claim``.
+        variant: As of ``Claim``.
+        favours: As of ``Claim``.
     """
 
     says: str
-    value: float
+    value: float | None
     low: float | None
     high: float | None
     side: str
@@ -123,6 +137,11 @@ class Quoted:
     seeds: str = ""
     note: str = ""
     page: str = ""
+    each: tuple[float, ...] = ()
+    possible: tuple[float, float] = ANY
+    control: bool = False
+    variant: bool = False
+    favours: str = ""
 
 
 @dataclass(frozen=True)
@@ -170,9 +189,11 @@ def attacked(claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
     return tuple(claim for claim in claims if all(cell.attack for _, cell in claim.terms))
 
 
-def less(says: str, left: Cell, right: Cell, *, by: float = 0.0, unit: str = "", scale: float = 1.0) -> Claim:
+def less(
+    says: str, left: Cell, right: Cell, *, by: float = 0.0, unit: str = "", scale: float = 1.0, favours: str = ""
+) -> Claim:
     """The claim that ``left`` lies below ``right``, by more than ``by``."""
-    return Claim(says, ((1.0, left), (-1.0, right)), "below", -by, unit, scale)
+    return Claim(says, ((1.0, left), (-1.0, right)), "below", -by, unit, scale, favours=favours)
 
 
 def more(says: str, left: Cell, right: Cell, *, by: float = 0.0, unit: str = "", scale: float = 1.0) -> Claim:
@@ -185,16 +206,23 @@ def costs_at_most(says: str, defended: Cell, plain: Cell, points: float) -> Clai
     return Claim(says, ((1.0, defended), (-1.0, plain)), "above", -points / 100, "points", 100.0)
 
 
-def at_most(says: str, cell: Cell, bound: float, *, unit: str = "", scale: float = 1.0) -> Claim:
+def at_most(says: str, cell: Cell, bound: float, *, unit: str = "", scale: float = 1.0, favours: str = "") -> Claim:
     """The claim that a number is at most ``bound``."""
-    return Claim(says, ((1.0, cell),), "below", bound, unit, scale)
+    return Claim(says, ((1.0, cell),), "below", bound, unit, scale, favours=favours)
 
 
 def at_least(
-    says: str, cell: Cell, bound: float, *, unit: str = "", scale: float = 1.0, control: bool = False
+    says: str,
+    cell: Cell,
+    bound: float,
+    *,
+    unit: str = "",
+    scale: float = 1.0,
+    control: bool = False,
+    favours: str = "",
 ) -> Claim:
     """The claim that a number is at least ``bound``."""
-    return Claim(says, ((1.0, cell),), "above", bound, unit, scale, control)
+    return Claim(says, ((1.0, cell),), "above", bound, unit, scale, control, favours=favours)
 
 
 def by_seed(
@@ -210,7 +238,8 @@ def by_seed(
     """A claim about differences that a page has for each seed from 0 on, with Student's t over them."""
     low, high = interval(each)
     seeds = ", ".join(map(str, range(len(each))))
-    return Quoted(says, sum(each) / len(each), low, high, side, bound, text, unit, paper, n, seeds)
+    mean, ends = sum(each) / len(each), POINTS if unit == "points" else ANY
+    return Quoted(says, mean, low, high, side, bound, text, unit, paper, n, seeds, each=tuple(each), possible=ends)
 
 
 def of_means(
@@ -255,4 +284,5 @@ def of_shares(
         "points",
         n=f"{n:,} test examples",
         seeds=seeds,
+        possible=POINTS,
     )

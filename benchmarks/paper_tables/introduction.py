@@ -48,23 +48,29 @@ Each table and figure of PatchShuffling (Yao et al., ICDM 2022), ADP (Higgins et
 2021) and VisualMixer (Li et al., NDSS 2024) has a line and, where something was compared, a section. The claims of a table are
 comparisons of numbers. A claim is confirmed or refuted where the whole 95 % interval lies on one side of what is claimed, and
 open otherwise ([the rule](#the-rule)). Verdicts are about our small networks and data, not about the papers' own numbers."""
-AFTER_MAIN = """Each number is that of the first refuted claim of the table, or else of the first open one. Attacks that know the
-defence are stronger than most of the papers' attacks: the [findings](../../docs/findings.md) begin with them."""
+AFTER_MAIN = """For each half of a promise the deciding claims are named by hand, in `benchmarks/paper_tables/promises.py`. The
+promise is refuted if one of them is, confirmed if all are, and open otherwise. Attacks that know the defence are
+stronger than most of the papers' attacks: the [findings](../../docs/findings.md) begin with them."""
 RULE = """Where something runs, the claims of a table are comparisons of numbers of a run at a small size. A claim is
 **confirmed** where the 95 % interval of the compared number lies wholly on the claimed side, **refuted** where it
 lies wholly on the other side, and **open** else. With two seeds or more the interval of a run is Student's t over
 the seeds, paired by seed. Where all seeds test the same images (accuracies, replies to queries), it is never
 narrower than the intervals of one seed allow: seeds that agree say nothing of other images. With one seed it is the
 widest that the intervals of the single numbers allow. It holds for other images then, not for other weights or
-data. Numbers of earlier pages keep the intervals of these pages. Where such a page has only the intervals of the
-two compared means, the widest difference that they allow stands here, unpaired. A number of an earlier page decides
-a claim until a run has measured the same claim with as many seeds.
+data. The same holds for numbers of earlier pages: where a page has several seeds, its interval within seeds decides
+nothing. Where such a page has only the intervals of the two compared means, the widest difference that they allow
+stands here, unpaired. A number of an earlier page decides a claim until a run has measured the same claim with as
+many seeds. Intervals of shares, areas under curves and correlations end at the smallest and largest possible value.
 
 A claim is also open where an attack is not validated, which is to fail without a defence, too, or is under-powered, which is to
 have fewer than 16 images. The claim that an attack works without a defence is that control itself, and its interval alone
 decides it. A claim with a seed without a number is open. A table is refuted if any claim is, confirmed if all are, and open
-else. Tables have up to 15 claims, and intervals are not corrected for their number. If 15 independent quantities lay exactly at
-their bounds, one such table in three would have a claim refuted by chance.
+else. Controls are not counted among the claims of a table, and none refutes it: an attack that fails without a defence says
+nothing of the defence. Claims on a configuration beside the paper's method are shown and decide nothing. Where a defence is
+better than the paper says, the claim is refuted in favour of that defence, and the verdict says so.
+
+Tables have up to 14 claims, and intervals are not corrected for their number. If 14 independent quantities lay exactly at their
+bounds, three such tables in ten would have a claim refuted by chance.
 
 PSNR of ATS is to the transformed image, the paper's measure; without a policy that is the original.
 

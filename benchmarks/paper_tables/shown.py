@@ -5,13 +5,32 @@ from __future__ import annotations
 import math
 
 from entry import Claim, Entry, Quoted
-from verdict import Judged
+from verdict import REFUTED, Judged
 
 
 def compared(one: Judged) -> str:
     """The compared number with its unit; "-" where there is none."""
     unit = f" {one.claim.unit}" if one.claim.unit else ""
     return "-" if one.value is None else f"{plain(one.value * _scale(one))}{unit}"
+
+
+def single(one: Judged) -> str:
+    """The numbers of single seeds in words; "" where the page has none or the claim is one of a run."""
+    each = one.claim.each if isinstance(one.claim, Quoted) else ()
+    return f"by seed: {', '.join(map(plain, each))}" if each else ""
+
+
+def word(one: Judged) -> str:
+    """The verdict, why it is open, whom a refutation favours, and whether the claim counts."""
+    claim = one.claim
+    remarks = [
+        one.note,
+        f"in favour of {claim.favours}" if one.verdict == REFUTED and claim.favours else "",
+        "a control" if claim.control else "",
+        "beside the paper's method" if claim.variant else "",
+    ]
+    found = "; ".join(filter(None, remarks))
+    return one.verdict + (f" ({found})" if found else "")
 
 
 def ends(one: Judged) -> str:

@@ -9,8 +9,20 @@ from collections.abc import Mapping, Sequence
 import catalogue
 from entry import Claim, Entry, Run
 from records import Records
-from shown import by_seeds, compared, ends, seeds_of, units_of
-from verdict import CONFIRMED, NOT_RUN, NOT_YET, NOTHING, OPEN, REFUTED, Judged, verdict_on
+from shown import by_seeds, compared, ends, seeds_of, single, units_of, word
+from verdict import (
+    CONFIRMED,
+    NOT_RUN,
+    NOT_YET,
+    NOTHING,
+    OPEN,
+    REFUTED,
+    Judged,
+    counting,
+    favoured,
+    overall,
+    verdict_on,
+)
 
 WORST_FIRST = (REFUTED, OPEN, CONFIRMED)
 Results = Mapping[str, Sequence[Judged]]
@@ -22,35 +34,50 @@ def counted(results: Results) -> str:
     own = [entry for entry in catalogue.ENTRIES if not entry.repeats]
     words = Counter(verdict_on(entry, results[entry.title]) for entry in own)
     judged_here = [words[word] for word in (CONFIRMED, REFUTED, OPEN)]
+    better = sum(_word(entry, results[entry.title]).startswith(f"{REFUTED} (") for entry in own)
     return (
         f"{len(catalogue.ENTRIES)} tables and figures. {sum(judged_here)} have claims of their own: {judged_here[0]} confirmed, "
-        f"{judged_here[1]} refuted, {judged_here[2]} open. {len(catalogue.ENTRIES) - len(own)} repeat claims of another table or "
-        f"figure. {words[NOTHING]} have {NOTHING}, and {words[NOT_RUN]} {NOT_RUN}."
+        f"{judged_here[1]} refuted ({better} of them only in favour of the defence), {judged_here[2]} open. "
+        f"{len(catalogue.ENTRIES) - len(own)} repeat claims of another table or figure. "
+        f"{words[NOTHING]} have {NOTHING}, and {words[NOT_RUN]} {NOT_RUN}."
     )
 
 
-def deciding(of: Sequence[Judged]) -> Judged:
-    """The claim that decides a table: the first refuted one, else the first open one with a number, else the first."""
+def example(of: Sequence[Judged]) -> Judged:
+    """A claim with the verdict of its table: the first refuted one, else the first open one with a number, else the first."""
     order = {REFUTED: 0, OPEN: 1, CONFIRMED: 3}
-    return min(of, key=lambda one: order[one.verdict] + (one.verdict == OPEN and one.value is None))
+    return min(counting(of), key=lambda one: order[one.verdict] + (one.verdict == OPEN and one.value is None))
 
 
 def main_claims(results: Results) -> tuple[list[str], list[list[str]]]:
-    """What each paper promises, with the number that decides it; refuted promises first, confirmed ones last."""
+    """What each paper promises, with the claims that decide it; refuted promises first, confirmed ones last."""
     lines = []
     for entry, promise in catalogue.MAIN:
         of = results[entry.title]
-        lines.append([f"{entry.paper}: {promise}", verdict_on(entry, of), _number(deciding(of), entry), _link(entry)])
+        by_name = {one.claim.says: one for one in of}
+        decide = [by_name[says] for says in promise.deciding]
+        reason = " ".join([*(_number(one, entry) for one in decide), f"Size: {promise.size}.", promise.known]).strip()
+        lines.append([f"{entry.paper}: {promise.says}", overall(decide), reason, tally(of), _link(entry)])
     lines.sort(key=lambda line: WORST_FIRST.index(line[1]))
-    return ["what the paper promises", "verdict", "the number that decides it", "section"], lines
+    return ["what the paper promises", "verdict", "claims that decide it", "all claims of the table", "section"], lines
+
+
+def tally(of: Sequence[Judged]) -> str:
+    """How many of the claims that count have which verdict."""
+    own = counting(of)
+    words = Counter(one.verdict for one in own)
+    return f"{words[REFUTED]} of {len(own)} refuted, {words[CONFIRMED]} confirmed, {words[OPEN]} open"
 
 
 def _number(one: Judged, entry: Entry) -> str:
-    says = one.claim.says
+    judged_as = f"{word(one)[:1].upper()}{word(one)[1:]}: {one.claim.says}"
     if one.value is None:
-        return f"{says} {one.note[:1].upper()}{one.note[1:]}."
-    between = f" ({found})" if (found := ends(one)) else ""
-    return f"{says} Measured: {compared(one)}{between}; n = {units_of(one, entry)}; {by_seeds(seeds_of(one, entry))}."
+        return judged_as
+    inner = "; ".join(filter(None, [ends(one), single(one)]))
+    between = f" ({inner})" if inner else ""
+    return (
+        f"{judged_as} Measured: {compared(one)}{between}; n = {units_of(one, entry)}; {by_seeds(seeds_of(one, entry))}."
+    )
 
 
 def every_table(results: Results, found: Records) -> tuple[list[str], list[list[str]]]:
@@ -58,10 +85,16 @@ def every_table(results: Results, found: Records) -> tuple[list[str], list[list[
     lines = []
     for entry in (*catalogue.ENTRIES, *catalogue.BEYOND):
         of = results[entry.title]
-        word = verdict_on(entry, of)
-        verdict = f"as {entry.repeats} ({word} here)" if entry.repeats else word
+        found_here = _word(entry, of)
+        verdict = f"as {entry.repeats} ({verdict_on(entry, of)} here)" if entry.repeats else found_here
         lines.append([entry.paper, _link(entry), entry.says, _measured(entry, of), verdict, _why(entry, of, found)])
     return ["paper", "table", "claim", "measured", "verdict", "why"], lines
+
+
+def _word(entry: Entry, of: Sequence[Judged]) -> str:
+    """The verdict on an entry, with the defence that all of its refutations favour."""
+    verdict = verdict_on(entry, of)
+    return f"{verdict} (in favour of {better})" if verdict == REFUTED and (better := favoured(of)) else verdict
 
 
 def _link(entry: Entry) -> str:
@@ -89,22 +122,24 @@ def _why(entry: Entry, of: Sequence[Judged], found: Records) -> str:
         return entry.why
     if entry.repeats:
         return f"It repeats claims of {entry.repeats}."
-    one = deciding(of)
+    one = example(of)
     stronger = next((link for words, link in catalogue.STRONGER if words in entry.beyond), "")
     return _reason(one, entry, of, found) + (f" Stronger attack: {stronger}." if stronger else "")
 
 
 def _reason(one: Judged, entry: Entry, of: Sequence[Judged], found: Records) -> str:
-    counts, first = Counter(each.verdict for each in of), one.claim.says.rstrip(".")
+    first, own = one.claim.says.rstrip("."), counting(of)
     missing = left_to_run(entry, of, found)
-    if one.verdict == CONFIRMED:
-        return f"{f'All {len(of)} claims are' if len(of) > 1 else 'Its claim is'} confirmed."
+    if verdict_on(entry, of) == CONFIRMED:
+        return f"{f'All {len(own)} claims are' if len(own) > 1 else 'Its claim is'} confirmed."
     if one.value is None and missing:
-        waiting = sum(each.note == NOT_YET for each in of)
-        return f"{waiting} of {len(of)} not run yet ({minutes(missing)} a seed): {first}."
-    shares = f"{counts[one.verdict]} of {len(of)} {one.verdict}" if len(of) > 1 else one.verdict.capitalize()
-    left = f", {counts[OPEN]} open" if one.verdict == REFUTED and counts[OPEN] else ""
-    return f"{shares}{left}: {first} ({compared(one)}{f'; {one.note}' if one.note else ''})."
+        waiting = sum(each.note == NOT_YET for each in own)
+        return f"{waiting} of {len(own)} not run yet ({minutes(missing)} a seed): {first}."
+    of_one = sum(each.verdict == one.verdict for each in own) == 1
+    shares = tally(of) if len(own) > 1 else one.verdict.capitalize()
+    example_of = "" if len(own) == 1 else f" {one.verdict.capitalize()}{'' if of_one else ', for example'}:"
+    note = f"; {one.note}" if one.note else ""
+    return f"{shares}{'.' if example_of else ':'}{example_of} {first} ({compared(one)}{note})."
 
 
 def left_to_run(entry: Entry, of: Sequence[Judged], found: Records) -> list[Run]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from entry import Cell, Claim, Entry, Quoted
+from entry import ANY, Cell, Claim, Entry, Quoted
 from records import Records, chosen
 
 from attacks.metrics.metric import OverSeeds
@@ -71,7 +71,8 @@ def judge(claim: Claim, records: Records, first: str) -> Judged:
     used = tuple(known)
     if not used:
         return Judged(claim, OPEN, note="the runs have no such number")
-    value, low, high = _compared(claim, [rows[seed] for seed in used], [known[seed] for seed in used])
+    value, *ends = _compared(claim, [rows[seed] for seed in used], [known[seed] for seed in used])
+    low, high = within(*ends, possible(claim))
     n = min(sum(known[seed][at].n for seed in used) for at in range(len(cells)))
     unusual = {one.status for seed in used for one in known[seed] if one.status != "ok"}
     notes = sorted(unusual - {NOT_VALIDATED} if claim.control else unusual)
@@ -147,9 +148,28 @@ def _hull(
 
 def quote(claim: Quoted) -> Judged:
     """The verdict on numbers of a page, by the same rule."""
-    note = claim.note or ("" if claim.low is not None else "no interval")
-    verdict = OPEN if claim.note else side_of(claim.low, claim.high, claim.side, claim.bound)
-    return Judged(claim, verdict, claim.value, claim.low, claim.high, note=note)
+    low, high = within(claim.low, claim.high, claim.possible)
+    note = claim.note or ("" if low is not None else "no interval")
+    verdict = OPEN if claim.note else side_of(low, high, claim.side, claim.bound)
+    return Judged(claim, verdict, claim.value, low, high, note=note)
+
+
+def within(low: float | None, high: float | None, ends: tuple[float, float]) -> tuple[float | None, float | None]:
+    """An interval cut to the values that the quantity can have, the smallest and the largest."""
+    return None if low is None else max(low, ends[0]), None if high is None else min(high, ends[1])
+
+
+def possible(claim: Claim) -> tuple[float, float]:
+    """Smallest and largest value that a claim's sum can have."""
+    ends = [_scaled(factor, *range_of(cell.metric)) for factor, cell in claim.terms]
+    return math.fsum(low for low, _ in ends if low is not None), math.fsum(high for _, high in ends if high is not None)
+
+
+def range_of(metric: str) -> tuple[float, float]:
+    """Smallest and largest value of a metric: shares and areas lie between 0 and 1, similarities between -1 and 1."""
+    if metric_of(metric).values.in_unit:
+        return 0.0, 1.0
+    return (-1.0, 1.0) if metric in ("ssim", "ms-ssim") else ANY
 
 
 def count(seeds: str) -> int:
@@ -168,22 +188,36 @@ def judged(entry: Entry, records: Records) -> list[Judged]:
             pages.pop(claim.says, None)
             found.append(own)
         else:
-            found.append(quote(pages.pop(claim.says)))
+            kind = {name: getattr(claim, name) for name in ("control", "variant", "favours")}
+            found.append(quote(replace(pages.pop(claim.says), **kind)))
     return found + [quote(claim) for claim in pages.values()]
 
 
-def overall(verdicts: Sequence[str]) -> str:
-    """Refuted if any claim is, confirmed if all are, else open."""
-    if REFUTED in verdicts:
+def counting(found: Sequence[Judged]) -> list[Judged]:
+    """The claims about the paper's own method: no variants, and no controls unless there is nothing else."""
+    own = [one for one in found if not one.claim.variant]
+    return [one for one in own if not one.claim.control] or own
+
+
+def overall(found: Sequence[Judged]) -> str:
+    """Refuted if any claim that counts is, confirmed if all are and the controls as well, else open."""
+    if any(one.verdict == REFUTED for one in counting(found)):
         return REFUTED
-    return CONFIRMED if verdicts and all(one == CONFIRMED for one in verdicts) else OPEN
+    own = [one for one in found if not one.claim.variant]
+    return CONFIRMED if own and all(one.verdict == CONFIRMED for one in own) else OPEN
+
+
+def favoured(found: Sequence[Judged]) -> str:
+    """The defences that all refuted claims of an entry favour; "" where one of them speaks against the paper's defence."""
+    refuted = [one.claim.favours for one in counting(found) if one.verdict == REFUTED]
+    return " and ".join(dict.fromkeys(refuted)) if all(refuted) else ""
 
 
 def verdict_on(entry: Entry, found: Sequence[Judged]) -> str:
     """The word of an entry's line."""
     if entry.why:
         return NOT_RUN if entry.absent else NOTHING
-    return overall([one.verdict for one in found])
+    return overall(found)
 
 
 def cells_of(entries: Sequence[Entry], run: str) -> list[Cell]:

@@ -14,9 +14,9 @@ import catalogue
 import records
 from entry import Claim, Entry, Quoted, Run
 from introduction import AFTER_MAIN, HEAD, RULE, abbreviations
-from shown import compared, ends, plain, seeds_of, units_of
+from shown import compared, ends, plain, seeds_of, single, units_of, word
 from summary import counted, every_table, left_to_run, main_claims, minutes
-from verdict import Judged, judged
+from verdict import Judged, judged, range_of, within
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from audit_tables import table
@@ -108,12 +108,12 @@ def _line(one: Judged, entry: Entry) -> list[str]:
     claim = one.claim
     return [
         claim.says,
-        compared(one),
+        compared(one) + (f" ({by})" if (by := single(one)) else ""),
         ends(one) or "-",
         f"{claim.side} {plain(claim.bound * (claim.scale if isinstance(claim, Claim) else 1.0))}",
         units_of(one, entry) if one.value is not None else "-",
         seeds_of(one, entry) or "-",
-        one.verdict + (f" ({one.note})" if one.note else ""),
+        word(one),
     ]
 
 
@@ -127,11 +127,8 @@ def _cells(entry: Entry, found: records.Records) -> Iterator[list[str]]:
             continue
         scale = 100 if cell.metric in PERCENT else 1
         digits = 1 if cell.metric in PERCENT else DIGITS.get(cell.metric, 0)
-        between = (
-            ""
-            if score.low is None or score.high is None
-            else f" ({scale * score.low:,.{digits}f} to {scale * score.high:,.{digits}f})"
-        )
+        low, high = within(score.low, score.high, range_of(cell.metric))
+        between = "" if low is None or high is None else f" ({scale * low:,.{digits}f} to {scale * high:,.{digits}f})"
         status = "" if score.status == "ok" else f", {score.status}"
         where = [
             f"round {cell.at}" if isinstance(cell.at, int) else f"{cell.at} round" if cell.at == "first" else "",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from entry import Cell, Claim, Run, at_least, at_most, costs_at_most, less, more
 
 PAPER = "VisualMixer"
 MIXER = "VisualMixer(window_lower=2, window_upper=16, first_regions='nearest')"
 OUTSOURCED = "VisualMixer(window_lower=2, window_upper=16)"
+WHOLE = f"{OUTSOURCED} | STAdam()"
+"""With the paper's own optimizer."""
 READABLE = (
-    "The server recovers 16 of 16 uploads, and as many without a defence ([uploads](outsourced.md)); "
+    "The server recovers 16 of 16 uploads, 15 of them as they are ([uploads](outsourced.md)); "
     "a learned restorer identifies 15 and 16 of 16 ([windows](visual_mixer.md#visualmixer-on-fashion-mnist))."
 )
 DRAWING = "A drawing of the method, without a number to check."
@@ -84,6 +88,7 @@ FOUR = tuple(
 WINDOWS = Run("vm_windows", seconds=500)
 NOISE = tuple(f"ImageNoise(std={std})" for std in (0.1, 0.3, 0.6))
 VFE = "visual_mixer.md#visualmixer-on-fashion-mnist"
+AS_IT_IS = "AsUploaded()"
 SHREDDER = "AsUploaded() | Shredder()"
 JIGSAW = "AsUploaded() | Jigsaw()"
 
@@ -164,18 +169,19 @@ WIDER = (
 )
 REASSEMBLY = (
     less(
-        "The shredder's result is no better than the mean image.",
+        "The shredder's result is no better than the upload as it is.",
         image(OUTSOURCED, SHREDDER),
-        image("", "mean"),
+        image(OUTSOURCED, AS_IT_IS),
         unit="dB",
     ),
     less(
-        "The jigsaw solver's result is no better than the mean image.",
+        "The jigsaw solver's result is no better than the upload as it is.",
         image(OUTSOURCED, JIGSAW),
-        image("", "mean"),
+        image(OUTSOURCED, AS_IT_IS),
         unit="dB",
     ),
 )
+"""An attack that reassembles restores something where its result is better than the upload, which is the null baseline here."""
 GAN = (
     at_least(
         "The GAN's images of a plain model are recognised in more than 20 % of the classes.",
@@ -195,10 +201,21 @@ GAN = (
 )
 MEMBERSHIP = (
     at_least("Without a defence the AUC is above 0.6.", auc("", "LossThreshold()"), 0.6, control=True),
-    at_most("Under VisualMixer the AUC is below 0.55.", auc(OUTSOURCED, "LossThreshold()"), 0.55),
+    at_most("Under VisualMixer with ST-Adam the AUC is below 0.55.", auc(WHOLE, "LossThreshold()"), 0.55),
     less(
-        "The AUC is lower under VisualMixer than without a defence.",
-        auc(OUTSOURCED, "LossThreshold()"),
-        auc("", "LossThreshold()"),
+        "The AUC is lower under VisualMixer with ST-Adam than with ST-Adam alone.",
+        auc(WHOLE, "LossThreshold()"),
+        auc("STAdam()", "LossThreshold()"),
+    ),
+    *(
+        replace(claim, variant=True)
+        for claim in (
+            at_most("Under VisualMixer with SGD the AUC is below 0.55.", auc(OUTSOURCED, "LossThreshold()"), 0.55),
+            less(
+                "With SGD the AUC is lower under VisualMixer than without a defence.",
+                auc(OUTSOURCED, "LossThreshold()"),
+                auc("", "LossThreshold()"),
+            ),
+        )
     ),
 )

@@ -243,7 +243,7 @@ ENTRIES = (
         page_n="all training images of clients",
         page_seeds="0, 1",
         quoted=MEMBERS_QUOTED,
-        beyond="The quoted AUC is that of the stronger of two attacks. "
+        beyond="Each quoted AUC is the larger of two attacks' on the same images. "
         "Under the very shuffles of the uploads, which the server has, the AUC is as high as without protection "
         "([distillation](visual_mixer.md#distillation-from-a-protected-teacher-table-v)).",
     ),

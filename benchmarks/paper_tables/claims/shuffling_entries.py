@@ -124,7 +124,7 @@ ENTRIES = (
         "Figure 5",
         "Patches of a spectrum have no order that an attacker could learn.",
         page="split.md#196-tokens-the-papers-number",
-        page_n="16 images a seed",
+        page_n="16 squares of eight photographs a seed",
         page_seeds="0, 1",
         quoted=(
             Quoted(
@@ -136,11 +136,12 @@ ENTRIES = (
                 1.0,
                 "175.2 ± 23.3",
                 "tokens",
-                n="16 images",
+                n="16 squares of eight photographs",
                 seeds="0",
+                possible=(0.0, 196.0),
             ),
             Quoted(
-                "Of 196 tokens of a spectrum an attack places at most one, on other images.",
+                "Of 196 tokens of a spectrum an attack places at most one, on other squares.",
                 183.1,
                 167.8,
                 198.4,
@@ -148,11 +149,13 @@ ENTRIES = (
                 1.0,
                 "183.1 ± 15.3",
                 "tokens",
-                n="16 images",
+                n="16 squares of eight photographs",
                 seeds="1",
+                possible=(0.0, 196.0),
             ),
         ),
-        beyond="The figure itself shows position embeddings of a pretrained ViT, without a number.",
+        beyond="Squares of 56 pixels and random weights; the server learns from other squares of the same eight photographs, and "
+        "intervals over squares are too narrow. The figure itself shows position embeddings of a pretrained ViT, without a number.",
     ),
     Entry(
         PAPER,

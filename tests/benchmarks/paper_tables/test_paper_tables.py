@@ -105,8 +105,9 @@ def test_a_repeat_has_no_claim_of_its_own_and_is_counted_once() -> None:
         assert {claim.says for claim in entry.quoted} <= {claim.says for claim in first.quoted}, entry.title
     totals = next(line for line in write.page({}).splitlines() if line.startswith("75 tables"))
     counts = [int(word) for word in re.findall(r"(?<![\w,])\d+", totals)]
-    total, own, confirmed, refuted, left, repeated, nothing, absent = counts
+    total, own, confirmed, refuted, favouring, left, repeated, nothing, absent = counts
     assert (own, repeated) == (confirmed + refuted + left, len(repeats))
+    assert favouring <= refuted
     assert total == own + repeated + nothing + absent
 
 

@@ -11,6 +11,7 @@ import introduction
 import pytest
 import records
 import run as runner
+import shown
 import summary
 import verdict
 import write
@@ -42,12 +43,31 @@ def test_the_main_claims_are_of_all_papers_and_begin_with_the_worst() -> None:
     _, lines = summary.main_claims(judged)
     assert [line[1] for line in lines] == sorted((line[1] for line in lines), key=summary.WORST_FIRST.index)
     for entry, promise in catalogue.MAIN:
-        (line,) = [line for line in lines if line[0] == f"{entry.paper}: {promise}"]
-        one = summary.deciding(judged[entry.title])
-        assert line[1] == verdict.verdict_on(entry, judged[entry.title])
-        assert line[2].startswith(one.claim.says)
-        assert ("Measured: " in line[2]) == (one.value is not None)
-        assert line[3] in write.PAGE.read_text(encoding="utf-8")
+        (line,) = [line for line in lines if line[0] == f"{entry.paper}: {promise.says}"]
+        decide = [one for one in judged[entry.title] if one.claim.says in promise.deciding]
+        assert len(decide) == len(promise.deciding) > 0
+        assert not any(one.claim.control or one.claim.variant for one in decide)
+        assert line[1] == verdict.overall(decide)
+        for one in decide:
+            assert one.claim.says in line[2]
+            assert shown.word(one)[1:] in line[2]
+        assert line[2].count("Measured: ") == sum(one.value is not None for one in decide)
+        assert f"Size: {promise.size}." in line[2]
+        assert line[3] == summary.tally(judged[entry.title])
+        assert line[4] in write.PAGE.read_text(encoding="utf-8")
+
+
+def test_what_else_is_known_of_a_promise_stands_on_the_pages() -> None:
+    for _, promise in catalogue.MAIN:
+        assert not re.search(r"\d", promise.known.partition("(")[0]) or promise.quotes, promise.says
+        for page, text in promise.quotes:
+            assert text in (BENCHMARKS / "results" / page).read_text(encoding="utf-8"), text
+
+
+def test_counts_leave_out_controls_and_variants() -> None:
+    judged = results()
+    assert summary.tally(judged["ADP, Table 3"]).startswith("7 of 12 refuted"), "without three attacks on no defence"
+    assert " of 2 refuted" in summary.tally(judged["VisualMixer, Figure 10"])
 
 
 @pytest.mark.parametrize(
@@ -60,13 +80,13 @@ def test_the_main_claims_are_of_all_papers_and_begin_with_the_worst() -> None:
         (["missing", "confirmed"], 0),
     ],
 )
-def test_a_refuted_claim_decides_then_an_open_one_with_a_number(verdicts: list[str], chosen: int) -> None:
+def test_the_example_is_a_refuted_claim_then_an_open_one_with_a_number(verdicts: list[str], chosen: int) -> None:
     claim = Claim("s", ((1.0, Cell("psnr")),), "above")
     of = [
         verdict.Judged(claim, "open") if word == "missing" else verdict.Judged(claim, word, float(at))
         for at, word in enumerate(verdicts)
     ]
-    assert summary.deciding(of) is of[chosen]
+    assert summary.example(of) is of[chosen]
 
 
 def test_reasons_in_the_long_table_are_short() -> None:

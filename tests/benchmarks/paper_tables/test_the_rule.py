@@ -9,6 +9,7 @@ import pytest
 import records
 import verdict
 from entry import Cell, Claim, Entry, Quoted, Run
+from mixer_claims import JIGSAW, SHREDDER
 from mixer_entries import ENTRIES
 from scipy import stats
 
@@ -72,13 +73,6 @@ def test_counts_need_no_interval_and_other_numbers_do() -> None:
 
     assert of("edge-macs").verdict == verdict.CONFIRMED
     assert (of("test-loss").verdict, of("test-loss").note) == (verdict.OPEN, "no interval")
-
-
-def test_a_table_is_refuted_by_one_claim_and_confirmed_by_all() -> None:
-    assert verdict.overall(["confirmed", "refuted", "open"]) == "refuted"
-    assert verdict.overall(["confirmed", "confirmed"]) == "confirmed"
-    assert verdict.overall(["confirmed", "open"]) == "open"
-    assert verdict.overall([]) == "open"
 
 
 ACCURACY, PLAIN = Cell("test-accuracy", "Blur()", reference="deployed"), Cell("test-accuracy", reference="deployed")
@@ -179,22 +173,24 @@ def test_another_claim_of_a_page_stays_whatever_ran() -> None:
     assert verdict.verdict_on(entry, found) == verdict.REFUTED
 
 
-def test_runs_of_other_numbers_do_not_drop_what_the_shredder_identifies() -> None:
+def test_the_shredder_is_compared_with_the_upload_as_it_is() -> None:
     entry = next(one for one in ENTRIES if one.name == "Figure 8")
     cells = verdict.cells_of((entry,), "outsourced")
     attacked = [
         Row(
             metric=cell.metric, seed=seed, defense=cell.defense, attack=cell.attack, reference="original",
-            role=Role.NULL_BASELINE if cell.attack == "mean" else Role.ATTACK, n=16, ci_low=value - 1, ci_high=value + 1,
+            role=Role.ATTACK, n=16, ci_low=value - 1, ci_high=value + 1,
             value=value, card=ThreatCard(observation=cell.observation),
         )
         for seed in range(3)
         for cell in cells
-        for value in [12.0 + seed / 10 if cell.attack == "mean" else 7.0 + seed / 9]
+        for value in [{"AsUploaded()": 24.0 + seed / 10, SHREDDER: 28.0 + seed / 9}.get(cell.attack, 20.0)]
     ]  # fmt: skip
     found = {"outsourced": {seed: [row for row in attacked if row.seed == seed] for seed in range(3)}}
+    assert {cell.attack for cell in cells} == {"AsUploaded()", SHREDDER, JIGSAW}
     of = verdict.judged(entry, found)
-    assert [one.verdict for one in of] == [verdict.CONFIRMED, verdict.CONFIRMED, verdict.REFUTED]
+    assert [one.verdict for one in of] == [verdict.REFUTED, verdict.CONFIRMED, verdict.OPEN]
+    assert verdict.verdict_on(entry, verdict.judged(entry, {})) == verdict.OPEN
 
 
 def test_a_note_holds_a_quoted_claim_open() -> None:

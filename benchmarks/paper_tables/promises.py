@@ -1,0 +1,178 @@
+"""What the four papers promise above all, each half of a promise with the claims that decide it, which are named by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DIGITS = "digits for faces, 16 tokens an image for 196"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One half of what a paper promises.
+
+    Attributes:
+        title: The table or figure that shows it.
+        says: The promise in one sentence.
+        deciding: The claims of that table by which the promise is judged, word by word.
+        size: What these claims were measured on, beside the paper's size.
+        known: What else is known of the promise, with a link; "" for nothing.
+        quotes: (page, text) of the numbers in ``known`` and ``size``, as they stand on the page.
+    """
+
+    title: str
+    says: str
+    deciding: tuple[str, ...]
+    size: str
+    known: str = ""
+    quotes: tuple[tuple[str, str], ...] = ()
+
+
+SPLIT_AUDIT = "[split audit](split.md#the-split-audit)"
+NOT_CONVERGED = "20 passes, not shown to have converged: 75.9 and 77.2 % without a defence"
+UNDEFENDED = (
+    ("split.md", "| none | 32 of 32 (89 to 100 %) | 75.9 % |"),
+    ("split.md", "| 77.2 % | `FeatureInversion()`"),
+)
+PROMISES = (
+    Promise(
+        "PatchShuffling, Table 1",
+        "Batch shuffling (BS) keeps accuracy.",
+        ("BS costs at most 3 points of accuracy.",),
+        f"{DIGITS}; {NOT_CONVERGED}",
+        quotes=UNDEFENDED,
+    ),
+    Promise(
+        "PatchShuffling, Table 1",
+        "Spectral shuffling (PS+) keeps accuracy.",
+        ("PS+ costs at most 3 points of accuracy.",),
+        f"{DIGITS}; {NOT_CONVERGED}",
+        quotes=UNDEFENDED,
+    ),
+    Promise(
+        "PatchShuffling, Table 1",
+        "BS and PS+ hide images from a trained decoder, better than noise does.",
+        (
+            "The decoder sees less behind BS than behind noise.",
+            "The decoder sees less behind PS+ than behind noise.",
+        ),
+        DIGITS,
+        "The decoder recovers 0 of 32 digits behind BS and 30 of 32 behind PS+ "
+        "([in small](split.md#table-i-of-the-shuffling-paper-in-small)).",
+        (
+            ("split.md", "| `BatchShuffle(k=0.4)` | 0 of 32 (0 to 11 %) |"),
+            ("split.md", "| `SpectralShuffle()` | 30 of 32 (79 to 99 %) |"),
+        ),
+    ),
+    Promise(
+        "PatchShuffling, Table 4",
+        "An inversion that knows the model and takes shuffled tokens as they come sees less.",
+        tuple(f"White-box inversion sees less behind {name} than without a defence." for name in ("PS", "BS", "PS+")),
+        DIGITS,
+        f"Attacks that know the shuffle recover 25 or more of 32 digits ({SPLIT_AUDIT}).",
+        (("../../docs/findings.md", "the server recovers 25 or more of 32 digits under PS, BS, PS+"),),
+    ),
+    Promise(
+        "PatchShuffling, Table 4",
+        "An inversion with a jigsaw solver does not recover shuffled images.",
+        (
+            "A solved jigsaw gains at most 1 dB against PS.",
+            "A solved jigsaw recovers at most 5 % of the images behind BS.",
+        ),
+        DIGITS,
+        "At 196 tokens of 4 pixels `TokenJigsaw` recovers 2 and 0 of 16 squares behind PS "
+        "([196 tokens](split.md#196-tokens-the-papers-number)).",
+        (
+            ("split.md", "| PS | `TokenJigsaw()` | 0 | 2 of 16 (2 to 38 %) |"),
+            ("split.md", "| PS | `TokenJigsaw()` | 1 | 0 of 16 (0 to 21 %) |"),
+        ),
+    ),
+    Promise(
+        "ADP, Table 3",
+        "Images cannot be reconstructed from the features that an autoencoder sends.",
+        tuple(
+            f"Behind max, black images are not reconstructed on average, at {cut}: MS-SSIM below 0.35."
+            for cut in ("conv2", "conv4", "conv6")
+        ),
+        "the strongest autoencoder at each of three cuts; garments and digits of 28 pixels for faces of 224",
+        "A network that learns to invert the features recovers all of 50 images at each cut "
+        "([delta protection](inference.md#delta-protection-adp)).",
+        (("inference.md", "it recovers every one of the 50 images behind each of them, at 0.80 to 0.98"),),
+    ),
+    Promise(
+        "ADP, Figure 5",
+        "The server keeps its accuracy (Equation 1).",
+        tuple(
+            f"Behind min, black the server loses at most 9 points, at {cut}, full adversary."
+            for cut in ("block2", "block5")
+        ),
+        "garments and digits of 28 pixels for faces of 224",
+    ),
+    Promise(
+        "ADP, Figure 5",
+        "The adversary falls towards chance (Equation 1).",
+        tuple(
+            f"Behind min, black the static adversary is right on at most 60 %, at {cut}, full adversary."
+            for cut in ("block2", "block5")
+        ),
+        "garments and digits of 28 pixels for faces of 224",
+        "No defence of the delta audit is shown to satisfy Equation 1 ([delta protection](inference.md#delta-protection-adp)).",
+        (("inference.md", "No defence of this table is shown to satisfy Equation 1, with either adversary."),),
+    ),
+    Promise(
+        "ATS, Table 1",
+        "Searched policies hide images from gradient inversion.",
+        tuple(f"3-1-7+43-18-18 hides more than no policy, {state} model." for state in ("initial", "final")),
+        "the paper's hybrid, on tiles of eight photographs and a small network",
+    ),
+    Promise(
+        "ATS, Table 1",
+        "Searched policies cost no accuracy.",
+        ("The hybrid costs at most 3 points of accuracy.",),
+        "the paper's hybrid, on tiles of eight photographs and a small network",
+    ),
+    Promise(
+        "ATS, Figure 2",
+        "The score of the search, S_pri, predicts what an attack recovers.",
+        (
+            "The correlation with PSNR to the transformed image is above 0.",
+            "The correlation is as high as in the paper, 0.697 or more.",
+        ),
+        "tiles of eight photographs; 300 iterations for 2,500, 60 policies for 100",
+        quotes=(
+            ("policies.md", "The paper has 0.697 with PSNR to the transformed image (100 policies, 2,500 iterations"),
+        ),
+    ),
+    Promise(
+        "VisualMixer, Table 2",
+        "Training on mixed images costs little accuracy.",
+        (
+            "In the mean of cnn, mlp and lenet with ST-Adam VisualMixer costs at most 2.4 points, the paper's mean.",
+            *(
+                f"VisualMixer costs at most 7.1 points, the paper's most, with {model} and ST-Adam."
+                for model in ("cnn", "mlp", "lenet")
+            ),
+        ),
+        "garments, three small networks and one seed, where the paper's 2.4 is a mean of 18 models and data sets",
+    ),
+    Promise(
+        "VisualMixer, Figure 8",
+        "Attacks that reassemble images do not restore mixed ones.",
+        (
+            "The shredder's result is no better than the upload as it is.",
+            "The jigsaw solver's result is no better than the upload as it is.",
+        ),
+        "tiles of photographs of 32 pixels, windows of 2 to 16 pixels, smaller beside the image than in the paper's pictures",
+        "No restoring is needed there: from the uploads as they are 15 of 16 images of either seed are recovered "
+        "([uploads](outsourced.md)).",
+        (("outsourced.md", "| 69.3 / 66.4 % | 23.1 / 24.0 | 15 / 15 |"),),
+    ),
+    Promise(
+        "VisualMixer, Figure 10",
+        "Membership is hardly inferred from a model of mixed images.",
+        ("Under VisualMixer with ST-Adam the AUC is below 0.55.",),
+        "tiles of photographs of 32 pixels, the larger AUC of two attacks",
+        "With SGD, beside the paper's method, it is 0.72 and 0.71, and without a defence 0.73 and 0.78 ([uploads](outsourced.md)).",
+        (("outsourced.md", "| 16 / 16 | 0.72 / 0.71 |"), ("outsourced.md", "| 16 / 16 | 0.73 / 0.78 |")),
+    ),
+)
