@@ -4,10 +4,10 @@
     python benchmarks/tokens/split_tokens.py --out runs/split_tokens.jsonl --print
 
 Clients send squares of scikit-image's photographs through a patch embedding of 4 pixels (48 numbers a token, as many as a patch
-has, as in ViT-B/16) and one block, none for PS+. All weights are random and fixed, so that no training changes what the server
-receives. The server learns from other squares of the same photographs, which share no pixel with the clients', or, with
-``--server other``, from photographs of which no client has a square. One line of the file holds the result of one defence, attack
-and seed, and a line that is there is not measured again.
+has, as in ViT-B/16) and one block, none for PS+. The paper runs PS behind T2T instead, whose tokens overlap (``t2t_order.py``).
+All weights are random and fixed, so that no training changes what the server receives. The server learns from other squares of
+the same photographs, which share no pixel with the clients', or, with ``--server other``, from photographs of which no client has
+a square. One line of the file holds the result of one defence, attack and seed, and a line that is there is not measured again.
 
 - ``recovered``: the report's rule, identified among 100 squares or fewer, and 3 dB above the better of a grey and a mean image.
 - ``patches``: positions of an image at which the guess is closer to the true patch than to any other patch of this image.
@@ -115,7 +115,10 @@ def squares(side: int, seed: int, server: str, images: int) -> Squares:
 
 
 def whole_squares(side: int, seed: int, images: int) -> Squares:
-    """Squares of the photographs, side by side: so many are clients', and the others the server's, with their mirror images."""
+    """Squares of the photographs, side by side: so many are clients', and the others the server's, with their mirror images.
+
+    At 224 pixels there are 31 of them, so that seeds share squares, and squares of one photograph depend on each other.
+    """
     stream = torch.Generator().manual_seed(seed)
     found = []
     for name in PHOTOS:

@@ -1,8 +1,8 @@
 """Windows of VisualMixer that follow a picture's size, where a user gives no bounds.
 
-The paper works its example at 224 pixels with windows of 8 (section IV-B, equation 12), 1/28 of the side. It prints no upper bound
-at that size. With equation 17's own 15 all windows would have one size, so that VFE would decide nothing; 56, a quarter of the
-side, gives the two sizes 8 and 16.
+The paper works its example at 224 pixels with windows of 8 (section IV-B, equation 12), 1/28 of the side. It prints no upper bound,
+and neither d nor alpha of equation 17. With this project's defaults for both, equation 17 gives 15. All windows would then have one
+size, so that VFE would decide nothing. 56, a quarter of the side, gives the two sizes 8 and 16.
 """
 
 from __future__ import annotations

@@ -12,12 +12,16 @@ import numpy as np
 import pytest
 import released_code
 import released_searches
+import released_transforms
 import torch
+from PIL import Image
 from released_checkouts import checkout
 from released_costs import COST_NAMES
 from released_rows import Row, close, equal, guarded
 from released_searches import PRESETS, configurations
-from released_transforms import _within
+from released_transforms import _within, policies, random_policies, to_images, to_levels
+
+from defenses.images.transforms import apply_transform
 
 SHUFFLES = """
 import numpy as np
@@ -174,6 +178,46 @@ def test_a_transform_may_differ_by_few_levels_in_few_values(name: str, levels: i
     difference = np.zeros(1000, dtype=int)
     difference[: round(1000 * share)] = levels
     assert _within(name, difference) is within
+
+
+def rounding(darker: int) -> Callable[[str], Any]:
+    """A checkout with our transforms, each rounded to whole grey levels; ``darker`` is subtracted after each."""
+    random = SimpleNamespace()
+
+    def transform(index: int) -> Callable[[Any], Any]:
+        def apply(image: Any) -> Any:
+            sign = torch.tensor([float(random.random.choice(None))])
+            levels = to_levels(apply_transform(to_images(np.asarray(image)[None]), index, sign))[0]
+            return Image.fromarray((levels - darker).clip(0).astype(np.uint8))
+
+        return apply
+
+    known = {"autoaugment": random, "policy": SimpleNamespace(policies=[transform(index) for index in range(50)])}
+    return known.__getitem__
+
+
+@pytest.mark.parametrize(
+    ("darker", "reverse", "verdicts"),
+    [
+        (0, False, ["differs on purpose", "agrees"]),
+        (3, False, ["DISAGREES", "DISAGREES"]),  # no rounding
+        (0, True, ["DISAGREES", "agrees"]),
+    ],
+)
+def test_rounding_between_steps_explains_a_difference_of_policies_only_where_each_step_agrees(
+    darker: int, reverse: bool, verdicts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, drawn = released_transforms.pictures()[::8], random_policies(20)
+    monkeypatch.setattr(released_transforms, "pictures", lambda: few)
+    monkeypatch.setattr(released_transforms, "random_policies", lambda _: drawn)
+    if reverse:
+        ours = released_transforms.apply_policy
+
+        def reversed_policy(images: torch.Tensor, policy: tuple[int, ...], signs: torch.Tensor) -> torch.Tensor:
+            return ours(images, policy[::-1], signs.flip(0))
+
+        monkeypatch.setattr(released_transforms, "apply_policy", reversed_policy)
+    assert [row.verdict for row in policies(rounding(darker))] == verdicts
 
 
 def test_a_checkout_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def mixer(text: str, height: int, width: int) -> VisualMixer:
     return found
 
 
-def test_at_the_papers_size_windows_are_the_papers() -> None:
+def test_at_the_papers_size_the_smallest_windows_are_those_of_its_example() -> None:
     assert bounds_for(224) == (8, 56)
     assert VisualMixer(*bounds_for(224)).sizes(224, 224)[1:] == [16, 8]
 
