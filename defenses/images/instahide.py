@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,21 +18,39 @@ MOST_MIXED = 32
 is redrawn are found in about a hundred draws (with 256 images, in 10^16)."""
 
 
+PATIENCE = 16
+"""Redraws of single points, which are enough for few images, before several are drawn at once."""
+MOST_DRAWN = 2**16
+"""Points that are drawn at once."""
+
+
 def bounded_convex_weights(count: int, num_mixed: int, max_weight: float, generator: torch.Generator) -> Tensor:
     """Rows uniform on {w : w_i >= 0, sum_i w_i = 1, w_i <= max_weight}, as (count, num_mixed) float64.
 
     Uniform points of a simplex that contains the set are redrawn until they lie in it. When the bound is tight the
-    reflected simplex, max_weight - w, is the smaller of the two, so that redrawing stays cheap for every bound.
+    reflected simplex, max_weight - w, is the smaller of the two, so that redrawing ends for every bound.
     """
     excess = max(num_mixed * max_weight - 1, 0)  # the sum of all max_weight - w_i
     reflected = excess < 1
     weights = torch.full((count, num_mixed), -1.0, dtype=torch.float64)
-    while len(todo := ((weights < 0) | (weights > max_weight)).any(1).nonzero().flatten()):
+    for attempt in itertools.count():
+        todo = _outside(weights, max_weight).nonzero().flatten()
+        if not len(todo):
+            break
+        # With many images and an excess near 1 few points lie in the set: many are drawn at once then.
+        repeats = min(2 ** max(attempt - PATIENCE, 0), max(1, MOST_DRAWN // len(todo)))
         # Exponential variables over their sum are uniform on the simplex.
-        draws = torch.empty(len(todo), num_mixed, dtype=torch.float64).exponential_(generator=generator)
-        points = draws / draws.sum(1, keepdim=True)
-        weights[todo] = max_weight - excess * points if reflected else points
+        draws = torch.empty(repeats, len(todo), num_mixed, dtype=torch.float64).exponential_(generator=generator)
+        points = draws / draws.sum(-1, keepdim=True)
+        drawn = max_weight - excess * points if reflected else points
+        first = (~_outside(drawn, max_weight)).byte().argmax(0)
+        weights[todo] = drawn[first, torch.arange(len(todo))]
     return weights
+
+
+def _outside(weights: Tensor, max_weight: float) -> Tensor:
+    """Which rows have a weight below 0 or above ``max_weight``."""
+    return ((weights < 0) | (weights > max_weight)).any(-1)
 
 
 @dataclass(frozen=True, repr=False)
