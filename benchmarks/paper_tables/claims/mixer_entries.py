@@ -70,8 +70,8 @@ ENTRIES = (
         page_n="137 test images a seed",
         page_seeds="0, 1",
         quoted=TWO_QUOTED,
-        beyond="On ImageNet-100 the paper's convolutional networks lose 52 to 73 points under InstaHide, and the photographs are "
-        f"none of its data sets. {READABLE}",
+        beyond="On ImageNet-100 the paper's convolutional networks lose 52 to 73 points under InstaHide. Our photographs are of "
+        f"neither data set. {READABLE}",
     ),
     Entry(
         PAPER,
@@ -245,7 +245,7 @@ ENTRIES = (
         page_seeds="0, 1",
         quoted=MEMBERS_QUOTED,
         beyond="The paper has ROC curves of an earlier attack on MNIST and CIFAR-10, and no AUC: the bounds 0.6 and 0.55 are ours. "
-        "Decided by the difference to the same optimizer without a defence. "
+        "The difference to the same optimizer without a defence decides. "
         "Each quoted AUC is the larger of two attacks' on the same images. "
         "Under the very shuffles of the uploads, which the server has, the AUC is as high as without protection "
         "([distillation](visual_mixer.md#distillation-from-a-protected-teacher-table-v)).",

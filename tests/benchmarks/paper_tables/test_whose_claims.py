@@ -10,6 +10,7 @@ import records
 import shown
 import summary
 import verdict
+import write
 from entry import Cell, Claim, Entry, Quoted, Run
 from shuffling_quotes import BEST_OF_64
 
@@ -105,3 +106,42 @@ def test_membership_is_decided_by_a_difference_and_left_open_by_its_control() ->
     _, again = summary.main_claims({**results, "VisualMixer, Figure 10": won})
     (line,) = [line for line in again if "Membership" in line[0]]
     assert line[1] == "open", "the attack is not shown to work without a defence"
+
+
+def numbers(cell: Cell) -> list[float]:
+    return [float(text) for text in cell.paper.split(", ")]
+
+
+@pytest.mark.parametrize("title", ["ATS, Table 4", "ATS, Table 6"])
+def test_accuracy_is_held_against_the_most_that_the_paper_itself_loses(title: str) -> None:
+    costs = [claim for claim in entry_of(title).claims if "the paper's most" in claim.says]
+    lost = []
+    for claim in costs:
+        (_, kept), (_, plain) = claim.terms
+        # Where one network has a number, the nearest of the paper's networks without a policy is its baseline.
+        pairs = zip(numbers(kept), numbers(plain), strict=False) if title.endswith("4") else [
+            (numbers(kept)[0], min(one for one in numbers(plain) if one > numbers(kept)[0]))
+        ]  # fmt: skip
+        lost += [whole - left for left, whole in pairs]
+    (bound,) = {-100 * claim.bound for claim in costs}
+    assert max(lost) <= bound <= max(lost) + 0.1
+    assert all(f"at most {bound:.1f} points" in claim.says for claim in costs)
+
+
+@pytest.mark.parametrize("name", ["Table 1", "Table 2", "Table 3", "Table 6", "Table 7"])
+def test_sections_say_that_policies_are_carried_over(name: str) -> None:
+    assert "carried over from CIFAR-100" in entry_of(f"ATS, {name}").beyond
+    assert all(
+        "carried over from CIFAR-100" in line
+        for line in write.page(records.read()).splitlines()
+        if line.startswith("| ATS: Searched policies")
+    )
+
+
+@pytest.mark.parametrize("name", ["Table 1", "Table 4", "Table 9"])
+def test_sections_with_noise_and_blur_have_the_papers_settings(name: str) -> None:
+    entry = entry_of(f"PatchShuffling, {name}")
+    assert {"FeatureNoise(std=1.0)", "Downsample(factor=4)"} <= {
+        cell.defense for claim in entry.claims for _, cell in claim.terms
+    }
+    assert "GN is N(0, 4) and its Blur keeps 1/14" in entry.beyond
