@@ -86,6 +86,8 @@ class Claim:
         variant: Whether it is of a configuration beside the paper's own method. It is shown, and decides nothing.
         favours: The defence that is better than the paper says where the claim is refuted; "" where a refutation speaks
             against the paper's defence or for none.
+        ours: Why the comparison or its bound is no claim of the paper, in words; it is shown, and decides nothing. "" where it is.
+        note: Why the claim is open whatever its interval; "" where the interval decides.
     """
 
     says: str
@@ -97,6 +99,8 @@ class Claim:
     control: bool = False
     variant: bool = False
     favours: str = ""
+    ours: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,8 @@ class Quoted:
     """A claim that numbers on a page of results decide.
 
     Attributes:
-        says: The claim in one sentence. Of a claim that a run can measure ``control``, ``variant`` and ``favours`` are the run's.
+        says: The claim in one sentence. Of a claim that a run can measure ``control``, ``variant``, ``favours`` and ``ours`` are
+            the run's, and ``note`` is the run's where it has one.
         value: The number that the page has for the compared quantity; None where the page has none.
         low: Lower end of its 95 % interval; None where the page has none.
         high: Upper end; None where the page has none.
@@ -122,6 +127,7 @@ class Quoted:
         control: As of ``Claim``.
         variant: As of ``Claim``.
         favours: As of ``Claim``.
+        ours: As of ``Claim``.
     """
 
     says: str
@@ -142,6 +148,7 @@ class Quoted:
     control: bool = False
     variant: bool = False
     favours: str = ""
+    ours: str = ""
 
 
 @dataclass(frozen=True)

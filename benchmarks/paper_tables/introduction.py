@@ -48,8 +48,9 @@ Each table and figure of PatchShuffling (Yao et al., ICDM 2022), ADP (Higgins et
 2021) and VisualMixer (Li et al., NDSS 2024) has a line and, where something was compared, a section. The claims of a table are
 comparisons of numbers. A claim is confirmed or refuted where the whole 95 % interval lies on one side of what is claimed, and
 open otherwise ([the rule](#the-rule)). Verdicts are about our small networks and data, not about the papers' own numbers."""
-AFTER_MAIN = """For each half of a promise the deciding claims are named by hand, in `benchmarks/paper_tables/promises.py`. The
-promise is refuted if one of them is, confirmed if all are, and open otherwise. Attacks that know the defence are
+AFTER_MAIN = """A promise stands in the paper's abstract unless its line says otherwise. For each half of a promise the deciding
+claims are named by hand, in `benchmarks/paper_tables/promises.py`. The promise is refuted if one of them is, confirmed if all
+are, and open otherwise. Controls and comparisons of ours stand beside them and refute nothing. Attacks that know the defence are
 stronger than most of the papers' attacks: the [findings](../../docs/findings.md) begin with them."""
 RULE = """Where something runs, the claims of a table are comparisons of numbers of a run at a small size. A claim is
 **confirmed** where the 95 % interval of the compared number lies wholly on the claimed side, **refuted** where it
@@ -66,7 +67,9 @@ A claim is also open where an attack is not validated, which is to fail without 
 have fewer than 16 images. The claim that an attack works without a defence is that control itself, and its interval alone
 decides it. A claim with a seed without a number is open. A table is refuted if any claim is, confirmed if all are, and open
 else. Controls are not counted among the claims of a table, and none refutes it: an attack that fails without a defence says
-nothing of the defence. Claims on a configuration beside the paper's method are shown and decide nothing. Where a defence is
+nothing of the defence. Claims on a configuration beside the paper's method are shown and decide nothing. So do
+comparisons of ours, which their verdict names. A claim is also open where its verdict names a reason why its interval decides
+nothing. Where a defence is
 better than the paper says, the claim is refuted in favour of that defence, and the verdict says so.
 
 Tables have up to 14 claims, and intervals are not corrected for their number. If 14 independent quantities lay exactly at their

@@ -28,6 +28,7 @@ def word(one: Judged) -> str:
         f"in favour of {claim.favours}" if one.verdict == REFUTED and claim.favours else "",
         "a control" if claim.control else "",
         "beside the paper's method" if claim.variant else "",
+        claim.ours,
     ]
     found = "; ".join(filter(None, remarks))
     return one.verdict + (f" ({found})" if found else "")

@@ -55,9 +55,13 @@ def main_claims(results: Results) -> tuple[list[str], list[list[str]]]:
     for entry, promise in catalogue.MAIN:
         of = results[entry.title]
         by_name = {one.claim.says: one for one in of}
-        decide = [by_name[says] for says in promise.deciding]
-        reason = " ".join([*(_number(one, entry) for one in decide), f"Size: {promise.size}.", promise.known]).strip()
-        lines.append([f"{entry.paper}: {promise.says}", overall(decide), reason, tally(of), _link(entry)])
+        decide, beside = ([by_name[says] for says in named] for named in (promise.deciding, promise.beside))
+        numbers = (_number(one, entry) for one in [*decide, *beside])
+        reason = " ".join([*numbers, f"Size: {promise.size}.", promise.known]).strip()
+        where = f" ({promise.where})" if promise.where else ""
+        # A control that is not confirmed leaves the promise open: where the attack fails anyway, nothing is shown.
+        verdict = overall([*decide, *beside])
+        lines.append([f"{entry.paper}: {promise.says}{where}", verdict, reason, tally(of), _link(entry)])
     lines.sort(key=lambda line: WORST_FIRST.index(line[1]))
     return ["what the paper promises", "verdict", "claims that decide it", "all claims of the table", "section"], lines
 
@@ -129,7 +133,7 @@ def _why(entry: Entry, of: Sequence[Judged], found: Records) -> str:
 
 def _reason(one: Judged, entry: Entry, of: Sequence[Judged], found: Records) -> str:
     first, own = one.claim.says.rstrip("."), counting(of)
-    missing = left_to_run(entry, of, found)
+    missing = left_to_run(entry, own, found)
     if verdict_on(entry, of) == CONFIRMED:
         return f"{f'All {len(own)} claims are' if len(own) > 1 else 'Its claim is'} confirmed."
     if one.value is None and missing:

@@ -75,7 +75,7 @@ def judge(claim: Claim, records: Records, first: str) -> Judged:
     low, high = within(*ends, possible(claim))
     n = min(sum(known[seed][at].n for seed in used) for at in range(len(cells)))
     unusual = {one.status for seed in used for one in known[seed] if one.status != "ok"}
-    notes = sorted(unusual - {NOT_VALIDATED} if claim.control else unusual)
+    notes = sorted(unusual - {NOT_VALIDATED} if claim.control else unusual) + ([claim.note] if claim.note else [])
     if dropped := [seed for seed in seeds if seed not in known]:
         # A failed attack is a result: to leave its seed out of the mean would favour those that worked.
         notes.append(f"no number in seed{'s' if len(dropped) > 1 else ''} {', '.join(map(str, dropped))}")
@@ -188,14 +188,14 @@ def judged(entry: Entry, records: Records) -> list[Judged]:
             pages.pop(claim.says, None)
             found.append(own)
         else:
-            kind = {name: getattr(claim, name) for name in ("control", "variant", "favours")}
-            found.append(quote(replace(pages.pop(claim.says), **kind)))
+            kind = {name: getattr(claim, name) for name in ("control", "variant", "favours", "ours")}
+            found.append(quote(replace(pages.pop(claim.says), note=claim.note or page.note, **kind)))
     return found + [quote(claim) for claim in pages.values()]
 
 
 def counting(found: Sequence[Judged]) -> list[Judged]:
-    """The claims about the paper's own method: no variants, and no controls unless there is nothing else."""
-    own = [one for one in found if not one.claim.variant]
+    """The paper's claims about its own method: no variants, none of ours, and no controls unless there is nothing else."""
+    own = _of_the_paper(found)
     return [one for one in own if not one.claim.control] or own
 
 
@@ -203,8 +203,12 @@ def overall(found: Sequence[Judged]) -> str:
     """Refuted if any claim that counts is, confirmed if all are and the controls as well, else open."""
     if any(one.verdict == REFUTED for one in counting(found)):
         return REFUTED
-    own = [one for one in found if not one.claim.variant]
+    own = _of_the_paper(found)
     return CONFIRMED if own and all(one.verdict == CONFIRMED for one in own) else OPEN
+
+
+def _of_the_paper(found: Sequence[Judged]) -> list[Judged]:
+    return [one for one in found if not (one.claim.variant or one.claim.ours)]
 
 
 def favoured(found: Sequence[Judged]) -> str:

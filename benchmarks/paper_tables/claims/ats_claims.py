@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from entry import Cell, Claim, Run, costs_at_most, less, more
 
 PAPER = "ATS"
@@ -14,6 +16,11 @@ INPUTS = "Pictures of the images that are attacked, without a result."
 KNOWN = (
     "An attack that undoes the policy or restores its images still recovers some of 16 images "
     "([default audit](federated.md#the-default-audit))."
+)
+
+CARRIED_OVER = (
+    "The authors searched 3-1-7 and 43-18-18 on CIFAR-100 with ResNet20. Here they are carried over from CIFAR-100 to tiles of "
+    "eight photographs and a small CNN of 16 rounds. The paper claims transfer in Table 4, from CIFAR-100 to Fashion-MNIST."
 )
 
 
@@ -84,18 +91,21 @@ PHOTOS = Run("ats_table2_photos", seconds=800, most_seeds=3)
 SMALL = Run("ats_table2", seconds=1200, most_seeds=2)
 
 
-def six(run: Run, text: str, steps: int, where: str) -> tuple[Claim, ...]:
-    """The hybrid against each of six attacks."""
+def six(run: Run, text: str, steps: int, where: str, ours: str = "") -> tuple[Claim, ...]:
+    """The hybrid against each of six attacks; the paper's numbers stand beside unless the data are of our choice."""
     attacks = (
         *GRADIENTS,
         *((f"{name}(iterations={steps}, restarts=2)", plain, hybrid) for name, plain, hybrid in LBFGS),
     )
     return tuple(
-        less(
-            f"The hybrid lowers the PSNR of {attack.partition('(')[0]} {where}.",
-            psnr(text, hybrid, "first", attack, run.name),
-            psnr("", plain, "first", attack, run.name),
-            unit="dB",
+        replace(
+            less(
+                f"The hybrid lowers the PSNR of {attack.partition('(')[0]} {where}.",
+                psnr(text, "" if ours else hybrid, "first", attack, run.name),
+                psnr("", "" if ours else plain, "first", attack, run.name),
+                unit="dB",
+            ),
+            ours=ours,
         )
         for attack, plain, hybrid in attacks
     )
@@ -139,7 +149,10 @@ FOUR = (
         for text, paper, _ in CARRIED
     ),
     costs_at_most(
-        "The hybrid costs at most 4 points of accuracy.", accuracy(HYBRID, "91.49"), accuracy("", "95.03"), 4
+        "The hybrid costs at most 6.8 points of accuracy, the paper's most (with ConvNet).",
+        accuracy(HYBRID, "91.49, 87.51"),
+        accuracy("", "95.03, 94.25"),
+        6.8,
     ),
 )
 FURTHER = (
@@ -154,7 +167,12 @@ SIX = (
         for text, paper, _ in FURTHER
     ),
     *(
-        costs_at_most(f"{text} costs at most 5.3 points.", accuracy(text, kept), accuracy("", "76.88, 70.13"), 5.3)
+        costs_at_most(
+            f"{text} costs at most 5.3 points, the paper's most on CIFAR-100.",
+            accuracy(text, kept),
+            accuracy("", "76.88, 70.13"),
+            5.3,
+        )
         for text, _, kept in FURTHER
     ),
 )
@@ -165,8 +183,12 @@ SEVEN = tuple(
         "below",
         0.5,
         "dB",
+        ours=ours,
     )
-    for text, base, paper in (("3-1-7", "6.58", "6.64"), (HYBRID, "", ""))
+    for text, base, paper, ours in (
+        ("3-1-7", "6.58", "6.64", ""),
+        (HYBRID, "", "", "ours: the paper's second policy is 21-13-3, with ConvNet"),
+    )
 )
 BATCHES = Run("ats_table7", ("probe-images=8", "probe-targets=1"), "batch8", 280, 2)
 RECOVERED = Claim(

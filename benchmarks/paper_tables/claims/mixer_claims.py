@@ -67,7 +67,7 @@ TWO = (
         scale=100,
     ),
     costs_at_most(
-        "InstaHide costs at most 7.2 points of a convolutional network, on photographs.",
+        "InstaHide costs at most 7.2 points, the paper's most of a convolutional network on CIFAR-10, on photographs.",
         accuracy(INSTAHIDE, "90.0", UPLOADS.name),
         accuracy("", "97.2", UPLOADS.name),
         7.2,
@@ -199,9 +199,13 @@ GAN = (
         scale=100,
     ),
 )
+BOUND = "a bound of ours"
 MEMBERSHIP = (
     at_least("Without a defence the AUC is above 0.6.", auc("", "LossThreshold()"), 0.6, control=True),
-    at_most("Under VisualMixer with ST-Adam the AUC is below 0.55.", auc(WHOLE, "LossThreshold()"), 0.55),
+    replace(
+        at_most("Under VisualMixer with ST-Adam the AUC is below 0.55.", auc(WHOLE, "LossThreshold()"), 0.55),
+        ours=BOUND,
+    ),
     less(
         "The AUC is lower under VisualMixer with ST-Adam than with ST-Adam alone.",
         auc(WHOLE, "LossThreshold()"),
@@ -210,7 +214,10 @@ MEMBERSHIP = (
     *(
         replace(claim, variant=True)
         for claim in (
-            at_most("Under VisualMixer with SGD the AUC is below 0.55.", auc(OUTSOURCED, "LossThreshold()"), 0.55),
+            replace(
+                at_most("Under VisualMixer with SGD the AUC is below 0.55.", auc(OUTSOURCED, "LossThreshold()"), 0.55),
+                ours=BOUND,
+            ),
             less(
                 "With SGD the AUC is lower under VisualMixer than without a defence.",
                 auc(OUTSOURCED, "LossThreshold()"),

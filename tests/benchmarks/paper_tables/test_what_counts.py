@@ -103,6 +103,7 @@ def test_an_interval_of_an_area_or_a_difference_of_shares_is_cut() -> None:
 
 OVER_SEEDS = {
     "PatchShuffling, Table 4": "0 of 32 images in either seed",
+    "PatchShuffling, Figure 9": "that of Table 4",
     "ATS, Table 1": "intervals of the page over three seeds",
     "ATS, Figure 4": "those of Table 1",
     "ATS, Figure 12": "those of Table 1",
