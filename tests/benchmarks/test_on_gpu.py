@@ -32,7 +32,7 @@ def test_a_line_holds_times_ratio_and_device() -> None:
     )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_it_runs_on_a_machine_without_a_card(tmp_path: Path) -> None:
     out = tmp_path / "on_gpu.md"
     command = [sys.executable, str(ROOT / "benchmarks" / "on_gpu.py"), "--processor-only", "--parts", "quick"]
