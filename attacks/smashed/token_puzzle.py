@@ -165,7 +165,7 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
 
     def _solved(self, patches: Tensor, size: int, grid: tuple[int, int], images: int) -> tuple[Tensor, float]:
         """Boards of one puzzle, and the median ratio of its joints."""
-        costs = border_costs(patches, size)
+        costs = border_costs(patches, size).cpu()  # what follows is a search, cell by cell
         boards, ratios = solved(costs, grid, images), ratios_of(costs)
         right = ratios[0][boards[:, :, :-1], boards[:, :, 1:]]
         below = ratios[1][boards[:, :-1], boards[:, 1:]]
