@@ -39,13 +39,13 @@ class PatchEmbeddingInversion(SolvingAttack):
     over the examples, which have no exact solution: the attack returns one image, a mixture, and ``residual`` is far from 0. The
     mixture resembles an image whose gradient is much longer than the others'.
 
-    Reports "does not apply" if no layer sees patches of pixels, if no trained position embedding is added to its outputs, if the
-    update leaves out one of the two, if one of their gradients is zero (frozen parameters; a head whose weights are still zero, as
-    torchvision starts it), and for an update of several steps.
+    Reports "does not apply" if no layer sees patches of pixels, if no trained position embedding is added to its outputs, and for
+    an update of several steps. It also does so if the update leaves out one of the two, or if one of their gradients is zero:
+    frozen parameters, or a head whose weights are still zero, as torchvision starts it.
 
-    Diagnostics: ``tokens`` (T), ``rank`` (of G: below T pixels are missing), ``condition`` (of G), ``residual`` (length of
-    dL/dW - G^T X over that of dL/dW), ``gradient_distance`` (1 - cosine of the gradients of guess and update), ``outside_share``
-    (pixels beyond [0, 1] by 0.01 or more).
+    Diagnostics: ``tokens`` (T), ``rank`` (of G: below T pixels are missing) and ``condition`` (of G). ``residual`` is the length of
+    dL/dW - G^T X over that of dL/dW. ``gradient_distance`` is 1 - cosine of the gradients of guess and update. ``outside_share``
+    is that of pixels beyond [0, 1] by 0.01 or more.
     """
 
     reads_patch_embedding: ClassVar[bool] = True
