@@ -264,6 +264,10 @@ def main() -> None:
         "--attacks", type=int, default=4, help="how many attacks on each defence, the strongest at 196 tokens first"
     )
     given = parser.parse_args()
+    if given.patch == LARGE and given.server == "other":
+        parser.error(
+            f"--server other: at --patch {LARGE} there are too few squares for two sets of photographs; allowed: same"
+        )
     torch.set_num_threads(1)
     if not given.print:
         given.out.parent.mkdir(parents=True, exist_ok=True)
