@@ -131,7 +131,8 @@ def headline(runs: Sequence[tuple[Study, list[Line]]]) -> str:
             best = line.strongest
             accuracy = line.deployed
             cells.append(recovered(best) if best else "-")
-            change = f" ({round(-100 * line.drop, 1) + 0.0:+.1f})" if line.drop is not None else ""
+            moved = line.change.mean if line.change else None
+            change = f" ({round(100 * moved, 1) + 0.0:+.1f})" if moved is not None else ""
             cells.append(f"{100 * accuracy.mean:.1f} %{change}" if accuracy and accuracy.mean is not None else "-")
             cells += (
                 [f"{attack([best])}, {when(best)}", number(best, "psnr", "original", 1), number(best, "ssim", "original", 2),

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-from simulations.report.studies.score import interval, wilson
 
 NULLS = ("grey", "mean")
 """Names of null baselines, which stand in rows as attacks do."""
@@ -230,66 +227,3 @@ def at_least(
 ) -> Claim:
     """The claim that a number is at least ``bound``."""
     return Claim(says, ((1.0, cell),), "above", bound, unit, scale, control, favours=favours)
-
-
-def by_seed(
-    says: str,
-    each: Sequence[float],
-    side: str,
-    bound: float,
-    text: str,
-    unit: str = "",
-    paper: str = "",
-    n: str = "",
-) -> Quoted:
-    """A claim about differences that a page has for each seed from 0 on, with Student's t over them."""
-    low, high = interval(each)
-    seeds = ", ".join(map(str, range(len(each))))
-    mean, ends = sum(each) / len(each), POINTS if unit == "points" else ANY
-    return Quoted(says, mean, low, high, side, bound, text, unit, paper, n, seeds, each=tuple(each), possible=ends)
-
-
-def of_means(
-    says: str,
-    left: tuple[float, float],
-    right: tuple[float, float],
-    side: str,
-    bound: float,
-    text: str,
-    unit: str = "",
-    n: str = "",
-) -> Quoted:
-    """A claim about the difference of two means, each with half the width of its interval, as of one seed."""
-    value, half = left[0] - right[0], left[1] + right[1]
-    return Quoted(says, value, value - half, value + half, side, bound, text, unit, n=n)
-
-
-def of_shares(
-    says: str,
-    left: float,
-    right: float,
-    n: int,
-    side: str,
-    bound: float,
-    text: str,
-    seeds: str = "",
-    value: float | None = None,
-) -> Quoted:
-    """A claim about the difference of two accuracies in per cent on n images each, with Wilson's intervals, as of one seed.
-
-    ``value`` is the difference that the page has, where the difference of its rounded accuracies is another.
-    """
-    (low, high), (least, most) = wilson(left / 100, n), wilson(right / 100, n)
-    ends = (100 * (low - most), 100 * (high - least))
-    return Quoted(
-        says,
-        left - right if value is None else value,
-        *ends,
-        side,
-        bound,
-        text,
-        "points",
-        n=f"{n:,} test examples",
-        seeds=seeds,
-        possible=POINTS,
-    )

@@ -72,6 +72,14 @@ comparisons of ours, which their verdict names. A claim is also open where its v
 nothing. Where a defence is
 better than the paper says, the claim is refuted in favour of that defence, and the verdict says so.
 
+Where the paper gives no bound in words ("hardly", "keeps accuracy"), the bound is ours: 3 points of accuracy (1 in Table 3 of
+PatchShuffling), 1 dB, 0.1 of a loss, 60 % of two classes, and 20 % of generated images. Bounds that a claim calls "the paper's
+most" are the paper's. A verdict whose interval ends near such a bound depends on it.
+
+The number tables are of runs of today's code, and claims beside them may be of an earlier page with more seeds. Both can call
+themselves seed 0 and differ: on another processor sums round differently, and training goes another way, which moves some results
+as much as another seed does. An interval of one seed does not hold that.
+
 Tables have up to 14 claims, and intervals are not corrected for their number. If 14 independent quantities lay exactly at their
 bounds, three such tables in ten would have a claim refuted by chance.
 

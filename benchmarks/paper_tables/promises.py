@@ -68,6 +68,14 @@ PROMISES = (
         ),
     ),
     Promise(
+        "PatchShuffling, Table 2",
+        "Patch shuffling (PS) keeps accuracy.",
+        ("PS costs at most 3 points of accuracy.",),
+        f"tiles of photographs for CIFAR-10, 137 test images. Here are {PRETRAINED}",
+        f"On 1,000 digits PS gains 1.4 and 0.0 points after 20 passes ({SPLIT_AUDIT}).",
+        (("split.md", "(+1.4)"), ("split.md", "(+0.0)")),
+    ),
+    Promise(
         "PatchShuffling, Table 1",
         "BS and PS+ hide images from a trained decoder, better than noise does.",
         (
@@ -119,10 +127,7 @@ PROMISES = (
         "PatchShuffling, Table 6",
         "Shuffles have negligible overhead at the client.",
         (
-            *(
-                f"{name} needs at most 1 % more multiply-accumulates at the client than no defence."
-                for name in ("PS", "BS")
-            ),
+            *(f"{name} needs no more multiply-accumulates at the client than no defence." for name in ("PS", "BS")),
             "PS+ has fewer parameters at the client than no defence.",
         ),
         "counted for one image of 224 pixels, the paper's size",

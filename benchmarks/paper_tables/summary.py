@@ -37,7 +37,8 @@ def counted(results: Results) -> str:
     better = sum(_word(entry, results[entry.title]).startswith(f"{REFUTED} (") for entry in own)
     return (
         f"{len(catalogue.ENTRIES)} tables and figures. {sum(judged_here)} have claims of their own: {judged_here[0]} confirmed, "
-        f"{judged_here[1]} refuted ({better} of them only in favour of the defence), {judged_here[2]} open. "
+        f"{judged_here[1]} refuted{f' ({better} of them only in favour of the defence)' if better else ''}, "
+        f"{judged_here[2]} open. "
         f"{len(catalogue.ENTRIES) - len(own)} repeat claims of another table or figure. "
         f"{words[NOTHING]} have {NOTHING}, and {words[NOT_RUN]} {NOT_RUN}."
     )

@@ -11,6 +11,8 @@ from records import Records, chosen
 
 from attacks.metrics.metric import OverSeeds
 from attacks.metrics.registry import metric_of
+from attacks.metrics.training import TEST_ACCURACY
+from simulations.report.analysis.accuracy_change import newcombe
 from simulations.report.studies.score import Score, interval, merge, same_images
 from simulations.run_folder.rows import Row
 
@@ -135,7 +137,12 @@ def _average(hulls: Sequence[tuple[float | None, float | None]]) -> tuple[float 
 def _hull(
     claim: Claim, scores: Sequence[Score], shared: Sequence[bool] | None = None
 ) -> tuple[float | None, float | None]:
-    """Lowest and highest sum that the cells' own intervals allow; with ``shared`` cells that are not stand at their means."""
+    """Lowest and highest sum that the cells' own intervals allow; with ``shared`` cells that are not stand at their means.
+
+    A difference of two accuracies has the interval of ``newcombe``, which is narrower.
+    """
+    if (change := _change(claim, scores)) is not None:
+        return change
     low = high = 0.0
     for at, ((factor, cell), one) in enumerate(zip(claim.terms, scores, strict=True)):
         fixed = cell.metric in EXACT or (shared is not None and not shared[at])
@@ -144,6 +151,15 @@ def _hull(
             return None, None
         low, high = low + least, high + most
     return low, high
+
+
+def _change(claim: Claim, scores: Sequence[Score]) -> tuple[float, float] | None:
+    """Interval of an accuracy less another one, each a share of test images; None for other sums."""
+    factors = [factor for factor, _ in claim.terms]
+    counted = [(one.mean, one.n) for one in scores if one.mean is not None and 0 <= one.mean <= 1 <= one.n]
+    if factors != [1.0, -1.0] or len(counted) < 2 or any(cell.metric != TEST_ACCURACY.name for _, cell in claim.terms):
+        return None
+    return newcombe(*counted)
 
 
 def quote(claim: Quoted) -> Judged:

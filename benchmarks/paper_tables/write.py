@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import catalogue
@@ -118,8 +119,9 @@ def _line(one: Judged, entry: Entry) -> list[str]:
 
 
 def _cells(entry: Entry, found: records.Records) -> Iterator[list[str]]:
-    cells = dict.fromkeys(cell for claim in entry.claims for _, cell in claim.terms)
-    for cell in cells:
+    named = [cell for claim in entry.claims for _, cell in claim.terms]
+    # Two claims may read one number, of which only one names the paper's.
+    for cell in {replace(cell, paper=""): cell for cell in sorted(named, key=lambda one: bool(one.paper))}.values():
         run = cell.run or entry.runs[0].name
         by_seed = found.get(run, {})
         score = records.score([row for rows in by_seed.values() for row in records.chosen(rows, cell)], cell)

@@ -59,7 +59,7 @@ Seeds are those of the strongest attack's score.</p></header>
   {% if best %}<small>{{ round_name(best.round, best.final) }}</small>{% endif %}</td>
 {% if best and best.recovered %}{{ recovered_images(line, best) }}{% else %}{{ number(nothing) }}{% endif %}
 {{ score(line.deployed, percentage, true) }}
-{{ number((-line.drop if line.drop is not none else none) | points) }}
+{{ score(line.change, points) }}
 {{ score(best.psnr if best else none, decibel, true) }}
 {{ number((best.gap if best else none) | signed) }}
 {% if best %}{{ best_image(best) }}{% else %}{{ number(nothing) }}{% endif %}

@@ -175,9 +175,13 @@ def _outcome(study: Study, policies: str, line: Line, about: Any) -> HybridOutco
     blind = [cell for cell in cells if not is_adaptive(cell, about)]
     knowing = [cell for cell in cells if is_adaptive(cell, about)]
     return HybridOutcome(
-        policies, line.deployed.mean if line.deployed else None, line.drop, _highest(blind, "transformed"),
+        policies, line.deployed.mean if line.deployed else None, _lost(line), _highest(blind, "transformed"),
         _highest(blind, "original"), _highest(knowing, "original"), _highest(blind, "transformed", of_mean=True),
     )  # fmt: skip
+
+
+def _lost(line: Line) -> float | None:
+    return -line.change.mean if line.change and line.change.mean is not None else None
 
 
 def _highest(cells: Sequence[Cell], reference: str, *, of_mean: bool = False) -> tuple[float | None, float | None]:

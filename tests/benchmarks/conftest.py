@@ -8,5 +8,15 @@ from pathlib import Path
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path[:0] = [
     str(BENCHMARKS / room)
-    for room in ("", "dp_audit", "inversion", "mixer", "paper_tables", "released_code", "reliability", "tokens")
+    for room in (
+        "",
+        "dp_audit",
+        "inversion",
+        "mixer",
+        "paper_tables",
+        "paper_tables/claims",
+        "released_code",
+        "reliability",
+        "tokens",
+    )
 ]

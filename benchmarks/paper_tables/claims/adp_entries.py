@@ -24,6 +24,9 @@ from adp_claims import (
 from adp_quotes import FIVE_QUOTED, FOUR_QUOTED, SIX_QUOTED, THREE_QUOTED
 from entry import Entry, Run
 
+LAYERS = (
+    "The paper's fourth, eighth and twelfth convolution of VGG16 are conv2, conv4 and conv6 of our smaller network."
+)
 ENTRIES = (
     Entry(
         PAPER, "Table 1", "Settings of the experiments with autoencoders.", why="A list of settings, without a result."
@@ -44,7 +47,7 @@ ENTRIES = (
         "50 images",
         "0",
         THREE_QUOTED,
-        INVERSE,
+        f"{INVERSE} {LAYERS}",
     ),
     Entry(
         PAPER,
@@ -91,14 +94,14 @@ ENTRIES = (
     Entry(
         PAPER,
         "Figure 4",
-        "One image at conv 4 is reconstructed without the plug-in and not with it.",
+        "One image at layer 4 is reconstructed without the plug-in and not with it.",
         (THREE_RUN,),
-        THREE[5:7],
+        THREE[0:2],
         "inference.md#delta-protection-adp",
         "50 images",
         "0",
-        THREE_QUOTED[5:7],
-        INVERSE,
+        THREE_QUOTED[0:2],
+        f"{INVERSE} {LAYERS}",
         repeats="Table 3",
     ),
     Entry(

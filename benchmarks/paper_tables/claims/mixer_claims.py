@@ -184,7 +184,7 @@ REASSEMBLY = (
 """An attack that reassembles restores something where its result is better than the upload, which is the null baseline here."""
 GAN = (
     at_least(
-        "The GAN's images of a plain model are recognised in more than 20 % of the classes.",
+        "More than 20 % of the GAN's images of a plain model are recognised as their class.",
         Cell("recognition", "", "ClassGAN()"),
         0.2,
         unit="%",
@@ -192,7 +192,7 @@ GAN = (
         control=True,
     ),
     less(
-        "Under VisualMixer fewer are recognised.",
+        "Under VisualMixer fewer of the GAN's images are recognised.",
         Cell("recognition", OUTSOURCED, "ClassGAN()"),
         Cell("recognition", "", "ClassGAN()"),
         unit="points",

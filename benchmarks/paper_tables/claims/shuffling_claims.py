@@ -128,11 +128,14 @@ FOUR = (
         )
     ),
     *(
-        less(
-            f"White-box inversion sees less behind {name} than behind noise.",
-            psnr(defense, paper, INVERSION),
-            psnr(GN, "0.83", INVERSION),
-            unit="dB",
+        replace(
+            less(
+                f"White-box inversion sees less behind {name} than behind noise.",
+                psnr(defense, paper, INVERSION),
+                psnr(GN, "0.83", INVERSION),
+                unit="dB",
+            ),
+            note="a constant image exceeds all three, so that the attack failed and does not rank them",
         )
         for name, defense, paper in (("PS", PS, "0.32"), ("BS", BS, "0.39"))
     ),
@@ -152,6 +155,20 @@ FOUR = (
     ),
 )
 ADAPTIVE = "AdaptiveDecoder()"
+TABLE5 = Run("split_table5", seconds=240)
+
+
+def joined(run: str = "") -> Claim:
+    """What the paper says of transmissions that a decoder joins."""
+    return Claim(
+        "Transmissions of all rounds gain at most 1 dB against BS.",
+        ((1.0, psnr(BS, "9.59", ADAPTIVE, run=run)), (-1.0, psnr(BS, "9.62", run=run))),
+        "below",
+        1.0,
+        "dB",
+    )
+
+
 FIVE = (
     Claim(
         "At the start Adv hides less than 1 dB.",
@@ -168,13 +185,7 @@ FIVE = (
         by=1.0,
         unit="dB",
     ),
-    Claim(
-        "Transmissions of all rounds gain at most 1 dB against BS.",
-        ((1.0, psnr(BS, "9.59", ADAPTIVE)), (-1.0, psnr(BS, "9.62"))),
-        "below",
-        1.0,
-        "dB",
-    ),
+    joined(),
 )
 
 
@@ -187,10 +198,10 @@ ADV_ONE = "AdversarialTraining(weight=1.0)"
 SIX = (
     *(
         Claim(
-            f"{name} needs at most 1 % more multiply-accumulates at the client than no defence.",
-            ((1.0, cost("edge-macs", defense, "3.10")), (-1.01, cost("edge-macs", "", "3.10"))),
+            f"{name} needs no more multiply-accumulates at the client than no defence.",
+            ((1.0, cost("edge-macs", defense, "3.10")), (-1.0, cost("edge-macs", "", "3.10"))),
             "below",
-            0.0,
+            1.0,
             "MACs",
         )
         for name, defense in (("PS", PS), ("BS", BS))
@@ -275,12 +286,14 @@ TEN = (
         seen(GN, AVERAGE, "first"),
         unit="dB",
     ),
+    joined(TABLE5.name),
     Claim(
-        "More transmissions gain at most 1 dB against BS.",
+        "24 transmissions in place of 6 gain an attack that knows the shuffle at most 1 dB against BS.",
         ((1.0, seen(BS, "TokenIntersection()", "last")), (-1.0, seen(BS, "TokenIntersection()", "first"))),
         "below",
         1.0,
         "dB",
+        ours="ours, beyond the paper, at 16 tokens",
     ),
 )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from entry import Entry, Quoted, Run, attacked, less
+from dataclasses import replace
+
+from entry import Entry, Run, attacked, less
+from quoting import by_seed
 from shuffling_claims import (
     BACK,
     BROKEN,
@@ -24,6 +27,7 @@ from shuffling_claims import (
     TABLE1,
     TABLE2,
     TABLE4,
+    TABLE5,
     TABLE7,
     TABLE8,
     TABLE9,
@@ -36,7 +40,9 @@ from shuffling_quotes import BEST_OF_64, CENSUS, FOUR_QUOTED, IN_SMALL, ONE_QUOT
 
 UNTRAINED = (
     "The paper trains networks that are pretrained on ImageNet, ours start from random weights. Without a defence ours is "
-    "under-trained: PS+ ends above it after as many passes. At k = 0.4 6 of 16 tokens are native here, and 78 of 196 in the paper."
+    "under-trained: PS+ ends above it after as many passes. So PS+ and no defence cannot be compared. A better network without a "
+    "defence could only raise what BS costs, unless BS gained from more passes as well. At k = 0.4 6 of 16 tokens are native here, "
+    "and 78 of 196 in the paper."
 )
 MILDER = (
     "The paper's GN is N(0, 4) and its Blur keeps 1/14 of the resolution; ours are noise of std 1.0 and `Downsample` by a factor "
@@ -80,7 +86,8 @@ ENTRIES = (
         page_seeds="0",
         quoted=THREE_QUOTED,
         beyond=f"{FIELDS} The paper's mean distance of two features and its MSE disagree by a factor of 170 about the unit of its "
-        "embeddings, so N(0, 1) is read in both ways. As std 1.0 the order of the means is the paper's, as std 380 it is not.",
+        "embeddings, so N(0, 1) is read in both ways. As std 1.0 the order of the means is the paper's, as std 380 it is not. "
+        "The constant answer is right on 93.8 % of the rows, above PS. AUC falls from 0.935 without a defence to 0.809 behind PS.",
     ),
     Entry(
         PAPER,
@@ -98,7 +105,7 @@ ENTRIES = (
         PAPER,
         "Table 5",
         "Adv protects only after training; BS withstands a decoder of many transmissions.",
-        (Run("split_table5", seconds=240),),
+        (TABLE5,),
         FIVE,
         beyond=INTERSECTION,
     ),
@@ -123,7 +130,7 @@ ENTRIES = (
     Entry(
         PAPER,
         "Table 8",
-        "BS also hides from a decoder that learned from other data.",
+        "A decoder that learned from other data sees less behind BS, too.",
         (TABLE8, BACK),
         EIGHT,
         beyond=BROKEN,
@@ -131,7 +138,7 @@ ENTRIES = (
     Entry(
         PAPER,
         "Table 9",
-        "Pix2pix sees nothing behind the shuffles.",
+        "Pix2pix sees less behind the shuffles.",
         (TABLE9,),
         NINE,
         beyond=f"{BROKEN} {MILDER}",
@@ -148,30 +155,15 @@ ENTRIES = (
         page_n="16 squares of eight photographs a seed",
         page_seeds="0, 1",
         quoted=(
-            Quoted(
-                "Of 196 tokens of a spectrum an attack places at most one (a random order places one).",
-                175.2,
-                151.9,
-                198.5,
-                "below",
-                1.0,
-                "175.2 ± 23.3",
-                "tokens",
-                n="16 squares of eight photographs",
-                seeds="0",
-                possible=(0.0, 196.0),
-            ),
-            Quoted(
-                "Of 196 tokens of a spectrum an attack places at most one, on other squares.",
-                183.1,
-                167.8,
-                198.4,
-                "below",
-                1.0,
-                "183.1 ± 15.3",
-                "tokens",
-                n="16 squares of eight photographs",
-                seeds="1",
+            replace(
+                by_seed(
+                    "Of 196 tokens of a spectrum an attack places at most one (a random order places one).",
+                    [175.2, 183.1],
+                    "below",
+                    1.0,
+                    "183.1 ± 15.3",
+                    "tokens",
+                ),
                 possible=(0.0, 196.0),
             ),
         ),
@@ -206,7 +198,17 @@ ENTRIES = (
         beyond=BROKEN,
         repeats="Table 4",
     ),
-    Entry(PAPER, "Figure 10", "Noise averages out over many transmissions; BS does not.", (EXPOSURE,), TEN),
+    Entry(
+        PAPER,
+        "Figure 10",
+        "Noise averages out over many transmissions; BS does not.",
+        (EXPOSURE, TABLE5),
+        TEN,
+        beyond="The paper joins 30 rounds of 196 tokens in an MAE decoder, and averages 60 images under noise N(0, 4). Ours are "
+        "digits of 16 tokens: `AdaptiveDecoder` joins the rounds of Table 5, and noise of std 1.0 is averaged over 24 "
+        f"transmissions beside 6. {INTERSECTION} At 196 tokens it recovers 1 and 2 of 16 squares from 20 transmissions, so "
+        "that BS is open there ([196 tokens](split.md#196-tokens-the-papers-number)).",
+    ),
     Entry(
         PAPER,
         "Figure 11",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from entry import Quoted, by_seed, of_means, of_shares
+from entry import Quoted
+from quoting import by_seed, of_means, of_shares
 
 from simulations.report.studies.score import wilson
 

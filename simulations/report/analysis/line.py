@@ -25,7 +25,8 @@ class Line:
         round: Last round that every seed has finished; utility numbers are of this round.
         clean: Test accuracy on clean images.
         protected: Test accuracy on images protected as in deployment, where the defence protects them.
-        drop: Accuracy lost against no defence in the same round and seeds, as deployed; in [-1, 1]. None where ``untaught``.
+        change: Of the accuracy as deployed, against no defence in the same round and seeds (``accuracy_change``). None where
+            ``untaught``.
         strongest: Cell of the attack that the headline is of, by ``readability.lead``; None when no attack on images has a score.
         labels: Cell that recovered most labels over chance, among attacks that did not know them.
         membership: Cell with the highest membership AUC.
@@ -59,7 +60,7 @@ class Line:
     round: int | None
     clean: Score | None
     protected: Score | None
-    drop: float | None
+    change: Score | None
     strongest: Cell | None
     labels: Cell | None
     membership: Cell | None

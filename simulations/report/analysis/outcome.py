@@ -16,7 +16,7 @@ from simulations.report.analysis.run import read_run
 from simulations.report.analysis.shown import audit_text
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.plain import plain_words_of
-from simulations.report.text import dagger, percent, percentage, two, within
+from simulations.report.text import dagger, percent, percentage, points, two, within
 from strategies.external_app.claim import Claim
 from strategies.external_app.reported_accuracy import AppAccuracy
 from strategies.federated.shown_epsilon import ShownEpsilon
@@ -38,7 +38,8 @@ class Finding:
         share: Of what it has right, in [0, 1], with its 95 % interval ``low`` to ``high``; ``null``: that of the null baseline.
         attack: Text of the strongest attack; "" where none was scored.
         status: Of that attack's score, such as "not-validated".
-        accuracy: Of the model as deployed, in [0, 1]; ``change``: against no defence. None where they were not measured.
+        accuracy: Of the model as deployed, in [0, 1]; ``change``: against no defence, with its 95 % interval ``change_low`` to
+            ``change_high``. None where they were not measured.
         epsilon: Spent by training or queries; None without a bound. Likewise with the audit's probes, and over all cuts.
         epsilon_shown: Lower bound of epsilon from canaries in training, without an assumption about the mechanism; None where no
             claim was audited.
@@ -66,6 +67,8 @@ class Finding:
     status: str = ""
     accuracy: float | None = None
     change: float | None = None
+    change_low: float | None = None
+    change_high: float | None = None
     epsilon: float | None = None
     epsilon_with_probes: float | None = None
     epsilon_all_cuts: float | None = None
@@ -91,6 +94,18 @@ class Finding:
         """Interval of the share, and the null baseline where the share is of cells or values."""
         shown = [f"{found} %"] if (found := within(self.low, self.high, percentage)) else []
         return ", ".join(shown + ([f"null {percent(self.null)}"] if self.null is not None else []))
+
+    @property
+    def change_interval(self) -> str:
+        """Interval of the change in percentage points; "" without one."""
+        return within(self.change_low, self.change_high, points)
+
+    @property
+    def change_text(self) -> str:
+        """The change with its interval; "" where it was not measured."""
+        if self.change is None:
+            return ""
+        return ", ".join(filter(None, [f"{points(self.change)} points", self.change_interval]))
 
     @property
     def further_epsilon(self) -> str:
@@ -123,7 +138,9 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
             cells["sensitive attribute"] = line.attributes
         cost: dict[str, Any] = {
             "accuracy": line.deployed.mean if line.deployed else None,
-            "change": None if line.drop is None else -line.drop,
+            "change": line.change.mean if line.change else None,
+            "change_low": line.change.low if line.change else None,
+            "change_high": line.change.high if line.change else None,
             "epsilon": line.epsilon,
             "epsilon_with_probes": line.epsilon_with_probes,
             "epsilon_all_cuts": line.epsilon_all_cuts,

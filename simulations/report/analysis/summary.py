@@ -8,6 +8,7 @@ from typing import Any
 
 from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, LABELS, MEMBERSHIP
 from attacks.metrics.training import TEST_ACCURACY
+from simulations.report.analysis.accuracy_change import accuracy_change
 from simulations.report.analysis.adaptive import adaptive_caveats
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import lead
@@ -78,7 +79,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         round=at,
         clean=clean,
         protected=protected,
-        drop=_drop(study, defense, at) if defense and not untaught else None,
+        change=accuracy_change(study, defense, at) if defense and not untaught else None,
         untaught=untaught,
         strongest=best,
         reading=strongest(cells, CELLS.decides),
@@ -140,13 +141,6 @@ def _reported(study: Study, defense: str) -> AppAccuracy | None:
     return AppAccuracy.from_json(rows[0].extra.get("reported")) if len(rows) == 1 else None
 
 
-def _drop(study: Study, defense: str, at: int | None) -> float | None:
-    """Mean over the seeds that both have: accuracy without a defence - accuracy as deployed."""
-    plain, deployed = _by_seed(study, "", at), _by_seed(study, defense, at)
-    lost = [plain[seed] - deployed[seed] for seed in sorted(plain.keys() & deployed.keys())]
-    return sum(lost) / len(lost) if lost else None
-
-
 def _untaught(study: Study, at: int | None) -> str:
     plain = _at(study, "", TEST_ACCURACY.name, "original", at)
     chance = next((1 / row.card.num_classes for row in study.rows if row.card.num_classes), None)
@@ -154,12 +148,6 @@ def _untaught(study: Study, at: int | None) -> str:
         return ""
     shown = f"{percent(plain.mean)}, {within(plain.low, plain.high, percentage)}; chance {percent(chance)}"
     return f"the model has not learned without a defence (accuracy {shown}): the cost of a defence cannot be measured"
-
-
-def _by_seed(study: Study, defense: str, at: int | None) -> dict[int, float]:
-    rows = [r for r in study.rows if (r.defense, r.attack, r.metric, r.round) == (defense, "", TEST_ACCURACY.name, at)]
-    found = {row.seed: row.value for row in rows if row.reference == "original" and row.value is not None}
-    return found | {row.seed: row.value for row in rows if row.reference == "transformed" and row.value is not None}
 
 
 def _cost(study: Study, defense: str, metric: str) -> tuple[float | None, float | None]:

@@ -35,7 +35,8 @@ HEADLINE = """
     {% endfor %}
     {% if line.deployed %}
     <span>test accuracy {{ line.deployed.mean | percent }}
-      {%- if line.drop is not none %} ({{ -line.drop | points }} points){% endif %}</span>
+      {%- if line.change %} ({{ line.change.mean | points }} points
+      {%- set ends = within(line.change.low, line.change.high, points) %}{{ ', ' ~ ends if ends }}){% endif %}</span>
     {% endif %}
     {% if line.epsilon is not none %}
     <span>ε = {{ line.epsilon | two }}{% if line.delta is not none %} at δ = {{ line.delta | plain }}{% endif %}
@@ -101,7 +102,7 @@ SUMMARY_ROWS = """
 {% endif %}
 {{ score(line.clean, percentage, true) }}
 {% if has.protected %}{{ score(line.protected, percentage) }}{% endif %}
-{{ number((-line.drop if line.drop is not none else none) | points) }}
+{{ score(line.change, points) }}
 {% if best %}
 {{ score(best.psnr, decibel, true) }}
 {{ over_null(best) }}
@@ -166,7 +167,8 @@ SUMMARY_MACROS = """
 
 SUMMARY_TEXT = """
 <header><h2>Summary</h2><p>One row per defence. The change compares accuracy with the {{ view.plain.run }} of the same round, in
-percentage points. If a defence also protects test images{{ view.deployed_on }}, accuracy is measured on protected ones.
+percentage points. If a defence also protects test images{{ view.deployed_on }}, accuracy is measured on protected ones. The
+interval of a change takes both accuracies as of different images, which makes it rather too wide than too narrow.
 <i>Original</i> compares the guess with the person's image, <i>transf.</i> with what the model saw. Small print is the
 95&nbsp;% interval of the mean
 {%- if study.seeds | length > 1 %} over {{ study.seeds | length }} seeds

@@ -16,7 +16,8 @@ import summary
 import verdict
 import write
 from entry import Cell, Claim, Entry, Quoted, Run
-from mixer_quotes import TWO_QUOTED, shares_by_seed
+from mixer_quotes import TWO_QUOTED
+from quoting import shares_by_seed
 
 from simulations.report.studies.score import interval, wilson
 from simulations.run_folder.rows import Row
@@ -183,8 +184,8 @@ def test_claims_of_delta_protection_are_quoted_with_differences_and_controls() -
 def test_two_seeds_that_agree_are_no_narrower_than_one() -> None:
     agree = TWO_QUOTED[0]
     assert isinstance(agree, Quoted)
-    (low, _), (_, most) = wilson(0.693, 137), wilson(0.664, 137)
-    (later, _), (_, last) = wilson(0.664, 137), wilson(0.635, 137)
-    assert agree.low == pytest.approx(50 * ((low - most) + (later - last)))
+    left, right = 0.6785, 0.6495  # means of both seeds
+    low, high = wilson(left, 137)[0], wilson(right, 137)[1]
+    assert agree.low == pytest.approx(100 * (left - right - ((left - low) ** 2 + (high - right) ** 2) ** 0.5))
     apart = shares_by_seed("s", ((20.0, 60.0), (30.0, 60.0)), 100000, "above", 0.0, "t")
     assert (apart.low, apart.high) == interval([-40.0, -30.0])

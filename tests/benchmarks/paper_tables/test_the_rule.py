@@ -109,9 +109,10 @@ def test_differences_on_the_same_images_are_never_narrower_than_one_seeds() -> N
     found = {"r": {seed: accuracies(seed, 0.59 + at, 0.6 + at) for seed, at in enumerate((0.0, 0.003, 0.0055))}}
     found["r"][2][0] = accuracies(2, 0.596)[0]
     one = verdict.judge(costs, found, "r")
-    (low, _), (_, high) = wilson(0.593, 400), wilson(0.603, 400)
+    low, high = wilson(0.593, 400)[0], wilson(0.603, 400)[1]
     assert one.verdict == verdict.OPEN
-    assert one.low == pytest.approx(low - high, abs=0.002)
+    # Newcombe 1998, method 10: the two distances to the ends of Wilson's intervals add up as the sides of a right angle.
+    assert one.low == pytest.approx(-0.01 - ((0.593 - low) ** 2 + (high - 0.603) ** 2) ** 0.5, abs=0.002)
 
 
 def test_attacked_images_of_every_seed_are_others_unless_they_are_queries() -> None:

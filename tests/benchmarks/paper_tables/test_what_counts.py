@@ -9,7 +9,8 @@ import catalogue
 import pytest
 import shown
 import verdict
-from entry import Cell, Claim, Entry, by_seed
+from entry import Cell, Claim, Entry
+from quoting import by_seed
 
 from attacks.metrics.names import Role
 from simulations.report.studies.score import interval

@@ -110,7 +110,7 @@ def test_a_model_that_has_not_learned_costs_nothing_that_could_be_told(right: fl
     said = "he model has not learned without a defence (accuracy 11.7 %, 7.3 to 18.1; chance 12.5 %): the cost of a defence"
     said += " cannot be measured"
     assert ((f"T{said}." in text) + (f"t{said}" in caveats)) == (0 if cost else 2)
-    assert found[1].drop == (pytest.approx(0.05) if cost else None)
+    assert (found[1].change and found[1].change.mean) == (pytest.approx(-0.05) if cost else None)
 
 
 def test_nothing_is_concluded_before_an_attack() -> None:

@@ -374,7 +374,8 @@ def test_the_drop_is_paired_by_round_and_seed_and_as_deployed() -> None:
     assert found.clean is not None
     assert found.protected is not None
     assert (found.clean.mean, found.protected.mean) == (0.2, 0.8)
-    assert found.drop == pytest.approx(0.1)  # protected images, seed 0 only
+    assert found.change is not None
+    assert found.change.mean == pytest.approx(-0.1)  # protected images, seed 0 only
 
 
 def test_an_unfinished_defence_is_compared_in_the_last_round_that_all_its_seeds_have() -> None:
@@ -382,7 +383,8 @@ def test_an_unfinished_defence_is_compared_in_the_last_round_that_all_its_seeds_
     rows += [accuracy(0.4, 1, defense="D()"), accuracy(0.8, 2, defense="D()"), accuracy(0.3, 1, defense="D()", seed=1)]
     found = line(*rows)
     assert found.round == 1
-    assert found.drop == pytest.approx(0.15)
+    assert found.change is not None
+    assert found.change.mean == pytest.approx(-0.15)
 
 
 def test_attacks_that_were_told_the_labels_do_not_leak_them() -> None:
