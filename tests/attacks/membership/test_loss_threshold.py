@@ -218,7 +218,7 @@ def test_tensors_that_do_not_fit_are_refused():
         ],
         "shape": [tensors | {first: torch.ones(3, 3, 3)}],
         "NaN": [tensors | {first: torch.full_like(tensors[first], torch.nan)}],
-        "neither": [tensors | {"other/x": torch.ones(1)}],
+        "names no part": [tensors | {"other/x": torch.ones(1)}],
         "no matrix": [{key: value for key, value in tensors.items() if key != "network/hidden.weight"}],
     }
     for message, cases in bad.items():
