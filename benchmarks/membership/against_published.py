@@ -1,9 +1,9 @@
 """Compare the rules of LiRA and RMIA with published implementations on the same confidences of trained models.
 
 A pool of 2,000 digits; 16 shadow models in pairs that share it out between them, so that each record is outside of exactly 8; one
-target model on a random half; 2,000 other digits as the population. The offline attacks use the 8 models without a record, and 8
-models for the population, of which Privacy Meter would otherwise take the 8 highest of 16 probabilities. The published code runs
-from checkouts that the caller names:
+target model on a random half; 2,000 other digits as the population, outside of all 16. The offline attacks use the 8 models without
+a record of the pool, and all 16 for the population, of which Privacy Meter takes the 8 with the highest probabilities. The published
+code runs from checkouts that the caller names:
 
 - LeakPro (github.com/aidotse/LeakPro), ``AttackLiRA.run_attack`` and ``AttackRMIA._run_attack``;
 - Privacy Meter (github.com/privacytrustlab/ml_privacy_meter), ``run_rmia``.
@@ -49,7 +49,7 @@ class Judgements:
         outside: (S, N), bool: the shadow model was not trained on the record.
         members: (N,), bool: the target model was trained on the record.
         own_population: (Z,) under the target model.
-        population: (S / 2, Z) under the first half of the shadow models.
+        population: (S, Z) under the shadow models.
     """
 
     own: Tensor
@@ -85,7 +85,7 @@ def judgements(seed: int) -> Judgements:
         torch.stack(outside),
         members,
         judged(target, rest),
-        torch.stack([judged(one, rest) for one in shadows[:PAIRS]]),
+        torch.stack([judged(one, rest) for one in shadows]),
     )
 
 
