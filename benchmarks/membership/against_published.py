@@ -1,9 +1,9 @@
 """Compare the rules of LiRA and RMIA with published implementations on the same confidences of trained models.
 
-A pool of 2,000 digits; 16 shadow models in pairs that share it out between them, so that each record is outside of exactly 8; one
-target model on a random half; 2,000 other digits as the population, outside of all 16. The offline attacks use the 8 models without
-a record of the pool, and all 16 for the population, of which Privacy Meter takes the 8 with the highest probabilities. The published
-code runs from checkouts that the caller names:
+A pool of 2,000 digits has 16 shadow models, in pairs that share it out between them, so that each record is outside of exactly 8.
+One target model trains on a random half. 2,000 other digits are the population, outside of all 16. The offline attacks use the 8
+models without a record of the pool. All 16 judge the population, of which Privacy Meter takes the 8 highest probabilities. The
+published code runs from checkouts that the caller names:
 
 - LeakPro (github.com/aidotse/LeakPro), ``AttackLiRA.run_attack`` and ``AttackRMIA._run_attack``;
 - Privacy Meter (github.com/privacytrustlab/ml_privacy_meter), ``run_rmia``.
