@@ -39,8 +39,10 @@ from attacks.guesses import Reconstruction as Reconstruction
 from attacks.guesses import Representatives as Representatives
 from attacks.learned.learning_to_invert import LearningToInvert as LearningToInvert
 from attacks.learned.tuned_inversion import TunedInversion as TunedInversion
+from attacks.membership.lira import LiRA as LiRA
 from attacks.membership.loss_threshold import LossThreshold as LossThreshold
 from attacks.membership.loss_threshold import Membership as Membership
+from attacks.membership.rmia import RMIA as RMIA
 from attacks.membership.shadow_models import ShadowModels as ShadowModels
 from attacks.observations import AttackError as AttackError
 from attacks.observations import ClientUpdate as ClientUpdate

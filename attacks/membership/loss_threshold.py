@@ -12,12 +12,18 @@ from torch import Tensor, nn
 
 from attacks.base import Attack
 from attacks.local_model import Module, local_model, overwrite, shared_tensors
+from attacks.membership.rules import GaussianRule, PairwiseRule
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
 
 SCORED_AT_ONCE = 256
 """Records per forward pass."""
 LARGEST_LOGIT = 1e6
 """Largest logit, above those of any trained model; logits that overflow are set to it, so that every record has a score."""
+Rule = GaussianRule | PairwiseRule
+RULES: dict[str, type[nn.Module]] = {"gaussian": GaussianRule, "pairwise": PairwiseRule}
+"""The part under which a rule's tensors are sent -> the rule."""
+PARTS = ("model", "network", "references", *RULES)
+"""Parts of a test that is sent."""
 LARGEST_CONFIDENCE = 40.0
 """Features of the attack network are clamped to +- this; float32 probabilities end near exp(-16) from 0 and 1."""
 
@@ -50,7 +56,9 @@ class Membership:
 
     Attributes:
         model: The client's model after local training, computed from the update, in eval mode; None if the attack failed.
-        network: Maps the output of ``model`` on a record to its score; None: the negative loss is the score.
+        network: Maps the output of ``model`` on a record to its score; None and no rule: the negative loss is the score.
+        rule: Maps the confidences of ``model`` and of ``references`` in a record's true class to its score; or None.
+        references: Shadow models, which were trained without the records in question; empty without a rule.
         diagnostics: Numbers about the attack's progress.
         failure: Why the attack failed, or "".
     """
@@ -59,6 +67,8 @@ class Membership:
     network: MembershipNetwork | None = None
     diagnostics: dict[str, float] = field(default_factory=dict)
     failure: str = ""
+    rule: Rule | None = None
+    references: tuple[nn.Module, ...] = ()
 
     def scores(self, images: Tensor, classes: Tensor) -> Tensor:
         """Membership score of each record, (N,) float64 on the CPU; a higher score means a likelier member.
@@ -74,6 +84,11 @@ class Membership:
             return torch.zeros(0, dtype=torch.float64)
         logits = predict(self.model, images)
         classes = classes.cpu()
+        if self.rule is not None:
+            others = torch.stack([confidence_of(predict(one, images), classes) for one in self.references])
+            with torch.no_grad():
+                compared: Tensor = self.rule(confidence_of(logits, classes), others)
+            return compared
         if self.network is None:
             return -loss_of(logits, classes)
         with torch.no_grad():
@@ -81,13 +96,20 @@ class Membership:
         return judged.double()
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """The test as tensors: weights and float buffers under "model/NAME" and "network/NAME"; empty if the attack failed."""
+        """The test as tensors: weights and float buffers under PART/NAME; empty if the attack failed.
+
+        Parts are "model", "network", "gaussian" or "pairwise" (a rule), and "references", with all shadow models in one tensor.
+        """
         tensors: dict[str, Tensor] = {}
-        for part, module in (("model", self.model), ("network", self.network)):
+        rule = next((part for part, kind in RULES.items() if isinstance(self.rule, kind)), "")
+        for part, module in (("model", self.model), ("network", self.network), (rule, self.rule)):
             if module is not None:
                 tensors |= {
                     f"{part}/{name}": value.detach().cpu().clone() for name, value in shared_tensors(module).items()
                 }
+        shadows = [shared_tensors(one) for one in self.references]
+        for name in shadows[0] if shadows else ():
+            tensors[f"references/{name}"] = torch.stack([one[name].detach().cpu() for one in shadows])
         return tensors
 
     @classmethod
@@ -99,19 +121,31 @@ class Membership:
         """
         if not tensors:
             return cls(None, failure="the attack failed and sent no test")
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "network": {}}
+        parts: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}
         for key, value in tensors.items():
             part, _, name = key.partition("/")
             if part not in parts:
-                raise AttackError(f"{key!r} is neither model/NAME nor network/NAME")
+                raise AttackError(f"{key!r} names no part; allowed: {', '.join(f'{part}/NAME' for part in PARTS)}")
             parts[part][name] = value
-        network = None
+        network, references = None, _rebuild_all(model, parts["references"])
         if parts["network"]:
             weight = parts["network"].get("hidden.weight")
             if weight is None or weight.ndim != 2:
                 raise AttackError("network/hidden.weight is missing or is no matrix")
             network = _rebuild(MembershipNetwork(weight.shape[1], weight.shape[0]), parts["network"])
-        return cls(_rebuild(copy.deepcopy(model), parts["model"]), network)
+        rule: Rule | None = None
+        if parts["gaussian"]:
+            rule = _rebuild(GaussianRule(0, 0, 1, 0), parts["gaussian"])
+        elif parts["pairwise"]:
+            ratios = parts["pairwise"].get("ratios")
+            if ratios is None or ratios.ndim != 1 or not len(ratios):
+                raise AttackError("pairwise/ratios is missing or is no vector")
+            rule = _rebuild(PairwiseRule(torch.zeros(len(ratios)), 0, 1), parts["pairwise"])
+            if not 0 <= float(rule.settings[0]) <= 1:
+                raise AttackError(f"pairwise/settings holds the correction {float(rule.settings[0])}; allowed: 0 to 1")
+        if (rule is None) != (not references):
+            raise AttackError("a rule needs references, and references a rule")
+        return cls(_rebuild(copy.deepcopy(model), parts["model"]), network, rule=rule, references=references)
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,3 +207,14 @@ def _rebuild(module: Module, values: Mapping[str, Tensor]) -> Module:
     if different := sorted(set(shared_tensors(module)) ^ set(values)):
         raise AttackError(f"missing or unknown names: {different[:3]} ({len(different)})")
     return overwrite(module, values)
+
+
+def _rebuild_all(model: Module, values: Mapping[str, Tensor]) -> tuple[Module, ...]:
+    """Copies of ``model`` with values that hold one entry of each tensor per copy."""
+    counts = {len(value) if value.ndim else 0 for value in values.values()}
+    if not values:
+        return ()
+    if len(counts) != 1 or 0 in counts:
+        raise AttackError("references hold different numbers of models, or none")
+    each = range(counts.pop())
+    return tuple(_rebuild(copy.deepcopy(model), {name: value[at] for name, value in values.items()}) for at in each)

@@ -14,22 +14,9 @@ from attacks.base import Attack, Knowledge
 from attacks.descent import step_down
 from attacks.local_model import local_model
 from attacks.membership.loss_threshold import Membership, MembershipNetwork, membership_features, predict
-from attacks.normalisation import normalise
-from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
-from defenses.base import Batch
-from defenses.checks import (
-    MOST_EXAMPLES,
-    checked_field,
-    is_whole,
-    scale_field,
-    share_field,
-    starts_field,
-    steps_field,
-    width_field,
-)
-
-FEWEST = 2
-"""Members, and as many non-members: fewer are no training set."""
+from attacks.membership.shadows import Shadow, members_field, shown, train_shadows, true_classes
+from attacks.observations import ClientUpdate, TrainingUpdate
+from defenses.checks import scale_field, share_field, starts_field, steps_field, width_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,11 +53,7 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 2, "iterations": 40}
 
     num_shadows: int = starts_field(4)
-    num_members: int = checked_field(
-        0,
-        lambda count: is_whole(count) and (count == 0 or FEWEST <= count <= MOST_EXAMPLES),
-        f"0, or a whole number from {FEWEST} to {MOST_EXAMPLES}",
-    )
+    num_members: int = members_field()
     hidden: int = width_field(16)
     iterations: int = steps_field(300)
     learning_rate: float = scale_field(0.01, most=1)
@@ -80,18 +63,13 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the shadow models and, on their outputs, the attack network."""
-        total, members = len(knowledge.auxiliary), self.num_members or len(knowledge.auxiliary) // 2
-        if total < (least := 2 * max(members, FEWEST)):
-            raise AttackError(f"{self} needs {least} auxiliary examples and has {total}")
-        features = []
-        for _ in range(self.num_shadows):
-            order = torch.randperm(total, generator=generator)[: 2 * members]
-            features.append(_shadow_features(knowledge, order[:members], order[members:], generator))
+        shadows = train_shadows(self, knowledge, self.num_shadows, self.num_members, generator)
+        features = [_shadow_features(knowledge, shadow) for shadow in shadows]
         held_out = None
         if self.num_shadows > 1:
             with torch.no_grad():
                 scores = self._train(features[:-1], generator)(features[-1]).cpu()
-            held_out = _area(scores[:members], scores[members:])
+            held_out = area(*scores.split(len(scores) // 2))
         return replace(self, learned=self._train(features, generator), shadow_auc=held_out)
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
@@ -124,21 +102,15 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
         return network.eval().requires_grad_(False)
 
 
-def _shadow_features(knowledge: Knowledge, members: Tensor, others: Tensor, generator: torch.Generator) -> Tensor:
-    """Trains one shadow model on ``members`` and shows it both, as it would be used; features of members come first."""
-    plain, pipeline = knowledge.auxiliary, knowledge.pipeline
-    seed = int(torch.randint(2**31, (), generator=generator))
-    model = knowledge.train(Batch(plain.images[members], plain.targets[members]), seed).eval()
-    both = torch.cat([members, others])
-    shown = Batch(plain.images[both], plain.targets[both])
-    if pipeline.at_inference:
-        shown = pipeline.protect_test(shown, ("shadow-model", seed))
-    # The classes of the originals: a defence may soften what it returns.
-    found = membership_features(predict(model, normalise(shown.images, knowledge)), plain.targets[both].argmax(1).cpu())
-    return found.to(plain.images.device)
+def _shadow_features(knowledge: Knowledge, shadow: Shadow) -> Tensor:
+    """Features (2 M, F) of a shadow model's members and non-members, as it would be used; members come first."""
+    both = torch.cat([shadow.members, shadow.others])
+    logits = predict(shadow.model, shown(knowledge, both, shadow.seed))
+    found = membership_features(logits, true_classes(knowledge)[both])
+    return found.to(knowledge.auxiliary.images.device)
 
 
-def _area(members: Tensor, others: Tensor) -> float:
+def area(members: Tensor, others: Tensor) -> float:
     """Area under the ROC curve: the share of pairs in which the member's score is higher, ties counting half."""
     from scipy.stats import mannwhitneyu  # slow to import, and of use to this attack alone
 

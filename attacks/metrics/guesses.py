@@ -22,6 +22,8 @@ MSE_EMBEDDING = Metric("mse-embedding", higher_leaks=False)
 MEMBERSHIP_AUC = _Share("membership-auc", "AUC", over_seeds=OverSeeds.AREA, family=metric.MEMBERSHIP)
 MEMBERSHIP_TPR = _Share("membership-tpr", over_seeds=OverSeeds.AREA, family=metric.MEMBERSHIP)
 """True positive rate at 1 % false positives."""
+MEMBERSHIP_LOW_TPR = _Share("membership-low-tpr", over_seeds=OverSeeds.AREA, family=metric.MEMBERSHIP)
+"""True positive rate at 0.1 % false positives, of tests on so many non-members that one of them is no more than that."""
 MEMBER_SCORE = Metric("member-score", in_rows=False)
 OTHER_SCORE = Metric("other-score", in_rows=False)
 """Scores of a test of membership, of members and of other records; the server makes rows of both together."""

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from attacks.metrics.guesses import COLUMN, MEMBER_SCORE, MEMBERSHIP_AUC, MEMBERSHIP_TPR, OTHER_SCORE
+from attacks.metrics.guesses import (
+    COLUMN,
+    MEMBER_SCORE,
+    MEMBERSHIP_AUC,
+    MEMBERSHIP_LOW_TPR,
+    MEMBERSHIP_TPR,
+    OTHER_SCORE,
+)
 from attacks.metrics.images import FLAT_PSNR, NULL_PSNR, PSNR, RETRIEVAL, RETRIEVAL_CHANCE
 from attacks.metrics.metric import Interval, Metric
 from attacks.metrics.names import Scores
@@ -25,6 +32,8 @@ PICKED_DETAIL = "picked_detail"
 """Key under which it holds, in the same order, how far each lies above its own mean colour, in dB: flat images have no detail."""
 MISSED_GAIN = "missed_gain"
 """Key under which it holds the gains of the images that were not identified, in dB."""
+LOW_RATE = 0.001
+"""False positive rate of ``MEMBERSHIP_LOW_TPR``."""
 FEW_FALSE = 0.02
 """False positive rate up to which a curve keeps as many points of its own: there the attacks that matter differ."""
 PICTURED = {
@@ -97,6 +106,8 @@ def rounded_gain(gain: float) -> float:
 def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[dict[str, Any]]:
     """Columns of the rows of a test of membership: ``MEMBERSHIP_AUC``, with the curve in "roc", and ``MEMBERSHIP_TPR``.
 
+    ``MEMBERSHIP_LOW_TPR`` follows where there are so many non-members that one of them is a rate of no more than ``LOW_RATE``.
+
     A record whose score is NaN is a failed trial. All of them have the lowest score, as an attack that sees NaN must treat members
     and non-members alike; "failures" counts them. No rows where either kind has no score, or NaN alone.
     """
@@ -120,8 +131,10 @@ def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[dict[str, Any]
     low, high = auc_interval(members, others)
     area = {"metric": MEMBERSHIP_AUC.name, "value": auc(members, others), "ci_low": low, "ci_high": high}
     yield {**area, "roc": [*thinned, points[-1]], **common}
-    rate, low, high = tpr_at_fpr(members, others)
-    yield {"metric": MEMBERSHIP_TPR.name, "value": rate, "ci_low": low, "ci_high": high, **common}
+    rates = {MEMBERSHIP_TPR: 0.01} | ({MEMBERSHIP_LOW_TPR: LOW_RATE} if len(others) * LOW_RATE >= 1 else {})
+    for metric, false in rates.items():
+        rate, low, high = tpr_at_fpr(members, others, false)
+        yield {"metric": metric.name, "value": rate, "ci_low": low, "ci_high": high, **common}
 
 
 def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:

@@ -14,7 +14,11 @@ MEMBERSHIP = """
 {{ status(cell.status) }}
 {{ marked(auc, two, two) }}
 {{ marked(cell.scores.get(('membership-tpr', '')), percent, percentage) }}
-{% if view.low_rates %}{{ number(view.low_rates.get((cell.defense, cell.attack, cell.round, cell.card)) | percent) }}{% endif %}
+{% if view.low_rates %}
+{% set low = view.low_rates.get((cell.defense, cell.attack, cell.round, cell.card)) %}
+{% set scored = cell.scores.get(('membership-low-tpr', '')) %}
+{% if scored and low is not none %}{{ marked(scored, percent, percentage) }}{% else %}{{ number(low | percent) }}{% endif %}
+{% endif %}
 {{ number(auc.n, count(cell.members, 'member') if cell.members is not none else '') }}
 {{ number(auc.failures) }}
 {{ number(cell.mean('attack-seconds') | seconds, value=cell.mean('attack-seconds')) }}

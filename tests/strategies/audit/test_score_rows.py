@@ -123,3 +123,17 @@ def test_a_membership_score_that_is_nan_is_the_lowest_for_members_and_others_ali
 @pytest.mark.parametrize(("members", "others"), [([math.nan], [1.0, 2.0]), ([1.0], [math.nan, math.nan]), ([], [1.0])])
 def test_members_that_are_all_nan_make_no_curve(members: list[float], others: list[float]) -> None:
     assert areas(members, others) == []
+
+
+@pytest.mark.parametrize(("others", "shown"), [(999, False), (1000, True)])
+def test_a_rate_at_one_per_mille_needs_a_thousand_non_members(others: int, shown: bool) -> None:
+    """Of 1,000 non-members one may lie above the threshold: of 50 members the 41 above the second highest non-member count."""
+    found = areas([*map(float, range(others - 10, others + 40))], [*map(float, range(others - 1)), others + 19.5])
+    rows = {row["metric"]: row for row in found}
+    assert ("membership-low-tpr" in rows) == shown
+    if shown:
+        low = rows["membership-low-tpr"]
+        assert low["value"] == 41 / 50
+        exact = stats.binomtest(41, 50).proportion_ci(method="exact")
+        assert (low["ci_low"], low["ci_high"]) == pytest.approx((exact.low, exact.high))
+        assert (low["card"].members, low["card"].others, low["n"]) == (50, others, 50 + others)

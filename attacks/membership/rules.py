@@ -1,0 +1,108 @@
+"""Decision rules that compare a record's confidence under the client's model with that under shadow models."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+SURE = 1e12
+"""Pseudo-observations of a prior that no data move."""
+LEAST_VARIANCE = 1e-12
+"""Smallest variance of a record's confidence over shadow models; a record on which all of them agree keeps a finite score."""
+
+
+class GaussianRule(nn.Module):
+    """Offline likelihood ratio test: how far a confidence lies above those of models without the record.
+
+    The confidence of a record under models without it is Gaussian, with a mean and a variance of the record. Both have a conjugate
+    prior (normal-inverse-chi-squared), which S shadow models update. The prediction for one more model is Student's t. The score is
+    the standardised residual. It orders records as the paper's tail probability does, and never rounds to 1.
+
+    Args:
+        mean: Prior mean.
+        mean_weight: Pseudo-observations of the prior mean, kappa; 0: the record's own mean counts alone.
+        variance: Prior variance.
+        variance_weight: Degrees of freedom of the prior variance, nu; 0: the record's own variance, ``SURE``: one for all records.
+
+    Source: Carlini et al. 2022, section VI-A and the offline attack. Gelman et al., "Bayesian Data Analysis", section 3.3.
+    """
+
+    def __init__(self, mean: float, mean_weight: float, variance: float, variance_weight: float) -> None:
+        super().__init__()
+        values = torch.tensor([mean, mean_weight, variance, variance_weight], dtype=torch.float64)
+        self.prior = nn.Buffer(values)
+
+    def forward(self, own: Tensor, references: Tensor, outside: Tensor | None = None) -> Tensor:
+        """Scores (N,) of records.
+
+        Args:
+            own: (N,) confidences under the client's model.
+            references: (S, N) confidences under the shadow models.
+            outside: (S, N), bool: the shadow model was not trained on the record, true at least once for each; None: always.
+        """
+        middle, scale, _ = self.prediction(references, outside)
+        return (own - middle) / scale
+
+    def prediction(self, references: Tensor, outside: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Location, scale and degrees of freedom, each (N,), of the predicted confidence of one more model; see ``forward``."""
+        held = _mask(references, outside)
+        mean, mean_weight, variance, variance_weight = self.prior.to(references)
+        count = held.sum(0)
+        average = (references * held).sum(0) / count
+        weight = mean_weight + count
+        middle = (mean_weight * mean + count * average) / weight
+        squares = ((references - average).square() * held).sum(0)
+        between = mean_weight * count / weight * (average - mean).square()
+        spread = (variance_weight * variance + squares + between) / (variance_weight + count)
+        scale = (spread * (1 + 1 / weight)).clamp(min=LEAST_VARIANCE).sqrt()
+        return middle, scale, variance_weight + count
+
+
+class PairwiseRule(nn.Module):
+    """Share of population records that a record dominates: Pr_z[(Pr(x | model) / Pr(x)) / (Pr(z | model) / Pr(z)) >= gamma].
+
+    Ties, of which a small population makes many, are broken by the record's own ratio.
+
+    Args:
+        ratios: (Z,) log(Pr(z | model) / Pr(z)) of population records under the client's model.
+        correction: a, from 0 to 1; see ``marginal``.
+        gamma: Factor by which a record must dominate another, above 0.
+
+    Source: Zarifzadeh, Liu, Shokri 2024, section 3.
+    """
+
+    def __init__(self, ratios: Tensor, correction: float, gamma: float) -> None:
+        super().__init__()
+        self.ratios = nn.Buffer(ratios.detach().double().sort().values)
+        self.settings = nn.Buffer(torch.tensor([correction, math.log(gamma)], dtype=torch.float64))
+
+    def forward(self, own: Tensor, references: Tensor, outside: Tensor | None = None) -> Tensor:
+        """Scores (N,) in [0, 1 + 1 / Z]; arguments as of ``GaussianRule.forward``."""
+        correction, threshold = self.settings.to(own)
+        ratio = log_ratio(own, references, float(correction), outside)
+        dominated = torch.searchsorted(self.ratios.to(own), ratio - threshold, right=True)
+        return (dominated + torch.sigmoid(ratio)) / len(self.ratios)
+
+
+def log_ratio(own: Tensor, references: Tensor, correction: float, outside: Tensor | None = None) -> Tensor:
+    """log(Pr(x | model) / Pr(x)), (N,); Pr(x | model) is the probability of the true class. Arguments: ``GaussianRule.forward``."""
+    held = _mask(references, outside)
+    known = nn.functional.logsigmoid(references).masked_fill(held == 0, -math.inf)
+    likely = known.logsumexp(0) - held.sum(0).log()
+    return nn.functional.logsigmoid(own) - marginal(likely, correction)
+
+
+def marginal(likely: Tensor, correction: float) -> Tensor:
+    """Log Pr(x) from log Pr(x | models without x), by the offline approximation Pr(x | models with x) = a Pr(x | without) + 1 - a.
+
+    Pr(x) = ((1 + a) Pr(x | without) + 1 - a) / 2
+    """
+    rest = (1 - correction) / 2
+    weighted = likely + math.log((1 + correction) / 2)
+    return weighted if rest == 0 else torch.logaddexp(weighted, torch.full_like(weighted, math.log(rest)))
+
+
+def _mask(references: Tensor, outside: Tensor | None) -> Tensor:
+    return torch.ones_like(references) if outside is None else outside.to(references)
