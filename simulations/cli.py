@@ -149,7 +149,7 @@ def run(
     CONFIG is a TOML file of settings; without it, the default audit runs.
 
     --json prints "directory", "seed" and "outcomes" of each run. An outcome has "study", "defense", "message", "verdict",
-    "recovered" of "attacked" images, "share" with "low" and "high", "accuracy", "change", "epsilon",
+    "recovered" of "attacked" images, "share" with "low" and "high", "accuracy", "change", "epsilon", its "level",
     "epsilon_shown" (a lower bound), "epsilon_shown_gaussian" (the same if noise is Gaussian) and "warnings".
 
     Exit codes: 0 when all went well, 1 when the run failed, 2 for settings that cannot be run, 3 when the run ended but attacks

@@ -65,7 +65,9 @@ def _table(found: Sequence[Finding], title: str) -> Table:
             cells += [one.verdict, recovered_text(one.shown, one.status, _interval(one), "\n")]
             if one.first:
                 change = f"\n({points(one.change)})" if one.change is not None else ""
-                further = "".join(f"\n{bound}" for bound in one.shown_epsilon).replace(" if noise ", "\nif noise ")
+                further = "".join(f"\n{below}" for below in (one.level, *one.shown_epsilon) if below).replace(
+                    " if noise ", "\nif noise "
+                )
                 further += f"\n{one.further_epsilon}".replace(": ", ":\n") if one.further_epsilon else ""
                 claimed = "; ".join(f"{claim.number}, {claim.detail}" for claim in one.numbered_claims)
                 spent = [claimed or two(one.epsilon) + further] if budgets else []
