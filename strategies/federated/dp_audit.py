@@ -157,7 +157,8 @@ class CanaryAudit:
     def _expected(self, partition: int) -> dict[str, tuple[int, ...]]:
         """Shapes of a client's coins by name."""
         placed = self._placed(partition)
-        return {"coins": (len(placed),)} | ({"lone": (1,)} if placed.lone else {})
+        expected: dict[str, tuple[int, ...]] = {"coins": (len(placed),)}
+        return expected | ({"lone": (1,)} if placed.lone else {})
 
     def _ask(self, task: Task) -> dict[int, dict[str, Tensor]]:
         """Partition -> its coins, of the clients whose updates were seen."""
