@@ -40,6 +40,7 @@ from defenses.training.adversarial import AdversarialTraining as AdversarialTrai
 from defenses.training.dp_sgd import DPSGD as DPSGD
 from defenses.training.precode import Precode as Precode
 from defenses.training.st_adam import STAdam as STAdam
+from defenses.updates.client_dp import ClientDP as ClientDP
 from defenses.updates.clipping import Clip as Clip
 from defenses.updates.noise import GaussianNoise as GaussianNoise
 from defenses.updates.noise import ImageNoise as ImageNoise

@@ -81,6 +81,7 @@ class Defense:
         source: The paper, with the number of the algorithm or equation.
         mixes_examples: One protected example depends on several examples.
         bounds_examples: The guarantee needs a bound on the contribution of one example.
+        bounds_client: The guarantee covers all training examples of a client together, and so every number that follows from them.
         neighbours: Neighbouring data sets of the guarantee, a name of ``defenses.neighbours``; "" without a guarantee.
         at_inference: Test images must be protected too.
         resamples: Every use draws new randomness; otherwise an image is protected once and kept.
@@ -95,6 +96,7 @@ class Defense:
     source: ClassVar[str] = ""
     mixes_examples: ClassVar[bool] = False
     bounds_examples: ClassVar[bool] = False
+    bounds_client: ClassVar[bool] = False
     neighbours: str = ""
     at_inference: ClassVar[bool] = False
     resamples: ClassVar[bool] = True
@@ -329,3 +331,11 @@ class UpdateDefense(Defense):
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Return a protected update or gradient with the same names, shapes and dtypes; the argument stays unchanged."""
         raise NotImplementedError
+
+    def recorded(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The training state after the release of one more protected update; a copy without an account."""
+        return dict(state)
+
+    def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
+        """Total privacy budget ("epsilon", "delta") of the releases recorded in training states; empty without a guarantee."""
+        return {}

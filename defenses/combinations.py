@@ -11,7 +11,7 @@ from defenses.fitting import FittedDefense
 
 def why_not_together(defenses: Sequence[Defense]) -> str:
     """Reason why these defences cannot form a chain in this order; "" if they can."""
-    rules: tuple[Callable[[Sequence[Defense]], str], ...] = (_bounds, _features, _trainings, _updates)
+    rules: tuple[Callable[[Sequence[Defense]], str], ...] = (_bounds, _claims, _features, _trainings, _updates)
     return next(filter(None, (rule(defenses) for rule in rules)), "")
 
 
@@ -20,6 +20,16 @@ def _bounds(defenses: Sequence[Defense]) -> str:
     bounded = [d for d in defenses if d.bounds_examples]
     if bounded and mixing:
         return f"{mixing[0]} mixes several examples, so the per-example bound of {bounded[0]} no longer holds; drop one of the two"
+    return ""
+
+
+def _claims(defenses: Sequence[Defense]) -> str:
+    claiming = [d for d in defenses if d.neighbours]
+    if len(claiming) > 1 and any(d.bounds_client for d in claiming):
+        return (
+            f"{claiming[0]} and {claiming[1]} each claim an epsilon, and one number cannot state both; keep one, or audit them in "
+            "pipelines of their own"
+        )
     return ""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -161,6 +163,21 @@ class Pipeline(FeatureChain):
     def protect_update(self, update: Update, key: Key) -> Update:
         """Apply all stages that act per update."""
         return fold(self._update_stages("update"), "protect_update", update, key)
+
+    def recorded(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The training state after the release of one more protected update; see ``UpdateDefense``."""
+        kept = dict(state)
+        for _, defense in self._update_stages("update"):
+            kept = defense.recorded(kept)
+        return kept
+
+    def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
+        """Privacy budget ("epsilon", "delta") of all steps and releases recorded in training states; empty without a guarantee."""
+        spent: dict[str, float] = {}
+        for defense in self.defenses:
+            if isinstance(defense, TrainingDefense | UpdateDefense):
+                spent |= defense.privacy(*states)
+        return spent
 
     @property
     def update_defenses(self) -> tuple[UpdateDefense, ...]:

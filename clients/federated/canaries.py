@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from attacks.dp_audit.canary_clients import NORM as CLIENT_NORM
+from attacks.dp_audit.canary_clients import PlacedClient, client_defense
 from attacks.dp_audit.example_gradients import EMPTY, NO_CANARY, set_gradients
 from attacks.dp_audit.placed_canaries import NORM, PlacedCanaries, audited_defense
+from attacks.local_model import shared_tensors
 from clients.federated.plan import FederatedPlan
 from clients.task.local_data import LocalData
-from defenses.base import Batch
+from defenses.base import Batch, Update
 from defenses.neighbours import ADD_OR_REMOVE
 from defenses.random_draws import generator_for
 
@@ -82,6 +85,42 @@ class ClientCanaries:
         values = torch.zeros(sum(self.placed.sizes.values()))
         values[self.placed.weights] = self.size * signs
         set_gradients(model, self.in_batch, values[self.in_batch.clamp(min=0)])
+
+
+@dataclass(frozen=True)
+class CanaryClient:
+    """A client that is a canary: its update is the auditor's, in one of two directions by a coin of its own.
+
+    Attributes:
+        placed: Its direction.
+        coins: (1,) bool, the same in all rounds.
+        length: Of its update before the defence.
+    """
+
+    placed: PlacedClient
+    coins: Tensor
+    length: float
+    lone: ClassVar[None] = None
+
+    @classmethod
+    def of(cls, data: LocalData) -> CanaryClient | None:
+        """That of a task whose first ``dp_canaries`` clients are canaries; None for others, and without a client-level claim."""
+        plan, defense = data.task.plan, client_defense(data.pipeline)
+        if defense is None or not isinstance(plan, FederatedPlan) or not 0 <= data.partition < plan.dp_canaries:
+            return None
+        placed = PlacedClient.of(shared_shapes(plan.build_model()), plan.seed, data.partition)
+        coins = torch.rand(1, generator=generator_for(*data.key("canaries"))) < 0.5
+        return cls(placed, coins, CLIENT_NORM * defense.max_norm)
+
+    def update(self, like: Update, server_round: int) -> Update:
+        """What takes the place of the client's own update, with the types of ``like``."""
+        found = self.placed.update(bool(self.coins), self.length, server_round)
+        return {name: found[name].to(tensor.dtype) if name in found else tensor for name, tensor in like.items()}
+
+
+def shared_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Name of each tensor of an update -> its shape."""
+    return {name: tuple(tensor.shape) for name, tensor in shared_tensors(model).items()}
 
 
 def trained_sizes(model: nn.Module) -> dict[str, int]:

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from attacks.attributes.property_inference import majority
 from attacks.local_model import shared_tensors
-from clients.federated.canaries import ClientCanaries
+from clients.federated.canaries import CanaryClient, ClientCanaries
 from clients.federated.examples import KeptExamples, WithCanaries
 from clients.federated.plan import FederatedPlan
 from clients.task.batches import join
@@ -81,19 +81,21 @@ class LocalClient(Client):
         key = self.data.key("train", self.task.round)
         training = self._training(model, self._examples, ledger.get("train", {}), key)
         loss, steps = self._run(training, key)
-        update = self._update(model, weights, key)
+        update = self._update(model, weights, key, self.canary)
         # An exact loss is a message about every example, which no bound of an update would cover.
-        losses = {} if any(defense.bounds_examples for defense in self.pipeline.defenses) else {"train-loss": loss}
-        spent = self._privacy(training.state)
+        bounded = any(defense.bounds_examples or defense.bounds_client for defense in self.pipeline.defenses)
+        losses = {} if bounded else {"train-loss": loss}
+        state = self.pipeline.recorded(training.state)
+        spent = self.pipeline.privacy(state)
         # Only the client's ledger knows both: what they spend together is not the sum of two budgets.
-        spent |= self._privacy_with_probes(training.state, ledger["probe"]) if ledger.get("probe") else {}
+        spent |= self._privacy_with_probes(state, ledger["probe"]) if ledger.get("probe") else {}
         public = self.pipeline.reported_examples(self.task.plan.batch_size)
         # Where the number of examples is hidden, times would reveal it.
         times = {} if public else {"train-seconds": time.perf_counter() - start}
         metrics = {**losses, **spent, **times}
         # Exact, because a pass repeats no example; of a Poisson sample (DP-SGD) the expected size, as the true one is private.
         examples = public or min(self._num_examples, steps * self.task.plan.batch_size)
-        return LocalResult([update], examples, steps, metrics, _without_empty(ledger | {"train": training.state}))
+        return LocalResult([update], examples, steps, metrics, _without_empty(ledger | {"train": state}))
 
     def truths(self, observation: str) -> Truths:
         """One view for each probe target, or one for the whole local round."""
@@ -117,6 +119,11 @@ class LocalClient(Client):
     def canaries(self) -> ClientCanaries | None:
         """Those of an auditor among the training examples; None without any."""
         return ClientCanaries.of(self.data)
+
+    @cached_property
+    def canary(self) -> CanaryClient | None:
+        """Its part as an auditor's canary, if it is one."""
+        return CanaryClient.of(self.data)
 
     @property
     def _num_examples(self) -> int:
@@ -192,7 +199,7 @@ class LocalClient(Client):
             if FederatedPlan.narrow(self.task.plan).probe_mode == "eval":
                 set_eval(training.model, keep_hooked=self.pipeline.needs_group_norm)
             _, steps = self._run(training, key, protect=False)
-            booked = training.state
+            booked = self.pipeline.recorded(training.state)
             updates.append(self._update(model, weights, key))
         metrics = self._privacy_with_probes(ledger.get("train", {}), booked)
         return LocalResult(
@@ -206,15 +213,8 @@ class LocalClient(Client):
         key = self.data.key("calibrate")
         return self._training(self._model(weights), self._examples, {}, key).state
 
-    def _privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
-        spent: dict[str, float] = {}
-        for defense in self.pipeline.defenses:
-            if isinstance(defense, TrainingDefense):
-                spent |= defense.privacy(*states)
-        return spent
-
     def _privacy_with_probes(self, trained: Mapping[str, Any], probed: Mapping[str, Any]) -> dict[str, float]:
-        spent = self._privacy(trained, probed)
+        spent = self.pipeline.privacy(trained, probed)
         return {f"{name}-with-probes": value for name, value in spent.items() if name != "delta"}
 
     def probed(self, target: int, question: int = 0) -> Probed:
@@ -280,13 +280,17 @@ class LocalClient(Client):
         found = canaries.of_batches(found) if canaries else found
         return train_on(training, found, self.data.card, enter=enter, protect=gradient)
 
-    def _update(self, model: nn.Module, weights: Mapping[str, Tensor], key: Key) -> Update:
+    def _update(
+        self, model: nn.Module, weights: Mapping[str, Tensor], key: Key, canary: CanaryClient | None = None
+    ) -> Update:
         update = {name: local.cpu() - weights[name] for name, local in shared_tensors(model).items()}
         if bad := [name for name, delta in update.items() if not torch.isfinite(delta).all()]:
             raise TrainingError(
                 f"client {self.data.partition}, round {self.task.round}: training diverged, {bad[0]!r} is not finite; "
                 f"lower learning-rate (now {self.task.learning_rate:g})"
             )
+        if canary:
+            update = canary.update(update, self.task.round)
         return self.pipeline.protect_update(update, (*key, "update"))
 
 

@@ -31,7 +31,7 @@ from clients.wire.texts import read_json
 def train(message: Message, context: Context) -> Message:
     """One local round."""
     client = client_as(LocalClient, message, context)
-    if client.canaries:
+    if client.canaries or client.canary:
         answers_of(context).require("canaries", "training with an auditor's canaries")
     sent = tensors_of(message, "arrays")
     require_agreed(context, client, sent)
@@ -69,10 +69,11 @@ def coins(message: Message, context: Context) -> Message:
     """The coins of the client's canaries, for the auditor that placed them; they say nothing about the client's own examples."""
     answers_of(context).require("canaries", "coins of an auditor's canaries")
     client = client_as(LocalClient, message, context)
-    if client.canaries is None:
+    canaries = client.canaries or client.canary
+    if canaries is None:
         raise RuntimeError("this task has no canaries")
-    found = {"coins": client.canaries.coins}
-    found |= {} if client.canaries.lone is None else {"lone": torch.tensor([client.canaries.lone])}
+    found = {"coins": canaries.coins}
+    found |= {} if canaries.lone is None else {"lone": torch.tensor([canaries.lone])}
     return reply_to(message, {"coins": to_record(found)})
 
 

@@ -13,7 +13,8 @@ class FederatedPlan(WholeModelPlan):
 
     Attributes:
         probe_mode: "train" or "eval", of the model in probes.
-        dp_canaries: Canaries of an auditor among each client's training examples; 0: none.
+        dp_canaries: Canaries of an auditor among each client's training examples, or under ``ClientDP`` clients that are canaries;
+            0: none.
         model_check: Simulated clients refuse a model that is not the agreed one; a deployed node decides for itself.
     """
 

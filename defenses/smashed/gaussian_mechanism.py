@@ -32,6 +32,26 @@ def gaussian_delta(sensitivity_over_std: float, epsilon: float) -> float:
     return float(0.5 * math.exp(-a * a / 2) * (erfcx(a / math.sqrt(2)) - erfcx(b / math.sqrt(2))))
 
 
+def gaussian_ratio(epsilon: float, delta: float) -> float:
+    """The largest sensitivity over standard deviation at which the mechanism is (epsilon, delta)-differentially private.
+
+    Args:
+        epsilon: At least 0 and finite.
+        delta: In (0, 1).
+    """
+    low, high = 0.0, 1.0
+    while gaussian_delta(high, epsilon) <= delta:  # delta grows with the ratio
+        low, high = high, 2 * high
+    while True:
+        middle = low + (high - low) / 2
+        if middle in (low, high):
+            return low
+        if gaussian_delta(middle, epsilon) <= delta:
+            low = middle
+        else:
+            high = middle
+
+
 def gaussian_epsilon(sensitivity_over_std: float, delta: float) -> float:
     """The smallest epsilon >= 0 at which the mechanism is (epsilon, delta)-differentially private, with delta in (0, 1).
 

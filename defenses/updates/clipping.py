@@ -19,8 +19,8 @@ class Clip(UpdateDefense):
     """Scale an update down so that its L2 norm over all parameters is at most ``max_norm``.
 
     The clipping step of user-level DP-FedAvg. Clipping alone bounds the contribution of one client and hides nothing: it keeps
-    the direction of the update, which reconstruction attacks match. With noise after it, no epsilon is stated: two clipped
-    updates lie up to 2 ``max_norm`` apart, and the client also sends its number of examples.
+    the direction of the update, which reconstruction attacks match. With ``GaussianNoise`` after it, no epsilon is stated;
+    ``ClientDP`` clips, adds noise and states one.
 
     Args:
         max_norm: Largest norm, in the unit of the update (of the gradient, per step); ``inf`` changes nothing.

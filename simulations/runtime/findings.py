@@ -66,7 +66,8 @@ def _table(found: Sequence[Finding], title: str) -> Table:
             if one.first:
                 change = f"\n({points(one.change)})" if one.change is not None else ""
                 change += f"\n{one.change_interval}" if change and one.change_interval else ""
-                further = "".join(f"\n{bound}" for bound in one.shown_epsilon).replace(" if noise ", "\nif noise ")
+                below = "".join(f"\n{text}" for text in (one.level, *one.shown_epsilon) if text)
+                further = below.replace(" if noise ", "\nif noise ")
                 further += f"\n{one.further_epsilon}".replace(": ", ":\n") if one.further_epsilon else ""
                 claimed = "; ".join(f"{claim.number}, {claim.detail}" for claim in one.numbered_claims)
                 spent = [claimed or two(one.epsilon) + further] if budgets else []

@@ -10,6 +10,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord
 from torch import nn
 
+from attacks.dp_audit.canary_clients import client_defense
 from attacks.dp_audit.placed_canaries import audited_defense
 from attacks.spec import stages_of
 from clients.data.card import DataCard
@@ -19,6 +20,7 @@ from clients.task.task import Plan
 from clients.wire.records import to_record, to_tensors
 from defenses.base import EdgeTrainingDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
+from defenses.updates.client_dp import ClientDP
 from simulations.experiment.attribute_rules import check_attribute_attacks
 from simulations.experiment.scenario import KnownClients, Rounds, Scenario, check_probe_images
 from simulations.experiment.whole_models import WholeModelExperiment
@@ -40,11 +42,18 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
         self.check_whole_model()
         check_attribute_attacks(self, PROBE_ATTRIBUTE)
         self.check_groups(self.num_clients)
-        if self.dp_canaries and not any(map(audited_defense, self.pipelines)):
+        if self.dp_canaries and not any(map(audited_defense, self.pipelines)) | any(
+            map(client_defense, self.pipelines)
+        ):
             raise ConfigError(
-                f"dp-canaries is {self.dp_canaries}, and no pipeline has DPSGD, whose epsilon canaries test; allowed: 0"
+                f"dp-canaries is {self.dp_canaries}, and no pipeline has DPSGD or ClientDP, whose epsilon canaries test; allowed: 0"
             )
         for defense in (defense for pipeline in self.pipelines for defense in pipeline.defenses):
+            if isinstance(defense, ClientDP) and defense.rounds is not None and defense.rounds < self.rounds:
+                raise ConfigError(
+                    f"defenses: {defense} has noise for a target_epsilon over {defense.rounds} rounds, not {self.rounds}; "
+                    f"allowed: rounds={self.rounds} or more in the defence"
+                )
             if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
                 raise ConfigError(
                     f"defenses: {defense} protects smashed data, which clients of scenario = {self.scenario!r} do not send"

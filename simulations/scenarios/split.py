@@ -83,6 +83,11 @@ class SplitExperiment(SplitSettings, Experiment):
                     f"defenses: {defense} bounds what smashed data tell, and a client half that is trained also sends updates, "
                     f"which its epsilon does not cover: {why}, or use FeatureNoise, which claims none"
                 )
+            if defense.bounds_client:
+                raise ConfigError(
+                    f"defenses: {defense} bounds what a client's updates tell, and with scenario = {self.scenario!r} a client also "
+                    "sends smashed data, which its epsilon does not cover: use Clip | GaussianNoise, which claims none"
+                )
             if isinstance(defense, UpdateDefense) and not trained:
                 raise ConfigError(
                     f"defenses: {defense} protects updates; a frozen client half sends none: set train-edge"

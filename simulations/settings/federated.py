@@ -32,8 +32,9 @@ class FederatedSettings(WholeModelSettings):
     )
     dp_canaries: int = setting(
         0,
-        "canaries among each client's training examples under DP-SGD: examples whose gradients an auditor chooses. From all "
-        "updates the run then bounds epsilon from below. Accuracy under DP-SGD suffers from canaries; 0: none",
+        "canaries among each client's training examples under DP-SGD: examples whose gradients an auditor chooses. Under ClientDP: "
+        "clients whose updates an auditor chooses. From all updates the run bounds epsilon from below. Canaries cost accuracy; 0: "
+        "none",
         **limited("dp_canaries"),
     )
     model_check: bool = setting(

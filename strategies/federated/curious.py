@@ -27,7 +27,7 @@ from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies
 from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit, seen_updates
-from strategies.federated.dp_audit import CanaryAudit
+from strategies.federated.client_audit import audit_of
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.federated.replies import (
     MOST_LEDGER,
@@ -109,7 +109,7 @@ class CuriousFedAvg(FedAvg):
         self._sums = SecureSums(self.audit, aggregate_clients)
         self.known_labels = known_labels
         self._guarded = GuardedExchange(self.exchange, self.recorder, min_usable)
-        self.canaries = CanaryAudit(plan, sizes, self._guarded, self.recorder)
+        self.canaries = audit_of(plan, sizes, self._guarded, self.recorder)
         """Lower bounds of epsilon, where the plan requests canaries."""
         self.ledgers: dict[int, str] = {}
         """Partition -> the training defences' state as the client last reported it, to be handed back on resume."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from flwr.app import Message, RecordDict
@@ -54,6 +55,11 @@ class CanaryAudit:
         self._claims: dict[int, tuple[float, float]] = {}
 
     @property
+    def active(self) -> bool:
+        """Whether there is a claim to test."""
+        return self._defense is not None
+
+    @property
     def most_examples(self) -> int:
         """Most examples that a client trains on besides its own."""
         return self.canaries + 1 if self._defense else 0
@@ -77,8 +83,7 @@ class CanaryAudit:
         buffers = self._directions(weights)
         for partition, reply in replies.items():
             update, numbers = tensors_of(reply, "arrays"), values_of(reply, "metrics")
-            if EPSILON.name in numbers:
-                self._claims[partition] = (float(numbers[EPSILON.name]), float(numbers.get(DELTA.name, 0.0)))
+            self._note_claim(partition, numbers)
             placed, seen = self._placed(partition), dict[str, Tensor]()
             if len(placed):
                 moved = placed.scores(update, task.round) / task.learning_rate
@@ -94,7 +99,7 @@ class CanaryAudit:
 
     def conclude(self, task: Task) -> None:
         """Ask for the coins after the last round, and write a row for each of the two bounds."""
-        if self._defense is None or task.round != self.plan.rounds:
+        if not self.active or task.round != self.plan.rounds:
             return
         coins = self._ask(task)
         parts = self._parts(coins)
@@ -108,6 +113,11 @@ class CanaryAudit:
         for metric, value in ((EPSILON_SHOWN, shown.plain), (EPSILON_SHOWN_GAUSSIAN, shown.gaussian)):
             columns = {AUDIT: shown.to_json()}
             self._recorder.row(task, metric=metric.name, value=value, worst=value, n=shown.canaries, **columns)
+
+    def _note_claim(self, partition: int, numbers: Mapping[str, Any]) -> None:
+        """Keep the epsilon and delta that a client reports."""
+        if EPSILON.name in numbers:
+            self._claims[partition] = (float(numbers[EPSILON.name]), float(numbers.get(DELTA.name, 0.0)))
 
     def _placed(self, partition: int) -> PlacedCanaries:
         assert self._defense is not None
@@ -144,12 +154,17 @@ class CanaryAudit:
         names = sorted((weights.keys() - self._tensors.keys()) & after[0].keys())
         return {name: (after[0][name] - after[1][name]).double() for name in names}
 
+    def _expected(self, partition: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of a client's coins by name."""
+        placed = self._placed(partition)
+        expected: dict[str, tuple[int, ...]] = {"coins": (len(placed),)}
+        return expected | ({"lone": (1,)} if placed.lone else {})
+
     def _ask(self, task: Task) -> dict[int, dict[str, Tensor]]:
         """Partition -> its coins, of the clients whose updates were seen."""
 
         def fault_in(partition: int, reply: Message) -> str:
-            placed, coins = self._placed(partition), tensors_of(reply, "coins")
-            expected = {"coins": (len(placed),)} | ({"lone": (1,)} if placed.lone else {})
+            expected, coins = self._expected(partition), tensors_of(reply, "coins")
             fits = {name: tuple(one.shape) for name, one in coins.items() if one.dtype == torch.bool} == expected
             return "" if fits else f"coins: expected truth values of the shapes {expected}"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.metrics.metric import ATTRIBUTES, CELLS
+from defenses.neighbours import level_of
 from simulations.report.analysis.conclusion import judged
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import readability
@@ -41,6 +42,7 @@ class Finding:
         accuracy: Of the model as deployed, in [0, 1]; ``change``: against no defence, with its 95 % interval ``change_low`` to
             ``change_high``. None where they were not measured.
         epsilon: Spent by training or queries; None without a bound. Likewise with the audit's probes, and over all cuts.
+        level: What ``epsilon`` protects, "example-level" or "client-level"; "" without an epsilon.
         epsilon_shown: Lower bound of epsilon from canaries in training, without an assumption about the mechanism; None where no
             claim was audited.
         epsilon_shown_gaussian: The same if noise is Gaussian.
@@ -72,6 +74,7 @@ class Finding:
     epsilon: float | None = None
     epsilon_with_probes: float | None = None
     epsilon_all_cuts: float | None = None
+    level: str = ""
     epsilon_shown: float | None = None
     epsilon_shown_gaussian: float | None = None
     epsilon_gap: float | None = None
@@ -144,6 +147,7 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
             "epsilon": line.epsilon,
             "epsilon_with_probes": line.epsilon_with_probes,
             "epsilon_all_cuts": line.epsilon_all_cuts,
+            "level": "" if line.epsilon is None else level_of(line.neighbours),
             **_audited(line.shown),
             "claims": line.claims,
             "reported": line.reported,

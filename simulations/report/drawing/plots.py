@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from markupsafe import Markup
 
@@ -101,21 +102,31 @@ def spent(study: Study) -> dict[str, dict[int, Score]]:
     return found
 
 
-def epsilon(of: Mapping[str, Mapping[int, Score]], faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
-    """Epsilon over rounds, for large and small screens."""
+def epsilon(
+    of: Mapping[str, Mapping[int, Score]], faces: Mapping[str, Look], levels: Mapping[str, str] = MappingProxyType({})
+) -> list[tuple[str, Markup]]:
+    """Epsilon over rounds, for large and small screens; points name what it protects (defence -> a word of ``level_of``)."""
     series = {
         defense: [
-            _point(at, score, f"{faces[defense].name}, round {at}: ε = {text.two(score.mean)}")
+            _point(
+                at, score, f"{faces[defense].name}, round {at}: {_epsilon_of(defense, levels)} = {text.two(score.mean)}"
+            )
             for at, score in scores.items()
         ]
         for defense, scores in of.items()
     }
     low, high = bounds([0.0, *(point.y for points in series.values() for point in points)])
+    found = " and ".join(sorted({levels[defense] for defense in of if levels.get(defense)}))
+    title = f"ε spent by training ({found})" if found else "ε spent by training"
     return [
-        (name, curves(series, faces, width, "ε spent by training", text.plain, (), (max(low, 0.0), high)))
+        (name, curves(series, faces, width, title, text.plain, (), (max(low, 0.0), high)))
         for name, width in (("broad", BROAD), ("narrow", NARROW))
         if series
     ]
+
+
+def _epsilon_of(defense: str, levels: Mapping[str, str]) -> str:
+    return f"{levels[defense]} ε" if levels.get(defense) else "ε"
 
 
 def gains(lines: Sequence[Line], faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from attacks.metrics.metric import MEMBERSHIP
 from simulations.report.analysis.line import Line
@@ -46,9 +47,17 @@ def accuracy_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
     return f"Test accuracy ends between {percent(low)} ({faces[worst].name}) and {percent(high)} ({faces[best].name})."
 
 
-def epsilon_finding(spent: Mapping[str, Mapping[int, Score]], faces: Mapping[str, Look]) -> str:
-    """Epsilon at the end for the defences with a bound."""
-    ends = [f"{faces[one].name} {two(of[max(of)].mean)} after round {max(of)}" for one, of in spent.items() if of]
+def epsilon_finding(
+    spent: Mapping[str, Mapping[int, Score]],
+    faces: Mapping[str, Look],
+    levels: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Epsilon at the end for the defences with a bound, each with what it protects (defence -> a word of ``level_of``)."""
+    ends = [
+        " ".join(filter(None, (faces[one].name, levels.get(one), two(of[max(of)].mean), f"after round {max(of)}")))
+        for one, of in spent.items()
+        if of
+    ]
     return f"Budget spent, ε: {', '.join(ends)}." if ends else ""
 
 

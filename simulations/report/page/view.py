@@ -8,6 +8,7 @@ from typing import Any
 
 from attacks.metrics.images import PSNR
 from attacks.metrics.metric import IMAGES, MEMBERSHIP
+from defenses.neighbours import level_of
 from simulations.report import text
 from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.conclusion import conclusion
@@ -75,6 +76,7 @@ def view(
     shown = {one.name: one.view(study, lines) for one in sections()}
     own = [one for one in sections() if shown[one.name]]
     found, spent = list(outcomes(lines)), plots.spent(study)
+    levels = {line.defense: level_of(line.neighbours) for line in lines if line.epsilon is not None}
     best = {line.defense: best_pictures(line, reconstructed, embed) for line in lines}
     return {
         "study": study,
@@ -102,8 +104,8 @@ def view(
         "gains_finding": gains_finding(lines, faces),
         "accuracy": plots.accuracy(study, faces),
         "accuracy_finding": accuracy_finding(lines, faces),
-        "epsilon": plots.epsilon(spent, faces),
-        "epsilon_finding": epsilon_finding(spent, faces),
+        "epsilon": plots.epsilon(spent, faces, levels),
+        "epsilon_finding": epsilon_finding(spent, faces, levels),
         "panels": plots.panels(study, faces),
         "most_rounds": plots.most_rounds(study),
         "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds, leading),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from attacks.dp_audit.bounds import LITTLE
 from attacks.metrics.training import EPSILON_SHOWN, EPSILON_SHOWN_GAUSSIAN
+from defenses.neighbours import level_of
 from simulations.report.analysis.line import Line
 from simulations.report.section import Section
 from simulations.report.studies.study import Study
@@ -18,29 +19,30 @@ class AuditedEpsilon:
     """The section.
 
     Attributes:
-        audits: Defence -> its audit.
+        audits: Defence, its audit, and what its epsilon protects: one example, or all examples of a client.
         little: A bound that could not have exceeded this is without power.
         confidence: Least confidence of a refutation.
     """
 
-    audits: tuple[tuple[str, ShownEpsilon], ...]
+    audits: tuple[tuple[str, ShownEpsilon, str], ...]
     little: float = LITTLE
     confidence: float = CONFIDENCE
 
     @property
     def seeds(self) -> int:
         """The most seeds of a defence."""
-        return max(one.seeds for _, one in self.audits)
+        return max(one.seeds for _, one, _ in self.audits)
 
 
 def audited_epsilon(_: Study, lines: Sequence[Line]) -> AuditedEpsilon | None:
     """The section; None where no claim was audited."""
-    audits = tuple((line.defense, line.shown) for line in lines if line.shown is not None)
+    audits = tuple((line.defense, line.shown, level_of(line.neighbours)) for line in lines if line.shown is not None)
     return AuditedEpsilon(audits) if audits else None
 
 
-ABOUT = """A claimed ε is an upper bound by the defence's own account. Canaries show a lower bound: examples whose
-gradients the auditor chose, each with a fair coin, among the clients' own in all rounds. The server guessed the coins from the
+ABOUT = """A claimed ε is an upper bound by the defence's own account. Canaries show a lower bound. For an
+example-level ε they are examples whose gradients the auditor chose, among the clients' own in all rounds. For a client-level ε they
+are clients whose whole updates the auditor chose. Each has a fair coin. The server guessed the coins from the
 updates and numbers that it received. A bound above the claim refutes the claim, with the
 bound's confidence and under its assumption. A bound below proves nothing."""
 
@@ -48,9 +50,9 @@ TEMPLATE = """
 {{ table('Epsilon claimed and shown', 'plain') }}
 {{ head(['Defence', '#ε claimed', '#ε shown', '#if noise is Gaussian', '#Canaries', '#at most', 'Strongest view']) }}
 <tbody>
-{% for defense, one in shown.audits %}
+{% for defense, one, level in shown.audits %}
 <tr><th scope="row">{{ who(defense) }}</th>
-{{ number(one.claimed | two, 'δ = ' ~ (one.delta | plain)) }}
+{{ number(one.claimed | two, (level ~ ', ' if level else '') ~ 'δ = ' ~ (one.delta | plain)) }}
 {{ number('≥ ' ~ (one.plain | two), 'above the claim' if one.gap < 0 else 'gap ' ~ (one.gap | two)) }}
 {{ number('≥ ' ~ (one.gaussian | two), 'above the claim' if one.gap_gaussian < 0 else 'gap ' ~ (one.gap_gaussian | two)) }}
 {{ number(one.canaries, one.correct ~ ' of ' ~ one.guesses ~ ' guesses right') }}
@@ -71,12 +73,12 @@ these canaries could have shown if all guesses had been right. A bound that coul
 is refuted only if the bounds of all seeds are above it, or if the confidence stays at {{ (shown.confidence * 100) | plain }} %
 after a union bound over the seeds. {% endif %}
 Canaries were among the
-examples of training, which costs accuracy.</p>
+examples of training, or clients in it, which costs accuracy.</p>
 <details><summary>Each view of the messages</summary>
 {{ table('Views of an audit', 'tall') }}
 {{ head(['Defence', 'View', '#Canaries', '#ε shown', '#if noise is Gaussian', '#at most']) }}
 <tbody>
-{% for defense, one in shown.audits %}{% for part in one.parts %}
+{% for defense, one, _ in shown.audits %}{% for part in one.parts %}
 <tr><th scope="row">{{ who(defense) }}</th><td>{{ part.part }}
   {% if part.part in one.refuted_by %}<small>above the claim</small>{% endif %}</td>
 {{ number(part.canaries) }}

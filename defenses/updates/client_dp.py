@@ -1,0 +1,140 @@
+"""Client-level local differential privacy: clip a client's whole update, add Gaussian noise, and account for every release."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from defenses.base import Update, UpdateDefense
+from defenses.checks import (
+    LARGEST_NOISE,
+    LEAST_MULTIPLIER,
+    MOST_STEPS,
+    checked_field,
+    is_number,
+    is_whole,
+    require,
+    require_scale,
+    scale_field,
+)
+from defenses.functional import gaussian_like, map_update, widened
+from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
+from defenses.smashed.gaussian_mechanism import gaussian_epsilon, gaussian_ratio
+from defenses.training.accounting import recorded_steps
+
+USUAL_MULTIPLIER = 4.0
+"""z when neither it nor a target is given: one update then spends an epsilon of 1.99 at delta 1e-5."""
+
+
+@functools.lru_cache(maxsize=64)
+def multiplier_for(epsilon: float, delta: float, rounds: int) -> float:
+    """The least noise multiplier with which ``rounds`` updates spend at most ``epsilon`` at ``delta``."""
+    return SENSITIVITY[REPLACE_CLIENT] * math.sqrt(rounds) / gaussian_ratio(epsilon, delta)
+
+
+@dataclass(frozen=True, repr=False)
+class ClientDP(UpdateDefense):
+    """Clip the client's whole update to L2 norm C and add N(0, (z C)^2 I): client-level local differential privacy.
+
+        u~ = u min(1, C / ||u||_2) + N(0, (z C)^2 I),    u: all tensors of the update, buffers included
+
+    C is ``max_norm``, z the noise multiplier. The client does this alone, so that its bound holds against the server, and not only
+    for the published model. Neighbours ("replace-client"): the client's whole training set, replaced by any other of as many
+    examples. Two clipped updates lie up to 2 C apart. The number of examples, and the number of steps that follows from it, is
+    public. The client does not report its training loss. The bound covers no test examples, and not the time that a reply takes.
+
+    Accounting: T releases with independent noise are exactly mu-GDP with mu = 2 sqrt(T) / z. Epsilon follows from mu without a
+    gap (``gaussian_epsilon``). A round of training is one release, and so is each of the audit's probes.
+
+    Local noise costs accuracy: the mean of N clients' updates of D weights holds noise of length z C sqrt(D / N).
+
+    An entry that is not finite counts as 0. The noise is pseudo-random but not cryptographic (see ``generator_for``). Noise and
+    clipped norm are not exact in floating point. The bound holds up to these limits.
+
+    Args:
+        max_norm: C, in the unit of the update.
+        noise_multiplier: z; 0 only clips and has no finite epsilon. 4 when neither this nor ``target_epsilon`` is given.
+        target_epsilon: What ``rounds`` updates together may spend; the noise multiplier follows from it.
+        rounds: Updates that ``target_epsilon`` is for. A run of more rounds is refused.
+        target_delta: Of all epsilons, in (0, 1).
+    """
+
+    max_norm: float = scale_field(1.0)
+    noise_multiplier: float | None = None
+    target_epsilon: float | None = None
+    rounds: int | None = None
+    target_delta: float = checked_field(1e-5, lambda value: is_number(value) and 0 < value < 1, "a number in (0, 1)")
+
+    neighbours = REPLACE_CLIENT
+    bounds_client: ClassVar[bool] = True
+    always_shown: ClassVar[tuple[str, ...]] = ("max_norm",)
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("NoiseModelInversion",)
+    source: ClassVar[str] = (
+        "McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, Alg. 1 (clipping), with noise at "
+        "the client; Dong, Roth, Su, Gaussian Differential Privacy, 2019, Cor. 3.3 for the composition"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise_multiplier is None and self.target_epsilon is None and self.rounds is None:
+            object.__setattr__(self, "noise_multiplier", USUAL_MULTIPLIER)
+        if self.noise_multiplier is not None:
+            require_scale(self, "noise_multiplier", zero=True, least=LEAST_MULTIPLIER, most=LARGEST_NOISE)
+        epsilon, rounds = self.target_epsilon, self.rounds
+        budget = epsilon is None or (is_number(epsilon) and 0 < epsilon <= 1e6)
+        require(budget, self, "target_epsilon", "a number above 0 and up to 1e6, or None with a noise_multiplier")
+        whole = rounds is None or (is_whole(rounds) and 1 <= rounds <= MOST_STEPS)
+        require(whole, self, "rounds", f"a whole number from 1 to {MOST_STEPS}, or None without a target_epsilon")
+        one = self.noise_multiplier is None or epsilon is None
+        require(one, self, "target_epsilon", "None when noise_multiplier is given")
+        both = (rounds is None) == (epsilon is None)
+        require(both, self, "rounds", "the rounds of the run beside a target_epsilon, else None")
+        reachable = epsilon is None or LEAST_MULTIPLIER <= self.noise <= LARGEST_NOISE
+        known = f"what a noise multiplier from {LEAST_MULTIPLIER:g} to {LARGEST_NOISE:g} gives"
+        require(reachable, self, "target_epsilon", known)
+
+    @property
+    def noise(self) -> float:
+        """The noise multiplier z, given or computed from the target."""
+        if self.noise_multiplier is not None:
+            return float(self.noise_multiplier)
+        assert self.target_epsilon is not None  # __post_init__ requires both
+        assert self.rounds is not None
+        return multiplier_for(float(self.target_epsilon), float(self.target_delta), self.rounds)
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the noise, in the unit of the update."""
+        return self.noise * self.max_norm
+
+    def protect_update(self, update: Update, generator: torch.Generator) -> Update:
+        """Clip the update as one vector, with its norm accumulated in float64, and add the noise."""
+        finite = map_update(lambda tensor: widened(tensor.detach()).nan_to_num(0.0, 0.0, 0.0), update)
+        norm = math.sqrt(sum(finite[name].double().square().sum().item() for name in sorted(finite)))
+        factor = 1.0 if norm <= self.max_norm else self.max_norm / norm
+        noised = map_update(lambda tensor: tensor * factor + gaussian_like(tensor, self.std, generator), finite)
+        return {name: tensor.to(update[name].dtype) for name, tensor in noised.items()}
+
+    def recorded(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The state with one more release, in the form of ``recorded_steps``: noise over sensitivity, rate 1, number."""
+        ratio = self.noise / SENSITIVITY[REPLACE_CLIENT]
+        steps = [list(entry) for entry in recorded_steps(state)]
+        if steps and steps[-1][:2] == [ratio, 1.0]:
+            steps[-1][2] += 1
+        else:
+            steps.append([ratio, 1.0, 1])
+        return {**state, "accountant": {"steps": steps}}
+
+    def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
+        """The exact epsilon at ``target_delta`` of all releases recorded in the states together; ``inf`` without noise."""
+        entries = [entry for state in states for entry in recorded_steps(state)]
+        squares = [count / ratio**2 if ratio else math.inf for ratio, _, count in entries if count]
+        return {
+            "epsilon": gaussian_epsilon(math.sqrt(math.fsum(squares)), self.target_delta),
+            "delta": self.target_delta,
+        }

@@ -1,0 +1,129 @@
+"""Canary clients: directions, scores that can be computed by hand, and bounds of mechanisms whose epsilon is known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from attacks.dp_audit.canary_clients import SHAPES, TURNING, audit_client_dp, client_parts, directions
+from attacks.dp_audit.verdict import ALL, audited
+from defenses import ClientDP
+from defenses.base import Update
+from defenses.random_draws import generator_for
+from defenses.smashed.gaussian_mechanism import gaussian_epsilon
+
+DELTA = 1e-5
+
+
+def bare(update: Update, *_: int) -> Update:
+    return update
+
+
+def test_directions_have_length_one_and_are_as_long_in_every_tensor() -> None:
+    found = directions(SHAPES, 50, generator_for(0))
+    lengths = torch.stack([tensor.norm(dim=1) for tensor in found.values()])
+    torch.testing.assert_close(lengths, torch.full((4, 50), 0.5, dtype=torch.float64))
+    among = found["0.weight"] @ found["0.weight"].T * 4
+    assert (among - torch.eye(50)).abs().max() < 0.3
+
+
+def test_without_a_mechanism_scores_are_the_length_times_the_rounds() -> None:
+    parts = client_parts(bare, SHAPES, clients=40, rounds=3, length=2.0, seed=1)
+    assert set(parts) == {ALL, TURNING, *SHAPES}
+    signs = torch.where(parts[ALL].coins, 1.0, -1.0).double()
+    torch.testing.assert_close(parts[ALL].scores, 6.0 * signs, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(parts["2.bias"].scores, 1.5 * signs, rtol=1e-5, atol=1e-5)
+    assert 0 < len(parts[TURNING].scores) < 40
+
+
+def test_updates_turn_in_every_second_round_for_some_clients_only() -> None:
+    seen: dict[tuple[int, int], Update] = {}
+
+    def kept(update: Update, client: int, server_round: int) -> Update:
+        seen[client, server_round] = update
+        return update
+
+    client_parts(kept, SHAPES, clients=30, rounds=3, length=1.0, seed=0)
+    turned = [torch.equal(seen[client, 2]["2.bias"], -seen[client, 1]["2.bias"]) for client in range(30)]
+    assert 5 < sum(turned) < 25
+    for client, turns in enumerate(turned):
+        assert torch.equal(seen[client, 3]["2.bias"], seen[client, 1]["2.bias"])
+        assert turns or torch.equal(seen[client, 2]["2.bias"], seen[client, 1]["2.bias"])
+
+
+def test_noise_that_is_reused_cancels_from_clients_that_turn() -> None:
+    def reused(update: Update, client: int, _: int) -> Update:
+        generator = generator_for("reused", client)
+        return {name: value + 50 * torch.randn(value.shape, generator=generator) for name, value in update.items()}
+
+    parts = client_parts(reused, SHAPES, clients=60, rounds=2, length=1.0, seed=0)
+    right = (parts[TURNING].scores > 0) == parts[TURNING].coins
+    assert right.all()
+    assert not ((parts[ALL].scores > 0) == parts[ALL].coins).all()
+
+
+def test_the_bound_of_a_correct_defence_lies_below_its_claim_and_most_of_the_way_up() -> None:
+    found = audit_client_dp(ClientDP(target_epsilon=8.0, rounds=1), clients=400, rounds=1)
+    assert found.claimed == pytest.approx(8.0, rel=1e-6)
+    assert 0.5 < found.shown.epsilon < found.shown_gaussian.epsilon < 8.0
+    assert found.shown_gaussian.epsilon > 3.0
+    assert not found.refuted
+    assert set(found.by_part) == {ALL, TURNING, *SHAPES}
+    assert (found.shown.confidence, found.shown.assumption) == (0.975, "")
+
+
+def test_scores_have_the_separation_that_the_account_says() -> None:
+    """An oracle of its own: over 2 rounds, sign times score is N(2 C, 2 z^2 C^2), so that mu = 2 mean / deviation."""
+    defense = ClientDP(max_norm=0.25, noise_multiplier=1.0)
+    states: dict[str, object] = {}
+
+    def release(update: Update, client: int, server_round: int) -> Update:
+        return defense.protect_update(update, generator_for("separation", client, server_round))
+
+    for _ in range(2):
+        states = defense.recorded(states)
+    part = client_parts(release, SHAPES, clients=800, rounds=2, length=10.0, seed=0)[ALL]
+    signed = torch.where(part.coins, part.scores, -part.scores)
+    mu = 2 * float(signed.mean() / signed.std())
+    # The estimate of mu from 800 clients has a standard deviation of 0.12.
+    assert mu == pytest.approx(2 * math.sqrt(2), abs=0.5)
+    assert defense.privacy(states)["epsilon"] == pytest.approx(gaussian_epsilon(2 * math.sqrt(2), DELTA))
+
+
+def test_a_claim_below_the_truth_is_refuted() -> None:
+    honest = ClientDP(noise_multiplier=1.0)
+    parts = client_parts(
+        lambda update, client, number: honest.protect_update(update, generator_for("claim", client, number)),
+        SHAPES, clients=300, rounds=1, length=10.0, seed=0,
+    )  # fmt: skip
+    truth = gaussian_epsilon(2.0, DELTA)
+    assert not audited(parts, truth, DELTA, 0.95).refuted
+    assert audited(parts, truth / 4, DELTA, 0.95).refuted
+
+
+def test_few_canary_clients_say_that_they_have_no_power() -> None:
+    found = audit_client_dp(ClientDP(), clients=6, rounds=1)
+    assert found.shown.powerless
+    assert "too few canaries" in str(found.shown)
+    assert not audit_client_dp(ClientDP(), clients=100, rounds=1).shown.powerless
+
+
+def test_without_noise_every_coin_is_known() -> None:
+    found = audit_client_dp(ClientDP(noise_multiplier=0.0), clients=50, rounds=1)
+    assert found.claimed == math.inf
+    assert found.by_part[ALL][1].correct == found.by_part[ALL][1].guesses == 50
+    assert not found.refuted
+
+
+def test_a_seed_repeats_an_audit_and_another_changes_it() -> None:
+    first, again, other = (audit_client_dp(ClientDP(), clients=40, rounds=1, seed=seed) for seed in (3, 3, 4))
+    assert first == again
+    assert first.by_part != other.by_part
+
+
+@pytest.mark.parametrize("wrong", [{"clients": 0}, {"rounds": 0}, {"norm": 0.0}, {"norm": math.nan}])
+def test_numbers_outside_their_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="allowed: 1 or more of each"):
+        audit_client_dp(ClientDP(), **{"clients": 10, "rounds": 1} | wrong)  # type: ignore[arg-type]

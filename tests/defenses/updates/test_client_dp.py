@@ -1,0 +1,173 @@
+"""Client-level differential privacy: the clipped vector, the noise of every entry, and an account that composes exactly."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from defenses import DPSGD, ClientDP, Clip, DefenseError, GaussianNoise, Pruning
+from defenses.base import Update
+from defenses.neighbours import CLIENT_LEVEL, EXAMPLE_LEVEL, MEANING, level_of
+from defenses.random_draws import generator_for
+from defenses.smashed.gaussian_mechanism import gaussian_epsilon, gaussian_ratio
+from defenses.spec import parse
+
+DELTA = 1e-5
+
+
+def update_of(scale: float) -> Update:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"conv": (4, 3, 3, 3), "bias": (4,), "scale": (), "running_var": (4,)}
+    return {name: scale * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+def flat(update: Update) -> torch.Tensor:
+    return torch.cat([tensor.flatten().double() for tensor in update.values()])
+
+
+def after(defense: ClientDP, releases: int) -> dict[str, Any]:
+    state: dict[str, Any] = {}
+    for _ in range(releases):
+        state = defense.recorded(state)
+    return state
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6, 1e30])
+def test_without_noise_it_is_clipping_of_the_whole_update(scale: float):
+    update = update_of(scale)
+    found = ClientDP(max_norm=2.0, noise_multiplier=0.0).protect_update(update, generator_for(0))
+    expected = Clip(max_norm=2.0).protect_update(update, generator_for(0))
+    for name in update:
+        torch.testing.assert_close(found[name], expected[name])
+    assert flat(found).norm() <= 2.0 * (1 + 1e-6)
+
+
+def test_every_entry_gets_noise_of_the_stated_size_scalars_and_buffers_too():
+    defense, update = ClientDP(max_norm=0.5, noise_multiplier=3.0), update_of(1.0)
+    clipped = flat(Clip(max_norm=0.5).protect_update(update, generator_for(0)))
+    noise = torch.stack([flat(defense.protect_update(update, generator_for(seed))) - clipped for seed in range(2000)])
+    assert defense.std == 1.5
+    # 2,000 draws of an entry: its standard deviation is off by more than 8 % in fewer than 1 of 10^6 entries.
+    assert ((noise.std(0) / 1.5 - 1).abs() < 0.08).all()
+    assert (noise.mean(0).abs() < 5 * 1.5 / math.sqrt(2000)).all()
+    correlation = np.corrcoef(noise.T.numpy())
+    assert np.abs(correlation - np.eye(len(correlation))).max() < 0.12
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_entries_that_are_not_finite_cannot_be_seen(wrong: float):
+    update = {"w": torch.tensor([1.0, wrong]), "b": torch.tensor(wrong)}
+    found = ClientDP(max_norm=1.0, noise_multiplier=0.0).protect_update(update, generator_for(0))
+    assert flat(found).tolist() == [1.0, 0.0, 0.0]
+    noisy = ClientDP(noise_multiplier=1.0).protect_update(update, generator_for(0))
+    assert torch.isfinite(flat(noisy)).all()
+
+
+def test_a_norm_beyond_double_precision_leaves_zeros():
+    found = ClientDP(noise_multiplier=0.0).protect_update(
+        {"w": torch.full((2,), 1e300, dtype=torch.float64)}, generator_for(0)
+    )
+    assert found["w"].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("multiplier", "releases"), [(0.5, 1), (4.0, 1), (4.0, 9), (30.0, 200)])
+def test_epsilon_is_the_hockey_stick_divergence_of_all_releases_together(multiplier: float, releases: int):
+    """Two clients at both ends of the sphere: N(+C, z^2 C^2) against N(-C, z^2 C^2), T times, by the best test of the mean."""
+    spent = ClientDP(max_norm=7.0, noise_multiplier=multiplier).privacy(
+        after(ClientDP(max_norm=7.0, noise_multiplier=multiplier), releases)
+    )
+    mu, epsilon = 2 * math.sqrt(releases) / multiplier, spent["epsilon"]
+    delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu))
+    assert delta == pytest.approx(DELTA, rel=1e-6)
+    assert spent["delta"] == DELTA
+
+
+def test_an_account_is_kept_in_order_survives_json_and_leaves_the_rest_of_a_state_alone():
+    first, second = ClientDP(noise_multiplier=4.0), ClientDP(noise_multiplier=2.0)
+    given = {"kept": [1]}
+    state = second.recorded(first.recorded(first.recorded(given)))
+    assert given == {"kept": [1]}
+    assert state == {"kept": [1], "accountant": {"steps": [[2.0, 1.0, 2], [1.0, 1.0, 1]]}}
+    assert json.loads(json.dumps(state)) == state
+    assert first.privacy(state)["epsilon"] == pytest.approx(gaussian_epsilon(math.sqrt(2 / 4 + 1), DELTA))
+    assert first.privacy(state, after(first, 2))["epsilon"] == pytest.approx(gaussian_epsilon(math.sqrt(2), DELTA))
+    assert first.privacy() == first.privacy({}) == {"epsilon": 0.0, "delta": DELTA}
+
+
+def test_every_release_costs_and_no_noise_costs_everything():
+    defense = ClientDP(noise_multiplier=8.0)
+    spent = [defense.privacy(after(defense, count))["epsilon"] for count in range(6)]
+    assert all(low < high for low, high in pairwise(spent))
+    bare = ClientDP(noise_multiplier=0.0)
+    assert bare.privacy(after(bare, 1))["epsilon"] == math.inf
+
+
+@pytest.mark.parametrize("rounds", [1, 4, 50])
+@pytest.mark.parametrize("target", [0.1, 2.0, 50.0])
+def test_a_target_is_spent_by_its_rounds_and_exceeded_by_one_more(target: float, rounds: int):
+    defense = ClientDP(target_epsilon=target, rounds=rounds)
+    spent, more = (defense.privacy(after(defense, count))["epsilon"] for count in (rounds, rounds + 1))
+    assert 0.999999 * target <= spent <= target * (1 + 1e-9)
+    assert more > target * 1.005
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.7, 5.0, 400.0])
+@pytest.mark.parametrize("delta", [0.1, 1e-5, 1e-12])
+def test_ratio_and_epsilon_invert_each_other(epsilon: float, delta: float):
+    assert gaussian_epsilon(gaussian_ratio(epsilon, delta), delta) == pytest.approx(epsilon, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"target_epsilon": 2.0}, "rounds is None; allowed: the rounds of the run"),
+        ({"rounds": 2}, "rounds is 2; allowed: the rounds of the run"),
+        ({"noise_multiplier": 1.0, "target_epsilon": 2.0, "rounds": 1}, "target_epsilon is 2.0; allowed: None when"),
+        ({"target_epsilon": 0.0, "rounds": 1}, "target_epsilon is 0.0; allowed"),
+        ({"target_epsilon": 1.0, "rounds": 0}, "rounds is 0; allowed"),
+        ({"target_epsilon": 1.0, "rounds": True}, "rounds is True; allowed"),
+        ({"target_epsilon": 1e-9, "rounds": 1, "target_delta": 1e-12}, "target_epsilon is 1e-09; allowed: what"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier is -1.0; allowed"),
+        ({"max_norm": 0.0}, "max_norm is 0.0; allowed"),
+        ({"max_norm": math.inf}, "max_norm is inf; allowed"),
+        ({"target_delta": 1.0}, "target_delta is 1.0; allowed"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(arguments: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        ClientDP(**arguments)
+
+
+def test_its_text_names_norm_and_noise():
+    assert repr(ClientDP()) == "ClientDP(max_norm=1.0, noise_multiplier=4.0)"
+    assert repr(ClientDP(target_epsilon=2.0, rounds=3)) == "ClientDP(max_norm=1.0, target_epsilon=2.0, rounds=3)"
+
+
+@pytest.mark.parametrize("text", ["DPSGD() | ClientDP()", "ClientDP() | ClientDP()", "FeatureDP() | ClientDP()"])
+def test_two_claims_in_one_pipeline_are_refused(text: str):
+    with pytest.raises(DefenseError, match="each claim an epsilon"):
+        parse(text)
+
+
+def test_other_defences_of_the_same_client_may_stand_beside_it():
+    text = "InstaHide() | Clip(max_norm=1.0, per='step') | ClientDP() | Pruning(per='update')"
+    pipeline = parse(text)
+    assert pipeline.neighbours == "replace-client"
+    state = pipeline.recorded(pipeline.recorded({}))
+    assert pipeline.privacy(state)["epsilon"] == pytest.approx(gaussian_epsilon(2 * math.sqrt(2) / 4, DELTA))
+    assert parse("Clip() | GaussianNoise(per='update')").privacy({}) == {}
+    assert (Pruning().recorded({"a": 1}), GaussianNoise().privacy({})) == ({"a": 1}, {})
+
+
+def test_levels_are_named():
+    assert level_of(ClientDP().neighbours) == CLIENT_LEVEL
+    assert level_of(DPSGD().neighbours) == EXAMPLE_LEVEL
+    assert level_of("") == level_of("unheard of") == ""
+    assert "whole training set" in MEANING[ClientDP().neighbours]
