@@ -69,6 +69,11 @@ class AuditRecord:
             self._write(self._results, server_round, text)
             self._results.flush()
 
+    def fail(self, reason: str) -> None:
+        """Note why a part of the audit has no result, of which there is a row already; "" for none."""
+        if reason:
+            self._failures[reason] = None
+
     def left_out(self, task: Task, message: str, partition: int | None = None, reply: Message | None = None) -> None:
         """Add a row about a client's message that could not be attacked."""
         refused = reply is not None and reply.has_error() and reply.error.code == REFUSED
