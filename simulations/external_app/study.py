@@ -21,6 +21,7 @@ from defenses.pipeline import Pipeline
 from simulations.external_app.results_folder import take_folder
 from simulations.report import validate, write_report
 from simulations.report.analysis.outcome import verdict_lines
+from simulations.report.analysis.shown import audit_text
 from simulations.run_folder.rows import Row
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.main_guard import require_guard
@@ -29,6 +30,7 @@ from strategies.external_app.claim import CLAIMED, Claim
 from strategies.external_app.settings import AuditSettings
 from strategies.external_app.strategy import AuditingStrategy
 from strategies.federated.observations import PROBE, UPDATE
+from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
 from strategies.recording.wrapper import require_strategy
 
 NOT_REPORTED = "not reported"
@@ -167,6 +169,9 @@ class AppResults(RunDirectory[AppStudy]):
         log(INFO, "Audit: report written to %s", page)
         for verdict in verdict_lines(self.path):
             log(INFO, "Audit verdict: %s; %s", verdict, page)
+        for row in self._rows:
+            if row.metric == EPSILON_SHOWN.name and (shown := ShownEpsilon.from_json(row.extra.get(AUDIT))):
+                log(INFO, "Audit: %s", audit_text(shown))
 
 
 def _settings_of(plan: AppPlan, audit: AuditSettings) -> dict[str, Any]:

@@ -221,7 +221,7 @@ class AppAudit:
         try:
             if self._running is not None:
                 if self.settings.canaries:
-                    self.record.fail(
+                    self.record.audited(
                         self._canaries.conclude(self._plan.at(max(self.settings.rounds)), self._running.results)
                     )
                 if self.settings.workers and (jobs := len(self._pool)):

@@ -69,10 +69,11 @@ class AuditRecord:
             self._write(self._results, server_round, text)
             self._results.flush()
 
-    def fail(self, reason: str) -> None:
-        """Note why a part of the audit has no result, of which there is a row already; "" for none."""
-        if reason:
-            self._failures[reason] = None
+    def audited(self, failure: str) -> None:
+        """Note that canaries tested the claims, or why they did not, of which there is a row already."""
+        if failure:
+            self._failures[failure] = None
+        self.claims.tested = not failure
 
     def left_out(self, task: Task, message: str, partition: int | None = None, reply: Message | None = None) -> None:
         """Add a row about a client's message that could not be attacked."""
