@@ -58,14 +58,20 @@ def attacks_in(folder: Path) -> list[str]:
     return list(found)
 
 
+def audited_epsilon(folder: Path) -> ShownEpsilon | None:
+    """The audited epsilon in the rows of a folder; None where none was audited."""
+    rows = map(json.loads, (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines())
+    return next((found for row in rows if (found := ShownEpsilon.from_json(row.get(AUDIT))) is not None), None)
+
+
 def epsilon_in(folder: Path) -> list[str]:
     """The audited epsilon: claim, both bounds, canaries, the strongest view, and the views that refute the claim."""
-    for text in (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines():
-        if (shown := ShownEpsilon.from_json(json.loads(text).get(AUDIT))) is not None:
-            claimed, plain, gaussian = (f"{one:.2f}" for one in (shown.claimed, shown.plain, shown.gaussian))
-            pooled = str(max(one.canaries for one in shown.parts))
-            return [claimed, plain, gaussian, pooled, shown.part, ", ".join(shown.refuted_by) or "none"]
-    return []
+    shown = audited_epsilon(folder)
+    if shown is None:
+        return []
+    claimed, plain, gaussian = (f"{one:.2f}" for one in (shown.claimed, shown.plain, shown.gaussian))
+    pooled = str(max(one.canaries for one in shown.parts))
+    return [claimed, plain, gaussian, pooled, shown.part, ", ".join(shown.refuted_by) or "none"]
 
 
 def refusals(checkout: Path) -> list[tuple[str, str]]:
