@@ -31,6 +31,7 @@ from strategies.external_app.replies import UnusableReplyError
 from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon
 
 NOTHING = "no node sent the coins of canaries beside an epsilon"
+OTHER = "query.coins: this node trains other tensors than the first node with canaries"
 MOST_NUMBER = 2**62
 """Of a seed and of a training's number."""
 
@@ -95,6 +96,9 @@ class AppCanaries:
         contents = {partition: RecordDict({"config": guarded.config(task)}) for partition in found}
         for partition, reply in guarded.ask(task, "query.coins", contents, self._fault).items():
             placed, coins = self._read(partition, reply)
+            if self._scored and list(placed.sizes) != list(self._scored[0].placed.sizes):
+                noted.left_out(task, partition, OTHER)
+                continue
             update, claim = found[partition]
             self._scored.append(
                 ScoredCanaries(partition, claim, placed, centred(placed.scores(update, task.round)), coins)
@@ -176,8 +180,6 @@ class AppCanaries:
                     f"canaries: the node trains {shortened(name)} of {shortened(size)} weights, and the audit's model has "
                     f"{self._sizes.get(name, 'no such tensor')}"
                 )
-        if self._scored and list(sizes) != list(self._scored[0].placed.sizes):
-            raise ValueError("canaries: the node trains other tensors than the first node with canaries")
         if not 1 <= len(coins) <= min(MOST_CANARIES, sum(sizes.values())):
             raise ValueError(
                 f"coins: {len(coins)} came; allowed: 1 to {MOST_CANARIES}, and at most one for each trained weight"

@@ -55,7 +55,7 @@ def test_a_node_that_trains_other_tensors_than_the_first_is_left_out(tmp_path: P
     rows = run(tmp_path / "out", AppGrid(frozen_by_node(), 2))
     shown = next(row["audit"] for row in rows if row.get("audit"))
     assert shown["canaries"] == 400
-    assert "client 1: query.coins: canaries: the node trains other tensors than the first node" in shown["covers"]
+    assert "client 1: query.coins: this node trains other tensors than the first node" in shown["covers"]
 
 
 def test_a_deployed_node_adds_canaries_only_if_its_operator_allows(tmp_path: Path) -> None:
