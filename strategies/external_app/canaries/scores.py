@@ -118,7 +118,7 @@ class AppCanaries:
         return ""
 
     def _shown(self) -> ShownEpsilon:
-        """The bounds of the level nearest to a refutation, or furthest beyond it; all levels hold together with ``CONFIDENCE``."""
+        """The bounds of all canaries, or of the refuted level furthest beyond its claim; all hold together with ``CONFIDENCE``."""
         claimed = levels([one.claim for one in self._scored])
         error = (1 - CONFIDENCE) / len(claimed)
         found = []
@@ -127,7 +127,8 @@ class AppCanaries:
             parts = gradient_parts({at: (one.placed, one.scores, one.coins) for at, one in enumerate(of)})
             audit = audited(parts, epsilon, max(one.claim.delta for one in of), 1 - error)
             found.append(replace(ShownEpsilon.of(audit), confidence=CONFIDENCE, covers=self._covers(of, claimed)))
-        return min(found, key=lambda one: (one.claimed - one.shown, -one.shown))
+        refuted = [one for one in found if one.above]
+        return max(refuted, key=lambda one: one.shown - one.claimed) if refuted else found[-1]
 
     def _covers(self, of: Sequence[ScoredCanaries], claimed: Sequence[float]) -> str:
         """What the claim and the bounds are of, in sentences."""
@@ -135,13 +136,13 @@ class AppCanaries:
         least, most = min(one.claim.epsilon for one in of), max(one.claim.epsilon for one in of)
         said = [
             "Claim and bounds are of one round: each canary is in the training of one round only, and nothing is composed. "
-            f"{len(of)} trainings of {len(nodes)} of {len(every)} nodes are pooled."
+            f"Trainings that are pooled: {len(of)}, of {len(nodes)} of {len(every)} nodes."
         ]
         if least < most:
             said.append(f"They claim {least:.4g} to {most:.4g}; the largest is compared.")
         if len(claimed) > 1:
             said.append(
-                f"Of {len(claimed)} levels of claims, this one is nearest to a refutation or furthest beyond it."
+                f"{len(claimed)} levels of claims were tested; a smaller one than the largest is shown if it is refuted."
             )
         if any(grows([one.claim for one in self._scored if one.partition == node]) for node in nodes):
             said.append(

@@ -153,6 +153,9 @@ def test_a_node_whose_operator_does_not_allow_canaries_keeps_its_data(tmp_path: 
 class Endless(IterableDataset[Any]):
     """No map-style data set."""
 
+    def __iter__(self) -> Any:
+        return iter(())
+
 
 @pytest.mark.parametrize(
     ("data", "said"),

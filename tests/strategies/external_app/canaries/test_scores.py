@@ -111,7 +111,7 @@ def test_one_node_can_end_no_audit(content: RecordDict) -> None:
     assert failure == ""
     assert json.loads(audit)["canaries"] >= 20
     assert {row["client"] for row in failed} <= {1}
-    assert bool(failed) != ("2 trainings of 2 of 2 nodes" in json.loads(audit)["covers"])
+    assert bool(failed) != ("pooled: 2, of 2 of 2 nodes" in json.loads(audit)["covers"])
     assert not hostile.Pickled.executed
 
 
