@@ -119,8 +119,10 @@ class _Answers:
     def coins(self, message: Message, context: Context) -> Message:
         answers_of(context).require("canaries", "coins of an auditor's canaries")
         canaries, coins = last_coins(context)
-        about = {"seed": canaries.seed, "training": canaries.training, "sizes": json.dumps(canaries.sizes)}
-        return reply_to(message, {"coins": to_record({"coins": coins}), "canaries": ConfigRecord({**about})})
+        about = ConfigRecord(
+            {"seed": canaries.seed, "training": canaries.training, "sizes": json.dumps(canaries.sizes)}
+        )
+        return reply_to(message, {"coins": to_record({"coins": coins}), "canaries": about})
 
     def check(self, message: Message, context: Context) -> Message:
         answers_of(context).require("audits", "how far its reply lies from a step on its examples")

@@ -197,7 +197,8 @@ def centred(scores: Tensor) -> Tensor:
     """
     low, high = torch.quantile(scores, torch.tensor([0.25, 0.75], dtype=scores.dtype))
     scale = float(high - low) / 2
-    return (scores - (low + high) / 2) / (scale or 1.0)
+    found: Tensor = (scores - (low + high) / 2) / (scale or 1.0)
+    return found
 
 
 class _Noted:

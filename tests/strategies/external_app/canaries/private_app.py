@@ -177,6 +177,11 @@ def run(out: Path, app: Any, rounds: int = 1, clients: int = 2, **told: Any) -> 
     return list(read_lines(out / "rows.jsonl"))
 
 
+def pooled(shown: dict[str, Any]) -> int:
+    """All canaries of an audit; ``shown["canaries"]`` counts those of the strongest view."""
+    return max(part["canaries"] for part in shown["parts"])
+
+
 def shown_in(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The audit in the rows."""
     return next(row[AUDIT] for row in rows if row.get(AUDIT))

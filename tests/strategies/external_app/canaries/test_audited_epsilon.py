@@ -17,6 +17,7 @@ from tests.strategies.external_app.canaries.private_app import (
     half_of_the_noise,
     no_clipping,
     no_noise_on_a_layer,
+    pooled,
     private_app,
     run,
     shown_in,
@@ -33,7 +34,7 @@ def test_a_correct_training_shows_a_bound_well_above_zero_and_below_the_claim(tm
     shown = shown_in(rows)
     exact = gaussian_epsilon(1.0, DELTA)
     assert shown["claimed"] == pytest.approx(exact, rel=0.05)
-    assert (shown["delta"], shown["canaries"]) == (DELTA, 2 * COUNT)
+    assert (shown["delta"], pooled(shown)) == (DELTA, 2 * COUNT)
     assert 1.5 < shown["gaussian"] < exact
     assert 0.5 < shown["plain"] < shown["gaussian"]
     assert shown["refuted_by"] == []
@@ -79,7 +80,7 @@ def test_probes_are_attacked_beside_canaries_and_updates_are_not(tmp_path: Path)
 def test_canaries_of_several_rounds_are_pooled_against_the_claim_of_one(tmp_path: Path) -> None:
     """Coins are new in each round: else the canaries of two rounds would bound the epsilon of both together."""
     shown = shown_in(run(tmp_path / "out", private_app(), rounds=3))
-    assert max(part["canaries"] for part in shown["parts"]) == 3 * 2 * COUNT
+    assert pooled(shown) == 3 * 2 * COUNT
     assert shown["claimed"] == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=0.05)
     assert shown["refuted_by"] == []
     assert "Trainings that are pooled: 6, of 2 of 2 nodes." in shown["covers"]
