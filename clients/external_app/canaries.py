@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from attacks.dp_audit.example_gradients import NO_CANARY, set_gradients
 from attacks.dp_audit.placed_canaries import NORM, PlacedCanaries
 from attacks.observations import AttackError
-from clients.external_app.canary_images import MOST_CANARIES, WithCanaries, numbers_in
+from clients.external_app.canary_images import MOST_CANARIES, CanaryDataset, numbers_in
 from clients.messages.node import answers_of, draws_from_seed, draws_of, partition_of
 from defenses.random_draws import generator_for
 
@@ -206,7 +206,7 @@ class _Acting:
         self.canaries.keep(self.context)
 
 
-def _dataset(data: Any, numbers: list[int]) -> WithCanaries:
+def _dataset(data: Any, numbers: list[int]) -> CanaryDataset:
     """The data set with canaries of these numbers."""
     if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise TypeError(
@@ -214,7 +214,7 @@ def _dataset(data: Any, numbers: list[int]) -> WithCanaries:
         )
     if not len(data):
         raise TypeError("with_canaries: data holds no example")
-    return WithCanaries(data, numbers)
+    return CanaryDataset(data, numbers)
 
 
 def _loader(loader: DataLoader[Any], numbers: list[int]) -> DataLoader[Any]:

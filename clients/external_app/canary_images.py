@@ -75,7 +75,7 @@ def numbers_in(inputs: Tensor, count: int) -> Tensor:
     return torch.where(two & right, numbers, found)
 
 
-class WithCanaries(Dataset[Any]):
+class CanaryDataset(Dataset[Any]):
     """A node's own examples, and behind them canaries: copies of its first example, each with an image that carries a number.
 
     Args:

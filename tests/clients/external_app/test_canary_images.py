@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, Weighte
 from attacks.dp_audit.example_gradients import NO_CANARY
 from clients import with_canaries
 from clients.external_app.canaries import KEPT, NodeCanaries, places
-from clients.external_app.canary_images import MOST_CANARIES, PIXELS, WithCanaries, numbers_in, spelled
+from clients.external_app.canary_images import MOST_CANARIES, PIXELS, CanaryDataset, numbers_in, spelled
 
 COUNT = 300
 IMAGES = torch.rand(20, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -89,7 +89,7 @@ def test_canaries_have_the_range_and_type_of_the_image_that_they_copy() -> None:
 )
 def test_items_keep_their_form_and_their_label(item: Any) -> None:
     own = [item(at) for at in range(5)]
-    data = WithCanaries(own, [3, 9])
+    data = CanaryDataset(own, [3, 9])
     assert len(data) == 7
     assert [data[at] is own[at] for at in range(5)] == [True] * 5
     assert type(data[6]) is type(own[0])
