@@ -36,8 +36,8 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
 
 
 def __getattr__(name: str) -> object:
-    """Import ``answer_audits``, ``protect_mod`` and ``save_originals`` of ``clients.external_app`` on first use."""
-    if name in ("answer_audits", "protect_mod", "save_originals"):
+    """Import the functions for external apps (``clients.external_app``) on first use."""
+    if name in ("answer_audits", "protect_mod", "save_originals", "set_canary_gradients", "with_canaries"):
         from clients.process.own_packages import require_own_packages
 
         require_own_packages(("attacks", "defenses"))
@@ -53,4 +53,8 @@ def __getattr__(name: str) -> object:
         from clients.external_app.originals import save_originals
 
         return save_originals
+    if name in ("set_canary_gradients", "with_canaries"):
+        from clients.external_app import canaries
+
+        return getattr(canaries, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -63,15 +63,15 @@ class PlacedCanaries:
         """
         apart = neighbours == ADD_OR_REMOVE
         generator = generator_for("canary places", seed, partition)
-        shares = _shares(list(sizes.values()), 0 if apart and partition % 2 else count)
-        firsts = torch.tensor([0, *sizes.values()]).cumsum(0).tolist()
-        chosen = [
-            first + torch.randperm(size, generator=generator)[:share].sort().values
-            for first, size, share in zip(firsts, sizes.values(), shares, strict=False)
-        ]
-        weights = torch.cat(chosen)
+        weights = spread(sizes, 0 if apart and partition % 2 else count, generator)
         turns = torch.rand(len(weights), generator=generator) < 0.5
         return cls(sizes, weights, turns, not apart or partition % 2 == 1)
+
+    @classmethod
+    def steady(cls, sizes: Mapping[str, int], count: int, generator: torch.Generator) -> PlacedCanaries:
+        """Draw the places of ``count`` canaries, as ``of`` does, whose signs never change; without a lone canary."""
+        weights = spread(sizes, count, generator)
+        return cls(sizes, weights, torch.zeros(len(weights), dtype=torch.bool), False)
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -120,6 +120,18 @@ def gradient_parts(clients: Mapping[int, tuple[PlacedCanaries, Tensor, Tensor]])
         for name, of in chosen.items()
         if of.any()
     }
+
+
+def spread(sizes: Mapping[str, int], count: int, generator: torch.Generator) -> Tensor:
+    """Draw ``count`` different weights, spread evenly over the tensors as far as their sizes allow: (M,) int64, ascending."""
+    shares = _shares(list(sizes.values()), count)
+    firsts = torch.tensor([0, *sizes.values()]).cumsum(0).tolist()
+    return torch.cat(
+        [
+            first + torch.randperm(size, generator=generator)[:share].sort().values
+            for first, size, share in zip(firsts, sizes.values(), shares, strict=False)
+        ]
+    )
 
 
 def _shares(sizes: list[int], count: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edits import Before, Replace
 from parts import CIFAR, FASHION, HALVES, MNIST, SHARE, App, client, disk, from_disk, loaders_of, server, wrapped
+from private import PRIVATE
 from variants import QUICKSTART, VARIANTS
 
 SHORT = 'probe_attacks="InvertingGradients(iterations=60, restarts=1); LabelInference()", '
@@ -156,6 +157,7 @@ def pixels(context):
         ),
     ),
     **VARIANTS,
+    **PRIVATE,
 }  # fmt: skip
 
 OLDER = "Flower's older API"

@@ -25,6 +25,8 @@ from holdings import holdings
 from running import CLIENTS, Outcome, run
 from table import Line, rendered
 
+from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
+
 LIMIT = 600.0
 """Seconds after which an app is stopped, unless --limit says otherwise."""
 
@@ -42,7 +44,7 @@ def line_of(name: str, app: App, outcome: Outcome, clients: int = CLIENTS) -> Li
     wrong = false_claims(outcome.audit, claims, holdings(app, clients), app.mentions if attacks else ())
     return Line(
         name, app.origin, app.kind, outcome.lines, outcome.seconds, attacks, claims.attacked,
-        claims.recovered, claims.verdict, glance_caveats(page), wrong, failure,
+        claims.recovered, claims.verdict, glance_caveats(page), wrong, failure, epsilon_in(outcome.audit),
     )  # fmt: skip
 
 
@@ -54,6 +56,22 @@ def attacks_in(folder: Path) -> list[str]:
         if row["role"] == "attack" and row["metric"] in ("psnr", "label-accuracy") and row["value"] is not None:
             found[f"{row['attack'].split('(')[0]} on {row['card']['observation']}"] = None
     return list(found)
+
+
+def audited_epsilon(folder: Path) -> ShownEpsilon | None:
+    """The audited epsilon in the rows of a folder; None where none was audited."""
+    rows = map(json.loads, (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines())
+    return next((found for row in rows if (found := ShownEpsilon.from_json(row.get(AUDIT))) is not None), None)
+
+
+def epsilon_in(folder: Path) -> list[str]:
+    """The audited epsilon: claim, both bounds, canaries, the strongest view, and the views that refute the claim."""
+    shown = audited_epsilon(folder)
+    if shown is None:
+        return []
+    claimed, plain, gaussian = (f"{one:.2f}" for one in (shown.claimed, shown.plain, shown.gaussian))
+    pooled = str(max(one.canaries for one in shown.parts))
+    return [claimed, plain, gaussian, pooled, shown.part, ", ".join(shown.refuted_by) or "none"]
 
 
 def refusals(checkout: Path) -> list[tuple[str, str]]:

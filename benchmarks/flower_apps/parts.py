@@ -50,7 +50,7 @@ class App:
     @property
     def origin(self) -> str:
         """Whose app it is."""
-        return "ours, from quickstart-pytorch" if self.variant else "Flower's"
+        return f"ours, from {self.folder.rpartition('/')[2]}" if self.variant else "Flower's"
 
 
 def server(package: str, wrapping: str, file: str = "server_app.py") -> tuple[Edit, ...]:

@@ -10,6 +10,11 @@ HEAD = (
     "caveats beside the verdict", "claims true",
 )  # fmt: skip
 
+EPSILON = (
+    "app", "special", "epsilon claimed of a round", "shown, no assumption", "shown, Gaussian", "canaries", "strongest view",
+    "above the claim",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Line:
@@ -27,6 +32,7 @@ class Line:
         caveats: Beside it.
         wrong: Claims of the page that do not hold; None where no page was checked.
         failure: Why there is no page, or what else went wrong.
+        epsilon: The cells of ``EPSILON`` from the claim on, where an epsilon was audited.
     """
 
     name: str
@@ -41,6 +47,7 @@ class Line:
     caveats: str = ""
     wrong: Sequence[str] | None = None
     failure: str = ""
+    epsilon: Sequence[str] = ()
 
     def cells(self) -> list[str]:
         """As texts."""
@@ -55,6 +62,10 @@ def rendered(lines: Sequence[Line], refused: Sequence[tuple[str, str]] = ()) -> 
     """The table, what failed, and the apps that cannot be audited, each with its reason."""
     rows = [list(HEAD), ["---"] * len(HEAD), *(line.cells() for line in lines)]
     parts = ["\n".join("| " + " | ".join(_cell(one) for one in row) + " |" for row in rows)]
+    if audited := [[one.name, one.special, *one.epsilon] for one in lines if one.epsilon]:
+        parts.append(
+            "\n".join("| " + " | ".join(map(_cell, row)) + " |" for row in (EPSILON, ["---"] * len(EPSILON), *audited))
+        )
     if failures := [f"- {one.name}: {text}" for one in lines for text in (*(one.wrong or ()), one.failure) if text]:
         parts.append("Failures and false claims:\n\n" + "\n".join(failures))
     if refused:

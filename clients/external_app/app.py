@@ -8,6 +8,8 @@ type               content                                             reply
 ``train.probe``    as the app's ``train``, with ``task`` and           as the app's ``train``: ``arrays``: weights after
                    ``target`` in ``config``                            one step; ``metrics``
 ``query.audit``    as of fedveil's own clients (``clients.app``)       likewise
+``query.coins``    ``config``                                          ``coins``: of the canaries in the last training, where
+                                                                       the app adds any; ``canaries``: their places
 ``query.check``    ``config``; ``sent``, ``reply``: weights of the     ``metrics``: difference, how far the reply lies from a step
                    last message of training and of its answer          on the examples
 =================  ==================================================  ==================================================
@@ -29,6 +31,7 @@ from torch.nn import functional as F
 
 from clients.data.card import DataCard
 from clients.external_app.app_checks import check_arguments, numbers
+from clients.external_app.canaries import last_coins
 from clients.external_app.client import (
     AppClient,
     DataMistake,
@@ -113,6 +116,14 @@ class _Answers:
         answers_of(context).require("audits", "scores of guesses")
         return answer_audit(message, context, self.client(message, context), self.model)
 
+    def coins(self, message: Message, context: Context) -> Message:
+        answers_of(context).require("canaries", "coins of an auditor's canaries")
+        canaries, coins = last_coins(context)
+        about = ConfigRecord(
+            {"seed": canaries.seed, "training": canaries.training, "sizes": json.dumps(canaries.sizes)}
+        )
+        return reply_to(message, {"coins": to_record({"coins": coins}), "canaries": about})
+
     def check(self, message: Message, context: Context) -> Message:
         answers_of(context).require("audits", "how far its reply lies from a step on its examples")
         client = self.client(message, context)
@@ -163,9 +174,14 @@ def answer_audits(
     answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss), budgets(acting))
     registered = functions_of(app)
     app.train("probe", mods=[*MODS, *inner_of_probe])(answers.probe)
-    for name, answer in (("setup", answers.setup), ("audit", answers.audit), ("check", answers.check)):
+    for name, answer in (
+        ("setup", answers.setup),
+        ("audit", answers.audit),
+        ("coins", answers.coins),
+        ("check", answers.check),
+    ):
         app.query(name, mods=[*MODS])(answer)
-    for name in ("query.setup", "train.probe", "query.audit", "query.check"):
+    for name in ("query.setup", "train.probe", "query.audit", "query.coins", "query.check"):
         registered[name] = in_own_streams(registered[name])
     for name in trained_by:
         registered[name] = remembering(registered[name])

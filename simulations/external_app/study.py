@@ -14,12 +14,14 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
 from attacks.base import Attack
+from attacks.metrics.training import EPSILON_SHOWN
 from clients.external_app.plan import AppPlan, ModelFactory
 from clients.task.task import Task
 from defenses.pipeline import Pipeline
 from simulations.external_app.results_folder import take_folder
 from simulations.report import validate, write_report
 from simulations.report.analysis.outcome import verdict_lines
+from simulations.report.analysis.shown import audit_text
 from simulations.run_folder.rows import Row
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.main_guard import require_guard
@@ -28,6 +30,7 @@ from strategies.external_app.claim import CLAIMED, Claim
 from strategies.external_app.settings import AuditSettings
 from strategies.external_app.strategy import AuditingStrategy
 from strategies.federated.observations import PROBE, UPDATE
+from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
 from strategies.recording.wrapper import require_strategy
 
 NOT_REPORTED = "not reported"
@@ -138,8 +141,9 @@ class AppResults(RunDirectory[AppStudy]):
         super().flush()
 
     def attacked(self) -> bool:
-        """Whether an attack has a score."""
-        return any(row.is_attack and row.value is not None for row in self._rows)
+        """Whether an attack has a score, or an epsilon was audited."""
+        scored = (row for row in self._rows if row.value is not None)
+        return any(row.is_attack or row.metric == EPSILON_SHOWN.name for row in scored)
 
     def keep_progress(self, *, finished: bool) -> None:
         """Writes how far the audit is."""
@@ -165,18 +169,21 @@ class AppResults(RunDirectory[AppStudy]):
         log(INFO, "Audit: report written to %s", page)
         for verdict in verdict_lines(self.path):
             log(INFO, "Audit verdict: %s; %s", verdict, page)
+        for row in self._rows:
+            if row.metric == EPSILON_SHOWN.name and (shown := ShownEpsilon.from_json(row.extra.get(AUDIT))):
+                log(INFO, "Audit: %s", audit_text(shown))
 
 
 def _settings_of(plan: AppPlan, audit: AuditSettings) -> dict[str, Any]:
     """The settings of an audit, for the page."""
     return {
         "scenario": plan.scenario, "model": plan.model, "defenses": plan.pipeline, "seed": plan.seed,
-        "probe-attacks": audit.probe_attacks, "update-attacks": audit.update_attacks,
+        "probe-attacks": audit.probe_attacks, "update-attacks": "" if audit.canaries else audit.update_attacks,
         "attack-rounds": ",".join(map(str, sorted(audit.rounds))), "probe-images": audit.probe_images,
         "probe-targets": plan.probe_targets, "learning-rate": plan.learning_rate,
         "local-epochs": plan.local_epochs or NOT_REPORTED, "batch-size": plan.batch_size or NOT_REPORTED,
         "momentum": audit.momentum, "nesterov": audit.nesterov, "weight-decay": audit.weight_decay,
-        "share-images": audit.share_images,
+        "share-images": audit.share_images, "canaries": audit.canaries,
     }  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def _table(found: Sequence[Finding], title: str) -> Table:
                 further = below.replace(" if noise ", "\nif noise ")
                 further += f"\n{one.further_epsilon}".replace(": ", ":\n") if one.further_epsilon else ""
                 claimed = "; ".join(f"{claim.number}, {claim.detail}" for claim in one.numbered_claims)
-                spent = [claimed or two(one.epsilon) + further] if budgets else []
+                spent = [(claimed or two(one.epsilon)) + further] if budgets else []
                 own = one.reported if one.accuracy is None else None
                 cells += [own.number if own else percent(one.accuracy) + change, *spent]
             yield cells

@@ -39,6 +39,7 @@ MOST_MODS, MOST_WRAPPERS, LONGEST = 8, 16, 200
 
 TRAINING = "of training, not of probes"
 UNCHECKED = "fedveil did not check this claim."
+TESTED = "fedveil tested this claim by canaries, which cannot prove it."
 AFTER_ARRIVAL = (
     "The server adds the noise after it received the updates. "
     "So the noise does not protect the clients against this server."
@@ -78,9 +79,11 @@ class PrivacyClaims:
 
     Attributes:
         wrappers: The strategies for differential privacy around the app's own; of a recording, their class names.
+        tested: Whether canaries tested what the clients' metrics claim.
     """
 
     wrappers: Sequence[Any] = ()
+    tested: bool = False
     _rounds: set[int] = field(default_factory=set)
     _reported: set[int] = field(default_factory=set)
     _nodes: set[int] = field(default_factory=set)
@@ -142,7 +145,7 @@ class PrivacyClaims:
             if one.faulty
         ]
         text.append("The claim is about training, not about one-step probes.")
-        text.append("fedveil did not check this claim, nor which rounds its numbers cover.")
+        text.append(TESTED if self.tested else "fedveil did not check this claim, nor which rounds its numbers cover.")
         highest, lowest = (epsilon.high, epsilon.low) if epsilon.known else (None, None)
         return Claim(
             METRICS, " ".join(text), len(self._reported), highest, lowest, delta.high if delta.known else None, TRAINING

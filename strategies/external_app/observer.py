@@ -21,6 +21,7 @@ from clients.task.task import Task
 from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
 from strategies.external_app.assumptions import ASSUMED, assumptions
+from strategies.external_app.canaries.scores import AppCanaries
 from strategies.external_app.nodes import AppNodes
 from strategies.external_app.orders import OF_ARGUMENTS, Orders, orders_in, other_rates
 from strategies.external_app.preflight import NO_RATE, NO_STEPS, AuditError, missing, say_how_many
@@ -77,6 +78,7 @@ class AppAudit:
         # Buffers that no state holds are the same everywhere, and are never sent.
         self._names = {name: value for name, value in shared_tensors(model).items() if name in self._state}
         self._nodes = AppNodes()
+        self._canaries = AppCanaries({name: value.numel() for name, value in self._names.items()})
         self._own: dict[str, ConfigRecord] = {}
         self._running: _Running | None = None
         self._round: _Round | None = None
@@ -173,9 +175,12 @@ class AppAudit:
         if running is None or sent is None:
             return
         task, usable = self._task(server_round, sent.orders), []
-        for partition, reply in self._nodes.numbered(replies):
-            if reply.metadata.src_node_id not in sent.requests:
-                continue
+        ordered = [one for one in self._nodes.numbered(replies) if one[1].metadata.src_node_id in sent.requests]
+        if self.settings.canaries:
+            weights, of = self._weights(sent), running.auditor.exchange
+            self._canaries.observe(task, ordered, lambda one: self._update(one, sent, weights), of, running.results)
+            return
+        for partition, reply in ordered:
             if wrong := mismatch(reply, self._nodes.examples[partition]):
                 self.record.left_out(task, f"train: {wrong}", partition)
             else:
@@ -215,6 +220,10 @@ class AppAudit:
         """Wait for the attacks, and have the report written."""
         try:
             if self._running is not None:
+                if self.settings.canaries:
+                    self.record.audited(
+                        self._canaries.conclude(self._plan.at(max(self.settings.rounds)), self._running.results)
+                    )
                 if self.settings.workers and (jobs := len(self._pool)):
                     log(
                         INFO,

@@ -42,7 +42,7 @@ def missing(
     if not all(one.learning_rate > 0 for one in ordered):
         named = sorted({key for message in messages for of in message.content.config_records.values() for key in of})
         found.append(f"{NO_RATE}. The messages of round {server_round} hold {', '.join(named) or 'no setting'}")
-    if not settings.attacks_on_probes() and not any(one.knows_steps for one in ordered):
+    if not (settings.canaries or settings.attacks_on_probes()) and not any(one.knows_steps for one in ordered):
         found.append(f"{NO_STEPS}. probe_attacks names no attack either")
     return found
 

@@ -69,6 +69,12 @@ class AuditRecord:
             self._write(self._results, server_round, text)
             self._results.flush()
 
+    def audited(self, failure: str) -> None:
+        """Note that canaries tested the claims, or why they did not, of which there is a row already."""
+        if failure:
+            self._failures[failure] = None
+        self.claims.tested = not failure
+
     def left_out(self, task: Task, message: str, partition: int | None = None, reply: Message | None = None) -> None:
         """Add a row about a client's message that could not be attacked."""
         refused = reply is not None and reply.has_error() and reply.error.code == REFUSED

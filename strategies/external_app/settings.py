@@ -44,6 +44,8 @@ class AuditSettings:
         seed: Seed of the attacks.
         share_images: Request pictures of probed images; a deployed node decides.
         workers: Number of attacks in parallel with the rounds; 0: attacks run in the server's process, and the round waits.
+        canaries: Compare the epsilon that clients claim with a lower bound from the canaries in their training, which the app adds
+            by ``with_canaries`` and ``set_canary_gradients``. Updates are then not attacked, because they hold the canaries.
         timeout: Seconds that the server waits for a node's reply.
         settings: Learning rate, local epochs and batch size for rounds whose messages do not contain them, such as
             ``context.run_config``.
@@ -72,6 +74,7 @@ class AuditSettings:
     timeout: float = 600.0
     settings: Mapping[str, Any] = field(default_factory=dict)
     go_on: bool = False
+    canaries: bool = False
 
     def __post_init__(self) -> None:
         name_of(self.model)
@@ -82,7 +85,7 @@ class AuditSettings:
             raise ValueError(f"settings is {self.settings!r}; allowed: a mapping, such as context.run_config")
         if self.nesterov and not self.momentum > 0:
             raise ValueError(f"nesterov is True with a momentum of {self.momentum:g}; allowed: with a momentum above 0")
-        if not (*self.attacks_on_probes(), *self.attacks_on_updates()):
+        if not (self.canaries or (*self.attacks_on_probes(), *self.attacks_on_updates())):
             raise ValueError(
                 "probe_attacks and update_attacks name no attack; allowed: at least one, as there is no audit else"
             )
@@ -92,8 +95,8 @@ class AuditSettings:
         return tuple(PROBE.parse(self.probe_attacks, (PROBE, UPDATE)))
 
     def attacks_on_updates(self) -> tuple[Attack[Any, Any], ...]:
-        """Attacks on updates, parsed."""
-        return tuple(UPDATE.parse(self.update_attacks, (PROBE, UPDATE)))
+        """Attacks on updates, parsed; none of updates with canaries."""
+        return () if self.canaries else tuple(UPDATE.parse(self.update_attacks, (PROBE, UPDATE)))
 
     def targets(self, examples: Collection[int]) -> int:
         """Number of probes of each client, as far as its examples suffice: no image is probed twice."""

@@ -56,6 +56,7 @@ class ShownEpsilon:
         largest: What the canaries could have shown at most, in any view and by either bound.
         refuted_by: Views with a bound above the claim.
         parts: All views.
+        covers: What claim and bounds are of, in sentences; "" for the whole run.
         seeds: Number of runs of which this one has the bound nearest to its claim, or furthest above it.
         seeds_above: Of several seeds, those with a bound above the claim. ``seeds_above_plain``: with the bound without an
             assumption above it.
@@ -74,6 +75,7 @@ class ShownEpsilon:
     largest: float
     refuted_by: tuple[str, ...] = ()
     parts: tuple[ShownPart, ...] = ()
+    covers: str = ""
     seeds: int = 1
     seeds_above: int = 0
     seeds_above_plain: int = 0
@@ -183,6 +185,7 @@ class ShownEpsilon:
                 _bound(data["claimed"]), _bound(data["delta"]), _bound(data["confidence"]), _bound(data["plain"]),
                 _bound(data["gaussian"]), str(data["part"]), int(data["canaries"]), int(data["guesses"]), int(data["correct"]),
                 str(data["assumes"]), _bound(data["largest"]), tuple(map(str, data.get("refuted_by", ()))), parts,
+                str(data.get("covers", "")),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, OverflowError):
             return None

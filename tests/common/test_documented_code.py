@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import simulations
 from clients.data.datasets import load_dataset
 from clients.data.images import to_float
+from clients.external_app.canaries import NodeCanaries
 from clients.models.classifiers import build_model
 from simulations.cli import app as command_line
 from simulations.runtime.local_grid import LocalGrid
@@ -31,7 +32,7 @@ from tests.lines import read_lines
 from tests.simulations.external_app.check.apps import small_app
 
 HERE = {
-    "README.md": 1, "docs/attack_a_recorded_update.md": 2, "docs/your_own_app.md": 6, "docs/your_own_model.md": 1,
+    "README.md": 1, "docs/attack_a_recorded_update.md": 2, "docs/your_own_app.md": 7, "docs/your_own_model.md": 1,
     "docs/how_to/run_an_audit.md": 3, "docs/how_to/invert_a_quickstart.md": 2,
 }  # fmt: skip
 """Page -> its python blocks, which the tests below run."""
@@ -163,12 +164,37 @@ def test_a_model_as_the_page_writes_it_is_taken(tmp_path: Path, monkeypatch: pyt
     assert done.exit_code == 0, done.output
 
 
+def test_the_two_lines_of_canaries_act_in_a_step_of_opacus() -> None:
+    from opacus import PrivacyEngine  # slow to import
+
+    block = next(one for one in blocks("docs/your_own_app.md", "python") if "with_canaries" in one)
+    before, after = block.split("# here the app calls make_private")
+    images = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    context = Context(1, 1, {"partition-id": 0, "randomness": "seed"}, RecordDict(), {})
+    names: dict[str, Any] = {
+        "context": context, "train_loader": DataLoader(list(zip(images, range(8), strict=True)), batch_size=10**6),
+    }  # fmt: skip
+    exec(before, names)
+    names["model"], names["optimizer"], names["train_loader"] = PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=names["train_loader"],
+        noise_multiplier=1.0, max_grad_norm=1.0,
+    )  # fmt: skip
+    exec(f"#{after}", names)
+    for shown, classes in names["train_loader"]:
+        F.cross_entropy(names["model"](shown), classes).backward()
+        names["optimizer"].step()
+    kept = NodeCanaries.kept(context)
+    assert kept is not None
+    assert (kept.steps, kept.met) == (1, int(kept.coins(context).sum()))
+
+
 def test_an_app_is_recorded_protected_and_audited_as_its_page_writes(tmp_path: Path) -> None:
     """All blocks but that of the check in one app: the recording holds what the mod does to updates, and the rows name the mod."""
     torch.manual_seed(0)
     train_data = load_dataset("mnist-5k").train
     digits = list(zip(to_float(train_data.images[:8]), train_data.labels[:8].tolist(), strict=True))
-    _, answer, audit, protect, record, keep = (
+    _, answer, audit, _, protect, record, keep = (
         one.replace("/absolute/folder", str(tmp_path)) for one in blocks("docs/your_own_app.md", "python")
     )
     config = {"lr": 0.1, "local-epochs": 1, "batch-size": 8}

@@ -59,6 +59,8 @@ def audit_text(shown: ShownEpsilon) -> str:
         )
     if math.isfinite(shown.claimed) and shown.weak_parts:
         said.append(_without_power(shown))
+    if shown.covers:
+        said.append(shown.covers)
     said.append("Training included the canaries, which costs accuracy.")
     return " ".join(said)
 

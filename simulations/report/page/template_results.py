@@ -43,7 +43,7 @@ HEADLINE = """
       {%- if line.epsilon_with_probes is not none %}, with the audit's probes
         {{ line.epsilon_with_probes | two }}{% endif %}
       {%- if line.epsilon_all_cuts is not none %} at one cut,
-      {{ line.epsilon_all_cuts | two }} at all cuts together{% endif %}</span>
+      {{ line.epsilon_all_cuts | two }} at all cuts together{% endif %}</span>{% endif %}
     {% if line.shown %}<span>ε claimed {{ line.shown.claimed | two }}, ε shown at least {{ line.shown.plain | two }}
       without an assumption (gap {{ line.shown.gap | two }})
       {%- if line.shown.gaussian_adds %}, at least {{ line.shown.gaussian | two }} if noise is Gaussian
@@ -53,8 +53,8 @@ HEADLINE = """
       {{ line.shown.canaries }} canaries
       {{- ', which could not have refuted the claim' if not line.shown.could_refute }};
       <a href="#audited_epsilon{{ s }}">audit</a></span>{% endif %}
-    {% if line.neighbours %}<span>neighbours of ε: {{ line.neighbours | neighbours }}</span>{% endif %}
-    {% endif %}
+    {% if line.epsilon is not none and line.neighbours %}
+    <span>neighbours of ε: {{ line.neighbours | neighbours }}</span>{% endif %}
     </p>
     {% if line.windows %}
     <details><summary>Windows that were shuffled</summary><p>{{ line.windows.text }}</p></details>

@@ -60,6 +60,7 @@ TEMPLATE = """
 <td>{{ one.part }}<small>{{ (one.confidence * 100) | round(1) | plain }} % confidence
   {%- if one.seeds > 1 %} in one of {{ one.seeds }} seeds{% endif %}</small>
 {% if one.uncorrected %}<small>{{ one.seeds_above }} of {{ one.seeds }} seeds above the claim, not corrected</small>{% endif %}
+{% if one.covers %}<small>{{ one.covers }}</small>{% endif %}
 {% if one.refuted_by %}<small>above the claim: {{ one.refuted_by | join(', ') }}</small>{% endif %}</td>
 </tr>
 {% endfor %}

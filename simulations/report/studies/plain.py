@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from attacks.metrics.training import EPSILON_SHOWN
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
+from strategies.external_app.assumptions import ASSUMED
 
 
 @dataclass(frozen=True)
@@ -47,4 +49,8 @@ def plain_words(card: ThreatCard) -> Plain:
 
 def plain_words_of(rows: Iterable[Row]) -> Plain:
     """Words for a study, whose clients are of one kind."""
-    return next((plain_words(row.card) for row in rows if row.attack), OWN_CLIENTS)
+    every = list(rows)
+    kinds = {row.metric for row in every}
+    # An audited app whose epsilon alone was tested has no attack.
+    otherwise = NO_MOD if {ASSUMED, EPSILON_SHOWN.name} <= kinds else OWN_CLIENTS
+    return next((plain_words(row.card) for row in every if row.attack), otherwise)

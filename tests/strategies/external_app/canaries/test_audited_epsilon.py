@@ -1,0 +1,118 @@
+"""The claimed epsilon of a small app under real Opacus: a lower bound below the claim, and planted bugs above it."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+
+import pytest
+
+from defenses.smashed.gaussian_mechanism import gaussian_epsilon
+from simulations.report.analysis.outcome import as_json
+from tests.strategies.external_app.canaries.private_app import (
+    COUNT,
+    DELTA,
+    Bug,
+    correct,
+    half_of_the_noise,
+    no_clipping,
+    no_noise_on_a_layer,
+    pooled,
+    private_app,
+    run,
+    shown_in,
+)
+
+
+def text_of(out: Path) -> str:
+    return " ".join(html.unescape((out / "report.html").read_text(encoding="utf-8")).split())
+
+
+def test_a_correct_training_shows_a_bound_well_above_zero_and_below_the_claim(tmp_path: Path) -> None:
+    """One full-batch step with noise multiplier 1 is exactly 1-GDP: its epsilon is 4.38 at this delta."""
+    rows = run(tmp_path / "out", private_app())
+    shown = shown_in(rows)
+    exact = gaussian_epsilon(1.0, DELTA)
+    assert shown["claimed"] == pytest.approx(exact, rel=0.05)
+    assert (shown["delta"], pooled(shown)) == (DELTA, 2 * COUNT)
+    assert 1.5 < shown["gaussian"] < exact
+    assert 0.5 < shown["plain"] < shown["gaussian"]
+    assert shown["refuted_by"] == []
+    assert shown["largest"] > shown["claimed"], "these canaries could have refuted the claim"
+    assert [row["metric"] for row in rows if row.get("audit")] == ["epsilon-shown", "epsilon-shown-gaussian"]
+
+    page = text_of(tmp_path / "out")
+    assert "Epsilon claimed and shown" in page
+    assert "gap" in page
+    assert "each canary is in the training of one round only, and nothing is composed" in page
+    assert "Trainings that are pooled: 2, of 2 of 2 nodes." in page
+    assert "Canaries were among the examples of training, which costs accuracy." in page
+    assert "fedveil tested this claim by canaries, which cannot prove it." in page
+    assert "the claimed epsilon is refuted" not in page
+
+
+@pytest.mark.parametrize(
+    ("bug", "view"),
+    [(half_of_the_noise, "all parameters"), (no_noise_on_a_layer, "head.weight"), (no_clipping, "all parameters")],
+)
+def test_planted_bugs_refute_the_claim(bug: Bug, view: str, tmp_path: Path) -> None:
+    shown = shown_in(run(tmp_path / "out", private_app(bug)))
+    assert shown["claimed"] == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=0.05), "the accountant knows no bug"
+    assert shown["gaussian"] > shown["claimed"] + 1
+    assert view in shown["refuted_by"]
+    assert "the claimed epsilon is refuted" in text_of(tmp_path / "out")
+
+
+def test_probes_are_attacked_beside_canaries_and_updates_are_not(tmp_path: Path) -> None:
+    told = {"probe_attacks": "LabelInference()", "update_attacks": "LabelInference()", "probe_targets": 2}
+    rows = run(tmp_path / "out", private_app(), **told)
+    assert {row["card"]["observation"] for row in rows if row["attack"]} == {"one-step probe"}
+    (found,) = (one for one in as_json(tmp_path / "out") if one["first"])
+    shown = shown_in(rows)
+    assert found["epsilon_shown"] == shown["plain"]
+    assert found["epsilon_gap"] == pytest.approx(shown["claimed"] - shown["plain"])
+    assert [claim["epsilon"] for claim in found["claims"]] == [pytest.approx(shown["claimed"])]
+    first = text_of(tmp_path / "out").split("The result in words")[0]
+    assert f"<small>shown ≥ {shown['plain']:.2f}</small>" in first
+    assert "(the app's word)" in first
+
+
+def test_canaries_of_several_rounds_are_pooled_against_the_claim_of_one(tmp_path: Path) -> None:
+    """Coins are new in each round: else the canaries of two rounds would bound the epsilon of both together."""
+    shown = shown_in(run(tmp_path / "out", private_app(), rounds=3))
+    assert pooled(shown) == 3 * 2 * COUNT
+    assert shown["claimed"] == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=0.05)
+    assert shown["refuted_by"] == []
+    assert "Trainings that are pooled: 6, of 2 of 2 nodes." in shown["covers"]
+
+
+def test_a_bug_at_a_node_that_claims_less_is_found_at_its_own_claim(tmp_path: Path) -> None:
+    """Node 1 claims a tenth of what node 0 does, and adds half of its noise, which is no fault beside the claim of node 0."""
+
+    def second(optimizer: object, model: object) -> None:
+        if optimizer.noise_multiplier > 1:  # type: ignore[attr-defined]
+            half_of_the_noise(optimizer, model)  # type: ignore[arg-type]
+
+    noises = {0: 0.3, 1: 2.5}
+    shown = shown_in(run(tmp_path / "out", private_app(second, noise=noises.__getitem__, count=1200)))
+    assert shown["claimed"] == pytest.approx(gaussian_epsilon(1 / 2.5, DELTA), rel=0.1)
+    assert "Trainings that are pooled: 1, of 1 of 2 nodes." in shown["covers"]
+    assert "2 levels of claims were tested" in shown["covers"]
+    right = shown_in(run(tmp_path / "right", private_app(noise=noises.__getitem__, count=1200)))
+    assert right["refuted_by"] == []
+    assert right["claimed"] > 10 > shown["claimed"], (
+        "where no level is refuted, all canaries are shown beside the largest"
+    )
+
+
+def test_small_batches_give_a_bound_that_is_no_evidence_and_no_alarm(tmp_path: Path) -> None:
+    """Poisson batches, of which the first is empty at times: a canary is in one of 18 steps on average."""
+    shown = shown_in(run(tmp_path / "out", private_app(correct, batch=13)))
+    assert shown["refuted_by"] == []
+    assert max(shown["plain"], shown["gaussian"]) < shown["claimed"]
+
+
+def test_few_canaries_say_that_they_could_not_have_shown_the_claim(tmp_path: Path) -> None:
+    shown = shown_in(run(tmp_path / "out", private_app(noise=lambda partition: 0.3, count=7)))
+    assert shown["largest"] < shown["claimed"]
+    assert "could not have refuted the claim" in text_of(tmp_path / "out")

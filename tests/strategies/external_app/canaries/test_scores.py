@@ -1,0 +1,174 @@
+"""Scores of an app's canaries: honest thresholds, levels of claims, and nodes that send anything as coins."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from hypothesis import example, given, settings
+from scipy import stats
+
+from clients.flower_private import act_as_task, set_message_id
+from clients.wire.records import to_record
+from strategies.exchange.exchange import Posted
+from strategies.external_app.canaries.claims import ReportedClaim, UnclaimedError, grows, levels, reported_claim
+from strategies.external_app.canaries.scores import AppCanaries, centred
+from strategies.external_app.settings import AuditSettings
+from tests import hostile
+from tests.strategies.external_app.app import Net
+from tests.strategies.external_app.canaries.private_app import pooled
+
+few = settings(max_examples=150, deadline=None, derandomize=True, database=None)
+SIZES = {"a": 30, "b": 10}
+COINS = torch.arange(20) % 2 == 0
+
+
+def reply_of(content: RecordDict, node: int = 5) -> Message:
+    act_as_task()
+    asked = Message(RecordDict(), dst_node_id=node, message_type="train")
+    set_message_id(asked, f"to-{node}")
+    return Message(content, reply_to=asked)
+
+
+def trained(metrics: dict[str, Any]) -> Message:
+    return reply_of(RecordDict({"metrics": MetricRecord(metrics)}))
+
+
+CLAIM = {"num-examples": 3, "epsilon": 2.0, "delta": 1e-5}
+ABOUT = {"seed": 0, "training": 1, "sizes": json.dumps(SIZES)}
+
+
+def valid() -> dict[str, Any]:
+    return {"coins": to_record({"coins": COINS}), "canaries": ConfigRecord({**ABOUT})}
+
+
+class Nodes:
+    """An exchange in which node 1 answers with ``content``, and node 0 as it should."""
+
+    timeout = 5.0
+
+    def __init__(self, content: RecordDict) -> None:
+        self.content = content
+
+    def config(self, task: Any) -> ConfigRecord:
+        return ConfigRecord({"task": task.to_json()})
+
+    def post(self, message_type: str, contents: dict[int, RecordDict]) -> Posted:
+        assert message_type == "query.coins"
+        return Posted(message_type, contents, [], 0.0)
+
+    def wait(self, posted: Posted) -> dict[int, Message]:
+        return {at: reply_of(self.content if at else RecordDict(valid())) for at in posted.contents}
+
+
+class Rows:
+    """Rows as they come."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []
+
+    def row(self, task: Any, *, metric: str, value: float | None, **fields: Any) -> None:
+        self.found.append({"metric": metric, "value": value, **fields})
+
+
+def audit_with(content: RecordDict) -> tuple[list[dict[str, Any]], str]:
+    """Rows and the failure, where node 1 sends ``content``."""
+    task, rows, audit = AuditSettings(Net).plan().at(1, 0.1), Rows(), AppCanaries(SIZES)
+    update = {name: torch.randn(size) for name, size in SIZES.items()}
+    exchange: Any = Nodes(content)
+    recorder: Any = rows
+    audit.observe(task, [(0, trained(CLAIM)), (1, trained(CLAIM))], lambda _: update, exchange, recorder)
+    return rows.found, audit.conclude(task, recorder)
+
+
+def numbers(array: np.ndarray) -> ArrayRecord:
+    return ArrayRecord({"coins": Array(array)})
+
+
+@few
+@given(hostile.contents(valid()))
+@example(RecordDict(valid()))
+@example(RecordDict({**valid(), "coins": numbers(np.full(20, np.nan))}))
+@example(RecordDict({**valid(), "coins": numbers(np.ones(20, np.int64))}))
+@example(RecordDict({**valid(), "coins": numbers(np.ones((4, 5), bool))}))
+@example(RecordDict({**valid(), "coins": numbers(np.ones(41, bool))}))  # more than weights
+@example(RecordDict({**valid(), "coins": numbers(np.ones(0, bool))}))
+@example(RecordDict({**valid(), "coins": ArrayRecord({"coins": hostile.raw(hostile.npy("|b1", (2**40,)))})}))
+@example(RecordDict({**valid(), "coins": ArrayRecord({"coins": hostile.pickled()})}))
+@example(RecordDict({**valid(), "canaries": ConfigRecord({**ABOUT, "sizes": hostile.BOMB})}))
+@example(RecordDict({**valid(), "canaries": ConfigRecord({**ABOUT, "sizes": '{"a": 1e400, "b": true}'})}))
+@example(RecordDict({**valid(), "canaries": ConfigRecord({**ABOUT, "sizes": '{"b": 10, "a": 30}'})}))  # another order
+@example(RecordDict({**valid(), "canaries": ConfigRecord({**ABOUT, "training": -1})}))
+@example(RecordDict({**valid(), "canaries": ConfigRecord({**ABOUT, "seed": [1, 2]})}))
+@example(RecordDict())
+def test_one_node_can_end_no_audit(content: RecordDict) -> None:
+    rows, failure = audit_with(content)
+    shown, again = (row["audit"] for row in rows if "audit" in row)
+    assert shown == again
+    failed = [row for row in rows if row.get("status") == "failed"]
+    assert failure == ""
+    assert pooled(shown) >= 20
+    assert {row["client"] for row in failed} <= {1}
+    assert bool(failed) != ("pooled: 2, of 2 of 2 nodes" in shown["covers"])
+    assert not hostile.Pickled.executed
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ({"coins": numbers(np.full(20, np.nan))}, "expected one vector of truth values"),
+        (
+            {"coins": numbers(np.ones(41, bool))},
+            "41 came; allowed: 1 to 16384, and at most one for each trained weight",
+        ),
+        ({"canaries": ConfigRecord({**ABOUT, "sizes": '{"c": 3}'})}, "the audit's model has no such tensor"),
+        ({"canaries": ConfigRecord({**ABOUT, "sizes": '{"a": 31}'})}, "of 31 weights, and the audit's model has 30"),
+        ({"canaries": ConfigRecord({**ABOUT, "training": 0.5})}, "whole numbers from 0 to"),
+    ],
+)
+def test_why_coins_are_refused_is_in_a_row(odd: dict[str, Any], said: str) -> None:
+    rows, _ = audit_with(RecordDict({**valid(), **odd}))
+    (failed,) = (row for row in rows if row.get("status") == "failed")
+    assert said in failed["message"]
+
+
+@pytest.mark.parametrize("mu", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("count", [50, 400])
+def test_guesses_by_quartiles_are_right_no_more_often_than_by_a_fixed_threshold(mu: float, count: int) -> None:
+    """The exact test of (mu / 2)-likely guesses at the level of 5 % raises a false alarm in at most 5 % of draws."""
+    generator, draws = torch.Generator().manual_seed(1), 2000
+    alarms = 0
+    for _ in range(draws):
+        coins = torch.rand(count, generator=generator) < 0.5
+        scores = torch.randn(count, generator=generator).double() + 7 + mu * coins
+        right = int(((centred(3 * scores) > 0) == coins).sum())
+        alarms += bool(stats.binom.sf(right - 1, count, stats.norm.cdf(mu / 2)) <= 0.05)
+    assert alarms <= stats.binom.ppf(0.999, draws, 0.05)
+
+
+def test_scores_of_an_update_that_did_not_move_are_zero() -> None:
+    assert torch.equal(centred(torch.full((5,), 3.0, dtype=torch.float64)), torch.zeros(5, dtype=torch.float64))
+    assert torch.isfinite(centred(torch.tensor([2.0]).double())).all()
+
+
+def test_claims_are_read_and_missing_ones_are_named() -> None:
+    assert reported_claim(trained({"dp-epsilon": 2, "target-delta": 1e-6})) == ReportedClaim(2.0, 1e-6)
+    for odd in (-1.0, float("nan"), float("inf"), [1.0, 2.0]):
+        with pytest.raises(UnclaimedError, match="reports no epsilon"):
+            reported_claim(trained({"epsilon": odd, "delta": 1e-5}))
+    for odd in (0.0, 1.0, float("nan")):
+        with pytest.raises(UnclaimedError, match="an epsilon without delta"):
+            reported_claim(trained({"epsilon": 1.0, "delta": odd}))
+
+
+def test_levels_are_claims_that_differ_and_the_largest_has_all() -> None:
+    claims = [ReportedClaim(one, 1e-5) for one in (4.0, 3.9, 2.0, 1.0, 0.5, 0.25, 4.0)]
+    assert levels(claims) == [0.25, 1.0, 2.0, 4.0]
+    assert levels(claims[:2]) == [4.0]
+    assert grows(claims[2:1:-1]) is False
+    assert grows([ReportedClaim(one, 1e-5) for one in (1.0, 1.5, 2.0)])
+    assert not grows([ReportedClaim(one, 1e-5) for one in (1.0, 1.0, 2.0)])
