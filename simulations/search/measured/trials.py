@@ -151,7 +151,11 @@ def _judged(trial: FrozenTrial, search: Measured) -> Judged | None:
 
 
 def front(every: Sequence[Judged]) -> list[Judged]:
-    """The Pareto front: no other has a higher accuracy, a lower share of recovered images and a lower gain at once."""
+    """The Pareto front of the hybrids that reached the last rung.
+
+    A hybrid is on the front if no other is at least as good in accuracy, share of recovered images and gain over the null
+    baselines, and better in one of them.
+    """
     study = optuna.create_study(directions=["maximize", "minimize", "minimize"])
     whole = [one for one in every if one.complete]
     for one in whole:

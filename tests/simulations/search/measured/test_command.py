@@ -36,6 +36,8 @@ def search(*words: str) -> tuple[int, str]:
         ("attack=Inverting()", "Inverting"),
         ("attack=", "attack is ''; allowed: reconstructions"),
         ("attack=;", "attack is ';'; allowed: reconstructions"),
+        ("attack=Spear(); Spear()", "Spear() is given twice"),
+        ("attack=Spear() | LearnedRestorer(); DLG(iterations=0)", "iterations"),
         ("images-per-client=999", "takes 3996 training images"),
         ("images-per-client=350", "training images; 1750 are needed: 1400 images are attacked"),
         (
