@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Mapping
@@ -19,6 +20,9 @@ from simulations.runtime.local_grid import LocalGrid
 from simulations.search.measured.settings import Measured, Rung
 from simulations.server_app import auditing, run_pipeline
 
+MOST_GAIN = 150.0
+"""dB: an exact copy has an infinite PSNR, and rounding to single precision alone gives some 144 dB."""
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -29,9 +33,12 @@ class Judgement:
         tested: Number of these images.
         recovered: Images that the strongest attack recovered, by the report's rule (``report.studies.recovery``).
         attacked: Images that it attacked.
-        gain: Mean PSNR above the best null baseline in dB, of the attack where it is highest.
+        gain: Mean PSNR above the best null baseline in dB, of the attack where it is highest; at most ``MOST_GAIN`` either way.
         strongest: The attack that recovered most images.
         seconds: Of training and attacks.
+
+    Raises:
+        ValueError: When accuracy or gain is not a number.
     """
 
     accuracy: float
@@ -41,6 +48,11 @@ class Judgement:
     gain: float
     strongest: str
     seconds: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.accuracy) or math.isnan(self.gain):
+            raise ValueError(f"accuracy {self.accuracy} or gain {self.gain} is not a number")
+        object.__setattr__(self, "gain", min(max(self.gain, -MOST_GAIN), MOST_GAIN))
 
     @property
     def share(self) -> float:

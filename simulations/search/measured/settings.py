@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import Field, dataclass
 from pathlib import Path
@@ -117,7 +118,7 @@ class Measured(KeyedSettings):
     )  # fmt: skip
     confirmed: int = setting(1, "hybrids of the front that are judged on held-out images", **between(0, 100))
     controls: int = setting(
-        19, "random hybrids that are judged beside them; a recommendation needs at least 20 for each of these, less one",
+        19, "random hybrids that are judged beside them; a recommendation needs at least 20 x confirmed - 1",
         **between(2, 1000),
     )  # fmt: skip
     seeds: int = setting(3, "seeds of that judgement, none of them the search's", **between(2, 100))
@@ -138,6 +139,12 @@ class Measured(KeyedSettings):
             raise ConfigError(f"dataset is {self.dataset!r}; allowed: data sets of images with one class for an image")
         require_model(self.model)
         _ = self.references
+        rounds = [self.rung(number).rounds for number in range(self.rungs)]
+        if any(later <= earlier for earlier, later in itertools.pairwise(rounds)):
+            raise ConfigError(
+                f"rungs is {self.rungs}, with {', '.join(map(str, rounds))} rounds; allowed: more rounds on each rung than on "
+                f"the one before; lower rungs or reduction = {self.reduction}, or raise rounds = {self.rounds}"
+            )
 
     def check(self) -> None:
         """Raise ``ConfigError`` for data, model, attack and rounds that a run of any rung refuses, and for too few images."""

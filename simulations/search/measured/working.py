@@ -18,7 +18,7 @@ from simulations.console.terminal import Terminal
 from simulations.run_folder.run_directory import write_atomically
 from simulations.runtime.launch import end_politely
 from simulations.search.measured.page import write_measured_page
-from simulations.search.measured.search import Found, MeasuredFolder, run_search
+from simulations.search.measured.search import Found, MeasuredFolder, WeakAttackError, run_search
 from simulations.search.measured.sentences import about_candidates, notice, percent, verdict
 from simulations.search.measured.settings import CHANGEABLE, Measured, keys
 from simulations.settings.errors import ConfigError, require_known
@@ -43,13 +43,15 @@ def work(
         folder = _folder(config, setting, out, resume)
     except ConfigError as error:
         fail(str(error))
-    if line := notice(folder.search):
+    for line in filter(None, (folder.notice, notice(folder.search))):
         errors.say(line)
     started = time.monotonic()
     end_politely()
     try:
         with Display(shown) as display:
             found = run_search(folder, lambda what, done, of: display.show(what, done, of, ""))
+    except WeakAttackError as error:
+        fail(f"{error}, and start a new search in another folder")
     except ConfigError as error:
         fail(f"{error}\nwhat was judged is kept; continue with: fedveil search --resume {folder.path}")
     except KeyboardInterrupt:
