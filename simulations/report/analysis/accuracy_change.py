@@ -38,7 +38,7 @@ def accuracy_change(study: Study, defense: str, at: int | None) -> Score | None:
     )
 
 
-def newcombe(one: tuple[float, int], other: tuple[float, int], tail: float = TAIL) -> tuple[float, float]:
+def newcombe(one: tuple[float, int], other: tuple[float, int], *, tail: float = TAIL) -> tuple[float, float]:
     """Interval of the share ``one`` less ``other``, each with its number of independent yes/no results; within [-1, 1].
 
     Newcombe 1998, method 10, from Wilson's intervals of both. ``tail`` is the chance on each side; 95 % between both by default.

@@ -106,7 +106,7 @@ class HybridResult:
             statistics.fmean(self.without[seed] for seed in self.accuracies),
             statistics.fmean(self.accuracies.values()),
         )
-        of_images = newcombe((means[0], self.tested), (means[1], self.tested), tail)
+        of_images = newcombe((means[0], self.tested), (means[1], self.tested), tail=tail)
         return MeanInterval.over_seeds(values, tail).hull(of_images, -1.0, 1.0)
 
     @property

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from simulations.report.studies.score import TAIL
 from simulations.report.text import count
 from simulations.search.measured.proposals import NONE, PAPER, SCORED
-from simulations.search.measured.results import TAIL, HybridResult, MeanInterval
+from simulations.search.measured.results import HybridResult, MeanInterval
 from simulations.search.measured.search import Found
 from simulations.search.measured.settings import Measured
 from simulations.search.measured.verdict import LEVEL, Comparison, keeps, level_of, needed_controls

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulations.report.studies.score import TAIL
 from simulations.search.measured.proposals import CONTROL
-from simulations.search.measured.results import TAIL, HybridResult, MeanInterval, attack_works, outcomes
+from simulations.search.measured.results import HybridResult, MeanInterval, attack_works, outcomes
 from simulations.search.measured.settings import Measured
 from simulations.search.measured.trials import Judged, front
 

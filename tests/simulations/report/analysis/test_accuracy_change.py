@@ -42,15 +42,15 @@ def test_newcombe_has_the_values_of_table_2_of_the_paper(
 
 def test_the_tail_sets_the_width() -> None:
     one, other = (56 / 70, 70), (48 / 80, 80)
-    assert newcombe(one, other, 0.025) == newcombe(one, other)
+    assert newcombe(one, other, tail=0.025) == newcombe(one, other)
     low, high = wilson(*one, 0.005)
     expected = stats.binomtest(56, 70).proportion_ci(0.99, "wilson")
     assert (low, high) == pytest.approx((expected.low, expected.high))
     assert (
-        newcombe(one, other, 0.005)[0]
+        newcombe(one, other, tail=0.005)[0]
         < newcombe(one, other)[0]
         < newcombe(one, other)[1]
-        < newcombe(one, other, 0.005)[1]
+        < newcombe(one, other, tail=0.005)[1]
     )
 
 
