@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from simulations.console.results import AsJson, Quiet
-from simulations.search.measured.names import is_measured
+from simulations.search.measured.names import is_by_scores, is_measured
 
 
 class SearchObjective(StrEnum):
@@ -48,18 +48,23 @@ def search(
 ) -> None:
     """Search policies for ATS that hide much and cost little accuracy, before any client trains.
 
-    Writes policies.json, which `ATS(policies="DIR/policies.json")` reads, and a page about the search. Every setting is in `fedveil
-    list search`, and with `--objective measured` in `fedveil list measured-search`.
+    Writes policies.json, which `ATS(policies="DIR/policies.json")` reads, and a page about the search. Exit codes: 0 when all went
+    well, 2 for settings that cannot be run, 130 when it was stopped.
 
-    --json prints "directory", "page", "file" (policies.json), "policies", "wanted", how many candidates were "scored"
-    and "passed", "privacy_score", "accuracy_threshold" and "scores" of each chosen policy.
+    `--objective paper` has the settings of `fedveil list search`. --json prints "directory", "page", "file" (policies.json),
+    "policies", "wanted", how many candidates were "scored" and "passed", "privacy_score", "accuracy_threshold" and "scores" of each
+    chosen policy. Exit code 3: fewer policies passed than were wanted.
 
-    Exit codes: 0 when all went well, 2 for settings that cannot be run, 3 when fewer policies passed than were asked for, 130 when
-    it was stopped.
-
-    With `--objective measured` --json prints "directory", "page", "file" (None without a recommendation), "recommended",
-    "confirmed" and "verdict"; exit code 3 is not used.
+    `--objective measured` has the settings of `fedveil list measured-search`, and writes policies.json only if it recommends a
+    hybrid. --json prints "directory", "page", "file" (null without a recommendation), "recommended", "confirmed" and "verdict".
     """
+    if resume is not None and objective is not None:
+        other = {SearchObjective.PAPER: is_measured, SearchObjective.MEASURED: is_by_scores}[objective]
+        if other(resume):
+            from simulations.console.command_line import fail
+
+            kind = "measured" if objective == SearchObjective.PAPER else "paper"
+            fail(f"--resume {resume} holds a search with --objective {kind}; leave out --objective {objective.value}")
     if objective == SearchObjective.MEASURED or (objective is None and resume is not None and is_measured(resume)):
         from simulations.search.measured.working import work
     else:

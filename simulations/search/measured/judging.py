@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Mapping
@@ -9,9 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from defenses.images.ats import ATS
 from defenses.pipeline import Pipeline
-from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.run import read_run
 from simulations.report.throttle import Throttle
 from simulations.run_folder.run_directory import RunDirectory
@@ -20,6 +19,9 @@ from simulations.runtime.guardian import scratch_folder
 from simulations.runtime.local_grid import LocalGrid
 from simulations.search.measured.settings import Measured, Rung
 from simulations.server_app import auditing, run_pipeline
+
+MOST_GAIN = 150.0
+"""dB: an exact copy has an infinite PSNR, and rounding to single precision alone gives some 144 dB."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,12 @@ class Judgement:
         tested: Number of these images.
         recovered: Images that the strongest attack recovered, by the report's rule (``report.studies.recovery``).
         attacked: Images that it attacked.
-        gain: Mean PSNR above the best null baseline in dB, of the attack where it is highest.
+        gain: Mean PSNR above the best null baseline in dB, of the attack where it is highest; at most ``MOST_GAIN`` either way.
         strongest: The attack that recovered most images.
         seconds: Of training and attacks.
+
+    Raises:
+        ValueError: When accuracy or gain is not a number.
     """
 
     accuracy: float
@@ -43,6 +48,11 @@ class Judgement:
     gain: float
     strongest: str
     seconds: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.accuracy) or math.isnan(self.gain):
+            raise ValueError(f"accuracy {self.accuracy} or gain {self.gain} is not a number")
+        object.__setattr__(self, "gain", min(max(self.gain, -MOST_GAIN), MOST_GAIN))
 
     @property
     def share(self) -> float:
@@ -75,7 +85,7 @@ def judge(search: Measured, dataset: str, hybrid: str, rung: Rung, seed: int, fo
         RuntimeError: When training fails, or no attack has a score.
     """
     start = time.perf_counter()
-    experiment = experiment_of(search, dataset, hybrid, rung, seed, folder)
+    experiment = search.experiment(dataset, hybrid, rung, seed, folder)
     pipeline = experiment.pipelines[-1]
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -96,25 +106,9 @@ def judge(search: Measured, dataset: str, hybrid: str, rung: Rung, seed: int, fo
     return found
 
 
-def experiment_of(search: Measured, dataset: str, hybrid: str, rung: Rung, seed: int, folder: Path) -> Experiment:
-    """The run of ``judge``; its last pipeline is the hybrid's."""
-    attacks = f"{search.attack}; {search.attack} | PolicyInversion()" if hybrid and not rung.restorer else search.attack
-    return Experiment.of(
-        dataset=dataset, data_dir="", model=search.model, width=search.width, norm=search.norm, num_clients=search.num_clients,
-        rounds=rung.rounds, local_epochs=search.local_epochs, batch_size=search.batch_size,
-        learning_rate=search.learning_rate, seed=seed, defenses=_defense(hybrid), attack_rounds=rung.attack_rounds,
-        probe_attacks=attacks, update_attacks="", adaptive=rung.restorer, probe_mode="eval", probe_images=1,
-        probe_targets=rung.images, attack_workers=0, share_images=False, output_dir=str(folder.resolve()),
-    )  # fmt: skip
-
-
 def _no_page(folder: Path) -> Path:
     """In place of the page of a run that is deleted when it has been read."""
     return folder
-
-
-def _defense(hybrid: str) -> str:
-    return repr(ATS(policies=hybrid, channels=0)) if hybrid else ""
 
 
 def read_judgement(folder: Path, pipeline: Pipeline, seconds: float) -> Judgement:

@@ -10,3 +10,8 @@ ABOUT = "measured.json"
 def is_measured(path: Path) -> bool:
     """Whether a folder is that of a measured search."""
     return (path / ABOUT).is_file()
+
+
+def is_by_scores(path: Path) -> bool:
+    """Whether a folder is that of a search by the paper's scores (``simulations.search.folder``)."""
+    return (path / "search.json").is_file()

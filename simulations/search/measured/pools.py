@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,6 +119,21 @@ def parts_of(
         SEARCH: (of(data.train, rows[SEARCH], train_limit), validation),
         HELD_OUT: (of(data.train, rows[HELD_OUT], train_limit), tested),
     }
+
+
+def digest_of(about: dict[str, Any]) -> str:
+    """Digest of the images and labels of both parts: judgements on different images must not be mixed.
+
+    Args:
+        about: Arguments of ``parts_of``.
+    """
+    digest = hashlib.sha256()
+    for part, both in sorted(parts_of(**about).items()):
+        for examples in both:
+            digest.update(repr((part, tuple(examples.images.shape), examples.classes)).encode())
+            digest.update(examples.labels.contiguous().numpy().tobytes())
+            digest.update(examples.images.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]
 
 
 def split(labels: NDArray[np.integer[Any]], seed: int) -> dict[str, NDArray[np.intp]]:

@@ -22,8 +22,8 @@ from simulations.search.space import overlap, random_hybrid, sample, text_of
 NONE, PAPER, SCORED, RANDOM, CONTROL = "none", "paper", "by score", "random", "control"
 """Origins: no defence; the papers; the first filter by S_pri; a uniform draw; a uniform draw that is never chosen."""
 
-MOST_DRAWS = 100_000
-"""Random hybrids that are drawn at most, so that a search ends where few or none of the space alter images."""
+PATIENCE = 1000
+"""Draws in a row without a new hybrid after which drawing ends: the space holds few or no others that alter images."""
 
 
 class Proposal(NamedTuple):
@@ -46,6 +46,8 @@ def references(search: Measured) -> list[Proposal]:
 def candidates(search: Measured, dataset: str, show: Callable[[str, int, int], None]) -> list[Proposal]:
     """The hybrids among which the search chooses, each once, in a random order that follows from the search's seed.
 
+    They are fewer than ``candidates`` where the space holds no more (``PATIENCE``), which the page says.
+
     Asynchronous halving favours the hybrids that come first, which must not be those of one origin.
 
     Args:
@@ -53,15 +55,11 @@ def candidates(search: Measured, dataset: str, show: Callable[[str, int, int], N
         dataset: Images of the search, on which S_pri is computed.
         show: Called with what is done, how much of it, and of how much.
     """
-    wanted = round(search.by_score * search.candidates)
+    wanted = search.by_score_wanted
     found = [Proposal(text, SCORED) for text in _by_score(search, dataset, wanted, show)] if wanted else []
     known = {one.hybrid for one in (*references(search), *found)}
-    for text in _random(search, "candidate", dataset):
-        if len(found) == search.candidates:
-            break
-        if text not in known:
-            known.add(text)
-            found.append(Proposal(text, RANDOM))
+    random = _random(search, "candidate", dataset, known)
+    found += [Proposal(text, RANDOM) for text in itertools.islice(random, search.candidates - len(found))]
     order = torch.randperm(len(found), generator=generator_for("measured-search", search.seed, "queue"))
     return [found[at] for at in order.tolist()]
 
@@ -75,24 +73,24 @@ def controls(search: Measured, dataset: str, known: Collection[str] = ()) -> lis
         known: Hybrids that are no controls.
 
     Returns:
-        ``controls`` hybrids, each once; fewer where 100 times as many draws give no more.
+        ``controls`` hybrids, each once; fewer where the space holds no more (``PATIENCE``).
     """
-    found: dict[str, None] = {}
-    for text in itertools.islice(_random(search, "control", dataset), 100 * search.controls):
-        if len(found) == search.controls:
-            break
-        if text not in known:
-            found[text] = None
-    return [Proposal(text, CONTROL) for text in found]
+    random = _random(search, "control", dataset, known)
+    return [Proposal(text, CONTROL) for text in itertools.islice(random, search.controls)]
 
 
-def _random(search: Measured, what: str, dataset: str) -> Iterator[str]:
-    images = Sample.of(search, dataset)
-    for number in range(MOST_DRAWS):
+def _random(search: Measured, what: str, dataset: str, known: Collection[str]) -> Iterator[str]:
+    """Uniform draws of hybrids that alter images, each once and none of the known ones."""
+    images, seen, last = Sample.of(search, dataset), set(known), 0
+    for number in itertools.count():
+        if number - last > PATIENCE:
+            return
         generator = generator_for("measured-search", search.seed, what, number)
         hybrid = random_hybrid(generator, images.channels, search.policies, search.longest)
-        if images.altered_by(hybrid):
-            yield text_of(hybrid)
+        if (text := text_of(hybrid)) not in seen and images.altered_by(hybrid):
+            seen.add(text)
+            last = number
+            yield text
 
 
 def _by_score(search: Measured, dataset: str, wanted: int, show: Callable[[str, int, int], None]) -> list[str]:
@@ -105,9 +103,9 @@ def _by_score(search: Measured, dataset: str, wanted: int, show: Callable[[str, 
     policies = sample(generator_for("measured-search", search.seed, "scored"), channels, search.longest)
     drawn = (policy for policy in policies if images.altered_by((policy,)))
     scores: dict[Policy, float] = {}
-    for policy in itertools.islice(drawn, search.scored):
+    for policy in itertools.islice(drawn, search.to_score):
         scores[policy] = scorer(policy, None).privacy or 0.0
-        show("policies scored", len(scores), search.scored)
+        show("policies scored", len(scores), search.to_score)
     return hybrids_of(sorted(scores, key=lambda policy: (scores[policy], policy)), search.policies, wanted, channels)
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from scipy.stats import norm, t
+from scipy.stats import t
 
 from attacks.scoring.roc import binomial_interval
+from simulations.report.analysis.accuracy_change import newcombe
+from simulations.report.studies.score import TAIL, wilson
 from simulations.search.measured.trials import Judged
 
 READABLE = 0.5
 """Share of recovered images from which on the report calls a defence readable."""
-TAIL = 0.025
-"""Chance on each side of a 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class MeanInterval:
     """A mean with its 95 % interval.
 
     Attributes:
-        mean: It.
-        low: The lower end.
-        high: The upper end.
+        mean: The mean of the values.
+        low: The lower end of the interval.
+        high: The upper end; both ends are infinite for one value, which shows no spread.
         n: Number of values.
     """
 
@@ -35,19 +35,29 @@ class MeanInterval:
     n: int
 
     @classmethod
-    def over_seeds(cls, values: Sequence[float], tail: float = TAIL, of_images: float = 0.0) -> MeanInterval:
+    def over_seeds(cls, values: Sequence[float], tail: float = TAIL) -> MeanInterval:
         """Student's t over seeds; the ends are infinite for one value.
 
         Args:
             values: One for each seed.
             tail: Chance that the mean lies above the interval, and that it lies below it.
-            of_images: Standard error of one value where all seeds test the same images: seeds that agree say nothing of other
-                images, so that the interval is never narrower than with this error and a normal distribution.
         """
         n, mean = len(values), statistics.fmean(values)
         half = float(t.ppf(1 - tail, n - 1)) * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf
-        half = max(half, float(norm.ppf(1 - tail)) * of_images)
         return cls(mean, mean - half, mean + half, n)
+
+    def hull(self, ends: tuple[float, float], least: float, most: float) -> MeanInterval:
+        """Widen the interval to other ends, and cut finite ends to possible values, ``least`` to ``most``.
+
+        Where all seeds test the same images, seeds that agree say nothing of other images: the other ends are those of one seed's
+        images.
+        """
+        low, high = min(self.low, ends[0]), max(self.high, ends[1])
+        return replace(
+            self,
+            low=max(low, least) if math.isfinite(low) else low,
+            high=min(high, most) if math.isfinite(high) else high,
+        )
 
 
 @dataclass(frozen=True)
@@ -76,10 +86,9 @@ class HybridResult:
 
     @property
     def accuracy(self) -> MeanInterval:
-        """On held-out test images."""
+        """Accuracy on held-out test images: Student's t over seeds, never narrower than Wilson's interval of one seed's images."""
         values = list(self.accuracies.values())
-        error = math.sqrt(_variance(statistics.fmean(values), self.tested))
-        return MeanInterval.over_seeds(values, of_images=error)
+        return MeanInterval.over_seeds(values).hull(wilson(statistics.fmean(values), self.tested), 0.0, 1.0)
 
     @property
     def lost(self) -> MeanInterval | None:
@@ -87,14 +96,18 @@ class HybridResult:
         return self.loss() if self.hybrid else None
 
     def loss(self, tail: float = TAIL) -> MeanInterval:
-        """The same; ``tail`` as in ``over_seeds``. Both accuracies are taken as of different images, which is never too narrow."""
+        """Accuracy lost against no defence of the same seed: Student's t over seeds, never narrower than Newcombe's interval.
+
+        Newcombe's interval takes both accuracies as those of different images. They are of the same images, so that the interval is
+        rather too wide than too narrow. ``tail`` is the chance on each side.
+        """
         values = [self.without[seed] - one for seed, one in self.accuracies.items()]
         means = (
-            statistics.fmean(self.accuracies.values()),
             statistics.fmean(self.without[seed] for seed in self.accuracies),
+            statistics.fmean(self.accuracies.values()),
         )
-        error = math.sqrt(sum(_variance(mean, self.tested) for mean in means))
-        return MeanInterval.over_seeds(values, tail, error)
+        of_images = newcombe((means[0], self.tested), (means[1], self.tested), tail=tail)
+        return MeanInterval.over_seeds(values, tail).hull(of_images, -1.0, 1.0)
 
     @property
     def recovered(self) -> int:
@@ -124,7 +137,7 @@ class HybridResult:
         """
         _, low, high = binomial_interval(self.recovered, self.attacked)
         seeds = MeanInterval.over_seeds(list(self.shares.values()))
-        return MeanInterval(self.rate, min(low, seeds.low), max(high, seeds.high), self.attacked)
+        return replace(seeds.hull((low, high), 0.0, 1.0), mean=self.rate, n=self.attacked)
 
 
 def outcomes(every: Sequence[Judged]) -> list[HybridResult]:
@@ -156,8 +169,3 @@ def outcomes(every: Sequence[Judged]) -> list[HybridResult]:
 def attack_works(results: Sequence[HybridResult]) -> bool:
     """Whether the attack recovers at least half of the images without a defence: else its failures mean nothing."""
     return any(one.rate >= READABLE for one in results if not one.hybrid)
-
-
-def _variance(share: float, n: int) -> float:
-    """Of a share of n independent images."""
-    return share * (1 - share) / n

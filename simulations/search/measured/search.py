@@ -13,14 +13,15 @@ import optuna
 
 from simulations.run_folder.folder_lock import LOCK, LockedFolder, require_new
 from simulations.run_folder.run_directory import write_atomically
-from simulations.search.measured.names import ABOUT
-from simulations.search.measured.pools import HELD_OUT, SEARCH, write_pools
+from simulations.search.measured.names import ABOUT, is_measured
+from simulations.search.measured.pools import HELD_OUT, SEARCH, digest_of, write_pools
 from simulations.search.measured.proposals import Proposal, candidates, controls, references
-from simulations.search.measured.results import HybridResult, attack_works, outcomes
+from simulations.search.measured.results import READABLE, HybridResult, attack_works, outcomes
 from simulations.search.measured.settings import Measured
 from simulations.search.measured.trials import (
     CHOICE,
     CONFIRMATION,
+    SCALE,
     Judged,
     enqueue,
     judged,
@@ -28,6 +29,7 @@ from simulations.search.measured.trials import (
     plan,
     planned,
     queued,
+    retry,
 )
 from simulations.search.measured.verdict import Comparison, compare, nominees, undecided
 from simulations.search.measured.working_processes import run_all
@@ -39,6 +41,10 @@ TOGETHER = 5
 """Random hybrids that are judged before it is looked whether a recommendation is still possible."""
 Show = Callable[[str, int, int], None]
 """Called with what is done, how much of it, and of how much."""
+
+
+class WeakAttackError(ConfigError):
+    """An attack that does not work without a defence; to resume the search would repeat this result."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class Found:
 class MeasuredFolder(LockedFolder):
     """The folder of one measured search.
 
-    measured.json   settings and versions
+    measured.json   settings, versions and a digest of the images
     pools.py        its two disjoint parts of the data, which runs load
     trials.log      Optuna's journal of all trials
     runs            of hybrids that are judged at this moment
@@ -91,9 +97,13 @@ class MeasuredFolder(LockedFolder):
     Attributes:
         path: The folder.
         search: The settings.
+        resumed: Whether the search was begun before; what failed is then tried again.
+        notice: What differs from the begin of the search and does not prevent its continuation; "" where nothing does.
     """
 
     search: Measured
+    resumed: bool = False
+    notice: str = ""
 
     @classmethod
     def create(cls, path: Path, search: Measured) -> MeasuredFolder:
@@ -109,38 +119,70 @@ class MeasuredFolder(LockedFolder):
         """Continue a search, with other values of ``CHANGEABLE`` settings.
 
         Raises:
-            ConfigError: When there is none, its file is damaged, or another process still writes to it.
+            ConfigError: When there is none, its file is damaged, another process still writes to it, or its data are gone or
+                others.
         """
+        if not is_measured(path):
+            raise ConfigError(f"--resume {path} holds no measured search (no {ABOUT})")
         with undamaged(path / ABOUT, "--resume", "start a new search in another folder"):
             about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
-            search = Measured.from_mapping(about["search"] | changed)
-        folder = cls(path, search)
+            search, begun = Measured.from_mapping(about["search"] | changed), dict(about["versions"])
+        folder = cls(path, search, resumed=True, notice=_differences(begun, _versions()))
         folder.take_lock("another search")
+        try:
+            search.check()
+            if about.get("data", found := digest_of(search.pools())) != found:
+                raise ConfigError(
+                    f"the images of dataset {search.dataset!r} are not those that this search began with; put these back, or start "
+                    "a new search with another --out: its results must not be mixed"
+                )
+        except ConfigError as error:
+            folder.close()
+            raise ConfigError(f"--resume {path}: {error}") from error
         return folder
 
     def write_about(self) -> None:
-        """Write settings and versions."""
-        versions = {name: version(name) for name in ("fedveil", "torch", "optuna")}
-        about = {"search": self.search.to_mapping(), "versions": versions}
+        """Write settings, versions, and the digest of the images."""
+        about = {"search": self.search.to_mapping(), "versions": _versions(), "data": digest_of(self.search.pools())}
         write_atomically(self.path / ABOUT, json.dumps(about, indent=1))
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("fedveil", "torch", "optuna")}
+
+
+def _differences(begun: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """A notice of packages whose version is not that with which a search began."""
+    others = [f"{name} {begun[name]} (now {now[name]})" for name in now if begun.get(name, now[name]) != now[name]]
+    return f"this search began with {', '.join(others)}: its results come from both versions" if others else ""
 
 
 def run_search(folder: MeasuredFolder, show: Show) -> Found:
     """Do what is left of a search.
 
     Raises:
+        WeakAttackError: When the attack recovers fewer than half of the images without a defence.
         ConfigError: When no defence cannot be trained or attacked, or processes were lost.
     """
     search, path = folder.search, folder.path
     data = write_pools(path, search.pools())
+    confirmation = open_study(path, CONFIRMATION, search)
+    if folder.resumed:
+        # Once hybrids are chosen, others that were retried could change the front, but no longer the choice.
+        for name in (CONFIRMATION,) if planned(confirmation) else (SCALE, CHOICE):
+            retry(open_study(path, name, search))
+    without, *others = references(search)
+    scale = open_study(path, SCALE, search)
+    plan(scale, [[without]], [search.seed])
+    enqueue(scale, [without])
+    run_all(path, SCALE, search, data[SEARCH], lambda done, of: show("no defence judged", done, of))
+    _require_scale(judged(scale, search))
     choice = open_study(path, CHOICE, search)
     if not planned(choice):
-        plan(choice, [[*references(search), *candidates(search, data[SEARCH], show)]], [search.seed])
+        plan(choice, [[*others, *candidates(search, data[SEARCH], show)]], [search.seed])
     enqueue(choice, planned(choice)[0])
     run_all(path, CHOICE, search, data[SEARCH], lambda done, of: show("hybrids judged", done, of))
-    every = judged(choice, search)
-    _require_scale(every)
-    confirmation = open_study(path, CONFIRMATION, search)
+    every = _chosen_among(path, search)
     if not planned(confirmation):
         _plan_confirmation(confirmation, search, data[SEARCH], nominees(search, every))
     for at, stage in enumerate(planned(confirmation)):
@@ -165,6 +207,12 @@ def _plan_confirmation(study: optuna.Study, search: Measured, dataset: str, chos
     plan(study, [first, *batches], [search.seed + 1 + at for at in range(search.seeds)])
 
 
+def _chosen_among(path: Path, search: Measured) -> list[Judged]:
+    """No defence and all hybrids on the images of the search."""
+    hybrids = judged(open_study(path, CHOICE, search), search)
+    return [*judged(open_study(path, SCALE, search), search), *(one for one in hybrids if one.hybrid)]
+
+
 def _confirmed(study: optuna.Study) -> tuple[str, ...]:
     return tuple(study.user_attrs.get("confirmed", ()))
 
@@ -172,7 +220,7 @@ def _confirmed(study: optuna.Study) -> tuple[str, ...]:
 def read_found(folder: MeasuredFolder) -> Found:
     """Read what a search has found so far."""
     search = folder.search
-    every = judged(open_study(folder.path, CHOICE, search), search)
+    every = _chosen_among(folder.path, search)
     study = open_study(folder.path, CONFIRMATION, search)
     held_out, confirmed = judged(study, search), _confirmed(study)
     failed = tuple(one for one in held_out if one.failure)
@@ -184,7 +232,13 @@ def read_found(folder: MeasuredFolder) -> Found:
 
 
 def _require_scale(every: list[Judged]) -> None:
+    """Raise ``ConfigError`` unless no defence was judged and the attack works on it, before any hybrid is judged."""
     none = next((one for one in every if not one.hybrid), None)
     if none is None or not none.complete:
         why = none.failure if none else "it was not judged"
         raise ConfigError(f"without a defence there is no accuracy and no attack to compare hybrids with: {why}")
+    if (one := none.last).share < READABLE:
+        raise WeakAttackError(
+            f"without a defence the attack recovers {one.recovered} of {one.attacked} images, fewer than half, so that its "
+            "failures say nothing of hybrids; set attack, attack-rounds or model"
+        )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import Field, dataclass
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from attacks.refinement.policy_inversion import PolicyInversion
 from attacks.refinement.restoration import HOLDOUT
+from attacks.spec import parse_attacks, stages_of
 from clients.data.datasets import DataError, has_sensitive_attribute, is_multi_label, is_table, load_dataset
-from defenses.images.ats import parse_policies
+from defenses.images.ats import ATS, parse_policies
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.known_names import require_dataset, require_model
 from simulations.search.settings import Search
@@ -33,6 +37,10 @@ PAPERS = "19-15-45+2-43-21; 3-1-7+43-18-18"
 CHANGEABLE = ("workers",)
 """Settings with other values of which a search may be resumed. They change no judgement, but ``workers`` is not without effect:
 halving is asynchronous, so that with several processes their speed decides which hybrids go on to the next rung."""
+EXAMPLE = "0"
+"""A hybrid with which the settings of runs are checked: attacks on policies need one."""
+SELECTION = 3
+"""Least number of scored policies for each policy of the hybrids that the score is to choose."""
 
 
 class Rung(NamedTuple):
@@ -80,7 +88,10 @@ class Measured(KeyedSettings):
         0.5, "share of the candidates that S_pri of the authors' code chooses; the others are random", "0 to 1",
         lambda value: 0 <= value <= 1,
     )  # fmt: skip
-    scored: int = setting(60, "random policies that S_pri scores for these", **between(2, 100_000))
+    scored: int = setting(
+        60, "random policies that S_pri scores for these; more where that is fewer than three for each policy of theirs",
+        **between(2, 100_000),
+    )  # fmt: skip
     policies: int = setting(2, "policies of a hybrid; they share no transform", **between(1, 16))
     longest: int = setting(LONGEST, "most transforms of a policy", **between(1, LONGEST))
     papers: str = setting(PAPERS, "hybrids that are judged in full beside the candidates; separated by ;")
@@ -107,7 +118,7 @@ class Measured(KeyedSettings):
     )  # fmt: skip
     confirmed: int = setting(1, "hybrids of the front that are judged on held-out images", **between(0, 100))
     controls: int = setting(
-        19, "random hybrids that are judged beside them; a recommendation needs at least 20 for each of these, less one",
+        19, "random hybrids that are judged beside them; a recommendation needs at least 20 x confirmed - 1",
         **between(2, 1000),
     )  # fmt: skip
     seeds: int = setting(3, "seeds of that judgement, none of them the search's", **between(2, 100))
@@ -128,9 +139,15 @@ class Measured(KeyedSettings):
             raise ConfigError(f"dataset is {self.dataset!r}; allowed: data sets of images with one class for an image")
         require_model(self.model)
         _ = self.references
+        rounds = [self.rung(number).rounds for number in range(self.rungs)]
+        if any(later <= earlier for earlier, later in itertools.pairwise(rounds)):
+            raise ConfigError(
+                f"rungs is {self.rungs}, with {', '.join(map(str, rounds))} rounds; allowed: more rounds on each rung than on "
+                f"the one before; lower rungs or reduction = {self.reduction}, or raise rounds = {self.rounds}"
+            )
 
     def check(self) -> None:
-        """Raise ``ConfigError`` for data, model, attack and rounds that a run refuses, and for too few images or candidates."""
+        """Raise ``ConfigError`` for data, model, attack and rounds that a run of any rung refuses, and for too few images."""
         if self.confirmed > self.candidates:
             raise ConfigError(f"confirmed is {self.confirmed}; allowed: 0 to candidates = {self.candidates}")
         try:
@@ -143,10 +160,13 @@ class Measured(KeyedSettings):
                 f"images-per-client is {self.images_per_client}, which takes {least} training images, and each part of "
                 f"{self.dataset} has {held}; lower it, or num-clients"
             )
-        experiment = Experiment.of(
-            dataset=self.dataset, data_dir=self.data_dir, model=self.model, width=self.width, norm=self.norm,
-            probe_attacks=self.attack, num_clients=self.num_clients, rounds=self.rounds, attack_rounds=self.attack_rounds,
-        )  # fmt: skip
+        # Without a hybrid first: errors about the model or the data then name no policies.
+        runs = [
+            self.experiment(self.dataset, hybrid, self.rung(number), self.seed, Path(), self.data_dir)
+            for hybrid in ("", EXAMPLE)
+            for number in reversed(range(self.rungs))
+        ]
+        experiment = runs[0]
         if not experiment.attacks[PROBE]:
             raise ConfigError(
                 f"attack is {self.attack!r}; allowed: reconstructions, see `fedveil list attacks`, separated by ;"
@@ -169,6 +189,28 @@ class Measured(KeyedSettings):
                 f"dataset is {self.dataset!r}, each part of which has {held} training images; {fewest} are needed: {why}"
             )
 
+    def experiment(
+        self, dataset: str, hybrid: str, rung: Rung, seed: int, folder: Path, data_dir: str = ""
+    ) -> Experiment:
+        """The run that judges a hybrid; its last pipeline is the hybrid's.
+
+        Args:
+            dataset: Value of the run's setting: a part of the data (``pools.write_pools``).
+            hybrid: Policies such as ``3-1-7+43-18-18``; "" for no defence.
+            rung: What to spend.
+            seed: Of models, draws, partition and attacked images.
+            folder: For the run.
+            data_dir: Directory of the data set's files, where it has one.
+        """
+        attacks = with_inversion(self.attack) if hybrid and not rung.restorer else self.attack
+        return Experiment.of(
+            dataset=dataset, data_dir=data_dir, model=self.model, width=self.width, norm=self.norm, num_clients=self.num_clients,
+            rounds=rung.rounds, local_epochs=self.local_epochs, batch_size=self.batch_size, learning_rate=self.learning_rate,
+            seed=seed, defenses=repr(ATS(policies=hybrid, channels=0)) if hybrid else "", attack_rounds=rung.attack_rounds,
+            probe_attacks=attacks, update_attacks="", adaptive=rung.restorer, probe_mode="eval", probe_images=1,
+            probe_targets=rung.images, attack_workers=0, share_images=False, output_dir=str(folder.resolve()),
+        )  # fmt: skip
+
     def pools(self) -> dict[str, Any]:
         """Arguments of ``pools.parts_of``."""
         return {
@@ -180,6 +222,16 @@ class Measured(KeyedSettings):
         """Channels of the images."""
         data = load_dataset(self.dataset, data_dir=self.data_dir, image_size=self.image_size)
         return data.input_shape[0]
+
+    @property
+    def by_score_wanted(self) -> int:
+        """Candidates that S_pri is to choose."""
+        return round(self.by_score * self.candidates)
+
+    @property
+    def to_score(self) -> int:
+        """Random policies that S_pri scores: of fewer, nearly all would be in a hybrid, and the score would choose nothing."""
+        return max(self.scored, SELECTION * self.policies * self.by_score_wanted)
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -204,6 +256,15 @@ class Measured(KeyedSettings):
             candidates=self.scored, longest=self.longest, images=16, path_steps=10, accuracy_batches=1,
             learning_rate=self.learning_rate, workers=1,
         )  # fmt: skip
+
+
+def with_inversion(attacks: str) -> str:
+    """A list of attacks, and behind it each of them with ``PolicyInversion``, unless it has that stage or stands there with it."""
+    with naming("attack"):
+        known = parse_attacks(attacks)
+        plain = [one for one in known if not any(isinstance(stage, PolicyInversion) for stage in stages_of(one))]
+        added = parse_attacks("; ".join(f"{one!r} | PolicyInversion()" for one in plain)) if plain else []
+    return "; ".join(dict.fromkeys(map(repr, [*known, *added])))
 
 
 def keys() -> dict[str, Field[Any]]:

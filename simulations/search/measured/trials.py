@@ -18,8 +18,8 @@ from simulations.search.measured.proposals import Proposal
 from simulations.search.measured.settings import Measured
 
 JOURNAL = "trials.log"
-CHOICE, CONFIRMATION = "choice", "confirmation"
-"""Studies: successive halving on the images of the search, and the whole training on held-out images."""
+SCALE, CHOICE, CONFIRMATION = "no-defence", "choice", "confirmation"
+"""Studies: no defence on the images of the search, successive halving of hybrids there, and whole trainings on held-out images."""
 CLEAR = 6.0
 """dB above the null baselines that count as much as all images recovered; 3 dB is the least of a recovered image."""
 HYBRID, SEED, ORIGIN, RUNG, FAILURE = "hybrid", "seed", "origin", "rung", "failure"
@@ -54,7 +54,7 @@ class Judged(NamedTuple):
 
 
 def open_study(folder: Path, name: str, search: Measured) -> optuna.Study:
-    """Open one of the two studies in a folder, or begin it."""
+    """Open one of the three studies in a folder, or begin it."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     pruner: BasePruner = NopPruner()
     if name == CHOICE:
@@ -104,6 +104,19 @@ def requeue(study: optuna.Study) -> None:
             study.enqueue_trial({key: trial.user_attrs[key] for key in (HYBRID, SEED)}, trial.user_attrs)
 
 
+def retry(study: optuna.Study) -> None:
+    """Queue again what failed with a reason; what was judged before the failure is kept."""
+    latest = {_key(trial): trial for trial in study.get_trials(deepcopy=False) if HYBRID in trial.user_attrs}
+    for trial in latest.values():
+        if trial.state == TrialState.FAIL and FAILURE in trial.user_attrs:
+            kept = {key: value for key, value in trial.user_attrs.items() if key != FAILURE}
+            study.enqueue_trial({key: kept[key] for key in (HYBRID, SEED)}, kept)
+
+
+def _key(trial: FrozenTrial) -> tuple[str, int]:
+    return str(trial.user_attrs[HYBRID]), int(trial.user_attrs[SEED])
+
+
 def next_trial(study: optuna.Study) -> optuna.Trial | None:
     """The next trial of the queue, with its parameters; None where the queue is empty."""
     if not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
@@ -132,26 +145,31 @@ def score(search: Measured, one: Judgement) -> float:
 
 
 def judged(study: optuna.Study, search: Measured) -> list[Judged]:
-    """What is known of each hybrid and seed, in the order of the queue."""
+    """What is known of each hybrid and seed, in the order of the queue; of one that was tried again, the last result."""
     ended = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
-    return [one for trial in study.get_trials(deepcopy=False, states=ended) if (one := _judged(trial, search))]
+    found = (_judged(trial, search) for trial in study.get_trials(deepcopy=False, states=ended))
+    return list({(one.hybrid, one.seed): one for one in found if one}.values())
 
 
 def _judged(trial: FrozenTrial, search: Measured) -> Judged | None:
     known: Mapping[str, Any] = trial.user_attrs
     failure = str(known.get(FAILURE, ""))
+    if trial.state == TrialState.FAIL and not failure:  # of a killed process; it was queued again
+        return None
     rungs = tuple(
         Judgement.from_json(known[f"{RUNG} {number}"]) for number in range(search.rungs) if f"{RUNG} {number}" in known
     )
-    if trial.state == TrialState.FAIL and not failure:  # of a killed process; it was queued again
-        return None
     hybrid, seed = str(known[HYBRID]), int(known[SEED])
     complete = trial.state == TrialState.COMPLETE
     return Judged(hybrid, str(known[ORIGIN]), seed, rungs, complete, failure)
 
 
 def front(every: Sequence[Judged]) -> list[Judged]:
-    """The Pareto front: no other has a higher accuracy, a lower share of recovered images and a lower gain at once."""
+    """The Pareto front of the hybrids that reached the last rung.
+
+    A hybrid is on the front if no other is at least as good in accuracy, share of recovered images and gain over the null
+    baselines, and better in one of them.
+    """
     study = optuna.create_study(directions=["maximize", "minimize", "minimize"])
     whole = [one for one in every if one.complete]
     for one in whole:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulations.report.studies.score import TAIL
 from simulations.search.measured.proposals import CONTROL
-from simulations.search.measured.results import TAIL, HybridResult, MeanInterval, attack_works, outcomes
+from simulations.search.measured.results import HybridResult, MeanInterval, attack_works, outcomes
 from simulations.search.measured.settings import Measured
 from simulations.search.measured.trials import Judged, front
 
@@ -69,17 +70,34 @@ class Comparison:
 
 
 def nominees(search: Measured, every: Sequence[Judged]) -> list[Judged]:
-    """The hybrids of the front to confirm: lowest share of recovered images + accuracy lost beyond ``tolerated`` / ``exchange``.
+    """The hybrids of the front to confirm, by the rule of choice.
 
     A validation accuracy is uncertain, so that a small loss beyond ``tolerated`` must not exclude a hybrid that hides much.
     """
+    rule = _rule(search, every)
+    return sorted((one for one in front(every) if one.hybrid), key=rule)[: search.confirmed]
+
+
+def in_order(search: Measured, every: Sequence[Judged]) -> list[Judged]:
+    """All hybrids: those with more rungs first, then by the rule of choice; failed ones last."""
+    rule = _rule(search, every)
+
+    def place(one: Judged) -> tuple[float, ...]:
+        failed = bool(one.failure) or not one.rungs
+        return (failed, -len(one.rungs), *(rule(one) if one.rungs else ()))
+
+    return sorted(every, key=place)
+
+
+def _rule(search: Measured, every: Sequence[Judged]) -> Callable[[Judged], tuple[float, float]]:
+    """The rule of choice, lower is better: share recovered + accuracy lost beyond ``tolerated`` / ``exchange``; then gain."""
     none = next((one.last.accuracy for one in every if not one.hybrid and one.complete), 0.0)
 
-    def rank(one: Judged) -> tuple[float, float]:
+    def rule(one: Judged) -> tuple[float, float]:
         beyond = max(0.0, none - one.last.accuracy - search.tolerated)
         return one.last.share + beyond / search.exchange, one.last.gain
 
-    return sorted((one for one in front(every) if one.hybrid), key=rank)[: search.confirmed]
+    return rule
 
 
 def level_of(confirmed: Sequence[str]) -> float:

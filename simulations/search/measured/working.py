@@ -17,8 +17,9 @@ from simulations.console.results import print_json, table, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.run_folder.run_directory import write_atomically
 from simulations.runtime.launch import end_politely
-from simulations.search.measured.page import percent, verdict, write_measured_page
-from simulations.search.measured.search import Found, MeasuredFolder, run_search
+from simulations.search.measured.page import write_measured_page
+from simulations.search.measured.search import Found, MeasuredFolder, WeakAttackError, run_search
+from simulations.search.measured.sentences import about_candidates, notice, percent, verdict
 from simulations.search.measured.settings import CHANGEABLE, Measured, keys
 from simulations.settings.errors import ConfigError, require_known
 
@@ -42,11 +43,15 @@ def work(
         folder = _folder(config, setting, out, resume)
     except ConfigError as error:
         fail(str(error))
+    for line in filter(None, (folder.notice, notice(folder.search))):
+        errors.say(line)
     started = time.monotonic()
     end_politely()
     try:
         with Display(shown) as display:
             found = run_search(folder, lambda what, done, of: display.show(what, done, of, ""))
+    except WeakAttackError as error:
+        fail(f"{error}, and start a new search in another folder")
     except ConfigError as error:
         fail(f"{error}\nwhat was judged is kept; continue with: fedveil search --resume {folder.path}")
     except KeyboardInterrupt:
@@ -83,6 +88,7 @@ def _conclude(shown: Terminal, folder: MeasuredFolder, found: Found, page: Path,
         [one.hybrid or "none", one.origin, percent(one.accuracy.mean), f"{one.recovered} of {one.attacked}"]
         for one in found.held_out
     ]
+    shown.say(about_candidates(found))
     shown.print(table(["policies", "origin"], ["accuracy", "recovered"], rows, "On held-out images"))
     for line in verdict(found):
         shown.say(line)

@@ -16,7 +16,7 @@ from simulations.search.measured.judging import Judgement, judge
 from simulations.search.measured.proposals import NONE, PAPER
 from simulations.search.measured.settings import Measured
 from simulations.search.measured.trials import (
-    CHOICE,
+    CONFIRMATION,
     FAILURE,
     ORIGIN,
     RUNG,
@@ -99,9 +99,9 @@ def work(
     while (not parent or os.getppid() == parent) and (trial := next_trial(study)) is not None:
         hybrid, seed = parameters(study, trial)
         try:
-            run = _halve if name == CHOICE else _judge_whole
+            run = _judge_whole if name == CONFIRMATION else _halve
             value = run(trial, hybrid, seed, search, dataset, folder / "runs" / f"{name}-{trial.number}")
-        except (ConfigError, RuntimeError) as error:
+        except (ValueError, RuntimeError) as error:  # one hybrid that cannot be judged must not end the search
             trial.set_user_attr(FAILURE, f"{type(error).__name__}: {error}")
             study.tell(trial, state=TrialState.FAIL)
         else:

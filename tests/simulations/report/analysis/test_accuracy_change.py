@@ -10,7 +10,7 @@ from scipy import stats
 
 from simulations.report.analysis.accuracy_change import accuracy_change, newcombe
 from simulations.report.studies.control import validate
-from simulations.report.studies.score import Score
+from simulations.report.studies.score import Score, wilson
 from simulations.report.studies.study import split
 from simulations.run_folder.rows import Row
 
@@ -38,6 +38,20 @@ def test_newcombe_has_the_values_of_table_2_of_the_paper(
     one: tuple[float, int], other: tuple[float, int], ends: tuple[float, float]
 ) -> None:
     assert newcombe(one, other) == pytest.approx(ends, abs=6e-5)
+
+
+def test_the_tail_sets_the_width() -> None:
+    one, other = (56 / 70, 70), (48 / 80, 80)
+    assert newcombe(one, other, tail=0.025) == newcombe(one, other)
+    low, high = wilson(*one, 0.005)
+    expected = stats.binomtest(56, 70).proportion_ci(0.99, "wilson")
+    assert (low, high) == pytest.approx((expected.low, expected.high))
+    assert (
+        newcombe(one, other, tail=0.005)[0]
+        < newcombe(one, other)[0]
+        < newcombe(one, other)[1]
+        < newcombe(one, other, tail=0.005)[1]
+    )
 
 
 @pytest.mark.parametrize(("share", "other", "n"), [(0.9, 0.6, 40), (0.5, 0.5, 137), (0.99, 0.97, 1000)])

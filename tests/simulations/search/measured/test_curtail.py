@@ -11,9 +11,10 @@ import pytest
 from simulations.search.measured import search as measured_search
 from simulations.search.measured import working_processes
 from simulations.search.measured.judging import Judgement
-from simulations.search.measured.page import verdict, write_measured_page
+from simulations.search.measured.page import write_measured_page
 from simulations.search.measured.proposals import CONTROL, Proposal
 from simulations.search.measured.search import Found, MeasuredFolder, run_search
+from simulations.search.measured.sentences import verdict
 from simulations.search.measured.settings import Measured, Rung
 from simulations.search.measured.trials import HYBRID, ORIGIN, SEED
 from simulations.search.measured.verdict import undecided

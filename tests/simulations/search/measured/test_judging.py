@@ -9,7 +9,7 @@ import pytest
 from simulations import audit
 from simulations.report.analysis.run import read_run
 from simulations.report.studies.recovery import RECOVERED
-from simulations.search.measured.judging import Judgement, experiment_of, judge
+from simulations.search.measured.judging import Judgement, judge
 from simulations.search.measured.pools import HELD_OUT, SEARCH, write_pools
 from simulations.search.measured.settings import Measured, Rung
 
@@ -25,7 +25,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def test_it_is_that_of_a_run_and_its_report(tmp_path: Path, places: dict[str, str]) -> None:
     found = judge(SEARCH_OF_DIGITS, places[SEARCH], HYBRID, RUNG, 5, tmp_path / "judged")
-    settings = experiment_of(SEARCH_OF_DIGITS, places[SEARCH], HYBRID, RUNG, 5, tmp_path / "run").to_mapping()
+    settings = SEARCH_OF_DIGITS.experiment(places[SEARCH], HYBRID, RUNG, 5, tmp_path / "run").to_mapping()
     named = {key.replace("-", "_"): value for key, value in settings.items() if key not in ("output-dir", "resume")}
     run = audit(out=tmp_path / "run", **named)
     (study,) = read_run(run.directory).studies

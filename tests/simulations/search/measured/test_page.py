@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from simulations.search.measured.page import headline, verdict, write_measured_page
+from simulations.search.measured.page import write_measured_page
 from simulations.search.measured.proposals import CONTROL, NONE, PAPER, RANDOM, SCORED
 from simulations.search.measured.search import Found
+from simulations.search.measured.sentences import about_candidates, headline, verdict
 from simulations.search.measured.settings import Measured
 from simulations.search.measured.trials import Judged
 from simulations.search.measured.verdict import compare, outcomes
@@ -56,7 +57,7 @@ def test_without_evidence_nothing_is_recommended() -> None:
     assert first.startswith(
         "20-21 is not recommended. It costs 1.0 (0.9 to 1.1) points of accuracy: shown to lose at most 3"
     )
-    assert "Chance explains the difference." in first
+    assert "The interval contains 0: the data do not show a difference." in first
     assert failed.startswith("1 trainings on held-out images failed")
 
 
@@ -80,6 +81,64 @@ def test_the_sentence_names_what_is_missing() -> None:
     assert "10 random hybrids can never show that it is better beyond chance: 19 are needed (controls)." in first
     assert "9.1 % of cases; at most 5.0 % are allowed" in first
     assert "are beyond chance" not in first
+
+
+def test_the_page_says_how_many_candidates_came_by_score(tmp_path: Path) -> None:
+    found = example()
+    line = about_candidates(found)
+    assert line == (
+        "S_pri of at most 60 random policies chose 1 candidate, of 10 wanted by score. 2 candidates came from random draws. "
+        "These are 3 of 20 candidates: no more hybrids that alter images were found with policies = 2 and longest = 3."
+    )
+    assert line in write_measured_page(tmp_path, found).read_text(encoding="utf-8")
+    random = tuple(one for one in found.chosen_among if one.origin != SCORED)
+    whole = replace(found, search=Measured(candidates=2, by_score=0), chosen_among=random)
+    assert about_candidates(whole) == "2 candidates came from random draws."
+
+
+def test_all_candidates_have_a_heading_and_the_front_comes_first(tmp_path: Path) -> None:
+    page = write_measured_page(tmp_path, example()).read_text(encoding="utf-8")
+    table = page[page.index("<h2>All candidates</h2>") :]
+    places = [table.index(f"<td>{text}</td>") for text in ("20-21", "none", "5-6", "3-1-7", "&lt;b&gt;")]
+    assert places == sorted(places)
+
+
+def test_the_reason_why_nothing_was_confirmed_is_named() -> None:
+    found = replace(example(), confirmed=(), comparisons=(), held_out=(), failed=(), skipped=19)
+    none, *others = found.chosen_among
+    (first, skipped) = verdict(replace(found, search=Measured(confirmed=0)))
+    assert first == "No hybrid was judged on held-out images: confirmed is 0."
+    assert skipped == "19 of 19 random hybrids were not judged: no hybrid was to be confirmed (curtail)."
+    failed = [one._replace(rungs=(), complete=False, failure=f"RuntimeError: {one.hybrid}") for one in others]
+    (first, _) = verdict(replace(found, chosen_among=(none, *failed)))
+    assert first == (
+        "No hybrid was judged on held-out images: all 4 failed on the images of the search. The first failure: RuntimeError: 3-1-7"
+    )
+    pruned = [one._replace(complete=False) for one in others]
+    assert "1 of 4 failed" in verdict(replace(found, chosen_among=(none, *pruned)))[0]
+    (first, _) = verdict(found)
+    assert first == "No hybrid was judged on held-out images: besides no defence, no hybrid is on the front."
+
+
+def test_random_hybrids_that_never_could_be_enough_are_named_so() -> None:
+    found = replace(example(), search=Measured(controls=2), comparisons=(), skipped=2)
+    skipped = verdict(found)[-2]
+    assert skipped == (
+        "2 of 2 random hybrids were not judged, because no recommendation was possible with these settings: 19 are needed "
+        "(controls, curtail)."
+    )
+    assert "any more (curtail)" in verdict(replace(found, search=Measured()))[-2]
+
+
+def test_intervals_show_no_cause() -> None:
+    (one,) = example().comparisons
+    found = replace(example(), comparisons=(replace(one, low=-0.4, high=-0.1),))
+    assert (
+        "Attacks recover more images than in the mean of the random hybrids; the interval excludes 0."
+        in verdict(found)[0]
+    )
+    found = replace(example(), comparisons=(replace(one, as_good=5),))
+    assert "The interval excludes 0, but by rank the data do not show a difference." in verdict(found)[0]
 
 
 def test_failed_seeds_are_named() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
-from defenses.images.ats import parse_policies
+from defenses.images.ats import Policy, parse_policies
+from defenses.random_draws import generator_for
 from simulations.search.measured import proposals
 from simulations.search.measured.proposals import (
     CONTROL,
@@ -19,7 +21,7 @@ from simulations.search.measured.proposals import (
     references,
 )
 from simulations.search.measured.settings import Measured
-from simulations.search.space import overlap
+from simulations.search.space import overlap, random_hybrid, sample
 from simulations.settings.errors import ConfigError
 
 SEARCH = Measured(dataset="mnist-5k", candidates=12, by_score=0, controls=5)
@@ -66,9 +68,21 @@ def test_controls_are_as_many_as_the_settings_say() -> None:
     others = controls(SEARCH, "mnist-5k", {first[0].hybrid})
     assert [one.hybrid for one in others[:4]] == [one.hybrid for one in first[1:]]
     assert len({one.hybrid for one in others}) == 5
-    # Policies of one transform: fewer than a thousand, and the draws end.
-    few = controls(Measured(dataset="mnist-5k", policies=1, longest=1, controls=60), "mnist-5k")
-    assert 10 < len({one.hybrid for one in few}) == len(few) < 60
+
+
+def test_draws_end_where_the_space_holds_no_other_hybrid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of policies of one transform there are fewer than 50."""
+    drawn: list[object] = []
+
+    def counted(*about: Any) -> tuple[Policy, ...]:
+        drawn.append(about)
+        return random_hybrid(*about)
+
+    monkeypatch.setattr(proposals, "random_hybrid", counted)
+    search = Measured(dataset="mnist-5k", policies=1, longest=1, candidates=500, by_score=0, controls=60)
+    for few in (candidates(search, "mnist-5k", nothing), controls(search, "mnist-5k")):
+        assert 10 < len({one.hybrid for one in few}) == len(few) < 60
+    assert len(drawn) < 5000
 
 
 def test_hybrids_by_score_begin_with_the_best() -> None:
@@ -76,6 +90,16 @@ def test_hybrids_by_score_begin_with_the_best() -> None:
     # 9 and 9-3 share a transform; a policy that is in a hybrid already begins none, and is taken again where no other is left.
     assert hybrids_of(ranked, 2, 9, 3) == ["9+1", "9-3+2", "3+9"]
     assert hybrids_of(ranked, 2, 1, 3) == ["9+1"]
+
+
+def test_hybrids_by_score_are_of_the_better_half_of_the_scored_policies() -> None:
+    """With the 60 policies that 80 candidates once had, all 60 were in a hybrid, so that the score chose nothing."""
+    search = Measured(candidates=80)
+    ranked = list(itertools.islice(sample(generator_for("test", 0), 1), search.to_score))
+    found = hybrids_of(ranked, search.policies, search.by_score_wanted, 1)
+    assert len(found) == 40
+    used = {ranked.index(policy) for hybrid in found for policy in parse_policies(hybrid)}
+    assert max(used) < len(ranked) / 2
 
 
 def test_the_papers_hybrids_are_read_from_the_settings() -> None:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from optuna.trial import TrialState
 
 from simulations.search.measured import working_processes
-from simulations.search.measured.judging import Judgement
+from simulations.search.measured.judging import MOST_GAIN, Judgement
 from simulations.search.measured.proposals import NONE, RANDOM, Proposal
 from simulations.search.measured.settings import Measured, Rung
 from simulations.search.measured.trials import (
     CHOICE,
     CONFIRMATION,
+    Judged,
     enqueue,
+    front,
     judged,
     next_trial,
     open_study,
     plan,
     requeue,
+    retry,
 )
 from simulations.search.measured.working_processes import run_all, work
 
@@ -108,6 +113,54 @@ def test_a_failed_training_is_kept_with_its_reason(tmp_path: Path, monkeypatch: 
     run_all(tmp_path, CONFIRMATION, SEARCH, "data", lambda done, of: None)
     (one,) = judged(open_study(tmp_path, CONFIRMATION, SEARCH), SEARCH)
     assert (one.failure, one.complete) == ("RuntimeError: its weights are not finite", False)
+
+
+@pytest.mark.parametrize("error", [ValueError("a package refuses it"), RuntimeError("its weights are not finite")])
+def test_what_failed_is_tried_again_where_it_failed(
+    tmp_path: Path, calls: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    by_formula = working_processes.judge
+
+    def judge(search: Measured, dataset: str, hybrid: str, rung: Rung, seed: int, folder: Path) -> Judgement:
+        if (hybrid, rung.rounds) == ("3", 3):
+            raise error
+        return by_formula(search, dataset, hybrid, rung, seed, folder)
+
+    queue(tmp_path, CHOICE, ["3", "4"], [0])
+    with monkeypatch.context() as patch:
+        patch.setattr(working_processes, "judge", judge)
+        run_all(tmp_path, CHOICE, SEARCH, "data", lambda done, of: None)
+    study = open_study(tmp_path, CHOICE, SEARCH)
+    (failed, other) = judged(study, SEARCH)
+    assert (failed.hybrid, failed.failure) == ("3", f"{type(error).__name__}: {error}")
+    calls.clear()
+    for _ in range(2):
+        retry(study)
+        run_all(tmp_path, CHOICE, SEARCH, "data", lambda done, of: None)
+    assert calls == [("3", 3, 0), ("3", 9, 0)]
+    (again, same) = judged(study, SEARCH)
+    assert (again.hybrid, again.complete, again.failure, len(again.rungs)) == ("3", True, "", 3)
+    assert same == other
+
+
+def test_a_number_that_is_none_is_a_failure_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        working_processes, "judge", lambda *about: Judgement(math.nan, 100, 1, 4, 1.0, "an attack", 0.1)
+    )
+    queue(tmp_path, CONFIRMATION, ["3"], [1])
+    run_all(tmp_path, CONFIRMATION, SEARCH, "data", lambda done, of: None)
+    (one,) = judged(open_study(tmp_path, CONFIRMATION, SEARCH), SEARCH)
+    assert one.failure == "ValueError: accuracy nan or gain 1.0 is not a number"
+
+
+def test_an_exact_copy_has_a_finite_gain() -> None:
+    exact = Judgement(0.8, 100, 4, 4, math.inf, "an attack", 0.1)
+    assert exact.gain == MOST_GAIN
+    every = [
+        Judged(name, RANDOM, 0, (one,), True)
+        for name, one in (("1", exact), ("2", replace(exact, recovered=0, gain=2.0)))
+    ]
+    assert [one.hybrid for one in front(every)] == ["2"]
 
 
 def test_a_process_without_its_parent_takes_no_trial(tmp_path: Path, calls: list[tuple[str, int, int]]) -> None:

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
+from simulations.report.analysis.accuracy_change import newcombe
 from simulations.search.measured import verdict
 from simulations.search.measured.judging import Judgement
 from simulations.search.measured.proposals import CONTROL, NONE, RANDOM
 from simulations.search.measured.settings import Measured
 from simulations.search.measured.trials import Judged, front
-from simulations.search.measured.verdict import MeanInterval, compare, nominees
+from simulations.search.measured.verdict import MeanInterval, compare, in_order, keeps, nominees, outcomes
 
 SEARCH = Measured(confirmed=1)
 TESTED = 1_000_000
@@ -138,6 +139,32 @@ def test_seeds_that_agree_say_nothing_of_other_test_images(tested: int, keeps: b
     assert one.outcome.lost.high - one.outcome.lost.mean > 1.9 * math.sqrt(2 * 0.82 * 0.18 / tested)
 
 
+def test_accuracies_of_one_have_an_interval_within_what_is_possible() -> None:
+    """Of 10 images all right on each of three seeds, Wilson's interval begins at 72 %, Newcombe's of the loss ends at 28 points."""
+
+    def of_ten(hybrid: str, origin: str, seed: int) -> Judged:
+        one = result(hybrid, origin, 1.0, 2, seed=seed)
+        return one._replace(rungs=(replace(one.last, tested=10),))
+
+    every = [of_ten(hybrid, origin, seed) for hybrid, origin in (("", NONE), ("20-21", RANDOM)) for seed in range(3)]
+    (_, chosen) = outcomes(every)
+    assert chosen.lost is not None
+    assert (chosen.lost.low, chosen.lost.high) == pytest.approx(newcombe((1.0, 10), (1.0, 10)))
+    assert chosen.lost.high == pytest.approx(0.2775, abs=1e-4)
+    assert not keeps(SEARCH, chosen, 0.05)
+    assert chosen.loss(0.005).high > chosen.lost.high
+    assert (chosen.accuracy.low, chosen.accuracy.high) == pytest.approx((0.7225, 1.0), abs=1e-4)
+
+
+def test_ends_are_cut_to_what_is_possible() -> None:
+    every = [result("", NONE, accuracy, 2, seed=seed) for seed, accuracy in enumerate((0.0, 1.0, 1.0))]
+    every += [result("1", RANDOM, accuracy, 30, seed=seed) for seed, accuracy in enumerate((1.0, 0.0, 1.0))]
+    (none, one) = outcomes(every)
+    assert one.lost is not None
+    assert (none.accuracy.low, none.accuracy.high, one.lost.low, one.lost.high) == (0.0, 1.0, -1.0, 1.0)
+    assert 0 <= one.share.low < one.share.high <= 1
+
+
 def test_seeds_that_disagree_widen_the_intervals() -> None:
     every = [one for one in held_out(2) if one.hybrid != "20-21"]
     split = [result("20-21", RANDOM, 0.83, recovered, seed=at) for at, recovered in enumerate((0, 0, 24))]
@@ -160,6 +187,19 @@ def test_the_front_holds_what_nothing_else_beats_in_all_three_numbers() -> None:
         result("4", RANDOM, 0.70, 0, 5.0),
     ]
     assert [one.hybrid for one in front(every)] == ["", "1", "3", "4"]
+
+
+def test_all_hybrids_are_ordered_by_rungs_and_the_rule() -> None:
+    two = (result("1", RANDOM, 0.82, 32).last, result("1", RANDOM, 0.82, 32).last)
+    every = [
+        Judged("9", RANDOM, 1, (), False, "RuntimeError"),
+        result("2", RANDOM, 0.79, 16)._replace(complete=False),
+        result("3", RANDOM, 0.83, 1)._replace(complete=False),
+        Judged("1", RANDOM, 1, two, True),
+        Judged("", NONE, 1, two, True),
+        Judged("4", RANDOM, 1, (replace(two[0], recovered=3), replace(two[0], recovered=3)), True),
+    ]
+    assert [one.hybrid for one in in_order(SEARCH, every)] == ["4", "1", "", "3", "2", "9"]
 
 
 def test_nominees_hide_much_and_lose_little_more_than_is_tolerated() -> None:
