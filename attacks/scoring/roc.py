@@ -95,8 +95,10 @@ def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01) -> Estima
     Nothing is interpolated: with fewer than 1 / fpr non-members the threshold must lie above all of them.
 
     Returns:
-        The rate with its 95 % Clopper-Pearson interval over the members, for the threshold as it was found; the uncertainty of the
-        threshold itself, which is large with few non-members, is not in it.
+        The rate, with a 95 % interval of the rate at the threshold that all non-members of this kind would give: half of the error
+        is that of the threshold, which lies between two of the non-members' scores (their ranks are binomial), and half that of
+        Clopper-Pearson's intervals over the members at these two. With few times 1 / fpr non-members the
+        lower end is 0.
 
     Raises:
         ValueError: As ``roc_curve``, or on a rate outside [0, 1].
@@ -108,7 +110,20 @@ def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01) -> Estima
     false, true = _counts(*_checked(members, nonmembers))
     # 0.07 * 100 is 7.000000000000001 and 0.29 * 100 is 28.999999999999996: a rate must admit the count it was made from.
     allowed = math.floor(fpr * len(nonmembers) + 1e-9)
-    return binomial_interval(int(true[false <= allowed].max()), len(members))
+    least, most = _above(len(nonmembers), fpr)
+    # The true threshold lies below the score of non-member number `least`, and not below that of the one after `most`.
+    fewest, largest = int(true[false >= least].min()), int(true[false <= most].max())
+    tail = (1 - CONFIDENCE) / 4
+    low, high = _exact(fewest, len(members), tail).low, _exact(largest, len(members), tail).high
+    return Estimate(int(true[false <= allowed].max()) / len(members), low, high)
+
+
+def _above(count: int, rate: float) -> tuple[int, int]:
+    """Least and largest number of ``count`` draws that exceed the quantile of ``rate``, but for 2.5 % of cases."""
+    from scipy import stats
+
+    tail = (1 - CONFIDENCE) / 4
+    return int(stats.binom.ppf(tail, count, rate)), int(stats.binom.ppf(1 - tail, count, rate))
 
 
 def binomial_interval(successes: int, trials: int) -> Estimate:
@@ -168,11 +183,10 @@ def clustered_interval(shares: Sequence[float], trials: int) -> Estimate:
 
 
 @functools.lru_cache(maxsize=4096)
-def _exact(successes: float, trials: float) -> Estimate:
-    """The interval of Clopper and Pearson, for numbers that need not be whole."""
+def _exact(successes: float, trials: float, tail: float = (1 - CONFIDENCE) / 2) -> Estimate:
+    """The interval of Clopper and Pearson, for numbers that need not be whole; ``tail`` is the error on each side."""
     from scipy import stats
 
-    tail = (1 - CONFIDENCE) / 2
     successes, trials = float(successes), float(trials)  # SciPy cannot take whole numbers beyond 64 bits
     failures = trials - successes
     # binomtest(...).proportion_ci is the same, many times slower: it searches for the roots.

@@ -37,11 +37,16 @@ class ClientCanaryAudit(CanaryAudit):
         """Whether there is a claim to test."""
         return bool(self.canaries) and client_defense(self.plan.defenses()) is not None
 
+    @property
+    def canary_clients(self) -> range:
+        """The first clients of the run."""
+        return range(self.canaries if self.active else 0)
+
     def observe(
         self, task: Task, weights: Mapping[str, Tensor], replies: Mapping[int, Message], names: Sequence[str]
     ) -> None:
         """Add up what the updates of a round say about each canary client; what else it reports follows from no coin."""
-        for partition in sorted(one for one in replies if self.active and one < self.canaries):
+        for partition in sorted(one for one in replies if one in self.canary_clients):
             reply = replies[partition]
             self._note_claim(partition, values_of(reply, "metrics"))
             value = self._client(partition).scores(tensors_of(reply, "arrays"), task.round)

@@ -196,8 +196,9 @@ class CuriousFedAvg(FedAvg):
         names = record_training(self.recorder, task, good)
         self.canaries.observe(task, self._weights, good, names)
         self.canaries.conclude(task)
-        if self.audit.wants(UPDATE, server_round):
-            self.audit.attack(task, UPDATE, self._weights, self.accuracy, seen_updates(task, UPDATE, good, ["arrays"]))
+        own = {partition: reply for partition, reply in good.items() if partition not in self.canaries.canary_clients}
+        if own and self.audit.wants(UPDATE, server_round):
+            self.audit.attack(task, UPDATE, self._weights, self.accuracy, seen_updates(task, UPDATE, own, ["arrays"]))
         mean_update, metrics = super().aggregate_train(server_round, [alike(reply, names) for reply in good.values()])
         if mean_update is None:
             return None, None

@@ -64,6 +64,11 @@ class CanaryAudit:
         """Most examples that a client trains on besides its own."""
         return self.canaries + 1 if self._defense else 0
 
+    @property
+    def canary_clients(self) -> range:
+        """Partitions whose whole update is an auditor's, so that no attack on it says anything of their data."""
+        return range(0)
+
     def state(self) -> dict[str, Tensor]:
         """Sums over the rounds so far, by partition and view."""
         return {f"{partition}/{view}": value for partition, of in self._views.items() for view, value in of.items()}

@@ -36,12 +36,17 @@ class AuditedEpsilon:
 
 def audited_epsilon(_: Study, lines: Sequence[Line]) -> AuditedEpsilon | None:
     """The section; None where no claim was audited."""
-    audits = tuple((line.defense, line.shown, level_of(line.neighbours)) for line in lines if line.shown is not None)
+    audits = tuple((line.defense, line.shown, _level(line, line.shown)) for line in lines if line.shown is not None)
     return AuditedEpsilon(audits) if audits else None
 
 
+def _level(line: Line, shown: ShownEpsilon) -> str:
+    """What an epsilon protects. Canaries of an external app are examples that a coin adds or removes."""
+    return level_of(line.neighbours) or ("example-level (one example added or removed)" if shown.covers else "")
+
+
 ABOUT = """A claimed ε is an upper bound by the defence's own account. Canaries show a lower bound. For an
-example-level ε they are examples whose gradients the auditor chose, among the clients' own in all rounds. For a client-level ε they
+example-level ε they are examples whose gradients the auditor chose, among the clients' own. For a client-level ε they
 are clients whose whole updates the auditor chose. Each has a fair coin. The server guessed the coins from the
 updates and numbers that it received. A bound above the claim refutes the claim, with the
 bound's confidence and under its assumption. A bound below proves nothing."""

@@ -32,6 +32,7 @@ from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon
 
 NOTHING = "no node sent the coins of canaries beside an epsilon"
 OTHER = "query.coins: this node trains other tensors than the first node with canaries"
+AGAIN = "query.coins: this node sent the coins of the same training before, as one that lost its state does"
 MOST_NUMBER = 2**62
 """Of a seed and of a training's number."""
 
@@ -46,6 +47,7 @@ class ScoredCanaries:
         placed: Their places.
         scores: (M,) float64, centred: positive for a coin of 1.
         coins: (M,) bool.
+        training: Seed and number of the training, by which the node draws places and coins.
     """
 
     partition: int
@@ -53,6 +55,7 @@ class ScoredCanaries:
     placed: PlacedCanaries
     scores: Tensor
     coins: Tensor
+    training: tuple[int, int]
 
 
 class AppCanaries:
@@ -95,14 +98,16 @@ class AppCanaries:
         guarded = GuardedExchange(exchange, noted)
         contents = {partition: RecordDict({"config": guarded.config(task)}) for partition in found}
         for partition, reply in guarded.ask(task, "query.coins", contents, self._fault).items():
-            placed, coins = self._read(partition, reply)
+            placed, coins, training = self._read(partition, reply)
             if self._scored and list(placed.sizes) != list(self._scored[0].placed.sizes):
                 noted.left_out(task, partition, OTHER)
                 continue
+            if any((one.partition, one.training) == (partition, training) for one in self._scored):
+                noted.left_out(task, partition, AGAIN)
+                continue
             update, claim = found[partition]
-            self._scored.append(
-                ScoredCanaries(partition, claim, placed, centred(placed.scores(update, task.round)), coins)
-            )
+            scores = centred(placed.scores(update, task.round))
+            self._scored.append(ScoredCanaries(partition, claim, placed, scores, coins, training))
 
     def conclude(self, task: Task, rows: Recorder) -> str:
         """Write the bounds of all rounds beside the claim, as two rows, or one row that says why there are none; that reason."""
@@ -135,7 +140,8 @@ class AppCanaries:
         nodes, every = {one.partition for one in of}, {one.partition for one in self._scored}
         least, most = min(one.claim.epsilon for one in of), max(one.claim.epsilon for one in of)
         said = [
-            "Claim and bounds are of one round: each canary is in the training of one round only, and nothing is composed. "
+            "Bounds are of one round: each canary is in the training of one round only, and nothing is composed. Which rounds the "
+            "claim covers was not checked. "
             f"Trainings that are pooled: {len(of)}, of {len(nodes)} of {len(every)} nodes."
         ]
         if least < most:
@@ -161,8 +167,11 @@ class AppCanaries:
             return str(error)
         return ""
 
-    def _read(self, partition: int, reply: Message) -> tuple[PlacedCanaries, Tensor]:
-        """The places and coins of a node's canaries; ``ValueError`` where they cannot be those of this model."""
+    def _read(self, partition: int, reply: Message) -> tuple[PlacedCanaries, Tensor, tuple[int, int]]:
+        """Places and coins of a node's canaries, and the seed and number of the training.
+
+        ``ValueError`` where they cannot be those of this model.
+        """
         arrays, about = tensors_of(reply, "coins"), values_of(reply, "canaries")
         coins = arrays.get("coins")
         if set(arrays) != {"coins"} or coins is None or coins.dtype != torch.bool or coins.ndim != 1:
@@ -186,7 +195,7 @@ class AppCanaries:
                 f"coins: {len(coins)} came; allowed: 1 to {MOST_CANARIES}, and at most one for each trained weight"
             )
         seed, training = map(int, numbers)  # type: ignore[arg-type]
-        return places(sizes, len(coins), seed, partition, training), coins
+        return places(sizes, len(coins), seed, partition, training), coins, (seed, training)
 
 
 def centred(scores: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom, t
+from scipy.stats import binom, norm, t
 from sklearn import metrics
 
 from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_interval, roc_curve, tpr_at_fpr
@@ -201,3 +201,23 @@ def test_a_mean_next_to_one_does_not_leave_the_range() -> None:
 def test_what_are_no_shares_of_trials_is_refused(shares: list[float], trials: int) -> None:
     with pytest.raises(ValueError, match="two shares or more"):
         clustered_interval(shares, trials)
+
+
+@pytest.mark.parametrize("fpr", [0.01, 0.001])
+def test_the_interval_of_a_rate_holds_the_true_one_in_95_percent_of_draws(fpr):
+    """Members are a mixture, as records differ in risk; the true rate is that of the non-members' own quantile."""
+    threshold = norm.isf(fpr)
+    truth = 0.85 * norm.sf(threshold, loc=0.35) + 0.15 * norm.sf(threshold, loc=2.5)
+    generator = torch.Generator().manual_seed(0)
+    held = 0
+    for _ in range(400):
+        shift = torch.where(torch.rand(792, generator=generator) < 0.85, 0.35, 2.5)
+        found = tpr_at_fpr(torch.randn(792, generator=generator) + shift, torch.randn(1000, generator=generator), fpr)
+        held += found.low <= truth <= found.high
+    assert held >= 380  # 95 %; the interval is conservative
+
+
+def test_few_non_members_bound_no_small_rate_from_below():
+    members, others = torch.arange(900.0) + 1000, torch.arange(1000.0)
+    assert tpr_at_fpr(members, others, 0.001).low == 0.0
+    assert tpr_at_fpr(members, others, 0.01).low > 0.9

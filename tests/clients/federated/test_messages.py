@@ -36,6 +36,24 @@ class Asker:
         return self.exchange(message_type, {0: content})[0]
 
 
+@pytest.mark.parametrize("message_type", ["train", "train.probe"])
+def test_under_a_client_level_bound_a_training_that_diverged_answers_like_any_other(
+    tmp_path: Path, message_type: str
+) -> None:
+    """Whether it diverged depends on all data of the client, so that an error would be a message beside the noise."""
+    task = TASK.but(pipeline="ClientDP(max_norm=1.0, noise_multiplier=4.0)")
+    weights = {
+        name: tensor * 1e38 if tensor.is_floating_point() else tensor for name, tensor in weights_of(task).items()
+    }
+    asker = Asker(tmp_path, **OPEN)
+    reply = asker(message_type, task, weights)
+    assert not reply.has_error()
+    arrays = [tensors_of(reply, name) for name in reply.content.array_records]
+    assert arrays
+    assert all(tensor.isfinite().all() for found in arrays for tensor in found.values())
+    assert asker(message_type, task.but(pipeline=""), weights).has_error()
+
+
 @pytest.mark.parametrize("key", ["publish-labels", "reveal-windows"])
 def test_of_a_probe_a_node_tells_only_what_its_operator_allows(tmp_path: Path, key: str) -> None:
     """And what it tells is true: the classes are those that the update itself gives away."""

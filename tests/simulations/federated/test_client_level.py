@@ -101,3 +101,19 @@ def test_split_learning_sends_more_than_the_claim_covers(tmp_path: Path) -> None
 
 def test_the_broken_defence_is_in_no_catalogue() -> None:
     assert BareTensor.__name__ not in DEFENSES
+
+
+def test_no_attack_says_anything_of_the_data_of_a_canary_client(tmp_path: Path) -> None:
+    few = SMALL | {
+        "num_clients": 4,
+        "dp_canaries": 3,
+        "rounds": 1,
+        "update_attacks": "LossThreshold()",
+        "attack_rounds": "first",
+    }
+    defense = "ClientDP(max_norm=1.0, noise_multiplier=4.0)"
+    run = simulations.audit(out=tmp_path / "run", **few, defenses=defense)
+    found = {row.defense: row.card.members for row in run.rows if row.metric == "membership-auc"}
+    assert found[""] is not None
+    assert found[defense] is not None
+    assert 0 < found[defense] < found[""] / 3

@@ -172,3 +172,16 @@ def test_levels_are_claims_that_differ_and_the_largest_has_all() -> None:
     assert grows(claims[2:1:-1]) is False
     assert grows([ReportedClaim(one, 1e-5) for one in (1.0, 1.5, 2.0)])
     assert not grows([ReportedClaim(one, 1e-5) for one in (1.0, 1.0, 2.0)])
+
+
+def test_coins_of_one_training_count_once() -> None:
+    """A node that lost its state draws the same coins again, and both are no independent coins."""
+    task, rows, audit = AuditSettings(Net).plan().at(1, 0.1), Rows(), AppCanaries(SIZES)
+    exchange: Any = Nodes(RecordDict(valid()))
+    recorder: Any = rows
+    update = {name: torch.randn(size) for name, size in SIZES.items()}
+    for _ in range(2):
+        audit.observe(task, [(0, trained(CLAIM)), (1, trained(CLAIM))], lambda _: update, exchange, recorder)
+    assert audit.conclude(task, recorder) == ""
+    assert rows.found[-1]["n"] == 2 * len(COINS)
+    assert sum("the same training before" in str(row.get("message")) for row in rows.found) == 2
