@@ -19,7 +19,7 @@ from defenses.checks import starts_field
 
 
 @dataclass(frozen=True)
-class Judged:
+class ShadowedRecords:
     """Auxiliary records under all shadow models.
 
     Attributes:
@@ -57,7 +57,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Learned:
+class FittedLikelihood:
     """The result of ``LikelihoodAttack.fit``.
 
     Attributes:
@@ -66,7 +66,7 @@ class Learned:
         shadow_auc: Mean AUC over the shadow models, each attacked with the others as references; None where none can be attacked.
     """
 
-    records: Judged
+    records: ShadowedRecords
     choices: Mapping[str, float]
     shadow_auc: float | None
 
@@ -94,7 +94,7 @@ class LikelihoodAttack(Attack[ClientUpdate, Membership]):
 
     num_shadows: int = starts_field(8)
     num_members: int = members_field()
-    learned: Learned | None = field(default=None, repr=False, compare=False)
+    learned: FittedLikelihood | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the shadow models and judge all auxiliary records by them."""
@@ -107,7 +107,7 @@ class LikelihoodAttack(Attack[ClientUpdate, Membership]):
             for scores in [self.held_out_scores(records, choices, own, references, outside)]
         ]
         found = sum(areas) / len(areas) if areas else None
-        return replace(self, learned=Learned(records, choices, found))
+        return replace(self, learned=FittedLikelihood(records, choices, found))
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
         """Make the test from the client's own model and the shadow models; deterministic after ``fit``."""
@@ -121,22 +121,22 @@ class LikelihoodAttack(Attack[ClientUpdate, Membership]):
         """The failed test, which scores no record."""
         return Membership(None, failure=reason)
 
-    def choose(self, records: Judged) -> dict[str, float]:
+    def choose(self, records: ShadowedRecords) -> dict[str, float]:
         """What the attack estimates or chooses from the auxiliary records, by name."""
         raise NotImplementedError
 
     def held_out_scores(
-        self, records: Judged, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor
+        self, records: ShadowedRecords, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor
     ) -> Tensor:
-        """Scores (N,) that order the records of one ``Judged.held_out``."""
+        """Scores (N,) that order the records of one ``ShadowedRecords.held_out``."""
         raise NotImplementedError
 
-    def rule(self, records: Judged, choices: Mapping[str, float], model: nn.Module) -> Rule:
+    def rule(self, records: ShadowedRecords, choices: Mapping[str, float], model: nn.Module) -> Rule:
         """The rule that scores records by their confidences under the client's ``model`` and under the shadow models."""
         raise NotImplementedError
 
 
-def judge(knowledge: Knowledge, shadows: Sequence[Shadow]) -> Judged:
+def judge(knowledge: Knowledge, shadows: Sequence[Shadow]) -> ShadowedRecords:
     """All auxiliary records under all shadow models, shown to all of them in the same way."""
     classes = true_classes(knowledge)
     images = shown(knowledge, torch.arange(len(classes)), shadows[0].seed)
@@ -145,4 +145,4 @@ def judge(knowledge: Knowledge, shadows: Sequence[Shadow]) -> Judged:
     for at, one in enumerate(shadows):
         outside[at, one.members] = False
     models = tuple(one.model.requires_grad_(False) for one in shadows)
-    return Judged(models, images, classes, confidences, outside)
+    return ShadowedRecords(models, images, classes, confidences, outside)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from attacks.membership.likelihood import Judged, LikelihoodAttack
+from attacks.membership.likelihood import LikelihoodAttack, ShadowedRecords
 from attacks.membership.priors import estimate_prior, pooled_variance
 from attacks.membership.rules import SURE, GaussianRule
 from defenses.checks import choice_field, require
@@ -42,7 +42,7 @@ class LiRA(LikelihoodAttack):
         enough = self.num_shadows > 1 or self.variance == "fixed"
         require(enough, self, "num_shadows", "2 or more, or 1 with variance='fixed'")
 
-    def choose(self, records: Judged) -> dict[str, float]:
+    def choose(self, records: ShadowedRecords) -> dict[str, float]:
         """The prior over a record's mean and variance, as the arguments of ``GaussianRule``."""
         if self.variance == "shrunk":
             return estimate_prior(records.confidences, records.outside)._asdict()
@@ -55,12 +55,12 @@ class LiRA(LikelihoodAttack):
         }
 
     def held_out_scores(
-        self, records: Judged, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor
+        self, records: ShadowedRecords, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor
     ) -> Tensor:
         """Scores (N,) by the same rule as of a client's records."""
         scores: Tensor = GaussianRule(**choices)(own, references, outside)
         return scores
 
-    def rule(self, records: Judged, choices: Mapping[str, float], model: nn.Module) -> GaussianRule:
+    def rule(self, records: ShadowedRecords, choices: Mapping[str, float], model: nn.Module) -> GaussianRule:
         """The same rule for every client."""
         return GaussianRule(**choices)

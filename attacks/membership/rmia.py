@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from attacks.membership.likelihood import Judged, LikelihoodAttack
+from attacks.membership.likelihood import LikelihoodAttack, ShadowedRecords
 from attacks.membership.rules import PairwiseRule, log_ratio
 from attacks.membership.shadow_models import area
 from defenses.checks import checked_field, is_number, scale_field
@@ -44,7 +44,7 @@ class RMIA(LikelihoodAttack):
     )
     gamma: float = scale_field(2.0)
 
-    def choose(self, records: Judged) -> dict[str, float]:
+    def choose(self, records: ShadowedRecords) -> dict[str, float]:
         """The value of a."""
         held_out = records.held_out()
         if self.correction != -1 or not held_out:
@@ -60,12 +60,12 @@ class RMIA(LikelihoodAttack):
         return {"correction": max(CORRECTIONS, key=mean_area)}
 
     def held_out_scores(
-        self, records: Judged, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor
+        self, records: ShadowedRecords, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor
     ) -> Tensor:
         """Ratios (N,), which order the records of one model as the shares of dominated records do."""
         return log_ratio(own, references, choices["correction"], outside)
 
-    def rule(self, records: Judged, choices: Mapping[str, float], model: nn.Module) -> PairwiseRule:
+    def rule(self, records: ShadowedRecords, choices: Mapping[str, float], model: nn.Module) -> PairwiseRule:
         """The rule with the ratios of population records under the client's model."""
         usable, correction = records.outside.any(0), choices["correction"]
         own = records.confidences_under(model)[usable]

@@ -21,9 +21,9 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, cast
 
-import flwr
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -200,7 +200,7 @@ def main() -> None:
     torch.set_num_threads(1)
     act_as_task()
     started = time.perf_counter()
-    print(f"Flower {flwr.__version__}, noise multiplier {NOISE:g}, one round, delta {DELTA:g}\n")
+    print(f"Flower {version('flwr')}, noise multiplier {NOISE:g}, one round, delta {DELTA:g}\n")
     print(
         "| strategy | claimed, one client added or removed | exact, one client replaced | canary clients | audits | "
         "shown, no assumption | shown, Gaussian | refuted (95 % interval) | refuted without an assumption |"

@@ -22,9 +22,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, cast
 
-import flwr
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
@@ -150,7 +150,7 @@ def main() -> None:
     torch.set_num_threads(1)
     act_as_task()
     started = time.perf_counter()
-    print(f"Flower {flwr.__version__}, delta {DELTA:g}\n")
+    print(f"Flower {version('flwr')}, delta {DELTA:g}\n")
     print(
         "| setting | rounds | claimed a message | basic composition | exact | canary clients | audits | shown, no assumption | "
         "shown, Gaussian | refuted (95 % interval) | refuted without an assumption | by |"

@@ -92,8 +92,10 @@ class ClientDP(UpdateDefense):
         require(whole, self, "rounds", f"a whole number from 1 to {MOST_STEPS}, or None without a target_epsilon")
         one = self.noise_multiplier is None or epsilon is None
         require(one, self, "target_epsilon", "None when noise_multiplier is given")
-        both = (rounds is None) == (epsilon is None)
-        require(both, self, "rounds", "the rounds of the run beside a target_epsilon, else None")
+        without = rounds is None or epsilon is not None
+        require(without, self, "rounds", "None without a target_epsilon")
+        counted = epsilon is None or rounds is not None
+        require(counted, self, "target_epsilon", "a number beside rounds, the rounds of the run")
         reachable = epsilon is None or LEAST_MULTIPLIER <= self.noise <= LARGEST_NOISE
         known = f"what a noise multiplier from {LEAST_MULTIPLIER:g} to {LARGEST_NOISE:g} gives"
         require(reachable, self, "target_epsilon", known)

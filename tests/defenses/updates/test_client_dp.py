@@ -127,8 +127,8 @@ def test_ratio_and_epsilon_invert_each_other(epsilon: float, delta: float):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"target_epsilon": 2.0}, "rounds is None; allowed: the rounds of the run"),
-        ({"rounds": 2}, "rounds is 2; allowed: the rounds of the run"),
+        ({"target_epsilon": 2.0}, "target_epsilon is 2.0; allowed: a number beside rounds"),
+        ({"rounds": 2}, "rounds is 2; allowed: None without a target_epsilon"),
         ({"noise_multiplier": 1.0, "target_epsilon": 2.0, "rounds": 1}, "target_epsilon is 2.0; allowed: None when"),
         ({"target_epsilon": 0.0, "rounds": 1}, "target_epsilon is 0.0; allowed"),
         ({"target_epsilon": 1.0, "rounds": 0}, "rounds is 0; allowed"),
