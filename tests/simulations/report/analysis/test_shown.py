@@ -106,4 +106,4 @@ def test_views_that_could_not_have_refuted_the_claim_are_named(below: ShownEpsil
 def test_a_row_holds_one_seed(above: ShownEpsilon) -> None:
     read = ShownEpsilon.from_json(pooled([above, above]).to_json())
     assert read == above
-    assert AuditedEpsilon((("A", above), ("B", pooled([above, above])))).seeds == 2
+    assert AuditedEpsilon((("A", above, ""), ("B", pooled([above, above]), ""))).seeds == 2

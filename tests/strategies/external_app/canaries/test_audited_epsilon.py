@@ -46,7 +46,7 @@ def test_a_correct_training_shows_a_bound_well_above_zero_and_below_the_claim(tm
     assert "gap" in page
     assert "each canary is in the training of one round only, and nothing is composed" in page
     assert "Trainings that are pooled: 2, of 2 of 2 nodes." in page
-    assert "Canaries were among the examples of training, which costs accuracy." in page
+    assert "Canaries were among the examples of training, or clients in it, which costs accuracy." in page
     assert "fedveil tested this claim by canaries, which cannot prove it." in page
     assert "the claimed epsilon is refuted" not in page
 
