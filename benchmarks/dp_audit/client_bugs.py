@@ -12,12 +12,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 
 import torch
+from audit_cells import spread
 from broken_clients import BROKEN_CLIENTS
 
 from attacks.dp_audit.canary_clients import audit_client_dp
@@ -56,11 +57,6 @@ def lines(chosen: argparse.Namespace) -> Iterator[str]:
                 ", ".join(f"{part} ({count})" for part, count in by.most_common(3)) or "none",
             )
             yield f"| {' | '.join(cells)} |"
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean, and smallest to largest."""
-    return f"{sum(values) / len(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def main() -> None:

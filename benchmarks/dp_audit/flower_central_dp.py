@@ -26,6 +26,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from audit_cells import spread
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
@@ -180,11 +181,6 @@ def line(setting: Setting, seeds: int) -> str:
         *(f"{refuted} ({100 * low:.0f} to {100 * high:.0f} %)", str(plainly)),
     )
     return f"| {' | '.join(cells)} |"
-
-
-def spread(values: list[float]) -> str:
-    """Mean, and smallest to largest."""
-    return f"{sum(values) / len(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from audit_cells import spread
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
@@ -131,11 +132,6 @@ def line(setting: Setting, seeds: int) -> str:
         ", ".join(f"{part} ({count})" for part, count in by.most_common(2)) or "none",
     )
     return f"| {' | '.join(cells)} |"
-
-
-def spread(values: list[float]) -> str:
-    """Mean, and smallest to largest."""
-    return f"{sum(values) / len(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def main() -> None:

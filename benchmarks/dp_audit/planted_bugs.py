@@ -18,6 +18,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import torch
+from audit_cells import spread
 from broken import BareLayer, HalfNoise, PrivateDivisor, SkippedClip
 
 from attacks.dp_audit.gradient_canaries import audit_dp_sgd
@@ -68,11 +69,6 @@ def lines(claims: Sequence[int], seeds: int, correct: int, workers: int) -> Iter
                     kind.__name__,
                 )
                 yield f"| {' | '.join((*facts, str(len(found)), spread(plain), spread(gaussian), str(sum(refuted))))} |"
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean, and smallest to largest."""
-    return f"{sum(values) / len(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def main() -> None:

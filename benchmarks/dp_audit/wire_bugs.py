@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from audit_cells import spread
 from broken import register
 
 import simulations
@@ -114,11 +115,6 @@ def lines(
                 ", ".join(f"{part} ({count})" for part, count in by.most_common(3)),
             )
             yield f"| {' | '.join(cells)} |"
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean, and smallest to largest."""
-    return f"{sum(values) / len(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def main() -> None:

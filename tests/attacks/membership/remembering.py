@@ -42,7 +42,7 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 def split(seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], tuple[Tensor, Tensor], Batch]:
-    """Members, examples that nobody trained on, more of these, and auxiliary data; (images, classes) each but the last."""
+    """Members, non-members, more non-members, and auxiliary data; (images, classes) each but the last."""
     images, labels = digits()
     start = seed * (MEMBERS + OTHERS + AUXILIARY + MEMBERS)
     sizes = [start, MEMBERS, OTHERS, MEMBERS, AUXILIARY, len(labels) - start - 2 * MEMBERS - OTHERS - AUXILIARY]
