@@ -42,7 +42,7 @@ RUN: dict[str, Any] = {
     "batch_size": 512, "learning_rate": 0.1, "momentum": 0.0, "learning_rate_milestones": "", "dp_canaries": 320,
     "probe_attacks": "", "update_attacks": "", "attack_rounds": "", "attack_workers": 0, "adaptive": False,
 }  # fmt: skip
-LARGE = {"batch_size": 128, "num_clients": 10, "dp_canaries": 700}
+LARGE = {"train_limit": 1000, "batch_size": 111, "num_clients": 4, "dp_canaries": 1750}
 MANY = {"num_clients": 80, "dp_canaries": 16}
 HIDDEN = "noise_multiplier=20.0, neighbours='add-or-remove', sample_rate=1.0"
 SETTINGS: dict[str, tuple[Sequence[str], str, dict[str, Any]]] = {
@@ -50,8 +50,8 @@ SETTINGS: dict[str, tuple[Sequence[str], str, dict[str, Any]]] = {
         ("DPSGD", "HalfNoise", "BareLayer", "SkippedClip", "ReusedNoise", "ShortAccount"), "target_epsilon=2.0", {},
     ),
     "2 rounds, full batches": (("DPSGD", "ShortAccount"), "target_epsilon=2.0", {"rounds": 2}),
-    "16 rounds, one step of a batch of 128": (
-        ("DPSGD", "SameBatch", "ShuffledBatches"), "target_epsilon=2.0", {"rounds": 16, "local_steps": 1, **LARGE},
+    "96 rounds, one step on an 18th": (
+        ("DPSGD", "SameBatch", "ShuffledBatches"), "target_epsilon=2.0", {"rounds": 96, "local_steps": 1, **LARGE},
     ),
     "1 round, number hidden": (
         ("DPSGD", "PrivateDivisor", "ClearNumber"), HIDDEN, {"rounds": 1, **MANY},

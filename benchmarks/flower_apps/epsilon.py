@@ -1,7 +1,7 @@
 """Claimed and shown epsilon of Flower's example of Opacus, and of variants of it with planted bugs, over several seeds.
 
-The apps are those of the matrix (``private.py``), with nodes in one process in place of Ray. Each seed draws the noise, the batches
-and the first weights anew; the coins of the canaries are those of seed 0 in every run. Nothing is fetched.
+The apps are those of the matrix (``private.py``), with nodes in one process in place of Ray. Each seed draws the noise, the
+batches, the first weights, and the places and coins of the canaries anew. Nothing is fetched.
 
     python benchmarks/flower_apps/epsilon.py CHECKOUT --out FOLDER --seeds 3
 """
@@ -13,10 +13,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from edits import Replace
 from matrix import audited_epsilon
-from private import PRIVATE
+from private import CLIENT, PRIVATE
 from running import HERE, QUIET, prepared
 
 from simulations.runtime.launch import ROOT
@@ -32,7 +34,10 @@ ROUNDS = 3
 def run(name: str, checkout: Path, scratch: Path, seed: int) -> ShownEpsilon:
     """The audited epsilon of one app and seed; ``RuntimeError`` where the app fails."""
     app = PRIVATE[name]
-    copy, _ = prepared(app, checkout, scratch)
+    seeded = Replace(
+        CLIENT, "with_canaries(train_loader, context)", f"with_canaries(train_loader, context, seed={seed})"
+    )
+    copy, _ = prepared(replace(app, audit=(*app.audit, seeded)), checkout, scratch)
     command = [
         sys.executable,
         str(HERE / "in_process.py"),

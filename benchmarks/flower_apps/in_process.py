@@ -29,9 +29,7 @@ def main() -> None:
     parser.add_argument("package", help="of its code")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=2)
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of torch, NumPy and Python; coins have a seed of their own"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="of torch, NumPy and Python; the app names that of coins")
     given = parser.parse_args()
     os.chdir(given.folder)
     sys.path.insert(0, str(given.folder))

@@ -4,7 +4,8 @@ A cell is a network, how it normalises, a data set and a batch. All methods get 
 and the labels. In train mode the update carries the running averages, as a client sends them (``--no-averages``: it does not,
 and neither method then knows the batch's statistics). Ours take ``--iterations``;
 breaching (``attack=invertinggradients`` as it publishes it, but for the number of iterations, over which its schedule
-stretches) takes as many as fit into the time of the first of ours, counted by the difference between two short runs. Time is
+stretches) takes as many as fit into the time of the first of ours, counted by the difference between two short runs. With
+``--peers "breaching, matched 0.1"`` breaching uses the sent averages, too (``peer_breaching.py``). Time is
 the processor's, on one thread: on an idle machine the clock shows the same. Each image is scored once, paired by the smallest
 total error within its batch: PSNR, SSIM, HaarPSI (piq), and whether it is nearest to its guess among 100 images. A line for
 each method, cell and seed is appended to ``--out``, so that a long study can be stopped and taken up again; without ``--cells``
@@ -13,7 +14,7 @@ the tables of what is there are printed.
     uv run --with breaching==0.1.2 --with piq==0.8.0 python benchmarks/inversion/peer_strength.py --cells all \
         --seeds 0 1 2 --images 16
     uv run python benchmarks/inversion/peer_strength.py
-    uv run --with piq==0.8.0 python benchmarks/inversion/peer_strength.py --auxiliary --no-peer --out settings.jsonl --cells \
+    uv run --with piq==0.8.0 python benchmarks/inversion/peer_strength.py --auxiliary --peers --out settings.jsonl --cells \
         convnet:group:photos:1 --attacks "InvertingGradients()" "InvertingGradients(total_variation=0.1, signed=False)"
 
 Grey images are given as three equal channels, as breaching's total variation takes no other number. Settings are chosen on images
@@ -29,7 +30,6 @@ import logging
 import math
 import sys
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -41,8 +41,9 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
 
 from audit_tables import table
+from peer_breaching import THEIRS, parsed, reconstructed
 from scipy import stats
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.guesses import Reconstruction
@@ -66,7 +67,7 @@ CELLS = [
 CANDIDATES, LEARNING_RATE, SHORT_RUNS = 100, 0.1, (8, 24)
 """Images of a line-up; of the clients' one step; iterations between which speed is measured."""
 MEASURES = ("psnr", "ssim", "haarpsi", "picked")
-OURS, THEIRS, MEAN = "InvertingGradients()", "breaching", "mean image"
+OURS, MEAN = "InvertingGradients()", "mean image"
 CEILING = 50.0
 """PSNR in dB that equal images count, so that they do not outweigh all others."""
 
@@ -166,39 +167,6 @@ def ours(text: str, cell: Cell, iterations: int, seed: int) -> list[Tensor]:
     return [guess.images for guess in guesses]
 
 
-def theirs(cell: Cell, iterations: int, seed: int) -> list[Tensor]:
-    """One update after the other, as breaching works."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import breaching  # type: ignore[import-not-found]
-        from omegaconf import OmegaConf, open_dict  # type: ignore[import-not-found]
-    settings = breaching.get_config(overrides=["attack=invertinggradients"]).attack
-    with open_dict(settings):
-        settings.optim.max_iterations = iterations
-        settings.optim.callback = iterations + 1
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (cell.mean, cell.std))
-    found = []
-    for at, one in enumerate(cell.seen):
-        torch.manual_seed(1000 * seed + at)
-        about = {"modality": "vision", "shape": list(one.input_shape), "mean": list(one.mean), "std": list(one.std)}
-        metadata = OmegaConf.create({**about, "classes": cell.num_classes, "task": "classification"})
-        attacker = breaching.attacks.prepare_attack(one.model, nn.CrossEntropyLoss(), settings)
-        # Without buffers it attacks a network in train mode.
-        buffers = None if one.train_mode else list(one.model.buffers())
-        parameters = [parameter.detach() for parameter in one.model.parameters()]
-        gradient = one.gradient()
-        told = {"num_data_points": one.num_examples, "labels": one.labels, "local_hyperparams": None}
-        shared = {
-            "gradients": [gradient[n] for n, _ in one.model.named_parameters()],
-            "buffers": None,
-            "metadata": told,
-        }
-        payload = {"parameters": parameters, "buffers": buffers, "metadata": metadata}
-        result, _ = attacker.reconstruct([payload], [shared], {})
-        found.append((result["data"].detach() * std + mean).clamp(0, 1))
-    return found
-
-
 def timed(method: Callable[[], list[Tensor]]) -> tuple[float, list[Tensor]]:
     """Seconds of the processor, and the result."""
     start = time.process_time()
@@ -224,10 +192,14 @@ def study(cell: Cell, about: dict[str, Any], options: argparse.Namespace) -> Ite
         took, found = timed(lambda text=text: ours(text, cell, options.iterations, seed))  # type: ignore[misc]
         budget = budget or took
         yield {**about, "method": text, "iterations": options.iterations, "seconds": took, **cell.scores(found)}
-    if options.peer:
-        iterations = fitting(lambda number: theirs(cell, number, seed), budget)
-        took, found = timed(lambda: theirs(cell, iterations, seed))
-        yield {**about, "method": THEIRS, "iterations": iterations, "seconds": took, **cell.scores(found)}
+    for name in options.peers:
+
+        def theirs(iterations: int, name: str = name) -> list[Tensor]:
+            return reconstructed(name, cell.seen, cell.num_classes, iterations, seed)
+
+        iterations = fitting(theirs, budget)
+        took, found = timed(lambda: theirs(iterations))  # noqa: B023
+        yield {**about, "method": name, "iterations": iterations, "seconds": took, **cell.scores(found)}
 
 
 def mean_and_reach(values: Sequence[float]) -> tuple[float, float]:
@@ -245,7 +217,8 @@ def shown(lines: Sequence[dict[str, Any]]) -> str:
     body = []
     for (name, method), mine in sorted(groups.items(), key=lambda pair: CELLS.index(pair[0][0])):
         values = {key: [v for one in mine for v in one[key]] for key in MEASURES}
-        peer = {line["seed"]: line["psnr"] for line in groups[name, THEIRS]} if (name, THEIRS) in groups else {}
+        peers = [known for cell, known in groups if cell == name and known.startswith(THEIRS)]
+        peer = {line["seed"]: line["psnr"] for line in groups[name, peers[-1]]} if peers else {}
         gaps = [a - b for one in mine for a, b in zip(one["psnr"], peer.get(one["seed"], []), strict=False)]
         body.append(
             [
@@ -257,11 +230,11 @@ def shown(lines: Sequence[dict[str, Any]]) -> str:
                 f"{sum(one['seconds'] for one in mine) / sum(one['n'] for one in mine):.1f}",
                 *("{:.2f} ± {:.2f}".format(*mean_and_reach(values[key])) for key in MEASURES[:3]),
                 f"{sum(values['picked']):.0f} of {len(values['picked'])}",
-                "{:+.2f} ± {:.2f}".format(*mean_and_reach(gaps)) if gaps and method != THEIRS else "",
+                "{:+.2f} ± {:.2f}".format(*mean_and_reach(gaps)) if gaps and method not in peers[-1:] else "",
             ]
         )
     header = ["cell", "method", "n", "seeds", "iterations", "s/image", "PSNR, dB", "SSIM", "HaarPSI", "picked out"]
-    return table([*header, "dB above breaching"], body)
+    return table([*header, "dB above the last peer"], body)
 
 
 def main() -> None:
@@ -277,7 +250,13 @@ def main() -> None:
     parser.add_argument(
         "--averages", action=argparse.BooleanOptionalAction, default=True, help="train mode: send the running averages"
     )
-    parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True, help="breaching, too")
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        default=[THEIRS],
+        metavar="PEER",
+        help='such as "breaching, matched 0.1"; see peer_breaching.py',
+    )
     parser.add_argument("--out", type=Path, default=Path("peer_strength.jsonl"))
     options = parser.parse_args()
     cells = CELLS if options.cells == ["all"] else options.cells
@@ -289,7 +268,10 @@ def main() -> None:
     logging.disable(logging.INFO)
     written = options.out.read_text().split("\n")[:-1] if options.out.exists() else []
     lines = [json.loads(line) for line in written]
-    done = {(line["cell"], line["seed"]) for line in lines if line["method"] in (THEIRS, options.attacks[-1])}
+    for one in options.peers:
+        parsed(one)
+    last = [*options.attacks, *options.peers][-1]
+    done = {(line["cell"], line["seed"]) for line in lines if line["method"] == last}
     for name, seed in itertools.product(cells, options.seeds):
         if (name, seed) in done:
             continue

@@ -120,7 +120,12 @@ class _Answers:
         answers_of(context).require("canaries", "coins of an auditor's canaries")
         canaries, coins = last_coins(context)
         about = ConfigRecord(
-            {"seed": canaries.seed, "training": canaries.training, "sizes": json.dumps(canaries.sizes)}
+            {
+                "seed": canaries.seed,
+                "training": canaries.training,
+                "met": canaries.met,
+                "sizes": json.dumps(canaries.sizes),
+            }
         )
         return reply_to(message, {"coins": to_record({"coins": coins}), "canaries": about})
 

@@ -44,7 +44,7 @@ class NodeCanaries:
         training: Number of the training in this run, from 1 on.
         sizes: Name of each trained tensor -> its number of weights, in the model's order; empty until the canaries act.
         steps: Steps of the optimizer in which canaries could act.
-        met: Canaries in the batches of all steps.
+        met: Canaries that were in the batch of some step.
     """
 
     count: int
@@ -160,6 +160,7 @@ class _Acting:
         self.model, self.optimizer, self.context, self.canaries = model, optimizer, context, canaries
         self.weights = canaries.placed(partition_of(context)).weights
         self.in_batch: Tensor | None = None
+        self.met: set[int] = set()
 
     def begin(self) -> None:
         """Attach to the model and the optimizer."""
@@ -202,7 +203,8 @@ class _Acting:
         except AttackError as error:
             raise CanaryMistake(f"set_canary_gradients: {error}") from error
         self.canaries.steps += 1
-        self.canaries.met += int((numbers != NO_CANARY).sum())
+        self.met.update(numbers[numbers != NO_CANARY].tolist())
+        self.canaries.met = len(self.met)
         self.canaries.keep(self.context)
 
 

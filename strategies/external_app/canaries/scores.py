@@ -33,6 +33,8 @@ from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon
 NOTHING = "no node sent the coins of canaries beside an epsilon"
 OTHER = "query.coins: this node trains other tensors than the first node with canaries"
 AGAIN = "query.coins: this node sent the coins of the same training before, as one that lost its state does"
+LOST = 0.9
+"""Share of the existing canaries below which a report explains why some were in no batch."""
 MOST_NUMBER = 2**62
 """Of a seed and of a training's number."""
 
@@ -48,6 +50,7 @@ class ScoredCanaries:
         scores: (M,) float64, centred: positive for a coin of 1.
         coins: (M,) bool.
         training: Seed and number of the training, by which the node draws places and coins.
+        met: Canaries that were in the batch of some step, as the node counts them.
     """
 
     partition: int
@@ -56,6 +59,7 @@ class ScoredCanaries:
     scores: Tensor
     coins: Tensor
     training: tuple[int, int]
+    met: int
 
 
 class AppCanaries:
@@ -98,7 +102,7 @@ class AppCanaries:
         guarded = GuardedExchange(exchange, noted)
         contents = {partition: RecordDict({"config": guarded.config(task)}) for partition in found}
         for partition, reply in guarded.ask(task, "query.coins", contents, self._fault).items():
-            placed, coins, training = self._read(partition, reply)
+            placed, coins, training, met = self._read(partition, reply)
             if self._scored and list(placed.sizes) != list(self._scored[0].placed.sizes):
                 noted.left_out(task, partition, OTHER)
                 continue
@@ -107,7 +111,7 @@ class AppCanaries:
                 continue
             update, claim = found[partition]
             scores = centred(placed.scores(update, task.round))
-            self._scored.append(ScoredCanaries(partition, claim, placed, scores, coins, training))
+            self._scored.append(ScoredCanaries(partition, claim, placed, scores, coins, training, met))
 
     def conclude(self, task: Task, rows: Recorder) -> str:
         """Write the bounds of all rounds beside the claim, as two rows, or one row that says why there are none; that reason."""
@@ -139,11 +143,18 @@ class AppCanaries:
         """What the claim and the bounds are of, in sentences."""
         nodes, every = {one.partition for one in of}, {one.partition for one in self._scored}
         least, most = min(one.claim.epsilon for one in of), max(one.claim.epsilon for one in of)
+        met, existing = sum(one.met for one in of), sum(int(one.coins.sum()) for one in of)
         said = [
             "Bounds are of one round: each canary is in the training of one round only, and nothing is composed. Which rounds the "
             "claim covers was not checked. "
-            f"Trainings that are pooled: {len(of)}, of {len(nodes)} of {len(every)} nodes."
+            f"Trainings that are pooled: {len(of)}, of {len(nodes)} of {len(every)} nodes. "
+            f"Canaries that were in some batch: {met:,} of the {existing:,} that exist."
         ]
+        if met < LOST * existing:
+            said.append(
+                "A canary that is in no batch lowers the bounds. Few steps on small batches leave canaries out, and augmentation "
+                "of whole batches destroys them."
+            )
         if least < most:
             said.append(f"They claim {least:.4g} to {most:.4g}; the largest is compared.")
         if len(claimed) > 1:
@@ -167,8 +178,8 @@ class AppCanaries:
             return str(error)
         return ""
 
-    def _read(self, partition: int, reply: Message) -> tuple[PlacedCanaries, Tensor, tuple[int, int]]:
-        """Places and coins of a node's canaries, and the seed and number of the training.
+    def _read(self, partition: int, reply: Message) -> tuple[PlacedCanaries, Tensor, tuple[int, int], int]:
+        """Places and coins of a node's canaries, the seed and number of the training, and the number that was in some batch.
 
         ``ValueError`` where they cannot be those of this model.
         """
@@ -194,8 +205,13 @@ class AppCanaries:
             raise ValueError(
                 f"coins: {len(coins)} came; allowed: 1 to {MOST_CANARIES}, and at most one for each trained weight"
             )
+        existing, met = int(coins.sum()), about.get("met")
+        if type(met) is not int or not 0 <= met <= existing:
+            raise ValueError(
+                f"canaries: met is {shortened(met)}; allowed: a whole number from 0 to {existing}, of the canaries that exist"
+            )
         seed, training = map(int, numbers)  # type: ignore[arg-type]
-        return places(sizes, len(coins), seed, partition, training), coins, (seed, training)
+        return places(sizes, len(coins), seed, partition, training), coins, (seed, training), met
 
 
 def centred(scores: Tensor) -> Tensor:

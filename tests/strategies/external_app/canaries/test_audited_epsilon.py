@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.strategies.external_app.canaries.private_app import (
     DELTA,
     Bug,
     correct,
+    half_of_the_images_brighter,
     half_of_the_noise,
     no_clipping,
     no_noise_on_a_layer,
@@ -46,6 +48,11 @@ def test_a_correct_training_shows_a_bound_well_above_zero_and_below_the_claim(tm
     assert "gap" in page
     assert "each canary is in the training of one round only, and nothing is composed" in page
     assert "Trainings that are pooled: 2, of 2 of 2 nodes." in page
+    existing = re.search(r"Canaries that were in some batch: (\d+) of the (\d+) that exist\.", page)
+    assert existing is not None
+    assert existing[1] == existing[2], "a full batch holds every canary"
+    assert 0.4 * 2 * COUNT < int(existing[1]) < 0.6 * 2 * COUNT
+    assert "lowers the bounds" not in page
     assert "Canaries were among the examples of training, or clients in it, which costs accuracy." in page
     assert "fedveil tested this claim by canaries, which cannot prove it." in page
     assert "the claimed epsilon is refuted" not in page
@@ -110,6 +117,16 @@ def test_small_batches_give_a_bound_that_is_no_evidence_and_no_alarm(tmp_path: P
     shown = shown_in(run(tmp_path / "out", private_app(correct, batch=13)))
     assert shown["refuted_by"] == []
     assert max(shown["plain"], shown["gaussian"]) < shown["claimed"]
+
+
+def test_destroyed_canaries_are_counted(tmp_path: Path) -> None:
+    """Half of the images of each batch lose their number before the model sees them."""
+    shown = shown_in(run(tmp_path / "out", private_app(half_of_the_images_brighter)))
+    existing = re.search(
+        r"in some batch: (\d+) of the (\d+) that exist\. A canary that is in no batch", shown["covers"]
+    )
+    assert existing is not None
+    assert 0.3 * int(existing[2]) < int(existing[1]) < 0.7 * int(existing[2])
 
 
 def test_few_canaries_say_that_they_could_not_have_shown_the_claim(tmp_path: Path) -> None:

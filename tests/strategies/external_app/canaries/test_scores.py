@@ -39,7 +39,7 @@ def trained(metrics: dict[str, Any]) -> Message:
 
 
 CLAIM = {"num-examples": 3, "epsilon": 2.0, "delta": 1e-5}
-ABOUT = {"seed": 0, "training": 1, "sizes": json.dumps(SIZES)}
+ABOUT = {"seed": 0, "training": 1, "met": int(COINS.sum()), "sizes": json.dumps(SIZES)}
 
 
 def valid() -> dict[str, Any]:
@@ -128,6 +128,8 @@ def test_one_node_can_end_no_audit(content: RecordDict) -> None:
         ({"canaries": ConfigRecord({**ABOUT, "sizes": '{"c": 3}'})}, "the audit's model has no such tensor"),
         ({"canaries": ConfigRecord({**ABOUT, "sizes": '{"a": 31}'})}, "of 31 weights, and the audit's model has 30"),
         ({"canaries": ConfigRecord({**ABOUT, "training": 0.5})}, "whole numbers from 0 to"),
+        ({"canaries": ConfigRecord({**ABOUT, "met": 21})}, "met is 21; allowed: a whole number from 0 to"),
+        ({"canaries": ConfigRecord({**ABOUT, "met": "all"})}, "met is 'all'; allowed"),
     ],
 )
 def test_why_coins_are_refused_is_in_a_row(odd: dict[str, Any], said: str) -> None:
