@@ -101,14 +101,15 @@ def no_clipping(optimizer: Any, model: nn.Module) -> None:
     optimizer.clip_and_accumulate = loosely
 
 
-def half_of_the_images_brighter(optimizer: Any, model: nn.Module) -> None:
-    """Alter every second image of a batch before the model sees it, as augmentation of whole batches does."""
+def half_of_the_images_flipped(optimizer: Any, model: nn.Module) -> None:
+    """Flip every second image of a batch before the model sees it, as augmentation of whole batches does."""
 
-    def brighter(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        factors = 1 + 0.1 * (torch.arange(len(given[0])) % 2)
-        return (given[0] * factors.view(-1, *[1] * (given[0].ndim - 1)), *given[1:])
+    def flipped(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        images = given[0].clone()
+        images[::2] = images[::2].flip(-1)
+        return (images, *given[1:])
 
-    model.register_forward_pre_hook(brighter, prepend=True)
+    model.register_forward_pre_hook(flipped, prepend=True)
 
 
 def private_app(

@@ -15,7 +15,7 @@ from tests.strategies.external_app.canaries.private_app import (
     DELTA,
     Bug,
     correct,
-    half_of_the_images_brighter,
+    half_of_the_images_flipped,
     half_of_the_noise,
     no_clipping,
     no_noise_on_a_layer,
@@ -120,8 +120,8 @@ def test_small_batches_give_a_bound_that_is_no_evidence_and_no_alarm(tmp_path: P
 
 
 def test_destroyed_canaries_are_counted(tmp_path: Path) -> None:
-    """Half of the images of each batch lose their number before the model sees them."""
-    shown = shown_in(run(tmp_path / "out", private_app(half_of_the_images_brighter)))
+    """A flipped image no longer shows the number of its canary to the model."""
+    shown = shown_in(run(tmp_path / "out", private_app(half_of_the_images_flipped)))
     existing = re.search(
         r"in some batch: (\d+) of the (\d+) that exist\. A canary that is in no batch", shown["covers"]
     )
