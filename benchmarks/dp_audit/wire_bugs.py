@@ -51,10 +51,13 @@ SETTINGS: dict[str, tuple[Sequence[str], str, dict[str, Any]]] = {
     ),
     "2 rounds, full batches": (("DPSGD", "ShortAccount"), "target_epsilon=2.0", {"rounds": 2}),
     "96 rounds, one step on an 18th": (
-        ("DPSGD", "SameBatch", "ShuffledBatches"), "target_epsilon=2.0", {"rounds": 96, "local_steps": 1, **LARGE},
+        ("DPSGD", "SameBatch"), "target_epsilon=2.0", {"rounds": 96, "local_steps": 1, **LARGE},
     ),
     "1 round, number hidden": (
         ("DPSGD", "PrivateDivisor", "ClearNumber"), HIDDEN, {"rounds": 1, **MANY},
+    ),
+    "96 rounds, one step on an 18th, shuffled": (
+        ("ShuffledBatches",), "target_epsilon=2.0", {"rounds": 96, "local_steps": 1, **LARGE},
     ),
     "1 round, many clients": (("DPSGD", "ClearStatistics"), "target_epsilon=1.0", {"rounds": 1, **MANY}),
 }  # fmt: skip
