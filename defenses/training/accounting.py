@@ -7,12 +7,13 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from defenses.base import DefenseError
 from defenses.checks import LARGEST_NOISE, LEAST_MULTIPLIER, is_number, is_whole, shown
 from defenses.neighbours import REPLACE_ONE, SENSITIVITY
-from defenses.smashed.gaussian_mechanism import gaussian_epsilon
+from defenses.smashed.gaussian_mechanism import gaussian_epsilon, gaussian_ratio
 from defenses.training.privacy_loss import prv_epsilon
 from defenses.training.quiet_import import opacus_module
 
@@ -21,9 +22,16 @@ Steps = tuple[tuple[float, float, int], ...]
 
 RDP, PRV, EXACT, GDP = "rdp", "prv", "exact", "gdp"
 """Accountants: Renyi divergences; privacy loss random variables; the closed form for steps on all examples; a central limit."""
+MEANING: Mapping[str, str] = MappingProxyType({
+    RDP: "upper bound by Renyi divergences",
+    PRV: "upper bound by privacy loss random variables",
+    EXACT: "exact, as every step was on all examples",
+    GDP: "approximation by a central limit, no bound",
+})  # fmt: skip
+"""Accountant -> what its epsilon is, for readers."""
 CLAIMING = (RDP, PRV)
 """Accountants that a claim may be of: their epsilon is an upper bound."""
-MOST_TRIES = 60
+MOST_TRIES = 15
 """Of a noise in a search."""
 # Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid bound.
 ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 72, 96, 128, 192, 256, 384, 512)
@@ -180,6 +188,8 @@ def noise_for_budget(
 ) -> float:
     """The noise over the sensitivity with which ``steps`` steps spend at most ``epsilon``, and at least 99.9 % of it.
 
+    ``PRV`` may use less of a budget that is so large that its grid does not hold it.
+
     Raises:
         DefenseError: When no noise meets the budget by this accountant.
     """
@@ -214,15 +224,16 @@ def _noise_by_prv(epsilon: float, delta: float, sample_rate: float, steps: int, 
     def spent(noise: float) -> float:
         return epsilon_spent({"accountant": {"steps": [[noise, sample_rate, steps]]}}, delta, PRV, neighbours)
 
-    low, high = 1.0, 1.0
-    over = under = spent(1.0)
+    low = high = _noise_by_central_limit(epsilon, delta, sample_rate, steps, neighbours)
+    over = under = spent(high)
+    apart = 1.1
     while under > epsilon and high < LARGEST_NOISE:
         low, over = high, under
-        high *= 2
+        high, apart = min(apart * high, LARGEST_NOISE), 2 * apart
         under = spent(high)
     while over <= epsilon and low > LEAST_MULTIPLIER:
         high, under = low, over
-        low /= 2
+        low, apart = max(low / apart, LEAST_MULTIPLIER), 2 * apart
         over = spent(low)
     for attempt in range(MOST_TRIES):
         if 0.999 * epsilon <= under <= epsilon:
@@ -236,7 +247,23 @@ def _noise_by_prv(epsilon: float, delta: float, sample_rate: float, steps: int, 
             high, under = noise, at
         else:
             low, over = noise, at
+    if (
+        under <= epsilon
+    ):  # where the accountant falls back to Renyi divergences, epsilon has a step: the budget is not used up
+        return high
     raise DefenseError(
         f"no noise keeps {steps} steps at sample rate {sample_rate:.4g} within epsilon {epsilon} at delta {delta} by the "
-        f"accountant {PRV!r}, within 0.1 %"
+        f"accountant {PRV!r}"
     )
+
+
+def _noise_by_central_limit(epsilon: float, delta: float, sample_rate: float, steps: int, neighbours: str) -> float:
+    """Where a search begins: the noise over the sensitivity whose ``gdp_epsilon`` is ``epsilon``."""
+    share = gaussian_ratio(epsilon, delta) ** 2 / steps / sample_rate**2
+    if sample_rate == 1:
+        noise = 1 / math.sqrt(share)
+    elif neighbours == REPLACE_ONE:
+        noise = 1 / math.sqrt(math.asinh(share / 4)) / SENSITIVITY[REPLACE_ONE]
+    else:
+        noise = 1 / math.sqrt(math.log1p(share))
+    return min(max(noise, LEAST_MULTIPLIER), LARGEST_NOISE)

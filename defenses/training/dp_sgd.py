@@ -117,7 +117,7 @@ class DPSGD(TrainingDefense):
                 is_number(self.target_epsilon) and self.target_epsilon is not None and 0 < self.target_epsilon <= 1e6
             )
             require(budget, self, "target_epsilon", "a number above 0 and up to 1e6, or None with a noise_multiplier")
-        if self.target_epsilon is not None and self.accountant == RDP:
+        if self.target_epsilon is not None:
             least = least_epsilon(self.target_delta)
             reachable = f"above {least:.4g}, which no noise goes below at target_delta = {self.target_delta:g}"
             require(self.target_epsilon > least, self, "target_epsilon", reachable)
