@@ -88,7 +88,7 @@ def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
     def ghost(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
         seen = _SeenOutputs(model)
         try:
-            value = loss(seen, images, targets)
+            value = loss(seen, images, targets)  # type: ignore[arg-type]
         except NotImplementedError as error:  # a layer that is used twice
             raise DefenseError(
                 f"{owner}: the model has no ghost clipping: {error}; use clipping={PER_EXAMPLE!r}"
@@ -110,20 +110,19 @@ def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
     return ghost
 
 
-class _SeenOutputs(nn.Module):
-    """A model whose outputs are cut from its graph and kept; it has the model's attributes."""
+class _SeenOutputs:
+    """A model whose outputs are cut from its graph and kept; all else of it is the model's."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.__dict__["inner"] = model  # no submodule, or the model's parameters would have a second name
+        self._model = model
         self.outputs: list[Tensor] = []
         self.leaves: list[Tensor] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["inner"], name)
+        return getattr(self._model, name)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        output: Tensor = self.inner(*inputs)
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        output: Tensor = self._model(*inputs)
         self.outputs.append(output)
         self.leaves.append(output.detach().requires_grad_())
         return self.leaves[-1]
