@@ -211,10 +211,7 @@ def noise_for_budget(
                 alphas=list(ORDERS),
             )
         except ValueError as error:
-            raise DefenseError(
-                f"no noise keeps {steps} steps at sample rate {sample_rate:.4g} within epsilon {epsilon} "
-                f"at delta {delta}: {error}"
-            ) from None
+            raise _no_noise(epsilon, delta, sample_rate, steps, error) from None
     return float(noise_multiplier)
 
 
@@ -224,6 +221,10 @@ def _noise_by_prv(epsilon: float, delta: float, sample_rate: float, steps: int, 
     def spent(noise: float) -> float:
         return epsilon_spent({"accountant": {"steps": [[noise, sample_rate, steps]]}}, delta, PRV, neighbours)
 
+    if epsilon < least_epsilon(delta):  # what RDP does not state either, to which PRV falls back
+        raise _no_noise(
+            epsilon, delta, sample_rate, steps, f"the accountant {PRV!r} does not state so small an epsilon"
+        )
     low = high = _noise_by_central_limit(epsilon, delta, sample_rate, steps, neighbours)
     over = under = spent(high)
     apart = 1.1
@@ -251,9 +252,12 @@ def _noise_by_prv(epsilon: float, delta: float, sample_rate: float, steps: int, 
         under <= epsilon
     ):  # where the accountant falls back to Renyi divergences, epsilon has a step: the budget is not used up
         return high
-    raise DefenseError(
-        f"no noise keeps {steps} steps at sample rate {sample_rate:.4g} within epsilon {epsilon} at delta {delta} by the "
-        f"accountant {PRV!r}"
+    raise _no_noise(epsilon, delta, sample_rate, steps, f"the accountant {PRV!r} finds none up to {LARGEST_NOISE:g}")
+
+
+def _no_noise(epsilon: float, delta: float, sample_rate: float, steps: int, why: object) -> DefenseError:
+    return DefenseError(
+        f"no noise keeps {steps} steps at sample rate {sample_rate:.4g} within epsilon {epsilon} at delta {delta}: {why}"
     )
 
 

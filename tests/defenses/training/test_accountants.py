@@ -196,7 +196,7 @@ def test_a_budget_beyond_the_grid_is_kept_too() -> None:
 
 def test_a_budget_that_no_noise_meets_is_refused_by_prv() -> None:
     with pytest.raises(DefenseError, match="no noise keeps 1000000 steps"):
-        noise_for_budget(1e-12, 1e-12, 0.5, 10**6, PRV, REPLACE_ONE)
+        noise_for_budget(1e-6, 1e-12, 0.5, 10**6, PRV, REPLACE_ONE)
 
 
 def test_a_defence_claims_and_aims_by_its_own_accountant_and_neighbours() -> None:
