@@ -228,6 +228,10 @@ class TrainingDefense(Defense):
         """Total privacy budget ("epsilon", "delta") of the steps recorded in training states; empty without a guarantee."""
         return {}
 
+    def privacy_by_accountant(self, *states: Mapping[str, Any]) -> dict[str, float]:
+        """Name of an accountant -> its finite epsilon of the steps recorded in training states; empty without accountants."""
+        return {}
+
 
 class SmashedDefense(Defense):
     """Protects the output of the client half of a split model (smashed data); autograd passes through.

@@ -179,6 +179,13 @@ class Pipeline(FeatureChain):
                 spent |= defense.privacy(*states)
         return spent
 
+    def privacy_by_accountant(self, *states: Mapping[str, Any]) -> dict[str, float]:
+        """Name of an accountant -> its finite epsilon of all recorded steps; empty for a defence without several accountants."""
+        found: dict[str, float] = {}
+        for _, defense in self._stages(TrainingDefense):
+            found |= defense.privacy_by_accountant(*states)
+        return found
+
     @property
     def update_defenses(self) -> tuple[UpdateDefense, ...]:
         """The stages on gradients and updates in the order in which they act: first those per step."""

@@ -150,8 +150,8 @@ def run(
 
     --json prints "directory", "seed" and "outcomes" of each run. An outcome has "study", "defense", "message", "verdict",
     "recovered" of "attacked" images, "share" with "low" and "high", "accuracy", "change" with "change_low" and
-    "change_high", "epsilon", its "level", "epsilon_shown" (a lower bound), "epsilon_shown_gaussian" (the same if noise is
-    Gaussian) and "warnings".
+    "change_high", "epsilon", its "level", "epsilon_by_accountant", "epsilon_shown" (a lower bound), "epsilon_shown_gaussian" (the
+    same if noise is Gaussian) and "warnings".
 
     Exit codes: 0 when all went well, 1 when the run failed, 2 for settings that cannot be run, 3 when the run ended but attacks
     gave no score (they are listed), 4 when a tracker did not take it, 130 when it was stopped.

@@ -23,6 +23,8 @@ EPSILON_WITH_PROBES = _Bound("epsilon-with-probes")
 """Of what a run sends, together with what audits ask for besides."""
 EPSILON_ALL_CUTS = _Bound("epsilon-all-cuts")
 """Budget of all that a run sent of an image, at whatever cut."""
+EPSILON_BY = _Bound("epsilon-by-", prefix=True)
+"""Before the name of an accountant: its epsilon of what ``EPSILON`` is of. That of "gdp" approximates, and is no bound."""
 EPSILON_SHOWN = _Bound("epsilon-shown")
 EPSILON_SHOWN_GAUSSIAN = _Bound("epsilon-shown-gaussian")
 """Lower bounds of epsilon from canaries: without an assumption about the mechanism, and for Gaussian noise."""

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from attacks.attributes.property_inference import majority
 from attacks.local_model import shared_tensors
+from clients.federated.budget import budget_spent
 from clients.federated.canaries import CanaryClient, ClientCanaries
 from clients.federated.examples import KeptExamples, WithCanaries
 from clients.federated.plan import FederatedPlan
@@ -34,7 +35,6 @@ from defenses.random_draws import Key, generator_for
 
 Ledger = dict[str, dict[str, Any]]
 """What training defences must remember: their state under "train", and under "probe" that of the server's probes."""
-
 
 QUESTIONS = {"probe": 0, "active": 1}
 """Kind of observation -> number of the question in a round: one step on the global model, or on what is sent in its place."""
@@ -86,7 +86,7 @@ class LocalClient(Client):
         bounded = any(defense.bounds_examples or defense.bounds_client for defense in self.pipeline.defenses)
         losses = {} if bounded else {"train-loss": loss}
         state = self.pipeline.recorded(training.state)
-        spent = self.pipeline.privacy(state)
+        spent = budget_spent(self.pipeline, self.task, state)
         # Only the client's ledger knows both: what they spend together is not the sum of two budgets.
         spent |= self._privacy_with_probes(state, ledger["probe"]) if ledger.get("probe") else {}
         public = self.pipeline.reported_examples(self.task.plan.batch_size)

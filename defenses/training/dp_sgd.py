@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import copy
-import functools
-import warnings
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.data import DataLoader
 
-from defenses.base import DefenseError, Loss, Training, TrainingDefense
+from defenses.base import DefenseError, Training, TrainingDefense
 from defenses.checks import (
     LARGEST_NOISE,
     LEAST_MULTIPLIER,
@@ -27,41 +23,21 @@ from defenses.checks import (
 )
 from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE, SENSITIVITY
 from defenses.random_draws import spawned
-from defenses.training.accounting import epsilon_spent, least_epsilon, noise_for_budget, recorded_steps
+from defenses.training.accounting import (
+    CLAIMING,
+    RDP,
+    epsilon_by_accountant,
+    epsilon_spent,
+    least_epsilon,
+    noise_for_budget,
+    recorded_steps,
+)
+from defenses.training.example_gradients import GHOST, PER_EXAMPLE, attach_hooks, ghost_loss
+from defenses.training.poisson import Sampling, poisson_loader, safe_for_empty_batches
 from defenses.training.quiet_import import opacus_module
 
 LEAST_RATE = 1e-6
 """Of a sample: an epoch is then a million steps."""
-
-HOOK_WARNING = "Full backward hook is firing when gradients are computed with respect to module outputs"
-"""How a warning of torch begins that every first layer under Opacus would cause."""
-
-_LEFT_BY_HOOKS = (
-    *("activations", "max_batch_len", "ft_compute_sample_grad"),  # on layers
-    *("grad_sample", "summed_grad", "_forward_counter", "_current_grad_sample"),  # on parameters
-)
-
-
-@dataclass(frozen=True)
-class _Sampling:
-    """Sampling of an epoch: steps, probability of an example per step, divisor of the sum, sensitivity in clipping norms."""
-
-    steps: int
-    rate: float
-    divisor: float
-    sensitivity: int
-
-
-def remove_hooks(model: nn.Module) -> None:
-    """Remove the hooks of an earlier ``DPSGD`` from a model, so that the model can be used alone or protected again."""
-    for hook in getattr(model, "autograd_grad_sample_hooks", []):
-        hook.remove()
-    if hasattr(model, "autograd_grad_sample_hooks"):
-        del model.autograd_grad_sample_hooks
-    for owner in (*model.modules(), *model.parameters()):
-        for name in _LEFT_BY_HOOKS:
-            if hasattr(owner, name):
-                delattr(owner, name)
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,8 +56,9 @@ class DPSGD(TrainingDefense):
       an epoch is 1 / q steps, b is the batch size of the plan, and the client reports b / q examples, whatever it has, and no
       times. An example moves the sum by up to C. Choose q near b / n, or steps are too long or too short.
 
-    The accountant takes a replacement under Poisson sampling as one example more or less at twice the norm: an upper bound, above
-    the exact divergence of the two mixtures at every order of ``ORDERS``. One step on a few examples (a probe, see ``Training``) is
+    The accountant "rdp" takes a replacement under Poisson sampling as one example more or less at twice the norm: an upper bound,
+    above the exact divergence of the two mixtures at every order of ``ORDERS``. "prv" takes the two mixtures themselves, and of one
+    example more or less the larger epsilon of the two directions. One step on a few examples (a probe, see ``Training``) is
     accounted as a replacement with q = 1 under either: another example takes the place of one that was drawn.
 
     What a caller sees of the returned ``Training``:
@@ -105,6 +82,10 @@ class DPSGD(TrainingDefense):
         max_grad_norm: C, the largest L2 norm of one example's gradient.
         neighbours: "replace-one" or "add-or-remove"; see above.
         sample_rate: q of "add-or-remove", in (0, 1]: a public constant, never computed from n. None with "replace-one".
+        accountant: Of the claimed epsilon and of ``target_epsilon``: "rdp" or "prv"; see ``epsilon_spent``. Both are upper bounds,
+            and "prv" is the smaller one: the same noise has a smaller epsilon, and the same epsilon needs less noise.
+        clipping: "per-example" keeps each example's gradient until the step. "ghost" keeps their norms and makes a second backward
+            pass; see ``defenses.training.example_gradients``. Both make the same steps, up to rounding.
     """
 
     target_epsilon: float | None = None
@@ -113,6 +94,8 @@ class DPSGD(TrainingDefense):
     max_grad_norm: float = scale_field(1.0)
     neighbours: str = choice_field(REPLACE_ONE, (REPLACE_ONE, ADD_OR_REMOVE))
     sample_rate: float | None = None
+    accountant: str = choice_field(RDP, CLAIMING)
+    clipping: str = choice_field(PER_EXAMPLE, (PER_EXAMPLE, GHOST))
 
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LossThreshold", "ShadowModels")
     bounds_examples: ClassVar[bool] = True
@@ -163,11 +146,12 @@ class DPSGD(TrainingDefense):
         steps, rate = sampling.steps, sampling.rate
         total = steps * training.total_epochs if training.total_steps is None else training.total_steps
         noise_multiplier = self._noise_multiplier(state, rate, total)
-        _attach_hooks(training.model, self)
+        watched = attach_hooks(training.model, self, self.clipping)
         by_steps = self.sample_rate is not None and not training.probe
         # Not through PrivacyEngine: it truncates n q to a whole number (0 for 49 batches of 1) and loses a step of 93
         # per epoch to the rounding of 1 / (1 / 93).
-        optimizer = opacus_module("optimizers").DPOptimizer(
+        kind = "DPOptimizerFastGradientClipping" if self.clipping == GHOST else "DPOptimizer"
+        optimizer = getattr(opacus_module("optimizers"), kind)(
             training.optimizer,
             noise_multiplier=noise_multiplier,
             max_grad_norm=self.max_grad_norm,
@@ -176,29 +160,30 @@ class DPSGD(TrainingDefense):
             generator=spawned(generator, next(training.model.parameters()).device),
         )
         optimizer.attach_step_hook(lambda _: _record(state, noise_multiplier / sampling.sensitivity, rate))
+        loss = ghost_loss(training.loss, watched, optimizer, self) if self.clipping == GHOST else training.loss
         return replace(
             training,
             optimizer=optimizer,
-            loader=_poisson_loader(training.loader, sampling, spawned(generator)),
-            loss=_safe_for_empty_batches(training.loss),
+            loader=poisson_loader(training.loader, sampling, spawned(generator)),
+            loss=safe_for_empty_batches(loss),
             # The caller counted passes by the number of examples, which must not show: rounds that are counted in steps end by
             # themselves, after as many passes as that takes.
             epochs=training.total_steps if by_steps and training.total_steps else training.epochs,
             state=state,
         )
 
-    def _sampling(self, training: Training) -> _Sampling:
+    def _sampling(self, training: Training) -> Sampling:
         """Sampling of the steps, and the divisor of their sums; see the class."""
         loader = training.loader
         if training.probe:
-            return _Sampling(1, 1.0, float(loader.batch_size or 1), SENSITIVITY[REPLACE_ONE])
+            return Sampling(1, 1.0, float(loader.batch_size or 1), SENSITIVITY[REPLACE_ONE])
         if self.sample_rate is None:
             steps = max(1, len(loader))
-            return _Sampling(steps, 1 / steps, len(loader.dataset) / steps, SENSITIVITY[REPLACE_ONE])  # type: ignore[arg-type]
+            return Sampling(steps, 1 / steps, len(loader.dataset) / steps, SENSITIVITY[REPLACE_ONE])  # type: ignore[arg-type]
         if not loader.batch_size:
             raise DefenseError(f"{self}: the loader has no batch size, by which the sum is divided")
         steps = max(1, round(1 / self.sample_rate))
-        return _Sampling(steps, self.sample_rate, float(loader.batch_size), SENSITIVITY[ADD_OR_REMOVE])
+        return Sampling(steps, self.sample_rate, float(loader.batch_size), SENSITIVITY[ADD_OR_REMOVE])
 
     def reported_examples(self, batch_size: int) -> int | None:
         """Number of examples to report: b / q under "add-or-remove", independent of the client's number of examples."""
@@ -206,9 +191,13 @@ class DPSGD(TrainingDefense):
 
     def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
         """The epsilon, at ``target_delta``, of all steps recorded in the states together; ``inf`` without noise."""
-        steps = [entry for state in states for entry in recorded_steps(state)]
-        spent = epsilon_spent({"accountant": {"steps": steps}}, self.target_delta)
+        spent = epsilon_spent(_together(states), self.target_delta, self.accountant, self.neighbours)
         return {"epsilon": spent, "delta": self.target_delta}
+
+    def privacy_by_accountant(self, *states: Mapping[str, Any]) -> dict[str, float]:
+        """Name of an accountant -> its epsilon of all recorded steps, where it is finite; see ``epsilon_by_accountant``."""
+        found = epsilon_by_accountant(_together(states), self.target_delta, self.neighbours)
+        return {name: epsilon for name, epsilon in found.items() if math.isfinite(epsilon)}
 
     def _noise_multiplier(self, state: dict[str, Any], sample_rate: float, steps: int) -> float:
         if self.noise_multiplier is not None:
@@ -216,30 +205,15 @@ class DPSGD(TrainingDefense):
         if "noise_multiplier" not in state:
             epsilon = self.target_epsilon
             assert epsilon is not None  # __post_init__ sets it
-            noise = noise_for_budget(epsilon, self.target_delta, sample_rate, steps)
+            of = (self.accountant, self.neighbours)
+            noise = noise_for_budget(epsilon, self.target_delta, sample_rate, steps, *of)
             state["noise_multiplier"] = SENSITIVITY[self.neighbours] * noise
         return float(state["noise_multiplier"])
 
 
-def _attach_hooks(model: nn.Module, owner: DPSGD) -> None:
-    # Opacus watches layers that see the images themselves, of which no gradient is computed. This warning of torch is about that.
-    warnings.filterwarnings("ignore", HOOK_WARNING, UserWarning)
-    if layers := [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]:
-        raise DefenseError(
-            f"{owner}: BatchNorm ({', '.join(layers[:3])}) mixes examples, so that no bound per example holds; "
-            "use GroupNorm"
-        )
-    remove_hooks(model)
-    for module in model.modules():
-        # Backward hooks cannot watch a layer that overwrites its input; the function computed is the same.
-        if getattr(module, "inplace", False):
-            module.inplace = False  # type: ignore[assignment]
-    try:
-        opacus_module("validators").ModuleValidator.validate(model, strict=True)
-        per_example = opacus_module("grad_sample").GradSampleModule
-        per_example(model, batch_first=True, loss_reduction="mean").forbid_grad_accumulation()
-    except (NotImplementedError, ValueError) as error:
-        raise DefenseError(f"{owner}: the model has no gradients per example: {error}") from error
+def _together(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A state with the recorded steps of several."""
+    return {"accountant": {"steps": [entry for state in states for entry in recorded_steps(state)]}}
 
 
 def _record(state: dict[str, Any], noise_multiplier: float, sample_rate: float) -> None:
@@ -250,46 +224,3 @@ def _record(state: dict[str, Any], noise_multiplier: float, sample_rate: float) 
         steps[-1][2] += 1
     else:
         steps.append([noise_multiplier, sample_rate, 1])
-
-
-def _poisson_loader(loader: DataLoader[Any], sampling: _Sampling, generator: torch.Generator) -> DataLoader[Any]:
-    """Batches of an epoch, each example in each of them with the probability of ``sampling``."""
-    dataset = loader.dataset
-    sampler = opacus_module("utils.uniform_sampler").UniformWithReplacementSampler(
-        num_samples=len(dataset),  # type: ignore[arg-type]
-        sample_rate=sampling.rate,
-        generator=generator,
-        steps=sampling.steps,
-    )
-    return DataLoader(
-        dataset,
-        batch_sampler=sampler,
-        collate_fn=functools.partial(_collate_or_empty, loader.collate_fn, dataset[0]),
-        num_workers=loader.num_workers,
-        pin_memory=loader.pin_memory,
-        generator=generator,
-    )
-
-
-def _collate_or_empty(collate: Callable[[list[Any]], Any], example: Any, examples: list[Any]) -> Any:
-    return collate(examples) if examples else [part[:0] for part in collate([example])]
-
-
-def _safe_for_empty_batches(loss: Loss) -> Loss:
-    """The same loss, and zero for no examples, whose mean is NaN; its gradient has no per-example parts to add."""
-
-    def safe(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-        if len(images):
-            return loss(model, images, targets)
-        zero = torch.zeros((), device=images.device, requires_grad=True)
-        # At the time of backward, because zero_grad may come between the loss and it.
-        zero.register_hook(lambda _: _set_no_examples(model))  # type: ignore[no-untyped-call]
-        return zero
-
-    return safe
-
-
-def _set_no_examples(model: nn.Module) -> None:
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))  # type: ignore[attr-defined]

@@ -28,6 +28,8 @@ def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
         for one in found:
             for claim in one.claims:
                 console.say(f"  {one.defense or 'no defence'}: {claim.text}")
+            if one.accountants:
+                console.say(f"  {one.defense or 'no defence'}: {one.accountants}")
             if one.audit:
                 console.say(f"  {one.defense or 'no defence'}: {one.audit}")
             if one.reported:

@@ -20,6 +20,8 @@ from clients.task.task import Plan
 from clients.wire.records import to_record, to_tensors
 from defenses.base import EdgeTrainingDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
+from defenses.training.dp_sgd import DPSGD
+from defenses.training.example_gradients import GHOST, PER_EXAMPLE
 from defenses.updates.client_dp import ClientDP
 from simulations.experiment.attribute_rules import check_attribute_attacks
 from simulations.experiment.scenario import KnownClients, Rounds, Scenario, check_probe_images
@@ -49,6 +51,11 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
                 f"dp-canaries is {self.dp_canaries}, and no pipeline has DPSGD or ClientDP, whose epsilon canaries test; allowed: 0"
             )
         for defense in (defense for pipeline in self.pipelines for defense in pipeline.defenses):
+            if self.dp_canaries and isinstance(defense, DPSGD) and defense.clipping == GHOST:
+                raise ConfigError(
+                    f"dp-canaries is {self.dp_canaries}, and {defense} keeps no gradients per example, which canaries "
+                    f"need; allowed: 0, or clipping={PER_EXAMPLE!r} in the defence"
+                )
             if isinstance(defense, ClientDP) and defense.rounds is not None and defense.rounds < self.rounds:
                 raise ConfigError(
                     f"defenses: {defense} has noise for a target_epsilon over {defense.rounds} rounds, not {self.rounds}; "

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from simulations.report.analysis.accountants import accountants_text
 from simulations.report.analysis.readability import image_score
 from simulations.report.analysis.windows import WindowCounts
 from simulations.report.studies.cell import Cell
@@ -53,6 +54,7 @@ class Line:
         claims: What an external app itself says about its differential privacy.
         reported: The accuracy that an external app reports from its own evaluation; None where it reports none.
         shown: Lower bounds of epsilon from canaries, beside the claim; None where no audit ran.
+        by_accountant: Name of an accountant -> its epsilon of what ``epsilon`` is of; empty where clients report none.
         untaught: What is said where the model without a defence is not shown to be above chance in that round, or "".
     """
 
@@ -90,6 +92,7 @@ class Line:
     reported: AppAccuracy | None = None
     shown: ShownEpsilon | None = None
     untaught: str = ""
+    by_accountant: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def leading(self) -> tuple[Cell, ...]:
@@ -130,6 +133,11 @@ class Line:
     def said_by_the_app(self) -> tuple[str, ...]:
         """Sentences on the claims of an external app, and on the accuracy that it reports."""
         return (*(claim.text for claim in self.claims), *([self.reported.text] if self.reported else []))
+
+    @property
+    def accountants(self) -> str:
+        """The epsilon of each accountant, in words; "" without any."""
+        return accountants_text(self.by_accountant, self.epsilon)
 
     @property
     def deployed(self) -> Score | None:

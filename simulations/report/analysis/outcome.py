@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ class Finding:
         audit: Claim, bounds, confidence, canaries and power in sentences; "" without an audit.
         claims: What an external app itself says about its differential privacy; ``epsilon`` is never taken from it.
         reported: The accuracy that an external app itself reports; ``accuracy`` is never taken from it.
+        epsilon_by_accountant: Name of an accountant -> its epsilon of what ``epsilon`` is of. "gdp" is no bound.
+        accountants: The same in words; "" without any.
         warnings: What a reader must know besides, of all messages.
         first: It is the first line of its defence: the others have neither accuracy nor epsilon nor claims nor warnings.
     """
@@ -80,6 +82,8 @@ class Finding:
     epsilon_gap: float | None = None
     epsilon_gap_gaussian: float | None = None
     audit: str = ""
+    epsilon_by_accountant: Mapping[str, float] = field(default_factory=dict)
+    accountants: str = ""
     claims: tuple[Claim, ...] = ()
     reported: AppAccuracy | None = None
     warnings: tuple[str, ...] = ()
@@ -149,6 +153,8 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
             "epsilon_all_cuts": line.epsilon_all_cuts,
             "level": "" if line.epsilon is None else level_of(line.neighbours),
             **_audited(line.shown),
+            "epsilon_by_accountant": dict(line.by_accountant),
+            "accountants": line.accountants,
             "claims": line.claims,
             "reported": line.reported,
             "warnings": line.caveats,

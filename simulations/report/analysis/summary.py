@@ -8,6 +8,7 @@ from typing import Any
 
 from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, LABELS, MEMBERSHIP
 from attacks.metrics.training import TEST_ACCURACY
+from simulations.report.analysis.accountants import epsilon_by_accountant
 from simulations.report.analysis.accuracy_change import accuracy_change
 from simulations.report.analysis.adaptive import adaptive_caveats
 from simulations.report.analysis.line import Line
@@ -91,6 +92,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         epsilon_with_probes=max(probed, trained) if probed is not None and trained is not None else probed,
         epsilon_all_cuts=_spent(study, defense, "epsilon-all-cuts"),
         delta=_spent(study, defense, "delta"),
+        by_accountant=epsilon_by_accountant(study, defense),
         neighbours=next((row.neighbours for row in study.rows if row.defense == defense and row.neighbours), ""),
         seconds=seconds,
         seconds_ratio=seconds_ratio if defense else None,

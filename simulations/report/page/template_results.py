@@ -55,6 +55,7 @@ HEADLINE = """
       <a href="#audited_epsilon{{ s }}">audit</a></span>{% endif %}
     {% if line.epsilon is not none and line.neighbours %}
     <span>neighbours of ε: {{ line.neighbours | neighbours }}</span>{% endif %}
+    {% if line.accountants %}<span>{{ line.accountants }}</span>{% endif %}
     </p>
     {% if line.windows %}
     <details><summary>Windows that were shuffled</summary><p>{{ line.windows.text }}</p></details>

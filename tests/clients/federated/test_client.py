@@ -27,7 +27,7 @@ from clients.task.auxiliary import Auxiliary
 from clients.task.local_data import LocalData
 from clients.task.task import Task, load_weights
 from defenses import VisualMixer
-from defenses.training.accounting import ORDERS
+from defenses.training.accounting import ORDERS, epsilon_by_accountant
 from defenses.updates.clipping import Clip
 from tests.scores import flat
 
@@ -468,3 +468,17 @@ def test_noise_per_step_grows_over_the_steps_as_the_attack_says() -> None:
     )
     expected = gradient_noise(seen, 0.0, 10.0) * 1e-4 * 5 * seen.step_length
     assert noise.std().item() == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize("pipeline", ["DPSGD(noise_multiplier=4.0)", "DPSGD(noise_multiplier=4.0, accountant='prv')"])
+def test_after_the_last_round_epsilon_is_reported_by_every_accountant(pipeline: str) -> None:
+    ledger: Ledger = {}
+    for at in (1, 2):
+        result = client(pipeline=pipeline, local_steps=3, rounds=2, round=at).train(weights(), ledger)
+        ledger, found = result.ledger, {n: v for n, v in result.metrics.items() if n.startswith("epsilon-by-")}
+        if at == 1:
+            assert not found
+    steps = {"accountant": {"steps": [[2.0, 1 / 3, 6]]}}
+    assert found == {f"epsilon-by-{name}": value for name, value in epsilon_by_accountant(steps, 1e-5).items()}
+    assert result.metrics["epsilon"] == found["epsilon-by-prv" if "prv" in pipeline else "epsilon-by-rdp"]
+    assert found["epsilon-by-prv"] < found["epsilon-by-rdp"]

@@ -25,7 +25,8 @@ from defenses.base import DefenseError, Training
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key
 from defenses.training.accounting import ORDERS, epsilon_spent, noise_for_budget
-from defenses.training.dp_sgd import DPSGD, HOOK_WARNING, remove_hooks
+from defenses.training.dp_sgd import DPSGD
+from defenses.training.example_gradients import HOOK_WARNING, remove_hooks
 from tests.bounded import bounded
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")

@@ -1,0 +1,146 @@
+"""Gradients per example by Opacus: kept for every example, or only their norms (ghost clipping).
+
+Ghost clipping makes two backward passes. The first gives the norm of each example's gradient, layer by layer. The second weights
+each example's loss by its clipping factor, so that the sum of clipped gradients arises without the gradients themselves. Where
+Opacus knows no shortcut for a layer's norm (all but linear layers and embeddings), the layer's gradients are computed and dropped.
+
+Source: Li, Tramer, Liang, Hashimoto, "Large Language Models Can Be Strong Differentially Private Learners" (ICLR 2022), section 4;
+Lee, Kifer, "Scaling up Differentially Private Deep Learning with Fast Per-Example Gradient Clipping" (PoPETs 2021).
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from defenses.base import DefenseError, Loss
+from defenses.training.quiet_import import opacus_module
+
+PER_EXAMPLE, GHOST = "per-example", "ghost"
+"""Ways of clipping; both give the same sum, up to rounding."""
+
+HOOK_WARNING = "Full backward hook is firing when gradients are computed with respect to module outputs"
+"""How a warning of torch begins that every first layer under Opacus would cause."""
+
+_LEFT_BY_HOOKS = (
+    *("activations", "max_batch_len", "ft_compute_sample_grad"),  # on layers
+    *("grad_sample", "summed_grad", "_forward_counter", "_current_grad_sample", "_norm_sample"),  # on parameters
+)
+
+
+def remove_hooks(model: nn.Module) -> None:
+    """Remove the hooks of an earlier ``DPSGD`` from a model, so that the model can be used alone or protected again."""
+    for hook in getattr(model, "autograd_grad_sample_hooks", []):
+        hook.remove()
+    if hasattr(model, "autograd_grad_sample_hooks"):
+        del model.autograd_grad_sample_hooks
+    for owner in (*model.modules(), *model.parameters()):
+        for name in _LEFT_BY_HOOKS:
+            if hasattr(owner, name):
+                delattr(owner, name)
+
+
+def attach_hooks(model: nn.Module, owner: object, clipping: str = PER_EXAMPLE) -> Any:
+    """Let Opacus collect gradients per example, or their norms, in train mode; returns its module around the model.
+
+    Raises:
+        DefenseError: When the model has BatchNorm or another layer without per-example gradients; ``owner`` is named.
+    """
+    # Opacus watches layers that see the images themselves, of which no gradient is computed. This warning of torch is about that.
+    warnings.filterwarnings("ignore", HOOK_WARNING, UserWarning)
+    if layers := [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]:
+        raise DefenseError(
+            f"{owner}: BatchNorm ({', '.join(layers[:3])}) mixes examples, so that no bound per example holds; "
+            "use GroupNorm"
+        )
+    remove_hooks(model)
+    for module in model.modules():
+        # Backward hooks cannot watch a layer that overwrites its input; the function computed is the same.
+        if getattr(module, "inplace", False):
+            module.inplace = False  # type: ignore[assignment]
+    name = "GradSampleModuleFastGradientClipping" if clipping == GHOST else "GradSampleModule"
+    try:
+        opacus_module("validators").ModuleValidator.validate(model, strict=True)
+        watched = getattr(opacus_module("grad_sample"), name)(model, batch_first=True, loss_reduction="mean")
+    except (NotImplementedError, ValueError) as error:
+        raise DefenseError(f"{owner}: the model has no gradients per example: {error}") from error
+    watched.forbid_grad_accumulation()
+    return watched
+
+
+def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
+    """The same loss, whose backward pass leaves the sum of clipped gradients in ``grad``, without gradients per example.
+
+    The loss must be a mean over examples, and depend on the weights through one output of the model alone, (B, ...). Otherwise
+    a factor for each row of the output would not clip each example.
+
+    Args:
+        loss: Mean loss of a batch.
+        watched: As ``attach_hooks`` returns it with ``GHOST``.
+        optimizer: Its ``max_grad_norm`` is the clipping norm at the time of each backward pass.
+        owner: Named in errors.
+    """
+
+    def ghost(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        seen = _SeenOutputs(model)
+        try:
+            value = loss(seen, images, targets)  # type: ignore[arg-type]
+        except NotImplementedError as error:  # a layer that is used twice
+            raise DefenseError(
+                f"{owner}: the model has no ghost clipping: {error}; use clipping={PER_EXAMPLE!r}"
+            ) from error
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        found = torch.autograd.grad(value, [*seen.leaves, *weights], allow_unused=True, retain_graph=True)
+        if len(seen.leaves) != 1 or found[0] is None or any(one is not None for one in found[1:]):
+            raise DefenseError(
+                f"{owner}: ghost clipping needs a loss that depends on the weights through one output of the model alone; use "
+                f"clipping={PER_EXAMPLE!r}"
+            )
+        proxy = value.detach().requires_grad_()
+        # At the time of backward, because zero_grad may come between the loss and it.
+        proxy.register_hook(  # type: ignore[no-untyped-call]
+            lambda factor: _two_passes(seen.outputs[0], factor * found[0], watched, optimizer, weights)
+        )
+        return proxy
+
+    return ghost
+
+
+class _SeenOutputs:
+    """A model whose outputs are cut from its graph and kept; all else of it is the model's."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.outputs: list[Tensor] = []
+        self.leaves: list[Tensor] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        output: Tensor = self._model(*inputs)
+        self.outputs.append(output)
+        self.leaves.append(output.detach().requires_grad_())
+        return self.leaves[-1]
+
+
+def _two_passes(outputs: Tensor, gradient: Tensor, watched: Any, optimizer: Any, weights: list[Tensor]) -> None:
+    outputs.backward(gradient, retain_graph=True)  # type: ignore[no-untyped-call]
+    norms = watched.get_norm_sample()
+    factors = (optimizer.max_grad_norm / (norms + 1e-6)).clamp(max=1.0)  # as Opacus clips gradients that are kept
+    for weight in weights:
+        weight.grad = None
+    watched.disable_hooks()
+    try:
+        # Times the number of examples: the loss is their mean, and the optimizer divides by the expected number.
+        scaled = gradient * factors.view(-1, *[1] * (gradient.dim() - 1)) * len(gradient)
+        outputs.backward(scaled)  # type: ignore[no-untyped-call]
+    finally:
+        watched.enable_hooks()
+    for weight in weights:
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)

@@ -1,0 +1,177 @@
+"""Ghost clipping against clipping of gradients that are kept for each example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.dp_audit.gradient_canaries import audit_dp_sgd
+from attacks.observations import AttackError
+from defenses.base import DefenseError, Training
+from defenses.pipeline import Pipeline
+from defenses.training.dp_sgd import DPSGD
+from defenses.training.example_gradients import GHOST, PER_EXAMPLE
+from defenses.training.precode import Precode
+from tests.defenses.training.test_dp_sgd import Scaled, data, no_gradient, protect, run, set_up, weights
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
+
+
+def convolutional() -> nn.Module:
+    """Layers of every kind in the built-in networks; only linear ones have a norm by a shortcut."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 3)
+    )  # fmt: skip
+
+
+class Tokens(nn.Module):
+    """Linear layers on sequences, whose norms do not factor over the positions, with a LayerNorm and a frozen layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm, self.mix, self.head = nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.mix.requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.mix(self.norm(self.embed(images[:, 0]))).tanh().mean(1))  # type: ignore[no-any-return]
+
+
+def trained(build: Callable[[], nn.Module], clipping: str, **more: Any) -> tuple[list[int], dict[str, Tensor], Any]:
+    torch.manual_seed(0)
+    training = set_up(count=12, batch_size=3, epochs=2, model=build().train())
+    protected = protect(DPSGD(clipping=clipping, **more), training)
+    return list(run(protected)), weights(training.model), protected.state
+
+
+@pytest.mark.parametrize("build", [Scaled, convolutional, Tokens])
+@pytest.mark.parametrize(("max_grad_norm", "noise"), [(0.05, 1.0), (1.0, 0.5), (0.3, 0.0), (1e6, 0.0)])
+def test_both_ways_of_clipping_make_the_same_steps(
+    build: Callable[[], nn.Module], max_grad_norm: float, noise: float
+) -> None:
+    more = {"noise_multiplier": noise, "max_grad_norm": max_grad_norm}
+    sizes, kept, state = trained(build, PER_EXAMPLE, **more)
+    ghost_sizes, ghost, ghost_state = trained(build, GHOST, **more)
+    assert (ghost_sizes, ghost_state) == (sizes, state)
+    start = build()  # a step that changes nothing would agree, too
+    assert any(not torch.equal(kept[name], one) for name, one in weights(start).items())
+    for name, tensor in kept.items():
+        torch.testing.assert_close(ghost[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_a_clipping_norm_acts() -> None:
+    _, tight, _ = trained(convolutional, GHOST, noise_multiplier=0.0, max_grad_norm=0.05)
+    _, wide, _ = trained(convolutional, GHOST, noise_multiplier=0.0, max_grad_norm=1e6)
+    assert max(float((tight[name] - wide[name]).abs().max()) for name in tight) > 0.01
+
+
+@pytest.mark.parametrize("zero_grad_first", [True, False])
+def test_an_empty_batch_is_a_step_of_noise(zero_grad_first: bool) -> None:
+    training = protect(DPSGD(noise_multiplier=1.0, clipping=GHOST), set_up())
+    before = weights(training.model)
+    images, targets = torch.zeros(0, 1, 6, 6), torch.zeros(0, 3)
+    if zero_grad_first:
+        training.optimizer.zero_grad()
+    loss = training.loss(training.model, images, targets)
+    if not zero_grad_first:
+        training.optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    training.optimizer.step()
+    assert all(not torch.equal(weights(training.model)[name], tensor) for name, tensor in before.items())
+    assert sum(count for *_, count in training.state["accountant"]["steps"]) == 1
+
+
+def test_no_gradients_per_example_are_left() -> None:
+    training = protect(
+        DPSGD(noise_multiplier=1.0, clipping=GHOST), set_up(count=8, batch_size=8, model=convolutional().train())
+    )
+    images, targets = data(8).tensors
+    training.loss(training.model, images, targets).backward()  # type: ignore[no-untyped-call]
+    assert all(getattr(weight, "grad_sample", None) is None for weight in training.model.parameters())
+
+
+def test_the_loss_is_that_of_the_model() -> None:
+    training = protect(DPSGD(noise_multiplier=1.0, clipping=GHOST), set_up())
+    images, targets = data(5).tensors
+    plain = F.cross_entropy(training.model(images), targets)
+    assert float(training.loss(training.model, images, targets).detach()) == pytest.approx(
+        float(plain.detach()), rel=1e-6
+    )
+
+
+def with_penalty(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    penalty = sum(weight.square().sum() for weight in model.parameters())
+    return F.cross_entropy(model(images), targets) + penalty  # type: ignore[return-value]
+
+
+def in_two_calls(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(model(images), targets) + F.cross_entropy(model(1 - images), targets)
+
+
+def constant(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    return no_gradient(model, images, targets).detach().requires_grad_()
+
+
+@pytest.mark.parametrize("loss", [with_penalty, in_two_calls, constant])
+def test_a_loss_that_a_factor_for_each_output_would_not_clip_is_refused(loss: Any) -> None:
+    training = protect(DPSGD(noise_multiplier=1.0, clipping=GHOST), replace(set_up(), loss=loss))
+    with pytest.raises(DefenseError, match="depends on the weights through one output of the model alone"):
+        training.loss(training.model, *data(4).tensors)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+def test_a_bottleneck_before_it_is_refused_where_it_adds_to_the_loss(beta: float) -> None:
+    pipeline = Pipeline((Precode(size=4, beta=beta), DPSGD(noise_multiplier=1.0, clipping=GHOST)))
+    model = pipeline.extended(convolutional(), 0).train()
+    training = pipeline.protect_training(set_up(model=model), ("test",))
+    if beta:
+        with pytest.raises(DefenseError, match="one output of the model alone"):
+            training.loss(model, *data(4).tensors)
+    else:
+        assert len(list(run(training))) == 4
+
+
+class Tied(nn.Module):
+    """A linear layer that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.head = nn.Linear(36, 36), nn.Linear(36, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.mix(self.mix(images.flatten(1)).relu()))  # type: ignore[no-any-return]
+
+
+def test_a_layer_that_is_used_twice_is_refused() -> None:
+    training = protect(DPSGD(noise_multiplier=1.0, clipping=GHOST), set_up(model=Tied().train()))
+    with pytest.raises(DefenseError, match=r"no ghost clipping: .*; use clipping='per-example'"):
+        training.loss(training.model, *data(4).tensors)
+    assert len(list(run(protect(DPSGD(noise_multiplier=1.0), set_up(model=Tied().train()))))) == 4
+
+
+def test_batch_norm_is_refused() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3)).train()
+    with pytest.raises(DefenseError, match=r"BatchNorm \(1\) mixes examples.*use GroupNorm"):
+        protect(DPSGD(noise_multiplier=1.0, clipping=GHOST), set_up(model=model))
+
+
+def test_a_model_can_change_between_both_ways() -> None:
+    model = convolutional().train()
+    for clipping in (GHOST, PER_EXAMPLE, GHOST):
+        protected: Training = protect(DPSGD(noise_multiplier=1.0, clipping=clipping), set_up(model=model), clipping)
+        assert len(list(run(protected))) == 4
+
+
+def test_canaries_have_no_place_in_it() -> None:
+    with pytest.raises(AttackError, match="keeps no gradients per example"):
+        audit_dp_sgd(DPSGD(noise_multiplier=1.0, clipping=GHOST), runs=1, rounds=1)
+
+
+def test_another_way_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"clipping is 'fast'; allowed: per-example \| ghost"):
+        DPSGD(clipping="fast")
