@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from defenses.neighbours import level_of
 from simulations.report.analysis.readability import image_score
 from simulations.report.analysis.windows import WindowCounts
 from simulations.report.studies.cell import Cell
@@ -90,6 +91,11 @@ class Line:
     reported: AppAccuracy | None = None
     shown: ShownEpsilon | None = None
     untaught: str = ""
+
+    @property
+    def level(self) -> str:
+        """What ``epsilon`` protects, "example-level" or "client-level"; "" without neighbours."""
+        return level_of(self.neighbours)
 
     @property
     def leading(self) -> tuple[Cell, ...]:

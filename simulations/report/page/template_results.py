@@ -44,7 +44,8 @@ HEADLINE = """
         {{ line.epsilon_with_probes | two }}{% endif %}
       {%- if line.epsilon_all_cuts is not none %} at one cut,
       {{ line.epsilon_all_cuts | two }} at all cuts together{% endif %}</span>{% endif %}
-    {% if line.shown %}<span>ε claimed {{ line.shown.claimed | two }}, ε shown at least {{ line.shown.plain | two }}
+    {% if line.shown %}<span>{{ line.shown.level ~ ' ' if line.shown.level }}ε claimed {{ line.shown.claimed | two }},
+      ε shown at least {{ line.shown.plain | two }}
       without an assumption (gap {{ line.shown.gap | two }})
       {%- if line.shown.gaussian_adds %}, at least {{ line.shown.gaussian | two }} if noise is Gaussian
       (gap {{ line.shown.gap_gaussian | two }}){% endif %};
