@@ -10,8 +10,9 @@ composition" is rounds times epsilon.
 
 Exact: ``gaussian_epsilon`` at mu = 2 clipping_norm sqrt(rounds) / std. Beside it stands the exact epsilon of a client's update
 against no change of the model ("zero-out"), at half of this mu; canaries do not test it. The mod's std is
-sensitivity sqrt(2 ln(1.25 / delta)) / epsilon, a formula that is proved for an epsilon below 1 (Dwork and Roth 2014, Theorem A.1). An array without dimensions gets no
-clipping and no noise: Flower changes arrays in place, and NumPy makes such an array a plain number. No finite epsilon holds then.
+sensitivity sqrt(2 ln(1.25 / delta)) / epsilon, a formula that is proved for an epsilon below 1 (Dwork and Roth 2014, Theorem A.1).
+An array without dimensions gets no clipping and no noise: Flower changes arrays in place, and NumPy makes such an array a plain
+number. No finite epsilon holds then.
 """
 
 from __future__ import annotations
