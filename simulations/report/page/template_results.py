@@ -221,7 +221,7 @@ PLANE = """
 <header><h2>Privacy against accuracy</h2><p>{{ view.plane_finding }} A better defence lies further right (more
 accurate) and lower (fewer images recovered by its strongest attack).
 {% if view.dp_sgd %}DP-SGD, the baseline with a proof, is joined by a dashed line in order of
-ε. {% endif %}
+its example-level ε. {% endif %}
 {%- if view.strengths %} Defences that differ only in their strength are joined by a dashed line in its order.
 {% endif %}Bars are 95&nbsp;% intervals;
 hollow points are not validated, or of too few images.</p></header>
