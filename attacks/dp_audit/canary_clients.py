@@ -26,6 +26,7 @@ from defenses.base import Update
 from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
 from defenses.updates.client_dp import ClientDP
+from defenses.updates.flower_mods import FlowerLocalDP
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"0.weight": (24, 16), "0.bias": (24,), "2.weight": (8, 24), "2.bias": (8,)}
 """Tensors of the update of a small network: 608 weights. How well a coin is guessed does not depend on their number."""
@@ -84,9 +85,9 @@ class PlacedClient:
         return -1 if self.turns and server_round % 2 == 0 else 1
 
 
-def client_defense(pipeline: Pipeline) -> ClientDP | None:
+def client_defense(pipeline: Pipeline) -> ClientDP | FlowerLocalDP | None:
     """The client-level defence of a pipeline, whose claim canary clients can test; None without one."""
-    return next((one for one in pipeline.defenses if isinstance(one, ClientDP)), None)
+    return next((one for one in pipeline.defenses if isinstance(one, ClientDP | FlowerLocalDP)), None)
 
 
 Release = Callable[[Update, int, int], Update]

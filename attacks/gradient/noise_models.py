@@ -19,6 +19,7 @@ from attacks.observations import ClientUpdate
 from defenses.base import Update, UpdateDefense
 from defenses.checks import scale_field, share_field, steps_field
 from defenses.updates.client_dp import ClientDP
+from defenses.updates.flower_mods import FlowerLocalDP
 from defenses.updates.noise import GaussianNoise, LaplaceNoise
 from defenses.updates.pruning import Pruning, prune_smallest
 
@@ -82,7 +83,9 @@ class NoiseModelInversion(GradientInversion):
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> NoiseModelInversion:
         """The attack for the pipeline's noise."""
         stages = knowledge.pipeline.update_defenses
-        laplace_only = not any(isinstance(stage, GaussianNoise | ClientDP) and stage.std for stage in stages)
+        laplace_only = not any(
+            isinstance(stage, GaussianNoise | ClientDP | FlowerLocalDP) and stage.std for stage in stages
+        )
         noisy = any(isinstance(stage, LaplaceNoise) and stage.scale for stage in stages)
         strength = {
             per: _strength([stage for stage in stages if stage.per == per], laplace_only) for per in ("update", "step")
@@ -168,7 +171,7 @@ def gradient_noise(observation: ClientUpdate, noise_std: float, step_noise_std: 
 
 def _strength(stages: Sequence[UpdateDefense], laplace_only: bool) -> float:
     """Of the sum of these noises: its standard deviation; of Laplace noise alone, the scale."""
-    variance = sum(stage.std**2 for stage in stages if isinstance(stage, GaussianNoise | ClientDP))
+    variance = sum(stage.std**2 for stage in stages if isinstance(stage, GaussianNoise | ClientDP | FlowerLocalDP))
     scales = [stage.scale for stage in stages if isinstance(stage, LaplaceNoise)]
     # The variance of Laplace(0, s) is 2 s^2.
     laplace = sum(scale**2 for scale in scales)
@@ -204,7 +207,7 @@ class MaskedInversion(GradientInversion):
         for stage in knowledge.pipeline.update_defenses:
             if isinstance(stage, Pruning):
                 fraction, erased = stage.fraction, False
-            elif isinstance(stage, GaussianNoise | ClientDP | LaplaceNoise):
+            elif isinstance(stage, GaussianNoise | ClientDP | FlowerLocalDP | LaplaceNoise):
                 erased = erased or bool(stage.scale if isinstance(stage, LaplaceNoise) else stage.std)
         return replace(self, pruned_fraction=float(fraction) if erased else 0.0)
 

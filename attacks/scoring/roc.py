@@ -113,6 +113,8 @@ def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01) -> Estima
     least, most = _above(len(nonmembers), fpr)
     # The true threshold lies below the score of non-member number `least`, and not below that of the one after `most`.
     fewest, largest = int(true[false >= least].min()), int(true[false <= most].max())
+    # Tied scores make large steps: the first beyond `least` may lie beyond `most`, where the true threshold is not.
+    fewest = min(fewest, largest)
     tail = (1 - CONFIDENCE) / 4
     low, high = _exact(fewest, len(members), tail).low, _exact(largest, len(members), tail).high
     return Estimate(int(true[false <= allowed].max()) / len(members), low, high)

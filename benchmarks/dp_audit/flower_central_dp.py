@@ -3,8 +3,9 @@
     PYTHONPATH=. python benchmarks/dp_audit/flower_central_dp.py --seeds 5
 
 The real strategies of the installed Flower wrap its real FedAvg. They configure a round and aggregate real replies. Each canary
-client replies with the received weights plus a canary of 10 clipping norms, or its negative, by a coin. The clients of a round have
-orthonormal directions, so that no canary disturbs another. The score is the inner product of the direction with the change of the
+client replies with the received weights plus a canary of 10 clipping norms, or its negative, by a coin. With client-side clipping
+the real mod of the client acts on this reply, by the norm in the strategy's message. The clients of a round have orthonormal
+directions, so that no canary disturbs another. The score is the inner product of the direction with the change of the
 released model.
 
 Claimed: epsilon of the Gaussian mechanism with the strategy's noise multiplier, for one client added or removed, by fedveil's Renyi
@@ -27,9 +28,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 from audit_cells import spread
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAvg,
@@ -61,6 +65,18 @@ def adaptive(clients: int) -> Any:
     )
 
 
+def fixed_at_clients(clients: int) -> Any:
+    """The strategy whose clients clip by the norm that it sends."""
+    return DifferentialPrivacyClientSideFixedClipping(averaging(clients), NOISE, CLIPPING, clients)
+
+
+def adaptive_at_clients(clients: int) -> Any:
+    """The strategy whose clients clip by the norm that it adapts, which starts at the same value."""
+    return DifferentialPrivacyClientSideAdaptiveClipping(
+        averaging(clients), NOISE, clients, initial_clipping_norm=CLIPPING, clip_norm_lr=RATE
+    )
+
+
 def averaging(clients: int) -> FedAvg:
     """Flower's average over all clients."""
     return FedAvg(min_train_nodes=clients, min_available_nodes=clients)
@@ -78,6 +94,7 @@ class Setting:
         runs: Rounds, each with a strategy of its own.
         examples: That the first client reports; others report ``USUAL``. With another number only the first is a canary.
         scalar: The model has an array without dimensions, in which only the first client's canary lies.
+        mod: Clips at the client; None where the server clips.
     """
 
     title: str
@@ -87,6 +104,7 @@ class Setting:
     runs: int = 20
     examples: int = USUAL
     scalar: bool = False
+    mod: Callable[..., Message] | None = None
 
     @property
     def one(self) -> bool:
@@ -109,6 +127,18 @@ SETTINGS = (
     ),
     Setting("fixed clipping, one array without dimensions", fixed, NORM, 10, 200, scalar=True),
     Setting("adaptive clipping, learning rate 1, all updates clipped", adaptive, _adaptive_distance()),
+    Setting("client-side fixed clipping, equal numbers of examples", fixed_at_clients, 1.0, mod=fixedclipping_mod),
+    Setting(
+        "client-side fixed clipping, one array without dimensions",
+        *(fixed_at_clients, NORM, 10, 200),
+        scalar=True,
+        mod=fixedclipping_mod,
+    ),
+    Setting(
+        "client-side adaptive clipping, learning rate 1, all updates clipped",
+        *(adaptive_at_clients, _adaptive_distance()),
+        mod=adaptiveclipping_mod,
+    ),
 )
 
 
@@ -142,7 +172,10 @@ def one_round(setting: Setting, seed: int, run: int) -> tuple[torch.Tensor, torc
         else:
             moved["weight"] = weights["weight"] + length * along[client]
         numbers = MetricRecord({"num-examples": setting.examples if client == 0 else USUAL})
-        replies.append(Message(RecordDict({"arrays": record_of(moved), "metrics": numbers}), reply_to=message))
+        reply = Message(RecordDict({"arrays": record_of(moved), "metrics": numbers}), reply_to=message)
+        if setting.mod:
+            reply = setting.mod(message, cast(Context, None), _answering(reply))
+        replies.append(reply)
     arrays, _ = strategy.aggregate_train(1, replies)
     released = {name: array.numpy() - weights[name] for name, array in arrays.items()}
     if setting.scalar:
@@ -150,6 +183,11 @@ def one_round(setting: Setting, seed: int, run: int) -> tuple[torch.Tensor, torc
     else:
         scores = torch.tensor(np.tensordot(along, released["weight"], 2), dtype=torch.float64)
     return (scores[:1], coins[:1]) if setting.one else (scores, coins)
+
+
+def _answering(reply: Message) -> Callable[[Message, Context], Message]:
+    """An app that gives this reply."""
+    return lambda _message, _context: reply
 
 
 def audit(setting: Setting, seed: int) -> Audit:

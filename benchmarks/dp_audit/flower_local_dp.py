@@ -8,9 +8,11 @@ rounds. Neighbours: a client's whole data set replaced by any other, which moves
 claim is the mod's epsilon, which is for one message: over several rounds the table shows whether it holds for the run. "Basic
 composition" is rounds times epsilon.
 
-Exact: ``gaussian_epsilon`` at mu = 2 clipping_norm sqrt(rounds) / std. The mod's std is sensitivity sqrt(2 ln(1.25 / delta)) /
-epsilon, a formula that is proved for an epsilon below 1 (Dwork and Roth 2014, Theorem A.1). An array without dimensions gets no
-clipping and no noise: Flower changes arrays in place, and NumPy makes such an array a plain number. No finite epsilon holds then.
+Exact: ``gaussian_epsilon`` at mu = 2 clipping_norm sqrt(rounds) / std. Beside it stands the exact epsilon of a client's update
+against no change of the model ("zero-out"), at half of this mu; canaries do not test it. The mod's std is
+sensitivity sqrt(2 ln(1.25 / delta)) / epsilon, a formula that is proved for an epsilon below 1 (Dwork and Roth 2014, Theorem A.1).
+An array without dimensions gets no clipping and no noise: Flower changes arrays in place, and NumPy makes such an array a plain
+number. No finite epsilon holds then.
 """
 
 from __future__ import annotations
@@ -69,10 +71,19 @@ class Setting:
     @property
     def exact(self) -> float:
         """The exact epsilon of all rounds; infinite with an array without dimensions."""
+        return self._exact(2.0)
+
+    @property
+    def exact_zero_out(self) -> float:
+        """The exact epsilon of all rounds for a client's update against no change of the model."""
+        return self._exact(1.0)
+
+    def _exact(self, distance: float) -> float:
+        """Of two updates this far apart, in clipping norms."""
         if self.scalar:
             return math.inf
         std = self.sensitivity * math.sqrt(2 * math.log(1.25 / DELTA)) / self.epsilon
-        return gaussian_epsilon(2 * math.sqrt(self.rounds) / std, DELTA)
+        return gaussian_epsilon(distance * math.sqrt(self.rounds) / std, DELTA)
 
 
 SETTINGS = (
@@ -125,7 +136,8 @@ def line(setting: Setting, seeds: int) -> str:
     cells = (
         f"sensitivity {setting.sensitivity:g} x clipping norm{scalar}",
         *(str(setting.rounds), f"{setting.epsilon:g}", f"{setting.rounds * setting.epsilon:g}"),
-        *("none" if math.isinf(setting.exact) else f"{setting.exact:.2f}", str(setting.clients), str(len(found))),
+        *("none" if math.isinf(one) else f"{one:.2f}" for one in (setting.exact, setting.exact_zero_out)),
+        *(str(setting.clients), str(len(found))),
         spread([one.shown.epsilon for one in found]),
         spread([one.shown_gaussian.epsilon for one in found]),
         *(f"{refuted} ({100 * low:.0f} to {100 * high:.0f} %)", str(plainly)),
@@ -148,10 +160,10 @@ def main() -> None:
     started = time.perf_counter()
     print(f"Flower {version('flwr')}, delta {DELTA:g}\n")
     print(
-        "| setting | rounds | claimed a message | basic composition | exact | canary clients | audits | shown, no assumption | "
-        "shown, Gaussian | refuted (95 % interval) | refuted without an assumption | by |"
+        "| setting | rounds | claimed a message | basic composition | exact | exact, zero-out | canary clients | audits | "
+        "shown, no assumption | shown, Gaussian | refuted (95 % interval) | refuted without an assumption | by |"
     )
-    print(f"|{'---|' * 12}")
+    print(f"|{'---|' * 13}")
     for number in chosen.settings:
         print(line(SETTINGS[number], chosen.seeds), flush=True)
     print(f"\n{time.perf_counter() - started:.0f} s")

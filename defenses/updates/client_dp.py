@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -123,20 +123,32 @@ class ClientDP(UpdateDefense):
         return {name: tensor.to(update[name].dtype) for name, tensor in noised.items()}
 
     def recorded(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The state with one more release, in the form of ``recorded_steps``: noise over sensitivity, rate 1, number."""
-        ratio = self.noise / SENSITIVITY[REPLACE_CLIENT]
-        steps = [list(entry) for entry in recorded_steps(state)]
-        if steps and steps[-1][:2] == [ratio, 1.0]:
-            steps[-1][2] += 1
-        else:
-            steps.append([ratio, 1.0, 1])
-        return {**state, "accountant": {"steps": steps}}
+        """The state with one more release; see ``with_release``."""
+        return with_release(state, self.noise / SENSITIVITY[REPLACE_CLIENT])
 
     def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
         """The exact epsilon at ``target_delta`` of all releases recorded in the states together; ``inf`` without noise."""
-        entries = [entry for state in states for entry in recorded_steps(state)]
-        squares = [count / ratio**2 if ratio else math.inf for ratio, _, count in entries if count]
-        return {
-            "epsilon": gaussian_epsilon(math.sqrt(math.fsum(squares)), self.target_delta),
-            "delta": self.target_delta,
-        }
+        return {"epsilon": epsilon_of_releases(states, self.target_delta), "delta": self.target_delta}
+
+
+def with_release(state: Mapping[str, Any], ratio: float) -> dict[str, Any]:
+    """A training state with one more release of Gaussian noise, in the form of ``recorded_steps``: ``ratio``, rate 1, number.
+
+    Args:
+        state: Stays unchanged.
+        ratio: Standard deviation of the noise over the largest distance of two clipped updates; 0 or more.
+    """
+    steps = [list(entry) for entry in recorded_steps(state)]
+    if steps and steps[-1][:2] == [ratio, 1.0]:
+        steps[-1][2] += 1
+    else:
+        steps.append([ratio, 1.0, 1])
+    return {**state, "accountant": {"steps": steps}}
+
+
+def epsilon_of_releases(states: Iterable[Mapping[str, Any]], delta: float) -> float:
+    """The exact epsilon at ``delta`` of all releases in training states together; ``inf`` where one has next to no noise."""
+    entries = [entry for state in states for entry in recorded_steps(state) if entry[2]]
+    if any(ratio < LEAST_MULTIPLIER / SENSITIVITY[REPLACE_CLIENT] for ratio, _, _ in entries):
+        return math.inf
+    return gaussian_epsilon(math.sqrt(math.fsum(count / ratio**2 for ratio, _, count in entries)), delta)

@@ -39,7 +39,8 @@ put together</p>
 {% if notes %}<div class="banner alarm"><ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>{% endif %}
 <section id="sides">
 <header><h2>Every defence</h2><p>Means over the seeds of a row (epsilon: the largest); below them is the 95&nbsp;%
-interval. The share of recovered images is that of all seeds together, with its exact interval. With several seeds,
+interval. An example-level ε and a client-level ε protect different things and cannot be
+compared. The share of recovered images is that of all seeds together, with its exact interval. With several seeds,
 the PSNR interval is Student's t over seeds. Accuracy intervals treat each seed as a cluster. AUC intervals are never narrower than
 single seeds' are on average. With one seed, an interval is over images or records. The change of the accuracy is against no
 defence of the same runs. {{ definition }}
@@ -65,7 +66,9 @@ Seeds are those of the strongest attack's score.</p></header>
 {% if best %}{{ best_image(best) }}{% else %}{{ number(nothing) }}{% endif %}
 {{ marked(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, two, true) }}
 {% set probed = 'probes: ' ~ (line.epsilon_with_probes | two) if line.epsilon_with_probes is not none else '' %}
-{{ number(line.epsilon | two, [probed, line.neighbours if line.epsilon is not none else ''] | select | join(', ')) }}
+{{ number(line.epsilon | two, [probed, line.level if line.epsilon is not none else '',
+  line.neighbours if line.epsilon is not none else '',
+  'shown ≥ ' ~ (line.shown.plain | two) if line.shown else ''] | select | join(', ')) }}
 {{ number(best.psnr.n if best and best.psnr else nothing, '', true) }}
 {% set of = row.scored or row.seeds %}
 {{ number(of | length, of | join(', ')) }}</tr>

@@ -48,7 +48,8 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
             map(client_defense, self.pipelines)
         ):
             raise ConfigError(
-                f"dp-canaries is {self.dp_canaries}, and no pipeline has DPSGD or ClientDP, whose epsilon canaries test; allowed: 0"
+                f"dp-canaries is {self.dp_canaries}, and no pipeline has DPSGD, ClientDP or FlowerLocalDP, whose epsilon "
+                "canaries test; allowed: 0"
             )
         for defense in (defense for pipeline in self.pipelines for defense in pipeline.defenses):
             if self.dp_canaries and isinstance(defense, DPSGD) and defense.clipping == GHOST:

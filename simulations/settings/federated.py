@@ -32,9 +32,9 @@ class FederatedSettings(WholeModelSettings):
     )
     dp_canaries: int = setting(
         0,
-        "canaries among each client's training examples under DP-SGD: examples whose gradients an auditor chooses. Under ClientDP: "
-        "clients whose updates an auditor chooses. From all updates the run bounds epsilon from below. Canaries cost accuracy; 0: "
-        "none",
+        "canaries among each client's training examples under DP-SGD: examples whose gradients an auditor chooses. Under ClientDP "
+        "and FlowerLocalDP: clients whose updates an auditor chooses. From all updates the run bounds epsilon from below. Canaries "
+        "cost accuracy; 0: none",
         **limited("dp_canaries"),
     )
     model_check: bool = setting(

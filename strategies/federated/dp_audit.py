@@ -114,7 +114,7 @@ class CanaryAudit:
             self._recorder.row(task, metric=EPSILON_SHOWN.name, value=None, n=len(coins), status="failed", message=why)
             return
         claimed, delta = max(claims)
-        shown = ShownEpsilon.of(audited(parts, claimed, delta, CONFIDENCE))
+        shown = ShownEpsilon.of(audited(parts, claimed, delta, CONFIDENCE), self.plan.defenses().neighbours)
         for metric, value in ((EPSILON_SHOWN, shown.plain), (EPSILON_SHOWN_GAUSSIAN, shown.gaussian)):
             columns = {AUDIT: shown.to_json()}
             self._recorder.row(task, metric=metric.name, value=value, worst=value, n=shown.canaries, **columns)

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from attacks.dp_audit.bounds import LITTLE
 from attacks.dp_audit.verdict import SMALLEST, Audit
+from defenses.neighbours import level_of
 
 ROUNDING = 1e-9
 """Of a confidence that is computed from others."""
@@ -57,6 +58,7 @@ class ShownEpsilon:
         refuted_by: Views with a bound above the claim.
         parts: All views.
         covers: What claim and bounds are of, in sentences; "" for the whole run.
+        neighbours: Between which data sets claim and bounds hold, a name of ``defenses.neighbours``; "" where a row does not say.
         seeds: Number of runs of which this one has the bound nearest to its claim, or furthest above it.
         seeds_above: Of several seeds, those with a bound above the claim. ``seeds_above_plain``: with the bound without an
             assumption above it.
@@ -76,13 +78,14 @@ class ShownEpsilon:
     refuted_by: tuple[str, ...] = ()
     parts: tuple[ShownPart, ...] = ()
     covers: str = ""
+    neighbours: str = ""
     seeds: int = 1
     seeds_above: int = 0
     seeds_above_plain: int = 0
 
     @classmethod
-    def of(cls, audit: Audit) -> Self:
-        """The findings of an audit."""
+    def of(cls, audit: Audit, neighbours: str) -> Self:
+        """The findings of an audit whose claim and bounds hold between these ``neighbours``."""
         part, best = audit.strongest
         parts = tuple(
             ShownPart(name, plain.canaries, plain.epsilon, gaussian.epsilon, max(plain.largest, gaussian.largest))
@@ -92,7 +95,13 @@ class ShownEpsilon:
         return cls(
             audit.claimed, audit.delta, confidence, audit.shown.epsilon, audit.shown_gaussian.epsilon, part, best.canaries,
             best.guesses, best.correct, best.assumption, max(one.largest for one in parts), tuple(audit.refuted_by), parts,
+            neighbours=neighbours,
         )  # fmt: skip
+
+    @property
+    def level(self) -> str:
+        """What claim and bounds protect, "example-level" or "client-level"; "" where it is not known."""
+        return level_of(self.neighbours)
 
     @property
     def shown(self) -> float:
@@ -164,12 +173,13 @@ class ShownEpsilon:
         return self.gaussian > self.plain
 
     def to_json(self) -> dict[str, Any]:
-        """One object of JSON values and infinities, of one seed."""
-        return {key: value for key, value in asdict(self).items() if not key.startswith("seeds")}
+        """One object of JSON values and infinities, of one seed; ``level`` follows from ``neighbours``."""
+        kept = {key: value for key, value in asdict(self).items() if not key.startswith("seeds")}
+        return kept | {"level": self.level}
 
     @classmethod
     def from_json(cls, data: Any) -> Self | None:
-        """Read the output of ``to_json``; None where a number is missing or is none."""
+        """Read the output of ``to_json``; None where a number is missing or is none. Older rows have no neighbours."""
         if not isinstance(data, Mapping):
             return None
         try:
@@ -185,16 +195,23 @@ class ShownEpsilon:
                 _bound(data["claimed"]), _bound(data["delta"]), _bound(data["confidence"]), _bound(data["plain"]),
                 _bound(data["gaussian"]), str(data["part"]), int(data["canaries"]), int(data["guesses"]), int(data["correct"]),
                 str(data["assumes"]), _bound(data["largest"]), tuple(map(str, data.get("refuted_by", ()))), parts,
-                str(data.get("covers", "")),
+                str(data.get("covers", "")), str(data.get("neighbours", "")),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
 
     @classmethod
     def strongest(cls, found: Sequence[Self]) -> Self | None:
-        """Of several seeds the one nearest to a refutation, or furthest beyond it, with the number of seeds; None without any."""
+        """Of several seeds the one nearest to a refutation, or furthest beyond it, with the number of seeds; None without any.
+
+        Raises:
+            ValueError: When their epsilons protect different things, so that they have no order.
+        """
         if not found:
             return None
+        if len(levels := {one.level for one in found}) > 1:
+            named = ", ".join(sorted(level or "unknown" for level in levels))
+            raise ValueError(f"levels are {named}; allowed: audits of one level")
         best = min(found, key=lambda one: (one.claimed - one.shown, -one.shown))
         least, above = min(one.confidence for one in found), sum(one.above for one in found)
         plain = sum(one.plain > one.claimed + SMALLEST for one in found)

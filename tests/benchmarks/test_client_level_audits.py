@@ -66,6 +66,7 @@ def test_broken_defences_are_in_no_catalogue() -> None:
 def test_the_exact_epsilon_of_flowers_noise() -> None:
     std = math.sqrt(2 * math.log(1.25e5))
     assert local.Setting(1.0, 1.0, rounds=4).exact == pytest.approx(gaussian_epsilon(4 / std, 1e-5))
+    assert local.Setting(1.0, 1.0, rounds=4).exact_zero_out == local.Setting(2.0, 1.0, rounds=4).exact
     assert local.Setting(2.0, 1.0).exact < 1.0 < local.Setting(1.0, 1.0).exact
     assert local.Setting(2.0, 1.0, scalar=True).exact == math.inf
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from defenses.neighbours import level_of
 from simulations.report.analysis.accountants import accountants_text
 from simulations.report.analysis.readability import image_score
 from simulations.report.analysis.windows import WindowCounts
@@ -93,6 +94,11 @@ class Line:
     shown: ShownEpsilon | None = None
     untaught: str = ""
     by_accountant: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def level(self) -> str:
+        """What ``epsilon`` protects, "example-level" or "client-level"; "" without neighbours."""
+        return level_of(self.neighbours)
 
     @property
     def leading(self) -> tuple[Cell, ...]:

@@ -42,12 +42,14 @@ class Finding:
         accuracy: Of the model as deployed, in [0, 1]; ``change``: against no defence, with its 95 % interval ``change_low`` to
             ``change_high``. None where they were not measured.
         epsilon: Spent by training or queries; None without a bound. Likewise with the audit's probes, and over all cuts.
-        level: What ``epsilon`` protects, "example-level" or "client-level"; "" without an epsilon.
+        level: What ``epsilon`` and its bounds protect, "example-level" or "client-level"; "" without an epsilon.
+        neighbours: Between which data sets they hold (see ``defenses.neighbours``); "" without an epsilon.
         epsilon_shown: Lower bound of epsilon from canaries in training, without an assumption about the mechanism; None where no
             claim was audited.
         epsilon_shown_gaussian: The same if noise is Gaussian.
         epsilon_gap: The claim less ``epsilon_shown``; negative where this bound is above the claim.
         epsilon_gap_gaussian: The claim less ``epsilon_shown_gaussian``.
+        epsilon_confidence: With which both bounds hold, in [0, 1); of several seeds, those of all by a union bound.
         audit: Claim, bounds, confidence, canaries and power in sentences; "" without an audit.
         claims: What an external app itself says about its differential privacy; ``epsilon`` is never taken from it.
         reported: The accuracy that an external app itself reports; ``accuracy`` is never taken from it.
@@ -77,10 +79,12 @@ class Finding:
     epsilon_with_probes: float | None = None
     epsilon_all_cuts: float | None = None
     level: str = ""
+    neighbours: str = ""
     epsilon_shown: float | None = None
     epsilon_shown_gaussian: float | None = None
     epsilon_gap: float | None = None
     epsilon_gap_gaussian: float | None = None
+    epsilon_confidence: float | None = None
     audit: str = ""
     epsilon_by_accountant: Mapping[str, float] = field(default_factory=dict)
     accountants: str = ""
@@ -122,13 +126,18 @@ class Finding:
 
     @property
     def shown_epsilon(self) -> tuple[str, ...]:
-        """Lines for tables: the lower bound of epsilon, and that of Gaussian noise where it is larger; none without an audit."""
+        """Lines for tables: the lower bound of epsilon, that of Gaussian noise where it is larger, gap and confidence."""
         plain, gaussian = self.epsilon_shown, self.epsilon_shown_gaussian
         if plain is None:
             return ()
         lines = [f"shown \N{GREATER-THAN OR EQUAL TO} {two(plain)}"]
         if gaussian is not None and gaussian > plain:
             lines.append(f"\N{GREATER-THAN OR EQUAL TO} {two(gaussian)} if noise is Gaussian")
+        gap = self.epsilon_gap
+        if gap is not None and math.isfinite(gap):
+            lines.append(f"gap {two(gap)}" if gap >= 0 else "above the claim")
+        if self.epsilon_confidence is not None:
+            lines.append(f"{100 * self.epsilon_confidence:.4g} % confidence")
         return tuple(lines)
 
     @property
@@ -151,7 +160,7 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
             "epsilon": line.epsilon,
             "epsilon_with_probes": line.epsilon_with_probes,
             "epsilon_all_cuts": line.epsilon_all_cuts,
-            "level": "" if line.epsilon is None else level_of(line.neighbours),
+            **_level(line),
             **_audited(line.shown),
             "epsilon_by_accountant": dict(line.by_accountant),
             "accountants": line.accountants,
@@ -165,6 +174,12 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
             cost = {}
 
 
+def _level(line: Line) -> dict[str, str]:
+    """What the epsilon of a line protects: as its rows say, or as its audit does where an app itself makes the claim."""
+    named = line.neighbours if line.epsilon is not None else line.shown.neighbours if line.shown else ""
+    return {"level": level_of(named), "neighbours": named}
+
+
 def _audited(shown: ShownEpsilon | None) -> dict[str, Any]:
     """What a finding says of an audited claim."""
     if shown is None:
@@ -174,6 +189,7 @@ def _audited(shown: ShownEpsilon | None) -> dict[str, Any]:
         "epsilon_shown_gaussian": shown.gaussian,
         "epsilon_gap": shown.gap,
         "epsilon_gap_gaussian": shown.gap_gaussian,
+        "epsilon_confidence": shown.corrected,
         "audit": audit_text(shown),
     }
 

@@ -14,7 +14,7 @@ from simulations.report.analysis.adaptive import adaptive_caveats
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import lead
 from simulations.report.analysis.real_updates import apart, untested_on_updates
-from simulations.report.analysis.shown import audit_warnings, shown_epsilon
+from simulations.report.analysis.shown import audit_warnings, neighbours_of, shown_epsilon
 from simulations.report.analysis.windows import window_counts
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.plain import plain_words
@@ -93,7 +93,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         epsilon_all_cuts=_spent(study, defense, "epsilon-all-cuts"),
         delta=_spent(study, defense, "delta"),
         by_accountant=epsilon_by_accountant(study, defense),
-        neighbours=next((row.neighbours for row in study.rows if row.defense == defense and row.neighbours), ""),
+        neighbours=neighbours_of(study, defense),
         seconds=seconds,
         seconds_ratio=seconds_ratio if defense else None,
         bytes=size,

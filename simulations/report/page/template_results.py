@@ -44,7 +44,8 @@ HEADLINE = """
         {{ line.epsilon_with_probes | two }}{% endif %}
       {%- if line.epsilon_all_cuts is not none %} at one cut,
       {{ line.epsilon_all_cuts | two }} at all cuts together{% endif %}</span>{% endif %}
-    {% if line.shown %}<span>ε claimed {{ line.shown.claimed | two }}, ε shown at least {{ line.shown.plain | two }}
+    {% if line.shown %}<span>{{ line.shown.level ~ ' ' if line.shown.level }}ε claimed {{ line.shown.claimed | two }},
+      ε shown at least {{ line.shown.plain | two }}
       without an assumption (gap {{ line.shown.gap | two }})
       {%- if line.shown.gaussian_adds %}, at least {{ line.shown.gaussian | two }} if noise is Gaussian
       (gap {{ line.shown.gap_gaussian | two }}){% endif %};
@@ -221,7 +222,7 @@ PLANE = """
 <header><h2>Privacy against accuracy</h2><p>{{ view.plane_finding }} A better defence lies further right (more
 accurate) and lower (fewer images recovered by its strongest attack).
 {% if view.dp_sgd %}DP-SGD, the baseline with a proof, is joined by a dashed line in order of
-ε. {% endif %}
+its example-level ε. {% endif %}
 {%- if view.strengths %} Defences that differ only in their strength are joined by a dashed line in its order.
 {% endif %}Bars are 95&nbsp;% intervals;
 hollow points are not validated, or of too few images.</p></header>

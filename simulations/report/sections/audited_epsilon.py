@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from attacks.dp_audit.bounds import LITTLE
 from attacks.metrics.training import EPSILON_SHOWN, EPSILON_SHOWN_GAUSSIAN
-from defenses.neighbours import level_of
 from simulations.report.analysis.line import Line
 from simulations.report.section import Section
 from simulations.report.studies.study import Study
@@ -19,30 +18,30 @@ class AuditedEpsilon:
     """The section.
 
     Attributes:
-        audits: Defence, its audit, and what its epsilon protects: one example, or all examples of a client.
+        audits: Defence and its audit, which names what its epsilon protects.
         little: A bound that could not have exceeded this is without power.
         confidence: Least confidence of a refutation.
     """
 
-    audits: tuple[tuple[str, ShownEpsilon, str], ...]
+    audits: tuple[tuple[str, ShownEpsilon], ...]
     little: float = LITTLE
     confidence: float = CONFIDENCE
 
     @property
     def seeds(self) -> int:
         """The most seeds of a defence."""
-        return max(one.seeds for _, one, _ in self.audits)
+        return max(one.seeds for _, one in self.audits)
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """What the epsilons protect, each level once."""
+        return tuple(sorted({one.level for _, one in self.audits if one.level}))
 
 
 def audited_epsilon(_: Study, lines: Sequence[Line]) -> AuditedEpsilon | None:
     """The section; None where no claim was audited."""
-    audits = tuple((line.defense, line.shown, _level(line, line.shown)) for line in lines if line.shown is not None)
+    audits = tuple((line.defense, line.shown) for line in lines if line.shown is not None)
     return AuditedEpsilon(audits) if audits else None
-
-
-def _level(line: Line, shown: ShownEpsilon) -> str:
-    """What an epsilon protects. Canaries of an external app are examples that a coin adds or removes."""
-    return level_of(line.neighbours) or ("example-level (one example added or removed)" if shown.covers else "")
 
 
 ABOUT = """A claimed ε is an upper bound by the defence's own account. Canaries show a lower bound. For an
@@ -55,9 +54,9 @@ TEMPLATE = """
 {{ table('Epsilon claimed and shown', 'plain') }}
 {{ head(['Defence', '#ε claimed', '#ε shown', '#if noise is Gaussian', '#Canaries', '#at most', 'Strongest view']) }}
 <tbody>
-{% for defense, one, level in shown.audits %}
+{% for defense, one in shown.audits %}
 <tr><th scope="row">{{ who(defense) }}</th>
-{{ number(one.claimed | two, (level ~ ', ' if level else '') ~ 'δ = ' ~ (one.delta | plain)) }}
+{{ number(one.claimed | two, [one.level, one.neighbours, 'δ = ' ~ (one.delta | plain)] | select | join(', ')) }}
 {{ number('≥ ' ~ (one.plain | two), 'above the claim' if one.gap < 0 else 'gap ' ~ (one.gap | two)) }}
 {{ number('≥ ' ~ (one.gaussian | two), 'above the claim' if one.gap_gaussian < 0 else 'gap ' ~ (one.gap_gaussian | two)) }}
 {{ number(one.canaries, one.correct ~ ' of ' ~ one.guesses ~ ' guesses right') }}
@@ -75,6 +74,8 @@ mechanism is as private as a Gaussian one (μ-GDP), and for some views that the 
 claim less the bound above it. All bounds of a defence and seed hold together with the stated confidence. <i>At most</i> is what
 these canaries could have shown if all guesses had been right. A bound that could not have exceeded
 {{ shown.little | plain }} is no evidence of privacy, and a view that could not have exceeded the claim could not have refuted it.
+{% if shown.levels | length > 1 %}An example-level ε is about one example, and a client-level ε about all examples of a client:
+the two cannot be compared, whichever is smaller. {% endif %}
 {% if shown.seeds > 1 %}Of several seeds, the row has the one whose bound is nearest to its claim or furthest above it. Such a claim
 is refuted only if the bounds of all seeds are above it, or if the confidence stays at {{ (shown.confidence * 100) | plain }} %
 after a union bound over the seeds. {% endif %}
@@ -84,7 +85,7 @@ examples of training, or clients in it, which costs accuracy.</p>
 {{ table('Views of an audit', 'tall') }}
 {{ head(['Defence', 'View', '#Canaries', '#ε shown', '#if noise is Gaussian', '#at most']) }}
 <tbody>
-{% for defense, one, _ in shown.audits %}{% for part in one.parts %}
+{% for defense, one in shown.audits %}{% for part in one.parts %}
 <tr><th scope="row">{{ who(defense) }}</th><td>{{ part.part }}
   {% if part.part in one.refuted_by %}<small>above the claim</small>{% endif %}</td>
 {{ number(part.canaries) }}

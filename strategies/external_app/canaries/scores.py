@@ -23,6 +23,7 @@ from clients.task.task import Task
 from clients.wire.records import MAX_REASON, tensors_of, values_of
 from clients.wire.texts import one_line, read_json, shortened
 from defenses.base import Update
+from defenses.neighbours import ADD_OR_REMOVE
 from strategies.audit.recorder import Recorder
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import GuardedExchange
@@ -135,7 +136,8 @@ class AppCanaries:
             of = [one for one in self._scored if one.claim.epsilon <= epsilon]
             parts = gradient_parts({at: (one.placed, one.scores, one.coins) for at, one in enumerate(of)})
             audit = audited(parts, epsilon, max(one.claim.delta for one in of), 1 - error)
-            found.append(replace(ShownEpsilon.of(audit), confidence=CONFIDENCE, covers=self._covers(of, claimed)))
+            shown = ShownEpsilon.of(audit, ADD_OR_REMOVE)
+            found.append(replace(shown, confidence=CONFIDENCE, covers=self._covers(of, claimed)))
         refuted = [one for one in found if one.above]
         return max(refuted, key=lambda one: one.shown - one.claimed) if refuted else found[-1]
 

@@ -125,6 +125,14 @@ def test_binomial_interval_inverts_the_binomial_tails(successes, trials):
     assert high == 1.0 if successes == trials else binom.cdf(successes, trials, high) == pytest.approx(0.025)
 
 
+def test_the_interval_of_tied_scores_holds_its_rate():
+    """A model that gives one class to all images has few different losses: here 30 % of the non-members share the highest score."""
+    members = torch.cat([torch.ones(960), torch.zeros(2240)])
+    rate, low, high = tpr_at_fpr(members, torch.cat([torch.ones(300), torch.zeros(700)]))
+    assert low == rate == 0
+    assert 0 < high < 0.01
+
+
 @pytest.mark.parametrize("bad", [torch.tensor([]), torch.tensor([torch.nan, 1.0]), torch.zeros(2, 2)])
 @pytest.mark.parametrize("function", [roc_curve, auc, auc_interval, tpr_at_fpr])
 def test_refuses_what_has_no_order(function, bad):

@@ -31,6 +31,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 CORRECT, BARE = (f"{name}(max_norm=1.0, target_epsilon=2.0, rounds=2)" for name in ("ClientDP", "BareTensor"))
 EXAMPLES = "DPSGD(noise_multiplier=20.0)"
+FLOWER = "FlowerLocalDP(clipping_norm=1.0, sensitivity=1.0, epsilon=1.0, delta=1e-05)"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Audited:
     register()
     try:
         out = tmp_path_factory.mktemp("client-level") / "run"
-        return simulations.audit(out=out, **SMALL, defenses="; ".join((CORRECT, BARE, EXAMPLES)))
+        return simulations.audit(out=out, **SMALL, defenses="; ".join((CORRECT, BARE, EXAMPLES, FLOWER)))
     finally:
         DEFENSES._own = known
 
@@ -57,6 +58,22 @@ def test_the_account_grows_by_one_exact_release_a_round(audited: Audited) -> Non
     assert spent[1] == pytest.approx(gaussian_epsilon(2 / multiplier, 1e-5), rel=1e-6)
     rows = [row for row in audited.rows if row.defense == CORRECT and row.metric == "epsilon"]
     assert {row.neighbours for row in rows} == {"replace-client"}
+
+
+def test_the_account_of_flowers_mod_is_exact_and_of_all_rounds(audited: Audited) -> None:
+    """Flower's own epsilon is 1, of one message and without neighbours."""
+    (defense,) = parse(FLOWER).defenses
+    spent = numbers(audited, FLOWER, "epsilon")
+    std = math.sqrt(2 * math.log(1.25e5))
+    assert spent[1] == pytest.approx(gaussian_epsilon(2 / std, 1e-5), rel=1e-6)
+    assert spent[2] == pytest.approx(gaussian_epsilon(2 * math.sqrt(2) / std, 1e-5), rel=1e-6)
+    assert spent[1] > defense.epsilon  # type: ignore[attr-defined]
+    (row,) = [row for row in audited.rows if (row.defense, row.metric) == (FLOWER, "epsilon-shown")]
+    shown = ShownEpsilon.from_json(row.extra[AUDIT])
+    assert shown is not None
+    assert (shown.canaries, shown.level, shown.neighbours) == (20, "client-level", "replace-client")
+    assert shown.claimed == pytest.approx(spent[2], rel=1e-6)
+    assert not shown.refuted
 
 
 def test_clients_report_no_loss_of_their_training(audited: Audited) -> None:
@@ -84,6 +101,10 @@ def test_reports_name_the_level_of_each_epsilon(audited: Audited) -> None:
     page = audited.report.read_text()
     for level in ("client-level", "example-level"):
         assert level in page
+    assert "client-level ε claimed 2.00" in page
+    assert "the two cannot be compared, whichever is smaller" in " ".join(page.split())
+    neighbours = {one["defense"]: one["neighbours"] for one in as_json(audited.directory)}
+    assert (neighbours[CORRECT], neighbours[FLOWER], neighbours[""]) == ("replace-client", "replace-client", "")
     out = StringIO()
     print_findings(Terminal(file=out, width=140, highlight=False), audited.directory)
     assert "client-level" in out.getvalue()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 
 from attacks.dp_audit.verdict import CanaryPart, audited
-from attacks.metrics.training import EPSILON_SHOWN
-from simulations.report.analysis.shown import REFUTED, audit_text, audit_warnings
+from attacks.metrics.training import EPSILON, EPSILON_SHOWN
+from defenses.neighbours import CLIENT_LEVEL, EXAMPLE_LEVEL, REPLACE_CLIENT, REPLACE_ONE
+from simulations.report.analysis.shown import REFUTED, audit_text, audit_warnings, shown_epsilon
 from simulations.report.sections.audited_epsilon import AuditedEpsilon
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
@@ -18,14 +20,16 @@ from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon
 LONE = "reported num-examples"
 
 
-def audit_of(claimed: float, shift: float, seed: int = 0, confidence: float = CONFIDENCE) -> ShownEpsilon:
+def audit_of(
+    claimed: float, shift: float, seed: int = 0, confidence: float = CONFIDENCE, neighbours: str = REPLACE_ONE
+) -> ShownEpsilon:
     """The audit of noise of deviation 1 on a shift for each of 2,000 canaries, and of 10 lone ones that show nothing."""
     generator = torch.Generator().manual_seed(seed)
     coins, few = (torch.rand(number, generator=generator) < 0.5 for number in (2000, 10))
     scores = shift * (coins.double() - 0.5) + torch.randn(2000, generator=generator).double()
     lone = CanaryPart(torch.randn(10, generator=generator).double(), few)
     parts = {"all parameters": CanaryPart(scores, coins, centred=True), LONE: lone}
-    return ShownEpsilon.of(audited(parts, claimed, 1e-5, confidence))
+    return ShownEpsilon.of(audited(parts, claimed, 1e-5, confidence), neighbours)
 
 
 def pooled(found: Sequence[ShownEpsilon]) -> ShownEpsilon:
@@ -106,4 +110,38 @@ def test_views_that_could_not_have_refuted_the_claim_are_named(below: ShownEpsil
 def test_a_row_holds_one_seed(above: ShownEpsilon) -> None:
     read = ShownEpsilon.from_json(pooled([above, above]).to_json())
     assert read == above
-    assert AuditedEpsilon((("A", above, ""), ("B", pooled([above, above]), ""))).seeds == 2
+    assert AuditedEpsilon((("A", above), ("B", pooled([above, above])))).seeds == 2
+
+
+def test_an_audit_names_what_its_epsilon_protects_and_levels_have_no_order(above: ShownEpsilon) -> None:
+    clients = audit_of(2.0, 1.0, neighbours=REPLACE_CLIENT)
+    assert (above.level, clients.level) == (EXAMPLE_LEVEL, CLIENT_LEVEL)
+    assert clients.to_json()["level"] == CLIENT_LEVEL
+    assert "epsilon claimed: 2.00 at delta 1e\N{MINUS SIGN}5 (client-level, replace-client)." in audit_text(clients)
+    with pytest.raises(ValueError, match="client-level, example-level; allowed: audits of one level"):
+        pooled([above, clients])
+    assert AuditedEpsilon((("A", above), ("B", clients))).levels == (CLIENT_LEVEL, EXAMPLE_LEVEL)
+
+
+def test_an_older_row_names_no_neighbours_and_takes_those_of_its_defence(above: ShownEpsilon) -> None:
+    old = {key: value for key, value in above.to_json().items() if key not in ("neighbours", "level")}
+    read = ShownEpsilon.from_json(old)
+    assert read is not None
+    assert (read.level, read.neighbours) == ("", "")
+    rows = (
+        Row(metric=EPSILON_SHOWN.name, defense="DP", round=1, value=0.1, extra={AUDIT: old}),
+        Row(metric=EPSILON.name, defense="DP", round=1, value=2.0, neighbours=REPLACE_CLIENT),
+    )
+    found = shown_epsilon(Study(("e", "federated", "d", "m", ""), rows, ("", "DP")), "DP")
+    assert found is not None
+    assert found.level == CLIENT_LEVEL
+    of_an_app = shown_epsilon(
+        Study(
+            ("e", "federated", "d", "m", ""),
+            (replace(rows[0], extra={AUDIT: old | {"covers": "One round."}}),),
+            ("", "DP"),
+        ),
+        "DP",
+    )
+    assert of_an_app is not None
+    assert of_an_app.level == EXAMPLE_LEVEL

@@ -1,0 +1,237 @@
+"""Flower's own client mods for differential privacy as defences: the installed Flower's code clips and adds the noise.
+
+Flower is imported when an update is protected, and not before.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from defenses.base import DefenseError, Update, UpdateDefense
+from defenses.checks import LARGEST_NOISE, checked_field, flag_field, is_number, scale_field
+from defenses.functional import map_update, widened
+from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
+from defenses.updates.client_dp import epsilon_of_releases, with_release
+
+LEAST, LEAST_EPSILON, LEAST_DELTA, MOST_EPSILON = 1e-6, 1e-3, 1e-300, 1e6
+"""Of norms, and of the epsilon and delta of a message: the mod divides by the last two."""
+SEED_WORDS = 8
+"""Of 32 bits each, in a seed of NumPy's generator."""
+STARTING = 1e-6
+"""Share of the clipping norm at which an update of length 0 is handed to the mod, which divides by the length."""
+_DRAWING = threading.Lock()
+
+Mod = Callable[[Any, Any, Callable[[Any, Any], Any]], Any]
+"""A client mod of Flower: (message, context, the app behind it) -> reply."""
+
+
+class _WithoutMods(logging.Filter):
+    """Leaves out what mods log of every message: two lines for each client and round."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line is logged."""
+        return record.levelno > logging.INFO or "mod: " not in str(record.msg).lower()
+
+
+@dataclass
+class _Sent:
+    """What a mod reads of a message."""
+
+    content: Any
+
+    def has_error(self) -> bool:
+        """A reply of training that ended."""
+        return False
+
+
+@dataclass(frozen=True, repr=False)
+class FlowerLocalDP(UpdateDefense):
+    """Flower's ``LocalDpMod``: clip the client's whole update and add Gaussian noise of the textbook size to every entry.
+
+        u~ = u min(1, C / ||u||_2) + N(0, s^2 I),    s = sensitivity sqrt(2 ln(1.25 / delta)) / epsilon
+
+    C is ``clipping_norm``. The installed Flower's mod does both, with noise from NumPy's generator, which is seeded from the
+    client's own draws. Flower's epsilon is for one message and names no neighbours. The epsilon that is claimed here is exact, and
+    of all messages together: T of them are mu-GDP with mu = 2 C sqrt(T) / s. Neighbours ("replace-client"): the client's whole
+    training set, replaced by any other of as many examples. What is public, and what the bound leaves out: as for ``ClientDP``.
+
+    The mod does not protect three kinds of updates. They are changed before it receives them, so that the claim holds for them:
+
+    - An array without dimensions gets neither clipping nor noise from it. It is handed over as an array of one entry.
+    - At an update of length 0 it raises ``ZeroDivisionError``. Such an update is handed over with one entry of 1e-6 C.
+    - An entry that is not finite counts as 0.
+
+    Args:
+        clipping_norm: C, in the unit of the update.
+        sensitivity: In the unit of the update. Two clipped updates lie up to 2 C apart; the mod accepts any number.
+        epsilon: Flower's, of one message.
+        delta: Flower's, in (0, 1); also that of the claimed epsilon.
+
+    Raises:
+        DefenseError: When an update is protected and Flower is not installed.
+    """
+
+    clipping_norm: float = scale_field(1.0, least=LEAST, most=LARGEST_NOISE)
+    sensitivity: float = scale_field(2.0, least=LEAST, most=LARGEST_NOISE)
+    epsilon: float = scale_field(1.0, least=LEAST_EPSILON, most=MOST_EPSILON)
+    delta: float = checked_field(
+        1e-5,
+        lambda value: is_number(value) and LEAST_DELTA <= value < 1,
+        f"a number in (0, 1), from {LEAST_DELTA:g} on",
+    )
+
+    neighbours = REPLACE_CLIENT
+    bounds_client: ClassVar[bool] = True
+    always_shown: ClassVar[tuple[str, ...]] = ("clipping_norm", "sensitivity", "epsilon", "delta")
+    adaptive_attacks: ClassVar[tuple[str, ...]] = ("NoiseModelInversion",)
+    caveat: ClassVar[str] = (
+        "Flower's epsilon in the defence's text is for one message and names no neighbours; the budget beside it is of all "
+        "messages, for a client's data replaced by any other"
+    )
+    source: ClassVar[str] = (
+        "Flower 1.41, flwr.clientapp.mod.LocalDpMod; noise: Dwork, Roth, The Algorithmic Foundations of Differential Privacy, "
+        "2014, Theorem A.1; composition: Dong, Roth, Su, Gaussian Differential Privacy, 2019, Cor. 3.3"
+    )
+
+    @property
+    def max_norm(self) -> float:
+        """The clipping norm, under the name that canary clients use."""
+        return self.clipping_norm
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the mod's noise, in the unit of the update."""
+        return self.sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
+
+    @property
+    def ratio(self) -> float:
+        """The noise over the largest distance of two clipped updates."""
+        return self.std / (SENSITIVITY[self.neighbours] * self.clipping_norm)
+
+    def protect_update(self, update: Update, generator: torch.Generator) -> Update:
+        """Hand the update to the mod, its tensors in the order of their names."""
+        mod = _mods().LocalDpMod(self.clipping_norm, self.sensitivity, self.epsilon, self.delta)
+        given = map_update(lambda tensor: widened(tensor.detach()).nan_to_num(0.0, 0.0, 0.0), update)
+        if not any(tensor.count_nonzero() for tensor in given.values()):
+            given = _started(given, STARTING * self.clipping_norm)
+        return _through(mod, given, update, generator)
+
+    def recorded(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The state with one more release; see ``with_release``."""
+        return with_release(state, self.ratio)
+
+    def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
+        """The exact epsilon at ``delta`` of all releases recorded in the states together."""
+        return {"epsilon": epsilon_of_releases(states, self.delta), "delta": self.delta}
+
+
+@dataclass(frozen=True, repr=False)
+class FlowerClipping(UpdateDefense):
+    """Flower's ``fixedclipping_mod``: clip the client's whole update; the noise is the server's, after it has the update.
+
+    The client half of central differential privacy. Flower's strategies ``DifferentialPrivacyClientSide...`` add noise to the mean
+    of the updates that the server received. That protects the published model from its readers. The server itself receives each
+    clipped update without noise, and against the server there is no epsilon. A run attacks what the server receives, so that this
+    defence is all of the method that such an attack meets.
+
+    ``adaptive`` uses ``adaptiveclipping_mod``, which clips alike. Its strategy changes the norm from round to round by a bit that
+    each client reports. Here the norm stays as given, and the bit is not sent.
+
+    Args:
+        clipping_norm: Largest norm, in the unit of the update.
+        adaptive: Call ``adaptiveclipping_mod`` in place of ``fixedclipping_mod``.
+
+    Raises:
+        DefenseError: When an update is protected and Flower is not installed.
+    """
+
+    clipping_norm: float = scale_field(1.0, least=LEAST, most=LARGEST_NOISE)
+    adaptive: bool = flag_field(False)
+
+    always_shown: ClassVar[tuple[str, ...]] = ("clipping_norm",)
+    caveat: ClassVar[str] = (
+        "clipping alone: Flower's server adds its noise after it has received each update, so that no epsilon holds against "
+        "the server"
+    )
+    source: ClassVar[str] = (
+        "Flower 1.41, flwr.clientapp.mod.fixedclipping_mod and adaptiveclipping_mod; McMahan et al., Learning Differentially "
+        "Private Recurrent Language Models, ICLR 2018, Alg. 1; "
+        "Andrew et al., Differentially Private Learning with Adaptive Clipping, 2021"
+    )
+
+    def protect_update(self, update: Update, generator: torch.Generator) -> Update:
+        """Hand the update to the mod, its tensors in the order of their names; deterministic."""
+        mods = _mods()
+        given = map_update(lambda tensor: widened(tensor.detach()), update)
+        if not any(tensor.count_nonzero() for tensor in given.values()):
+            return {name: tensor.clone() for name, tensor in update.items()}
+        mod = mods.adaptiveclipping_mod if self.adaptive else mods.fixedclipping_mod
+        return _through(mod, given, update, None, self.clipping_norm)
+
+
+def _mods() -> Any:
+    """Flower's mods."""
+    try:
+        from flwr.clientapp import mod
+    except ImportError as error:
+        raise DefenseError(f"Flower's mods need the package flwr, which cannot be imported: {error}") from error
+    return mod
+
+
+def _started(update: Update, value: float) -> Update:
+    """The update with this value at the first entry of the first tensor that has one."""
+    first = next((name for name in sorted(update) if update[name].numel()), None)
+    if first is None:
+        return update
+    changed = update[first].clone()
+    changed.view(-1)[0] = value
+    return update | {first: changed}
+
+
+def _through(
+    mod: Mod, given: Update, like: Update, generator: torch.Generator | None, clipping_norm: float | None = None
+) -> Update:
+    """What a mod makes of an update, with the types, shapes and places of ``like``.
+
+    The mod receives weights of zero from the server and the update as the weights after training. What it subtracts and adds then
+    rounds nothing.
+
+    Args:
+        mod: Of Flower.
+        given: The update.
+        like: As the update was before it was made ready.
+        generator: Seeds what the mod draws; None for a mod that draws nothing.
+        clipping_norm: Where the server sends the norm.
+    """
+    if not any(tensor.numel() for tensor in given.values()):
+        return {name: tensor.clone() for name, tensor in like.items()}
+    import numpy as np
+    from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+    names = sorted(given)
+    arrays = {name: np.atleast_1d(given[name].cpu().numpy()) for name in names}
+    server = RecordDict({"arrays": ArrayRecord({name: Array(np.zeros_like(arrays[name])) for name in names})})
+    if clipping_norm is not None:
+        server["config"] = ConfigRecord({"clipping_norm": float(clipping_norm)})
+    trained = ArrayRecord({name: Array(arrays[name]) for name in names})
+    reply = _Sent(RecordDict({"arrays": trained, "metrics": MetricRecord({"num-examples": 1})}))
+    log, quiet = logging.getLogger("flwr"), _WithoutMods()
+    with _DRAWING:  # one generator of the whole process
+        before = np.random.get_state()
+        log.addFilter(quiet)
+        try:
+            if generator is not None:
+                np.random.seed(torch.randint(2**32, (SEED_WORDS,), generator=generator).numpy())
+            found = mod(_Sent(server), None, lambda *_: reply)
+        finally:
+            log.removeFilter(quiet)
+            np.random.set_state(before)
+    sent = {name: torch.from_numpy(np.array(found.content["arrays"][name].numpy())) for name in names}
+    return {name: sent[name].reshape(of.shape).to(of.device, of.dtype) for name, of in like.items()}

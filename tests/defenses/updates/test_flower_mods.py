@@ -1,0 +1,145 @@
+"""Flower's client mods as defences: its code acts, what it leaves open is closed, and the account is exact."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.clientapp import mod
+
+from attacks.dp_audit.canary_clients import client_defense
+from defenses import Clip, DefenseError, FlowerClipping, FlowerLocalDP
+from defenses.base import Update
+from defenses.neighbours import CLIENT_LEVEL, level_of
+from defenses.random_draws import generator_for
+from defenses.smashed.gaussian_mechanism import gaussian_epsilon
+from defenses.spec import parse
+
+WITHOUT_FLOWER = """
+import sys
+sys.modules["flwr"] = None
+import torch
+from defenses import DefenseError, parse
+for text in ("FlowerLocalDP()", "FlowerClipping()"):
+    try:
+        parse(text).protect_update({"w": torch.ones(2)}, ("key",))
+    except DefenseError as error:
+        assert "need the package flwr" in str(error)
+        print("refused")
+"""
+
+
+def an_update(scale: float = 1.0) -> Update:
+    generator = generator_for("an update")
+    shapes = {"w": (3, 2), "scale": (), "none": (0,)}
+    return {name: scale * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+def flat(update: Update) -> torch.Tensor:
+    return torch.cat([update[name].flatten() for name in sorted(update)])
+
+
+def after(defense: FlowerLocalDP, releases: int) -> dict[str, Any]:
+    state: dict[str, Any] = {}
+    for _ in range(releases):
+        state = defense.recorded(state)
+    return state
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("scale", [0.01, 30.0])
+def test_clipping_is_that_of_flower_for_every_array(adaptive: bool, scale: float) -> None:
+    update = an_update(scale)
+    found = FlowerClipping(clipping_norm=0.5, adaptive=adaptive).protect_update(update, generator_for(0))
+    torch.testing.assert_close(found, Clip(max_norm=0.5).protect_update(update, generator_for(0)))
+
+
+def test_the_noise_is_of_the_stated_size_for_every_entry_and_clipping_comes_first() -> None:
+    defense = FlowerLocalDP(clipping_norm=0.5, sensitivity=1.0, epsilon=2.0, delta=1e-3)
+    clipped = flat(Clip(max_norm=0.5).protect_update(an_update(30.0), generator_for(0)))
+    noise = torch.stack([flat(defense.protect_update(an_update(30.0), generator_for(seed))) for seed in range(1000)])
+    noise -= clipped
+    # 1,000 draws of an entry: its standard deviation is off by more than 12 % in fewer than 1 of 10^6 entries.
+    assert ((noise.std(0) / defense.std - 1).abs() < 0.12).all()
+    assert (noise.mean(0).abs() < 5.5 * defense.std / math.sqrt(1000)).all()
+    assert np.abs(np.corrcoef(noise.T.numpy()) - np.eye(7)).max() < 0.18
+
+
+def test_the_installed_mod_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[float, ...]] = []
+
+    class Doubling:
+        def __init__(self, *settings: float) -> None:
+            given.append(settings)
+
+        def __call__(self, message: Any, context: Any, call_next: Any) -> Any:
+            reply = call_next(message, context)
+            record = reply.content["arrays"]
+            for name in list(record):
+                record[name] = type(record[name])(2 * record[name].numpy())
+            return reply
+
+    monkeypatch.setattr(mod, "LocalDpMod", Doubling)
+    update = an_update()
+    found = FlowerLocalDP(epsilon=3.0).protect_update(update, generator_for(0))
+    torch.testing.assert_close(found, {name: 2 * tensor for name, tensor in update.items()})
+    assert given == [(1.0, 2.0, 3.0, 1e-5)]
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_an_unchanged_model_and_entries_that_are_not_finite_get_the_same_noise(wrong: float) -> None:
+    defense = FlowerLocalDP()
+    for update in ({"w": torch.zeros(4)}, {"w": torch.full((4,), wrong)}):
+        noise = torch.stack([defense.protect_update(update, generator_for(seed))["w"] for seed in range(200)])
+        assert ((noise.std(0) / defense.std - 1).abs() < 0.25).all()
+
+
+def test_numpys_generator_and_flowers_log_are_left_as_they_were(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("flwr")
+    np.random.seed(3)
+    expected = np.random.normal()
+    np.random.seed(3)
+    filters = list(log.filters)
+    with caplog.at_level(logging.INFO):
+        FlowerLocalDP().protect_update(an_update(), generator_for(0))
+        FlowerClipping().protect_update(an_update(), generator_for(0))
+    assert np.random.normal() == expected
+    assert log.filters == filters
+    assert caplog.records == []
+
+
+def test_the_account_is_exact_over_all_messages_whatever_flower_states() -> None:
+    small, right = FlowerLocalDP(sensitivity=1.0), FlowerLocalDP(sensitivity=2.0)
+    std = math.sqrt(2 * math.log(1.25e5))
+    for releases in (1, 4, 30):
+        expected = gaussian_epsilon(2 * math.sqrt(releases) / std, 1e-5)
+        assert small.privacy(after(small, releases)) == {"epsilon": pytest.approx(expected), "delta": 1e-5}
+    assert right.privacy(after(right, 1))["epsilon"] < 1 < small.privacy(after(small, 1))["epsilon"]
+    state = after(right, 2)
+    assert json.loads(json.dumps(state)) == state
+    assert right.privacy(state, state) == right.privacy(after(right, 4))
+    bare = FlowerLocalDP(sensitivity=1e-6, epsilon=1e6)
+    assert bare.privacy(after(bare, 1))["epsilon"] == math.inf
+
+
+def test_canary_clients_test_its_claim_and_clipping_alone_makes_none() -> None:
+    pipeline = parse("Clip(max_norm=2.0) | FlowerLocalDP()")
+    assert client_defense(pipeline) == pipeline.defenses[1]
+    assert level_of(pipeline.neighbours) == CLIENT_LEVEL
+    alone = parse("FlowerClipping()")
+    assert client_defense(alone) is None
+    assert (alone.neighbours, alone.privacy({})) == ("", {})
+    with pytest.raises(DefenseError, match="each claim an epsilon"):
+        parse("DPSGD() | FlowerLocalDP()")
+
+
+def test_without_flower_defences_can_be_read_and_say_what_they_need() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_FLOWER], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["refused", "refused"]
