@@ -79,13 +79,22 @@ class Membership:
     quantile: QuantileRule | None = None
     online: OnlineTest | None = None
 
+    @property
+    def kind(self) -> str:
+        """How it scores: "loss", "network", "quantile", "gaussian", "pairwise", or "online" with its rule."""
+        if self.online is not None:
+            return f"online {self.online.rule}"
+        rule = next((part for part, kind in RULES.items() if isinstance(self.rule, kind)), "")
+        return rule or ("quantile" if self.quantile is not None else "network" if self.network is not None else "loss")
+
     def scores(self, images: Tensor, classes: Tensor) -> Tensor:
         """Membership score of each record, (N,) float64 on the CPU; a higher score means a likelier member.
 
         Records are normalised images (N, C, H, W), protected like test images if the defence requires it, and their classes.
 
         Raises:
-            AttackError: When the attack failed, since equal scores for all records would wrongly suggest privacy; of an online test.
+            AttackError: When the attack failed, since equal scores for all records would wrongly suggest privacy; also of an
+                online test.
         """
         if self.model is None:
             raise AttackError(f"a test that failed scores no record: {self.failure or 'no reason given'}")

@@ -41,8 +41,8 @@ class OnlineTest:
     def assigned(self, count: int) -> Tensor:
         """Which shadow models train on which of ``count`` records, (S, count) bool.
 
-        Numbers of records of any two models differ by ``FEWEST_WITH`` at most. Each record is in at least ``FEWEST_WITH`` models and
-        outside of as many, also where ``num_members`` is too small for that.
+        Models have about as many records each. Each record is in ``FEWEST_WITH`` models or more, and outside of as many, also where
+        ``num_members`` is too small for that.
         """
         models, generator = self.num_shadows, torch.Generator().manual_seed(self.seed)
         if count < 2:
@@ -88,8 +88,8 @@ class OnlineTest:
 def online_scores(rule: str, own: Tensor, references: Tensor, inside: Tensor) -> Tensor:
     """Scores (N,) by one of ``RULES``; arguments as of ``OnlineTest.scores``.
 
-    "ratio" is log(Pr(x | model) / Pr(x)), with Pr(x) the mean over all shadow models. RMIA counts the population records whose ratio
-    is smaller by a factor. That share rises with the ratio, whatever population and factor are.
+    "ratio" is log(Pr(x | model) / Pr(x)), with Pr(x) the mean over all shadow models. RMIA counts the population records whose
+    ratio is smaller by a factor. That share rises with the ratio, whatever population and factor are.
 
     Source: Carlini et al. 2022, algorithm 1; "ratio": Zarifzadeh et al. 2024, section 3 and online RMIA.
     """

@@ -49,8 +49,8 @@ class QuantileRegression(Attack[ClientUpdate, Membership]):
 
     Differs from the paper: the regression network is small and starts from random weights, where the paper has large pretrained
     ones. The logit-scaled confidence stands in place of the difference of the two largest logits. Each auxiliary record also
-    counts under random classes (``relabelled``): these, too, are records that the client did not train on, and teach the network what
-    confidence an unlikely class has.
+    counts under random classes (``relabelled``). These are records that the client did not train on, too, and teach the network
+    the confidence that an unlikely class has.
 
     Attributes:
         hidden: Width of the network.

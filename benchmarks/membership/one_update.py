@@ -14,9 +14,9 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from remembering import RATE, STEPS, cells, overfit, perceptron, seeded, shuffled, table
 from remembering import normalised as seen_by_model
-import torch
 from torch import nn
 from torch.nn import functional as F
 
