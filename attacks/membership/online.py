@@ -35,6 +35,7 @@ class OnlineAttack(Attack[ClientUpdate, Membership]):
     threat: ClassVar[str] = (
         "global model, one update, the records in question with their true classes, the client's training procedure"
     )
+    trains_shadows: ClassVar[str] = "client"
     quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 4}
 
     num_shadows: int = starts_field(8, 2 * FEWEST_WITH)
