@@ -107,8 +107,8 @@ def describe(experiment: Experiment, step: StepMemory, needs: object) -> Iterato
     if trained := shadow_trainings(experiment):
         each = "; ".join(f"{attack} {number}" for attack, number in trained.items())
         yield (
-            f"shadows:    {count(sum(trained.values()), 'training')} of a new model for {count(experiment.rounds, 'round')}: {each}; "
-            f"besides {count(len(names) * experiment.num_clients, 'training')} of clients"
+            f"shadows:    {count(sum(trained.values()), 'training')} of a new model for "
+            f"{count(experiment.rounds, 'round')}: {each}"
         )
 
 

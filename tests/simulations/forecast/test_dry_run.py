@@ -23,7 +23,7 @@ from defenses.pipeline import Pipeline
 from simulations.cli import app
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.dry_run import StepMemory, describe, measure, shadow_trainings
+from simulations.forecast.dry_run import StepMemory, describe, measure
 from simulations.forecast.hardware import this_machine
 from simulations.forecast.memory_needs import check_needs, needs_of
 from simulations.forecast.notices import idle_defenses, unusual_values
@@ -387,26 +387,3 @@ def test_control_groups_of_both_versions_limit_memory(tmp_path: Path) -> None:
     assert cgroup_limits("0::/docker/0123\n", tmp_path) == [5000]
     assert cgroup_limits("", tmp_path) == []
     assert memory_of_machine() > 2**28
-
-
-def test_shadow_models_are_counted_before_any_is_trained() -> None:
-    """At the server once a pipeline, at clients in every attacked round."""
-    settings = {
-        "num-clients": 3,
-        "rounds": 2,
-        "attack-rounds": "first,final",
-        "probe-attacks": "",
-        "update-attacks": "LossThreshold(); LiRA(num_shadows=5); OnlineLiRA(num_shadows=4)",
-        "auxiliary-fraction": 0.2,
-        "defenses": "GaussianNoise(std=0.01, per='update')",
-        "adaptive": False,
-    }
-    experiment = Experiment.from_mapping(settings)
-    assert len(experiment.pipelines) == 2
-    assert shadow_trainings(experiment) == {"LiRA(num_shadows=5)": 10, "OnlineLiRA(num_shadows=4)": 2 * 2 * 3 * 4}
-    (line,) = (one for one in describe(experiment, StepMemory(1, 0.0, 0.0), "") if one.startswith("shadows:"))
-    assert "58 trainings of a new model for 2 rounds" in line
-    assert "LiRA(num_shadows=5) 10" in line
-    assert shadow_trainings(replace(experiment, attack_rounds="")) == {}
-    none = Experiment.from_mapping({**settings, "update-attacks": "LossThreshold()"})
-    assert not [one for one in describe(none, StepMemory(1, 0.0, 0.0), "") if one.startswith("shadows:")]
