@@ -39,8 +39,8 @@ POOL, PAIRS = 2000, 8
 CORRECTION, GAMMA = 0.3, 1.0
 """Privacy Meter has no other factor than 1."""
 LEAKPRO = "leakpro.attacks.mia_attacks"
-HIGHEST = "RMIA, population by the 8 highest of 16"
-"""This package's rule with the choice of probabilities that Privacy Meter makes."""
+TIED, HIGHEST = "RMIA, ties kept", "RMIA, ties kept, population by the 8 highest of 16"
+"""This package's rule without its order of ties, and also with the choice of probabilities that Privacy Meter makes."""
 VARIANCES = (("each", "individual_carlini"), ("fixed", "fixed"))
 """Estimates of the variance: name here, name in LeakPro."""
 
@@ -109,9 +109,16 @@ def ours(found: Judgements) -> dict[str, Tensor]:
         "LiRA, variance='fixed'": GaussianRule(0, 0, spread, SURE)(*given),
         "LiRA, variance='shrunk'": GaussianRule(*estimate_prior(found.references, found.outside))(*given),
         "RMIA": PairwiseRule(ratios, CORRECTION, GAMMA)(*given),
-        HIGHEST: PairwiseRule(highest, CORRECTION, GAMMA)(*given),
+        TIED: dominated(ratios, given),
+        HIGHEST: dominated(highest, given),
         **{name: online_scores(rule, found.own, found.references, ~found.outside) for name, rule in online.items()},
     }
+
+
+def dominated(ratios: Tensor, given: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Numbers (N,) of population records that each record dominates, as published code scores records."""
+    scores: Tensor = PairwiseRule(ratios, CORRECTION, GAMMA)(*given)
+    return torch.floor(scores * len(ratios) + 1e-9)
 
 
 def load_leakpro(folder: Path) -> tuple[Any, Any]:
@@ -150,6 +157,7 @@ def by_leakpro(found: Judgements, folder: Path) -> dict[str, Tensor]:
         scores[f"{'online ' * online}LiRA, variance='{name}'"] = _joined(attack, found.members)
     for online in (False, True):
         scores["online RMIA" if online else "RMIA"] = _leakpro_rmia(rmia, found, where, online=online)
+    scores |= dict.fromkeys((TIED, HIGHEST), scores["RMIA"])
     return scores
 
 
@@ -187,7 +195,7 @@ def by_privacy_meter(found: Judgements, folder: Path) -> dict[str, Tensor]:
         found.own.sigmoid().numpy()[:, None], found.references.sigmoid().T.numpy(), ~found.outside.T.numpy(),
         found.own_population.sigmoid().numpy()[:, None], found.population.sigmoid().T.numpy(), CORRECTION, PAIRS,
     )  # fmt: skip
-    return dict.fromkeys(("RMIA", HIGHEST), torch.from_numpy(scores))
+    return dict.fromkeys(("RMIA", TIED, HIGHEST), torch.from_numpy(scores))
 
 
 def rows(seed: int, folders: dict[str, Path]) -> Iterator[tuple[str, ...]]:
