@@ -68,8 +68,7 @@ def rows(seed: int) -> Iterator[tuple[str, ...]]:
         RMIA(**given),
     ]
     attacks += [LiRA(**given, variance=kind) for kind in kinds]
-    attacks += [OnlineRMIA(**online) for online in (given, {"num_shadows": SHADOWS})]
-    attacks += [OnlineLiRA(**online, variance=kind) for online in (given, {"num_shadows": SHADOWS}) for kind in kinds]
+    attacks += [OnlineRMIA(**given), *(OnlineLiRA(**given, variance=kind) for kind in kinds)]
     judged = (members, fresh, others)
     plain = Batch(torch.cat([one[0] for one in judged]), F.one_hot(torch.cat([one[1] for one in judged]), 10).float())
     for attack in attacks:

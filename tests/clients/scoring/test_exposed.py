@@ -12,6 +12,7 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import nn
 
+from attacks.local_model import shared_tensors
 from attacks.membership.loss_threshold import Membership
 from attacks.membership.online_rules import OnlineTest
 from attacks.observations import AttackError
@@ -44,10 +45,13 @@ def membership(online: OnlineTest | None = None) -> Membership:
 
 
 def asked(node_config: dict[str, Any], test: Membership) -> Message:
-    """The reply of a deployed node with 40 training and 20 test examples to an audit of a membership test."""
+    """The reply of a deployed node, which has trained on 40 of its examples and has 20 others, to an audit of a membership test."""
     grid = LocalGrid(1, node_config={0: {"audits": True, **node_config}}, randomness="secret")
     grid.contexts[100].state["indices"] = to_record({"train": torch.arange(100, 140), "test": torch.arange(20)})
-    exchange = Exchange(grid, {0: 100}, 60.0)
+    exchange = Exchange(grid, {0: 100}, 300.0)
+    weights = to_record(shared_tensors(TASK.plan.build_model()))
+    trained = exchange("train", {0: RecordDict({"config": exchange.config(TASK), "arrays": weights})})[0]
+    assert not trained.has_error()
     config = exchange.config(
         TASK, **{"observation": "update", "kind": "membership", "guesses": 1, "share-images": False}
     )
