@@ -116,8 +116,8 @@ class QuantileRule(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Averaged pixels (N, F) of images (N, C, H, W)."""
-        side = [min(int(self.side), length) for length in images.shape[2:]]
-        return nn.functional.adaptive_avg_pool2d(images.to(self.mean), side).flatten(1)
+        height, width = (min(int(self.side), length) for length in images.shape[2:])
+        return nn.functional.adaptive_avg_pool2d(images.to(self.mean), (height, width)).flatten(1)
 
     def expected(self, features: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and logarithm of the standard deviation, (N,) each, in the unit of ``unit`` (mean and deviation of all records)."""
@@ -141,7 +141,8 @@ class QuantileRule(nn.Module):
         found = (one.double().cpu() for one in self.expected(self.features(images), classes.to(self.mean.device)))
         middle, log_scale = found
         center, unit = self.unit.double().cpu()
-        return ((own.cpu() - center) / unit - middle) / log_scale.exp()
+        residual: Tensor = ((own.cpu() - center) / unit - middle) / log_scale.exp()
+        return residual
 
 
 def gaussian_loss(middle: Tensor, log_scale: Tensor, values: Tensor) -> Tensor:
