@@ -51,10 +51,10 @@ class OnlineTest:
         numbers = torch.floor(wanted + torch.rand(count, generator=generator, dtype=torch.float64))
         if not self.num_members:
             numbers = torch.full((count,), models // 2)
-        numbers = numbers.clamp(FEWEST_WITH, models - FEWEST_WITH).long().tolist()
+        many: list[int] = numbers.clamp(FEWEST_WITH, models - FEWEST_WITH).long().tolist()
         inside, sizes = torch.zeros(models, count, dtype=torch.bool), torch.zeros(models)
         for record in torch.randperm(count, generator=generator).tolist():
-            chosen = (sizes + torch.rand(models, generator=generator) / 2).topk(numbers[record], largest=False).indices
+            chosen = (sizes + torch.rand(models, generator=generator) / 2).topk(many[record], largest=False).indices
             inside[chosen, record] = True
             sizes[chosen] += 1
         return inside
@@ -120,6 +120,6 @@ def _student(residual: Tensor, freedom: Tensor) -> Tensor:
     known = freedom.clamp(max=NEARLY_NORMAL)
     return torch.where(
         freedom > NEARLY_NORMAL,
-        torch.distributions.Normal(0.0, 1.0).log_prob(residual),
+        torch.distributions.Normal(0.0, 1.0).log_prob(residual),  # type: ignore[no-untyped-call]
         torch.distributions.StudentT(known).log_prob(residual),  # type: ignore[no-untyped-call]
     )
