@@ -42,6 +42,9 @@ from attacks.learned.tuned_inversion import TunedInversion as TunedInversion
 from attacks.membership.lira import LiRA as LiRA
 from attacks.membership.loss_threshold import LossThreshold as LossThreshold
 from attacks.membership.loss_threshold import Membership as Membership
+from attacks.membership.online import OnlineLiRA as OnlineLiRA
+from attacks.membership.online import OnlineRMIA as OnlineRMIA
+from attacks.membership.quantile import QuantileRegression as QuantileRegression
 from attacks.membership.rmia import RMIA as RMIA
 from attacks.membership.shadow_models import ShadowModels as ShadowModels
 from attacks.observations import AttackError as AttackError

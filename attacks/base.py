@@ -90,6 +90,8 @@ class Attack(Generic[Observation, Guess]):
             each start), "restarts" (independent starts) or "training_iterations" (of ``fit``). If two fields have the same entry,
             the card shows the last one, unless ``card`` adds more.
         selection: Rule for choosing the returned iterate and start; "" if there is no choice.
+        trains_shadows: Where the attack trains ``num_shadows`` new models as a client trains its own, for all rounds: "server"
+            (once a pipeline), "client" (each attacked client in each attacked round) or "": nowhere.
         quick: Settings, field -> value, under which the attack ends within about a second on a small model, with any result:
             for tests that run every attack.
         learned: Result of ``fit``, if a subclass makes it a field; None before ``fit``.
@@ -116,6 +118,7 @@ class Attack(Generic[Observation, Guess]):
     on_host: ClassVar[str] = ""
     effort: ClassVar[Mapping[str, str]] = {}
     selection: ClassVar[str] = ""
+    trains_shadows: ClassVar[str] = ""
     quick: ClassVar[Mapping[str, Any]] = {}
     learned: Any = None
 

@@ -90,6 +90,7 @@ class LikelihoodAttack(Attack[ClientUpdate, Membership]):
     threat: ClassVar[str] = (
         "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
     )
+    trains_shadows: ClassVar[str] = "server"
     quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 4}
 
     num_shadows: int = starts_field(8)

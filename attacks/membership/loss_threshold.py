@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -12,8 +12,11 @@ from torch import Tensor, nn
 
 from attacks.base import Attack
 from attacks.local_model import Module, local_model, overwrite, shared_tensors
-from attacks.membership.rules import GaussianRule, PairwiseRule
+from attacks.membership.online_rules import OnlineTest
+from attacks.membership.rules import GaussianRule, PairwiseRule, QuantileRule
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
+from defenses.base import Batch
+from defenses.checks import MOST_SIDE
 
 SCORED_AT_ONCE = 256
 """Records per forward pass."""
@@ -22,7 +25,9 @@ LARGEST_LOGIT = 1e6
 Rule = GaussianRule | PairwiseRule
 RULES: dict[str, type[nn.Module]] = {"gaussian": GaussianRule, "pairwise": PairwiseRule}
 """The part under which a rule's tensors are sent -> the rule."""
-PARTS = ("model", "network", "references", *RULES)
+ONLINE = "online/settings"
+"""The name under which an online test's only tensor is sent."""
+PARTS = ("model", "network", "references", "quantile", "online", *RULES)
 """Parts of a test that is sent."""
 LARGEST_CONFIDENCE = 40.0
 """Features of the attack network are clamped to +- this; float32 probabilities end near exp(-16) from 0 and 1."""
@@ -59,6 +64,8 @@ class Membership:
         network: Maps the output of ``model`` on a record to its score; None and no rule: the negative loss is the score.
         rule: Maps the confidences of ``model`` and of ``references`` in a record's true class to its score; or None.
         references: Shadow models, which were trained without the records in question; empty without a rule.
+        quantile: Predicts the confidence of ``model`` in a record from the record, and standardises it; or None.
+        online: The client trains shadow models on the records in question, see ``scores_among``; or None.
         diagnostics: Numbers about the attack's progress.
         failure: Why the attack failed, or "".
     """
@@ -69,6 +76,16 @@ class Membership:
     failure: str = ""
     rule: Rule | None = None
     references: tuple[nn.Module, ...] = ()
+    quantile: QuantileRule | None = None
+    online: OnlineTest | None = None
+
+    @property
+    def kind(self) -> str:
+        """How it scores: "loss", "network", "quantile", "gaussian", "pairwise", or "online" with its rule."""
+        if self.online is not None:
+            return f"online {self.online.rule}"
+        rule = next((part for part, kind in RULES.items() if isinstance(self.rule, kind)), "")
+        return rule or ("quantile" if self.quantile is not None else "network" if self.network is not None else "loss")
 
     def scores(self, images: Tensor, classes: Tensor) -> Tensor:
         """Membership score of each record, (N,) float64 on the CPU; a higher score means a likelier member.
@@ -76,10 +93,13 @@ class Membership:
         Records are normalised images (N, C, H, W), protected like test images if the defence requires it, and their classes.
 
         Raises:
-            AttackError: When the attack failed; equal scores for all records would wrongly suggest privacy.
+            AttackError: When the attack failed, since equal scores for all records would wrongly suggest privacy; also of an
+                online test.
         """
         if self.model is None:
             raise AttackError(f"a test that failed scores no record: {self.failure or 'no reason given'}")
+        if self.online is not None:
+            raise AttackError("an online test scores records by models that are trained on them: call scores_among")
         if not len(images):
             return torch.zeros(0, dtype=torch.float64)
         logits = predict(self.model, images)
@@ -89,20 +109,52 @@ class Membership:
             with torch.no_grad():
                 compared: Tensor = self.rule(confidence_of(logits, classes), others)
             return compared
+        if self.quantile is not None:
+            with torch.no_grad():
+                unusual: Tensor = self.quantile(confidence_of(logits, classes), images, classes)
+            return unusual
         if self.network is None:
             return -loss_of(logits, classes)
         with torch.no_grad():
             judged: Tensor = self.network(membership_features(logits, classes).to(self.network.mean)).cpu()
         return judged.double()
 
+    def scores_among(self, plain: Batch, shown: Tensor, train: Callable[[Batch, int], nn.Module]) -> Tensor:
+        """Scores (N,) of all records in question at once, by any test; an online test trains its shadow models on them.
+
+        Args:
+            plain: The records before every defence, N.
+            shown: Their images (N, C, H, W), as ``scores`` takes them.
+            train: Trains a new model on a batch as the client does, defences included, as ``Knowledge.train``.
+
+        Raises:
+            AttackError: When the attack failed, or an online test has fewer than two records.
+        """
+        classes = plain.targets.argmax(1).cpu()
+        if self.online is None or self.model is None:
+            return self.scores(shown, classes)
+        inside = self.online.assigned(len(plain))
+        references = []
+        for at, members in enumerate(inside):
+            own_model = train(Batch(plain.images[members], plain.targets[members]), self.online.seed + at).eval()
+            references.append(confidence_of(predict(own_model, shown), classes))
+        own = confidence_of(predict(self.model, shown), classes)
+        return self.online.scores(own, torch.stack(references), inside)
+
     def to_tensors(self) -> dict[str, Tensor]:
         """The test as tensors: weights and float buffers under PART/NAME; empty if the attack failed.
 
-        Parts are "model", "network", "gaussian" or "pairwise" (a rule), and "references", with all shadow models in one tensor.
+        Parts are "model", "network", "quantile", "gaussian" or "pairwise" (a rule), and "references", with all shadow models in one
+        tensor. An online test has ``ONLINE`` beside its model.
         """
-        tensors: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {} if self.online is None else {ONLINE: self.online.to_tensor()}
         rule = next((part for part, kind in RULES.items() if isinstance(self.rule, kind)), "")
-        for part, module in (("model", self.model), ("network", self.network), (rule, self.rule)):
+        for part, module in (
+            ("model", self.model),
+            ("network", self.network),
+            ("quantile", self.quantile),
+            (rule, self.rule),
+        ):
             if module is not None:
                 tensors |= {
                     f"{part}/{name}": value.detach().cpu().clone() for name, value in shared_tensors(module).items()
@@ -133,6 +185,8 @@ class Membership:
             if weight is None or weight.ndim != 2:
                 raise AttackError("network/hidden.weight is missing or is no matrix")
             network = _rebuild(MembershipNetwork(weight.shape[1], weight.shape[0]), parts["network"])
+        quantile = _quantile(parts["quantile"])
+        online = OnlineTest.of(tensors[ONLINE]) if ONLINE in tensors else None
         rule: Rule | None = None
         if parts["gaussian"]:
             rule = _rebuild(GaussianRule(0, 0, 1, 0), parts["gaussian"])
@@ -145,7 +199,14 @@ class Membership:
                 raise AttackError(f"pairwise/settings holds the correction {float(rule.settings[0])}; allowed: 0 to 1")
         if (rule is None) != (not references):
             raise AttackError("a rule needs references, and references a rule")
-        return cls(_rebuild(copy.deepcopy(model), parts["model"]), network, rule=rule, references=references)
+        return cls(
+            _rebuild(copy.deepcopy(model), parts["model"]),
+            network,
+            rule=rule,
+            references=references,
+            quantile=quantile,
+            online=online,
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -207,6 +268,19 @@ def _rebuild(module: Module, values: Mapping[str, Tensor]) -> Module:
     if different := sorted(set(shared_tensors(module)) ^ set(values)):
         raise AttackError(f"missing or unknown names: {different[:3]} ({len(different)})")
     return overwrite(module, values)
+
+
+def _quantile(values: Mapping[str, Tensor]) -> QuantileRule | None:
+    """The rule that the part "quantile" holds, or None without that part."""
+    if not values:
+        return None
+    hidden, out = (values.get(f"{layer}.weight") for layer in ("hidden", "out"))
+    if hidden is None or out is None or hidden.ndim != 2 or out.ndim != 2 or not len(out) or len(out) % 2:
+        raise AttackError("quantile/hidden.weight or quantile/out.weight is missing or is no matrix")
+    rule = _rebuild(QuantileRule(hidden.shape[1], hidden.shape[0], len(out) // 2, 1), values)
+    if not 1 <= float(rule.side) <= MOST_SIDE:
+        raise AttackError(f"quantile/side is {float(rule.side)}; allowed: 1 to {MOST_SIDE}")
+    return rule
 
 
 def _rebuild_all(model: Module, values: Mapping[str, Tensor]) -> tuple[Module, ...]:

@@ -1,4 +1,4 @@
-"""Decision rules that compare a record's confidence under the client's model with that under shadow models."""
+"""Decision rules that compare a record's confidence under the client's model with that under models without the record."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import math
 import torch
 from torch import Tensor, nn
 
+from attacks.observations import AttackError
+
 SURE = 1e12
 """Pseudo-observations of a prior that no data move."""
 LEAST_VARIANCE = 1e-12
 """Smallest variance of a record's confidence over shadow models; a record on which all of them agree keeps a finite score."""
+
+MOST_LOG_SCALE = 6.0
+"""Largest and, negative, smallest logarithm of a predicted standard deviation, in units of that of all records."""
 
 
 class GaussianRule(nn.Module):
@@ -84,6 +89,65 @@ class PairwiseRule(nn.Module):
         ratio = log_ratio(own, references, float(correction), outside)
         dominated = torch.searchsorted(self.ratios.to(own), ratio - threshold, right=True)
         return (dominated + torch.sigmoid(ratio)) / len(self.ratios)
+
+
+class QuantileRule(nn.Module):
+    """Predict mean and standard deviation of a record's confidence from the record, and standardise the confidence by them.
+
+    A network with one hidden layer sees the image, averaged down to ``side`` pixels, and has two outputs for each class.
+
+    Args:
+        num_features: C * side * side.
+        hidden: Width of the hidden layer.
+        num_classes: K.
+        side: Of the averaged image, at most.
+
+    Source: Bertran et al. 2023, section 3 (a Gaussian's quantiles).
+    """
+
+    def __init__(self, num_features: int, hidden: int, num_classes: int, side: int) -> None:
+        super().__init__()
+        self.mean = nn.Buffer(torch.zeros(num_features))
+        self.std = nn.Buffer(torch.ones(num_features))
+        self.unit = nn.Buffer(torch.tensor([0.0, 1.0]))
+        self.side = nn.Buffer(torch.tensor([float(side)]))
+        self.hidden = nn.Linear(num_features, hidden)
+        self.out = nn.Linear(hidden, 2 * num_classes)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Averaged pixels (N, F) of images (N, C, H, W)."""
+        height, width = (min(int(self.side), length) for length in images.shape[2:])
+        return nn.functional.adaptive_avg_pool2d(images.to(self.mean), (height, width)).flatten(1)
+
+    def expected(self, features: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and logarithm of the standard deviation, (N,) each, in the unit of ``unit`` (mean and deviation of all records)."""
+        inner = torch.tanh(self.hidden((features - self.mean) / self.std))
+        pairs = self.out(inner).unflatten(1, (-1, 2))[torch.arange(len(classes), device=classes.device), classes]
+        return pairs[:, 0], pairs[:, 1].clamp(-MOST_LOG_SCALE, MOST_LOG_SCALE)
+
+    def forward(self, own: Tensor, images: Tensor, classes: Tensor) -> Tensor:
+        """Scores (N,) float64 on the CPU.
+
+        Args:
+            own: (N,) confidences under the client's model.
+            images: (N, C, H, W), normalised.
+            classes: (N,).
+
+        Raises:
+            AttackError: When the network is for other images or fewer classes.
+        """
+        if self.features(images[:1]).shape[1] != len(self.mean) or 2 * int(classes.max()) >= self.out.out_features:
+            raise AttackError("the test's quantile network is for other images or fewer classes")
+        found = (one.double().cpu() for one in self.expected(self.features(images), classes.to(self.mean.device)))
+        middle, log_scale = found
+        center, unit = self.unit.double().cpu()
+        residual: Tensor = ((own.cpu() - center) / unit - middle) / log_scale.exp()
+        return residual
+
+
+def gaussian_loss(middle: Tensor, log_scale: Tensor, values: Tensor) -> Tensor:
+    """Mean negative log-likelihood of values (N,) under Gaussians, less the constant log(2 pi) / 2."""
+    return (log_scale + ((values - middle) / log_scale.exp()).square() / 2).mean()
 
 
 def log_ratio(own: Tensor, references: Tensor, correction: float, outside: Tensor | None = None) -> Tensor:

@@ -50,6 +50,7 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     )
     needs_auxiliary: ClassVar[bool] = True
     effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
+    trains_shadows: ClassVar[str] = "server"
     quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 2, "iterations": 40}
 
     num_shadows: int = starts_field(4)

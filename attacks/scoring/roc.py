@@ -112,12 +112,12 @@ def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01) -> Estima
     allowed = math.floor(fpr * len(nonmembers) + 1e-9)
     least, most = _above(len(nonmembers), fpr)
     # The true threshold lies below the score of non-member number `least`, and not below that of the one after `most`.
-    fewest, largest = int(true[false >= least].min()), int(true[false <= most].max())
-    # Tied scores make large steps: the first beyond `least` may lie beyond `most`, where the true threshold is not.
-    fewest = min(fewest, largest)
+    found, largest = int(true[false <= allowed].max()), int(true[false <= most].max())
+    # Of tied non-members no threshold lets some pass: the next that lets enough pass may name more members than are found.
+    fewest = min(int(true[false >= least].min()), found)
     tail = (1 - CONFIDENCE) / 4
     low, high = _exact(fewest, len(members), tail).low, _exact(largest, len(members), tail).high
-    return Estimate(int(true[false <= allowed].max()) / len(members), low, high)
+    return Estimate(found / len(members), low, high)
 
 
 def _above(count: int, rate: float) -> tuple[int, int]:

@@ -2,8 +2,8 @@
 
 A pool of 2,000 digits has 16 shadow models, in pairs that share it out between them, so that each record is outside of exactly 8.
 One target model trains on a random half. 2,000 other digits are the population, outside of all 16. The offline attacks use the 8
-models without a record of the pool. All 16 judge the population, of which Privacy Meter takes the 8 highest probabilities. The
-published code runs from checkouts that the caller names:
+models without a record of the pool, the online ones also the 8 with it. All 16 judge the population, of which Privacy Meter takes
+the 8 highest probabilities. The published code runs from checkouts that the caller names:
 
 - LeakPro (github.com/aidotse/LeakPro), ``AttackLiRA.run_attack`` and ``AttackRMIA._run_attack``;
 - Privacy Meter (github.com/privacytrustlab/ml_privacy_meter), ``run_rmia``.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from remembering import cells, normalised, overfit, perceptron, seeded, shuffled
 from torch import Tensor, nn
 
 from attacks.membership.loss_threshold import confidence_of, predict
+from attacks.membership.online_rules import online_scores
 from attacks.membership.priors import estimate_prior, pooled_variance
 from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, log_ratio
 from attacks.scoring.roc import auc, tpr_at_fpr
@@ -37,6 +39,10 @@ POOL, PAIRS = 2000, 8
 CORRECTION, GAMMA = 0.3, 1.0
 """Privacy Meter has no other factor than 1."""
 LEAKPRO = "leakpro.attacks.mia_attacks"
+TIED, HIGHEST = "RMIA, ties kept", "RMIA, ties kept, population by the 8 highest of 16"
+"""This package's rule without its order of ties, and also with the choice of probabilities that Privacy Meter makes."""
+VARIANCES = (("each", "individual_carlini"), ("fixed", "fixed"))
+"""Estimates of the variance: name here, name in LeakPro."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +100,25 @@ def ours(found: Judgements) -> dict[str, Tensor]:
     given = found.own, found.references, found.outside
     spread = pooled_variance(found.references, found.outside)
     ratios = log_ratio(found.own_population, found.population, CORRECTION)
+    highest = log_ratio(found.own_population, found.population.sort(0, descending=True).values[:PAIRS], CORRECTION)
+    online = {f"online LiRA, variance='{kind}'": kind for kind in ("each", "fixed", "shrunk")} | {
+        "online RMIA": "ratio"
+    }
     return {
         "LiRA, variance='each'": GaussianRule(0, 0, 1, 0)(*given),
         "LiRA, variance='fixed'": GaussianRule(0, 0, spread, SURE)(*given),
         "LiRA, variance='shrunk'": GaussianRule(*estimate_prior(found.references, found.outside))(*given),
         "RMIA": PairwiseRule(ratios, CORRECTION, GAMMA)(*given),
+        TIED: dominated(ratios, given),
+        HIGHEST: dominated(highest, given),
+        **{name: online_scores(rule, found.own, found.references, ~found.outside) for name, rule in online.items()},
     }
+
+
+def dominated(ratios: Tensor, given: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Numbers (N,) of population records that each record dominates, as published code scores records."""
+    scores: Tensor = PairwiseRule(ratios, CORRECTION, GAMMA)(*given)
+    return torch.floor(scores * len(ratios) + 1e-9)
 
 
 def load_leakpro(folder: Path) -> tuple[Any, Any]:
@@ -124,10 +143,10 @@ def by_leakpro(found: Judgements, folder: Path) -> dict[str, Tensor]:
     lira, rmia = load_leakpro(folder)
     where = {"in_members": np.flatnonzero(found.members), "out_members": np.flatnonzero(~found.members)}
     scores = {}
-    for name, kind in (("each", "individual_carlini"), ("fixed", "fixed")):
+    for online, (name, kind) in itertools.product((False, True), VARIANCES):
         attack = object.__new__(lira)
         everything = {
-            "shadow_models_logits": found.references.numpy(), "target_logits": found.own.numpy(), "online": False,
+            "shadow_models_logits": found.references.numpy(), "target_logits": found.own.numpy(), "online": online,
             "out_indices": found.outside.numpy(), "num_shadow_models": 2 * PAIRS, "audit_dataset": where,
             "configs": MagicMock(), "fix_var_threshold": 2, "var_calculation": kind,
         }  # fmt: skip
@@ -135,20 +154,26 @@ def by_leakpro(found: Judgements, folder: Path) -> dict[str, Tensor]:
         if kind == "fixed":  # of all records: the threshold that the class never reaches
             attack.fix_var_threshold, attack.var_calculation = 10**6, "carlini"
         attack.run_attack()
-        scores[f"LiRA, variance='{name}'"] = _joined(attack, found.members)
-    attack = object.__new__(rmia)
-    mean = found.population.sigmoid().mean(0)
-    ratios = found.own_population.sigmoid() / ((1 + CORRECTION) / 2 * mean + (1 - CORRECTION) / 2)
+        scores[f"{'online ' * online}LiRA, variance='{name}'"] = _joined(attack, found.members)
+    for online in (False, True):
+        scores["online RMIA" if online else "RMIA"] = _leakpro_rmia(rmia, found, where, online=online)
+    scores |= dict.fromkeys((TIED, HIGHEST), scores["RMIA"])
+    return scores
+
+
+def _leakpro_rmia(rmia: Any, found: Judgements, where: dict[str, Any], *, online: bool) -> Tensor:
+    attack, mean = object.__new__(rmia), found.population.sigmoid().mean(0)
+    ratios = found.own_population.sigmoid() / (mean if online else (1 + CORRECTION) / 2 * mean + (1 - CORRECTION) / 2)
     everything = {
         # Two classes with the confidence as the difference of their logits have the same probability of the true one.
         "logits_theta": _two_classes(found.own), "logits_shadow_models": [_two_classes(one) for one in found.references],
         "ground_truth_indices": np.zeros(POOL, dtype=int), "out_indices": found.outside.numpy(), "temperature": 1.0,
-        "online": False, "offline_a": CORRECTION, "epsilon": 1e-6, "gamma": GAMMA, "ratio_z": ratios.numpy(),
+        "online": online, "offline_a": CORRECTION, "epsilon": 1e-6, "gamma": GAMMA, "ratio_z": ratios.numpy(),
         "audit_dataset": where,
     }  # fmt: skip
     vars(attack).update(everything)
     attack._run_attack()
-    return scores | {"RMIA": _joined(attack, found.members)}
+    return _joined(attack, found.members)
 
 
 def _two_classes(confidences: Tensor) -> np.ndarray:
@@ -170,7 +195,7 @@ def by_privacy_meter(found: Judgements, folder: Path) -> dict[str, Tensor]:
         found.own.sigmoid().numpy()[:, None], found.references.sigmoid().T.numpy(), ~found.outside.T.numpy(),
         found.own_population.sigmoid().numpy()[:, None], found.population.sigmoid().T.numpy(), CORRECTION, PAIRS,
     )  # fmt: skip
-    return {"RMIA": torch.from_numpy(scores)}
+    return dict.fromkeys(("RMIA", TIED, HIGHEST), torch.from_numpy(scores))
 
 
 def rows(seed: int, folders: dict[str, Path]) -> Iterator[tuple[str, ...]]:

@@ -14,12 +14,23 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from remembering import RATE, STEPS, cells, overfit, perceptron, seeded, shuffled, table
 from remembering import normalised as seen_by_model
 from torch import nn
 from torch.nn import functional as F
 
-from attacks import RMIA, ClientUpdate, Knowledge, LiRA, LossThreshold, ShadowModels
+from attacks import (
+    RMIA,
+    ClientUpdate,
+    Knowledge,
+    LiRA,
+    LossThreshold,
+    OnlineLiRA,
+    OnlineRMIA,
+    QuantileRegression,
+    ShadowModels,
+)
 from clients.data.datasets import load_dataset
 from defenses import Batch, Pipeline
 
@@ -37,21 +48,32 @@ def rows(seed: int) -> Iterator[tuple[str, ...]]:
     mean, std = tuple(data.mean), tuple(data.std)
     seen = ClientUpdate(start, update, (1, 28, 28), mean, std, MEMBERS, MEMBERS, STEPS, RATE)
 
-    trained: dict[int, nn.Module] = {}
+    trained: dict[tuple[int, float], nn.Module] = {}
 
     def train(batch: Batch, number: int) -> nn.Module:
         # Attacks that draw from equal generators train the same shadow models: one training serves all of them.
-        if number not in trained:
-            trained[number] = overfit(perceptron(number), batch.images, batch.targets.argmax(1))
-        return trained[number]
+        key = number, float(batch.images.double().sum())
+        if key not in trained:
+            trained[key] = overfit(perceptron(number), batch.images, batch.targets.argmax(1))
+        return trained[key]
 
     known = Knowledge(Batch(auxiliary[0], F.one_hot(auxiliary[1], 10).float()), Pipeline(()), mean, std, train)
     given: dict[str, Any] = {"num_shadows": SHADOWS, "num_members": MEMBERS}
-    attacks = [LossThreshold(), ShadowModels(**given), RMIA(**given)]
-    attacks += [LiRA(**given, variance=kind) for kind in ("each", "fixed", "shrunk")]
+    kinds = ("each", "fixed", "shrunk")
+    attacks = [
+        LossThreshold(),
+        QuantileRegression(),
+        QuantileRegression(relabelled=0),
+        ShadowModels(**given),
+        RMIA(**given),
+    ]
+    attacks += [LiRA(**given, variance=kind) for kind in kinds]
+    attacks += [OnlineRMIA(**given), *(OnlineLiRA(**given, variance=kind) for kind in kinds)]
+    judged = (members, fresh, others)
+    plain = Batch(torch.cat([one[0] for one in judged]), F.one_hot(torch.cat([one[1] for one in judged]), 10).float())
     for attack in attacks:
         test = attack.fit(known, seeded(seed))(seen, seeded(seed))
-        scored = [test.scores(seen_by_model(one[0]), one[1]) for one in (members, fresh, others)]
+        scored = test.scores_among(plain, seen_by_model(plain.images), train).split([len(one[1]) for one in judged])
         for kind, scores in zip(("members", "never trained on"), scored[:2], strict=True):
             yield f"`{attack}`", kind, *cells(scores, scored[2]), str(seed)
 

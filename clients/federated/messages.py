@@ -20,6 +20,7 @@ from flwr.app import ConfigRecord, Context, Message
 
 from clients.federated.agreed_model import note_update, require_agreed
 from clients.federated.client import Ledger, LocalClient, LocalResult
+from clients.federated.local_training import train_alone
 from clients.federated.plan import FederatedPlan
 from clients.messages.node import answers_of, book, client_as, draws_from_seed, reply_to
 from clients.secrets.policy import refusal
@@ -107,4 +108,4 @@ def _account(context: Context, client: LocalClient, result: LocalResult) -> dict
 
 
 HANDLERS = {"train": train, "train.probe": probe, "query.coins": coins, "evaluate": evaluate}
-SIDE = ClientSide("federated", LocalClient, FederatedPlan, HANDLERS)
+SIDE = ClientSide("federated", LocalClient, FederatedPlan, HANDLERS, train_alone)

@@ -8,23 +8,32 @@ from typing import Any
 from flwr.app import Context, Message
 from torch import nn
 
+from attacks.membership.loss_threshold import Membership
 from attacks.metrics.names import scores_to_texts
 from attacks.scoring.oracle import Oracle
 from clients.messages.node import answers_of, reply_to
-from clients.scoring.audit import NO_IMAGES, audit_baselines, audit_guesses
+from clients.scoring.audit import ALONE, NO_IMAGES, audit_baselines, audit_guesses
+from clients.scoring.exposed import keep_exposed
 from clients.scoring.guesses import read_guesses
 from clients.secrets.policy import refusal
 from clients.task.client import Client
 from clients.wire.records import metrics, tensors_of, to_record, values_of, withheld
+from defenses.base import Batch
 
 
 def answer_audit(
-    message: Message, context: Context, client: Client, build_model: Callable[[], nn.Module] | None = None
+    message: Message,
+    context: Context,
+    client: Client,
+    build_model: Callable[[], nn.Module] | None = None,
+    train: Callable[[Batch, int], nn.Module] | None = None,
 ) -> Message:
     """Score the server's guesses against a client's images; only numbers leave, unless pictures are shared.
 
+    With ``clients.scoring.exposed.KEY`` in its configuration the node keeps the most exposed examples of tests of membership.
+
     The caller must call ``answers_of(context).require("audits", ...)`` first. ``build_model`` builds the model of a membership
-    test; default: the model of the task.
+    test; default: the model of the task. ``train`` is that of ``audit_guesses``.
     """
     config, answers = values_of(message, "config"), answers_of(context)
     observation, kind = str(config["observation"]), str(config["kind"])
@@ -42,7 +51,10 @@ def answer_audit(
         guesses = read_guesses(kind, tensors_of(message, "guesses"), int(config["guesses"]), model)
         sent = tensors_of(message, "oracle")
         oracle = Oracle.from_tensors(sent, client.data.card.input_shape) if sent else None
-        audited = audit_guesses(client, observation, guesses, oracle)
+        audited = audit_guesses(client, observation, guesses, oracle, train)
+        for guess, _ in guesses:
+            if isinstance(guess, Membership):
+                keep_exposed(context.node_config, client, guess, audited.scores.get(ALONE, {}))
     records: dict[str, Any] = {"metrics": metrics(scores_to_texts(audited.scores)), **withheld(left_out)}
     if audited.pictures:
         records["pictures"] = to_record(audited.pictures)

@@ -7,11 +7,11 @@ loses) and against the *transformed* ones that entered the model (what the gradi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Representatives
 from attacks.membership.loss_threshold import Membership
@@ -20,6 +20,7 @@ from attacks.metrics.images import RECOGNITION
 from attacks.metrics.names import GuessName, Role, ScoreName, Scores
 from attacks.metrics.training import COUNTED_IMAGES
 from attacks.normalisation import normalise
+from attacks.observations import AttackError
 from attacks.scoring.metrics import score
 from attacks.scoring.oracle import Oracle
 from attacks.scoring.representatives import score_representatives
@@ -37,9 +38,10 @@ from clients.scoring.image_scores import (
 from clients.scoring.null_baselines import BlindGuesses, mean_image, null_psnr
 from clients.scoring.retrieval import CANDIDATES, other_images, retrieval, retrieval_from_round
 from clients.scoring.table_audit import FREQUENT, cell_baselines, cell_scores
-from clients.task.batches import CHUNK, chunks
+from clients.task.batches import CHUNK, chunks, join
 from clients.task.client import Client
 from clients.task.truths import Probed, Truths
+from defenses.base import Batch
 
 COUNTS = GuessName(Role.TRAINING)
 """Under it stand the totals of what the defences did."""
@@ -70,6 +72,7 @@ def audit_guesses(
     observation: str,
     guesses: Sequence[tuple[Guess, Tensor | None]],
     oracle: Oracle | None = None,
+    train: Callable[[Batch, int], nn.Module] | None = None,
 ) -> AuditScores:
     """Scores one guess per observed update or batch of smashed data.
 
@@ -78,6 +81,7 @@ def audit_guesses(
         observation: The kind of what is attacked, such as "probe".
         guesses: Each with the classes (B,) that an oracle sees in its images, or None.
         oracle: The oracle itself, which then compares features of the guesses with those of the truth.
+        train: Trains a new model on a batch as this client trains, for online tests of membership.
 
     Returns:
         Of ``ALONE``. For reconstructions every image metric against both references, ``null_psnr``, ``retrieval`` and
@@ -100,7 +104,7 @@ def audit_guesses(
     for target, ((guess, recognised), truth) in enumerate(zip(guesses, known.views, strict=True)):
         if isinstance(guess, Membership):
             # A failed test gave no scores: its records would pass for records that were tested alike.
-            found = {} if guess.failure else membership_scores(client, guess)
+            found = {} if guess.failure else membership_scores(client, guess, train)
         elif isinstance(guess, Cells):
             found = cell_scores(client.data, guess, truth, known.embed)
         elif isinstance(guess, Representatives):
@@ -162,11 +166,19 @@ def audit_attributes(client: Client, observation: str, guesses: Sequence[Attribu
     return AuditScores({ALONE: {ATTRIBUTE_ACCURACY.of(): [hit for hits in found for hit in hits]}})
 
 
-def membership_scores(client: Client, test: Membership) -> Scores:
+def membership_scores(
+    client: Client, test: Membership, train: Callable[[Batch, int], nn.Module] | None = None
+) -> Scores:
     """Scores of a membership test for this client's training and test examples, shown to the model as in use.
 
-    With ``local-steps``, an example that earlier rounds used and this one did not is neither member nor other.
+    With ``local-steps``, an example that earlier rounds used and this one did not is neither member nor other. An online test
+    trains shadow models on members and others together; no model and none of its weights leave the client.
+
+    Raises:
+        AttackError: Of an online test without ``train``.
     """
+    if test.online is not None:
+        return _online_scores(client, test, train)
     found: Scores = {}
     members = client.trained_on()
     for metric, positions, read in (
@@ -180,6 +192,23 @@ def membership_scores(client: Client, test: Membership) -> Scores:
             scores.append(test.scores(normalise(shown.images, client.data.card), batch.targets.argmax(1)))
         found[metric.of()] = torch.cat(scores).tolist()
     return found
+
+
+def _online_scores(client: Client, test: Membership, train: Callable[[Batch, int], nn.Module] | None) -> Scores:
+    if train is None:
+        raise AttackError("an online test trains models as the client does; allowed: clients of the federated scenario")
+    members = client.trained_on()
+    batches, shown = list[Batch](), list[Tensor]()
+    for metric, positions, read in (
+        (MEMBER_SCORE, members, client.data.plain),
+        (OTHER_SCORE, torch.arange(client.data.num_test), client.data.test_plain),
+    ):
+        for piece in chunks(len(positions), CHUNK):
+            batches.append(read(positions[piece]))
+            seen = client.data.protected_test("membership", batches[-1], metric.name, int(piece[0]))
+            shown.append(normalise(seen.images, client.data.card))
+    scores = test.scores_among(join(batches), torch.cat(shown), train)
+    return {MEMBER_SCORE.of(): scores[: len(members)].tolist(), OTHER_SCORE.of(): scores[len(members) :].tolist()}
 
 
 def audit_baselines(

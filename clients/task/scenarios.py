@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import Context, Message
+from torch import nn
 
 from clients.task.client import Client
 from clients.task.task import SHORT, Plan, Task, TaskError, require
 from clients.wire.limits import MOST_RATE, MOST_ROUNDS, Limit
 from clients.wire.texts import read_json
+from defenses.base import Batch
 from defenses.registry import collected, modules_in
 
 Handler = Callable[[Message, Context], Message]
@@ -29,6 +32,8 @@ class ClientSide:
         plan: Class of the scenario's plans, a run's fixed settings for the clients.
         handlers: Message type, such as "train" or "train.step", -> its handler. Scenarios may have handlers of the same type; the
             task names its scenario.
+        train: Trains a new model on given examples as a client trains, (plan, examples, seed) -> model in eval mode; None where
+            clients train no whole model.
 
     Raises:
         ValueError: When it would answer a message of all scenarios.
@@ -38,6 +43,7 @@ class ClientSide:
     client: type[Client]
     plan: type[Plan]
     handlers: Mapping[str, Handler]
+    train: Callable[[Any, Batch, int], nn.Module] | None = None
 
     def __post_init__(self) -> None:
         if taken := COMMON & set(self.handlers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -103,6 +104,24 @@ def describe(experiment: Experiment, step: StepMemory, needs: object) -> Iterato
         if chosen and rounds
         else "attacks:    none"
     )
+    if trained := shadow_trainings(experiment):
+        each = "; ".join(f"{attack} {number}" for attack, number in trained.items())
+        yield (
+            f"shadows:    {count(sum(trained.values()), 'training')} of a new model for "
+            f"{count(experiment.rounds, 'round')}: {each}"
+        )
+
+
+def shadow_trainings(experiment: Experiment) -> dict[str, int]:
+    """Attack -> how many shadow models a run trains for it, at the server or at clients, all pipelines together."""
+    found: dict[str, int] = {}
+    rounds = len(experiment.attacked_rounds)
+    for pipeline, kind in itertools.product(experiment.pipelines if rounds else (), experiment.kinds):
+        for attack in experiment.attacks_on(pipeline, kind):
+            if where := attack.trains_shadows:
+                times = 1 if where == "server" else rounds * experiment.num_clients
+                found[repr(attack)] = found.get(repr(attack), 0) + times * getattr(attack, "num_shadows", 0)
+    return found
 
 
 def measure(plan: Plan) -> StepMemory:

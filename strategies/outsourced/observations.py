@@ -99,8 +99,9 @@ class Model(OutsourcedKind):
         return self.meant(stages_of(attack)[0])
 
     def meant(self, attack: Attack[Any, Any]) -> bool:
-        """Whether the attack infers from a trained model; an attack that reads steps has nothing to read here."""
-        return issubclass(attack.observes, TrainingUpdate) and not attack.reads_steps
+        """Whether the attack infers from a trained model: from no steps, which are not sent, and without training at clients."""
+        whole = not attack.reads_steps and attack.trains_shadows != "client"
+        return issubclass(attack.observes, TrainingUpdate) and whole
 
     def observations(self, observed: Observed) -> list[Any]:
         """The model as an update of zero."""

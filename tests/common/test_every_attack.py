@@ -142,6 +142,9 @@ def streams(count: int, seed: int = 0) -> list[torch.Generator]:
 def guessed(guess: Any) -> Tensor:
     if isinstance(guess, Membership):
         images, labels = data(4)
+        if guess.online is not None:
+            plain = Batch(images, nn.functional.one_hot(labels, CLASSES).float())
+            return guess.scores_among(plain, (images - torch.tensor(MEAN)) / torch.tensor(STD), train)
         return guess.scores((images - torch.tensor(MEAN)) / torch.tensor(STD), labels)
     return guess.images if isinstance(guess, Reconstruction | Representatives) else guess.classes
 

@@ -229,3 +229,12 @@ def test_few_non_members_bound_no_small_rate_from_below():
     members, others = torch.arange(900.0) + 1000, torch.arange(1000.0)
     assert tpr_at_fpr(members, others, 0.001).low == 0.0
     assert tpr_at_fpr(members, others, 0.01).low > 0.9
+
+
+def test_ties_above_the_rate_leave_an_interval_that_holds_it() -> None:
+    """A tenth of the members and of the others share the highest score: no threshold has 1 % false positives and finds anyone."""
+    tied = torch.cat([torch.ones(100), torch.linspace(-1, 0, 900)])
+    for fpr in (0.01, 0.001):
+        found = tpr_at_fpr(tied, tied, fpr)
+        assert found.value == 0
+        assert found.low == 0 < found.high < 0.01

@@ -1,0 +1,105 @@
+"""Online membership inference: shadow models are trained with and without each record in question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from attacks.base import Attack
+from attacks.local_model import local_model
+from attacks.membership.loss_threshold import Membership
+from attacks.membership.online_rules import FEWEST_WITH, OnlineTest
+from attacks.membership.shadows import members_field
+from attacks.observations import ClientUpdate, TrainingUpdate
+from defenses.checks import choice_field, starts_field
+
+
+@dataclass(frozen=True, repr=False)
+class OnlineAttack(Attack[ClientUpdate, Membership]):
+    """Base of attacks whose shadow models are trained on the records in question, members and non-members alike.
+
+    The paper's attacker holds these records. The server of an audit does not, so that the client trains the shadow models in its
+    place: as it trains its own model, under the same defences, for all rounds. Only the scores leave the client.
+
+    Attributes:
+        num_shadows: Shadow models, trained by each client.
+        num_members: Training records of each, about; 0: half of the records in question. Each record is in two shadow models at
+            least, and outside of two, so that a small number may be exceeded.
+    """
+
+    observes: ClassVar[type] = TrainingUpdate
+    infers_membership: ClassVar[bool] = True
+    threat: ClassVar[str] = (
+        "global model, one update, the records in question with their true classes, the client's training procedure"
+    )
+    trains_shadows: ClassVar[str] = "client"
+    quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 4}
+
+    num_shadows: int = starts_field(8, 2 * FEWEST_WITH)
+    num_members: int = members_field()
+
+    @property
+    def upper_bound(self) -> str:
+        """No server of a run holds the clients' records."""
+        return "knows the records in question"
+
+    @property
+    def scoring(self) -> str:
+        """One of ``attacks.membership.online_rules.RULES``."""
+        raise NotImplementedError
+
+    def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
+        """Make the test from the client's own model and a seed."""
+        seed = int(torch.randint(2**31, (), generator=generator))
+        online = OnlineTest(self.scoring, self.num_shadows, self.num_members, seed)
+        return Membership(local_model(observation), online=online)
+
+    def failed(self, observation: ClientUpdate, reason: str) -> Membership:
+        """The failed test, which scores no record."""
+        return Membership(None, failure=reason)
+
+
+@dataclass(frozen=True, repr=False)
+class OnlineLiRA(OnlineAttack):
+    """Score a record by the likelihood ratio of its confidence under models with it and under models without it.
+
+    The signal is the logit-scaled confidence in the true class. Both likelihoods are Gaussian.
+
+    Attributes:
+        num_shadows: Shadow models, trained by each client.
+        num_members: Training records of each, about; 0: half of the records in question. Each record is in two shadow models at
+            least, and outside of two, so that a small number may be exceeded.
+        variance: "each": means and variances of each record, which needs many shadow models. "fixed": the means of each record, one
+            variance for all records with, and one for all without. "shrunk": as of ``LiRA``, with one prior for each of the two
+            Gaussians; the likelihoods are those of Student's t.
+    """
+
+    source: ClassVar[str] = (
+        "Carlini et al. 2022, algorithm 1 (online); variance='shrunk': Brännvall 2026 (BaVarIA), Smyth 2004, section 6.2"
+    )
+
+    variance: str = choice_field("shrunk", ("shrunk", "fixed", "each"))
+
+    @property
+    def scoring(self) -> str:
+        """The estimate of the variance."""
+        return self.variance
+
+
+@dataclass(frozen=True, repr=False)
+class OnlineRMIA(OnlineAttack):
+    """Score a record by its probability under the client's model, over its mean probability under models with and without it.
+
+    The paper counts the population records that the record dominates by a factor. That share rises with the ratio alone, so that
+    the ratio orders records in the same way, without a population.
+    """
+
+    source: ClassVar[str] = "Zarifzadeh, Liu, Shokri 2024, section 3 and online RMIA"
+
+    @property
+    def scoring(self) -> str:
+        """The ratio."""
+        return "ratio"

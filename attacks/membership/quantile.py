@@ -1,0 +1,141 @@
+"""Membership inference by quantile regression: a model of non-members' confidences, without shadow models."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Attack, Knowledge
+from attacks.descent import step_down
+from attacks.local_model import local_model
+from attacks.membership.loss_threshold import Membership, confidence_of, predict
+from attacks.membership.rules import QuantileRule, gaussian_loss
+from attacks.membership.shadows import shown, true_classes
+from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
+from defenses.checks import scale_field, share_field, steps_field, whole_field, width_field
+
+FEWEST = 10
+"""Auxiliary records: of fewer no fifth can be held out."""
+MOST_RELABELLED = 1000
+HELD_OUT = 5
+"""One in so many auxiliary records chooses the number of steps."""
+
+
+@dataclass(frozen=True)
+class Population:
+    """Auxiliary records, none of which is a client's.
+
+    Attributes:
+        images: (A, C, H, W), normalised, as a model in use sees them.
+        classes: (A,) on the CPU.
+    """
+
+    images: Tensor
+    classes: Tensor
+
+
+@dataclass(frozen=True, repr=False)
+class QuantileRegression(Attack[ClientUpdate, Membership]):
+    """Score a record by how unusual its confidence is, among those that the client's model has in non-members like it.
+
+    For each update, one small network learns to predict mean and standard deviation of the logit-scaled confidence of the client's
+    model from a record and its class, on auxiliary records. Its quantiles at any level are those of a Gaussian; the score, the
+    standardised residual, orders records by the level that their confidence reaches. No shadow model is trained.
+
+    Differs from the paper: the regression network is small and starts from random weights, where the paper has large pretrained
+    ones. The logit-scaled confidence stands in place of the difference of the two largest logits. Each auxiliary record also
+    counts under random classes (``relabelled``). These are records that the client did not train on, too, and teach the network
+    the confidence that an unlikely class has.
+
+    Attributes:
+        hidden: Width of the network.
+        side: Pixels along a side of the image, averaged down, that the network sees at most.
+        relabelled: Random classes under which each auxiliary record counts besides its own; 0, as in the paper: none.
+        iterations: Steps of Adam on all records at once, at most; a fifth of the records, held out, chooses the step.
+        learning_rate: Learning rate of Adam.
+        weight_decay: L2 coefficient of Adam, on all weights.
+    """
+
+    observes: ClassVar[type] = TrainingUpdate
+    infers_membership: ClassVar[bool] = True
+    source: ClassVar[str] = "Bertran et al. 2023, section 3"
+    threat: ClassVar[str] = "global model, one update, auxiliary data; true classes of the records in question"
+    needs_auxiliary: ClassVar[bool] = True
+    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
+    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40}
+
+    hidden: int = width_field(64)
+    side: int = width_field(14)
+    relabelled: int = whole_field(5, 0, MOST_RELABELLED)
+    iterations: int = steps_field(300)
+    learning_rate: float = scale_field(0.01, most=1)
+    weight_decay: float = share_field(0.001)
+    learned: Population | None = field(default=None, repr=False, compare=False)
+
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
+        """Keep the auxiliary records, as a model in use sees them."""
+        classes = true_classes(knowledge)
+        if len(classes) < FEWEST:
+            raise AttackError(f"{self} needs {FEWEST} auxiliary examples and has {len(classes)}")
+        seed = int(torch.randint(2**31, (), generator=generator))
+        return replace(self, learned=Population(shown(knowledge, torch.arange(len(classes)), seed), classes))
+
+    def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
+        """Learn how the client's own model judges non-members, and make the test."""
+        assert self.learned is not None
+        model, images, classes = local_model(observation), self.learned.images, self.learned.classes
+        logits = predict(model, images)
+        drawn = torch.randint(logits.shape[1], (self.relabelled, len(classes)), generator=generator)
+        labels = torch.cat([classes[None], drawn])
+        confidences = torch.stack([confidence_of(logits, one) for one in labels])
+        rule, loss = self._regress(images, labels, confidences, logits.shape[1], generator)
+        return Membership(model, None, {"held-out-loss": loss}, quantile=rule)
+
+    def failed(self, observation: ClientUpdate, reason: str) -> Membership:
+        """The failed test, which scores no record."""
+        return Membership(None, failure=reason)
+
+    def _regress(
+        self, images: Tensor, classes: Tensor, confidences: Tensor, num_classes: int, generator: torch.Generator
+    ) -> tuple[QuantileRule, float]:
+        """The rule at the step with the lowest loss on held-out records, and that loss.
+
+        Classes (R, A) and confidences (R, A) are of A records under R classes each.
+        """
+        flat = QuantileRule(1, 1, 1, self.side).to(images.device).features(images)
+        rule = QuantileRule(flat.shape[1], self.hidden, num_classes, self.side)
+        nn.init.xavier_uniform_(rule.hidden.weight, generator=generator)
+        # At first the Gaussian of all records, which needs no network: what is learned is held to that.
+        for weights in (rule.hidden.bias, rule.out.weight, rule.out.bias):
+            nn.init.zeros_(weights)
+        order = torch.randperm(len(images), generator=generator).to(images.device)
+        rule = rule.to(images.device)
+        rule.mean.copy_(flat.mean(0))
+        # A pixel that never changes stays zero.
+        rule.std.copy_(flat.std(0).where(flat.std(0) > 1e-6, 1.0))
+        center, unit = confidences.mean(), confidences.std().clamp(min=1e-6)
+        rule.unit.copy_(torch.stack([center, unit]))
+        values, classes = ((confidences - center) / unit).to(flat), classes.to(flat.device)
+
+        def loss_on(some: Tensor) -> Tensor:
+            expected = rule.expected(flat[some].repeat(len(classes), 1), classes[:, some].flatten())
+            return gaussian_loss(*expected, values[:, some].flatten())
+
+        held, kept = order[: len(order) // HELD_OUT], order[len(order) // HELD_OUT :]
+        optimizer = torch.optim.Adam(rule.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        best, least = copy.deepcopy(rule.state_dict()), float("inf")
+        for step in range(self.iterations + 1):
+            with torch.no_grad():
+                loss = float(loss_on(held))
+            if loss < least:
+                best, least = copy.deepcopy(rule.state_dict()), loss
+            if step < self.iterations:
+                with torch.enable_grad():
+                    step_down(optimizer, loss_on(kept))
+        rule.load_state_dict(best)
+        return rule.eval().requires_grad_(False), least
