@@ -18,8 +18,8 @@ class LossTrajectory(FederationAttack):
     """Score a record by its losses under the models of several rounds, of which a member's fall and stay low.
 
     The server of a federation has the trajectory itself. The attack of Liu et al. 2022 has only the final model. It approximates
-    the trajectory by distillation, and learns from shadow models how members' trajectories look. Here nothing is learned: the score is
-    a mean over the rounds.
+    the trajectory by distillation, and learns from shadow models how members' trajectories look. Here nothing is learned: the
+    score is a mean over the rounds.
 
     Attributes:
         most_rounds: Most rounds that the test holds, the last and others that are evenly spread before it.

@@ -19,8 +19,8 @@ LOSSES = ("loss", "drop")
 GRADIENTS = ("cosine", "product", "difference")
 """Signals from the gradient of a record."""
 SIGNALS = (*LOSSES, *GRADIENTS)
-MOST_VALUES = 2**24
-"""Values of gradients of single records that are held at once (64 MiB)."""
+MOST_VALUES = 2**20
+"""Values of gradients of single records that are held at once: 4 MiB, which stay in a processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -80,23 +80,26 @@ def signals(seen: ObservedRound, kind: str, model: nn.Module, images: Tensor, cl
     names = [name for name, _ in at_global.named_parameters()]
     directions = seen.directions(names)
     parts = []
-    for gradients in record_gradients(at_global, images, classes):
+    for gradients, factors in record_gradients(at_global, images, classes):
         product = (directions.to(gradients) @ gradients.T).double().cpu()
         square = gradients.double().square().sum(1).cpu()
-        if kind == "cosine":
+        if kind == "cosine":  # without the factors' size, which may be too small for a product of lengths
             lengths = directions.double().norm(dim=1).cpu()[:, None] * square.sqrt()
-            product = torch.where(lengths > 0, product / lengths, 0.0)
-        elif kind == "difference":
-            product = 2 * product - square
-        parts.append(product)
+            parts.append(torch.where(lengths > 0, -product / lengths, 0.0))
+            continue
+        product = factors * product
+        parts.append(product if kind == "product" else 2 * product - factors.square() * square)
     return torch.cat(parts, 1)
 
 
-def record_gradients(model: nn.Module, images: Tensor, classes: Tensor) -> Iterator[Tensor]:
-    """Gradients of the cross-entropy of single records in a model's parameters, (n, P) float32, some records at a time.
+def record_gradients(model: nn.Module, images: Tensor, classes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Gradients of single records in a model's parameters, some records at a time.
 
-    The gradient is that of the logit-scaled confidence c, times its own factor: grad l = -(1 - p) grad c, with p the probability
-    of the true class. So it keeps its direction where p rounds to 1.
+    The gradient of the cross-entropy is grad l = -(1 - p) grad c, with c the logit-scaled confidence and p the probability of the
+    true class. In two parts it keeps its direction where p rounds to 1.
+
+    Yields:
+        grad c, (n, P) float32, and the factor -(1 - p), (n,) float64 on the CPU.
 
     Raises:
         AttackError: When the model's operations have no gradients of single records (``torch.func.vmap``).
@@ -121,8 +124,8 @@ def record_gradients(model: nn.Module, images: Tensor, classes: Tensor) -> Itera
                 f"does not apply: {type(model).__name__} has no gradients of single records: {error}"
             ) from error
         flat = torch.cat([found[name].flatten(1) for name in parameters], 1).float()
-        flat = flat * -torch.sigmoid(-values.float())[:, None]
-        yield flat.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        factors = -torch.sigmoid(-values.double().cpu())
+        yield flat.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0), factors.nan_to_num(nan=0.0)
 
 
 def _loss_signals(seen: ObservedRound, kind: str, model: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
