@@ -33,6 +33,7 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
     observes: ClassVar[type] = TrainingUpdate
     observes_history: ClassVar[bool] = True
     infers_membership: ClassVar[bool] = True
+    reads_steps: ClassVar[bool] = True
 
     most_rounds: int = starts_field(10)
 
