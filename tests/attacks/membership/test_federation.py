@@ -15,7 +15,8 @@ from attacks import AttackError, FedMIA, GradientAlignment, LossTrajectory, Upda
 from attacks.local_model import local_model
 from attacks.membership.federation.base import spread
 from attacks.membership.federation.rounds_test import RoundsTest
-from attacks.membership.federation.signals import ObservedRound, signals
+from attacks.membership.federation.signals import ObservedRound, record_gradients, signals
+from clients.models.classifiers import build_model
 from clients.scoring.guesses import guess_tensors, read_guesses
 from tests.attacks.membership import federation_wire as wire
 from tests.attacks.membership.federation_wire import CLIENTS, EACH, ROUNDS, seen
@@ -196,6 +197,17 @@ def test_a_test_is_no_larger_than_its_settings() -> None:
     assert all(
         spread(n, most)[-1] == n - 1 and len({*spread(n, most)}) == most for n in range(5, 40) for most in range(1, 5)
     )
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet20", "vit_lite"])
+def test_models_of_this_package_have_gradients_of_single_records(name: str) -> None:
+    model = build_model(name, num_classes=10, input_shape=(3, 32, 32), norm="batch").eval()
+    images, classes = torch.randn(2, 3, 32, 32), torch.tensor([1, 2])
+    found = torch.cat([gradients * factors[:, None] for gradients, factors in record_gradients(model, images, classes)])
+    for row, image, label in zip(found, images, classes, strict=True):
+        loss = F.cross_entropy(model(image[None]), label[None])
+        expected = torch.cat([one.flatten() for one in torch.autograd.grad(loss, list(model.parameters()))])
+        assert float((row - expected).norm()) < 1e-3 * float(expected.norm())
 
 
 class Branching(nn.Module):
