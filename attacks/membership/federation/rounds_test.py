@@ -93,7 +93,8 @@ def tail(found: Tensor) -> Tensor:
     own, others = found[0], found[1:]
     scale = (others.var(0, unbiased=False) + LEAST_VARIANCE).sqrt()
     # torch.special.ndtr is 0 beyond 8.3 standard deviations; erfc is exact up to 38.
-    return -torch.special.erfc((own - others.mean(0)) / scale / math.sqrt(2)) / 2
+    share: Tensor = torch.special.erfc((own - others.mean(0)) / scale / math.sqrt(2)) / 2
+    return -share
 
 
 def _settings(tensors: Mapping[str, Tensor]) -> tuple[str, bool]:

@@ -110,7 +110,8 @@ def record_gradients(model: nn.Module, images: Tensor, classes: Tensor) -> Itera
 
     def confidence(values: Mapping[str, Tensor], image: Tensor, own: Tensor) -> Tensor:
         logits = functional_call(model, dict(values), (image[None],))[0]
-        return (logits * own).sum() - logits.masked_fill(own, -torch.inf).logsumexp(0)
+        found: Tensor = (logits * own).sum() - logits.masked_fill(own, -torch.inf).logsumexp(0)
+        return found
 
     each = vmap(grad_and_value(confidence), in_dims=(None, 0, 0))
     for at in range(0, len(images), at_once):
