@@ -39,6 +39,9 @@ from attacks.guesses import Reconstruction as Reconstruction
 from attacks.guesses import Representatives as Representatives
 from attacks.learned.learning_to_invert import LearningToInvert as LearningToInvert
 from attacks.learned.tuned_inversion import TunedInversion as TunedInversion
+from attacks.membership.federation.fedmia import FedMIA as FedMIA
+from attacks.membership.federation.gradient_alignment import GradientAlignment as GradientAlignment
+from attacks.membership.federation.loss_trajectory import LossTrajectory as LossTrajectory
 from attacks.membership.lira import LiRA as LiRA
 from attacks.membership.loss_threshold import LossThreshold as LossThreshold
 from attacks.membership.loss_threshold import Membership as Membership

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Representatives
+from attacks.membership.federation.rounds_test import PART, RoundsTest
 from attacks.membership.loss_threshold import Membership
 from clients.wire.texts import RecordError, shortened
 
@@ -57,7 +58,8 @@ def read_guesses(
             prefix = f"test-{at}/"
             assert model is not None
             mine = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-            found.append((Membership.from_tensors(mine, model), None))
+            over_rounds = any(name.partition("/")[0] == PART for name in mine)
+            found.append(((RoundsTest if over_rounds else Membership).from_tensors(mine, model), None))
         elif kind == "labels":
             found.append((Labels(tensors[f"labels-{at}"]), None))
         elif kind == "attributes":

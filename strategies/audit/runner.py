@@ -27,6 +27,7 @@ from clients.training.evaluation import device_name, place
 from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.kinds import digest
+from strategies.audit.threat_card import FROM_SEED
 
 MOST_LEARNED = 8
 """Fitted attacks that a process keeps."""
@@ -71,6 +72,11 @@ class _Runner:
         plan = self.job.task.plan
         if attack.needs_auxiliary and not self.has_auxiliary:
             raise AttackError(f"{attack} learns from auxiliary data, and auxiliary-fraction is 0")
+        if attack.shares_updates and self.job.card.randomness not in ("", FROM_SEED):
+            raise AttackError(
+                "does not apply: the client that scores the test would receive other clients' updates; allowed: a simulation, "
+                "whose clients draw from its seed"
+            )
         guesses = self._guess(attack)
         if not self.has_auxiliary or not isinstance(guesses[0], Reconstruction | Representatives):
             return Outcome(attack, guesses, 0.0)
@@ -104,14 +110,17 @@ class _Runner:
 
     @functools.cached_property
     def histories(self) -> list[UpdateHistory]:
-        """What attacks on several rounds see: of each update, those that the same client sent before, too."""
+        """What attacks on several rounds see: of each update, those that the same client sent before, and the other clients'."""
         rounds = [*self.job.earlier, self.job.observed]
         updates = [*(self.job.kind.observations(earlier) for earlier in self.job.earlier), self.observations]
-        by_place: dict[tuple[int, int], list[ClientUpdate]] = {}
+        by_place: dict[tuple[int, int], list[tuple[ClientUpdate, tuple[ClientUpdate, ...]]]] = {}
         for observed, ours in zip(rounds, updates, strict=True):
-            for seen, update in zip(observed.seen, ours, strict=True):
-                by_place.setdefault((seen.partition, seen.target), []).append(update)
-        return [UpdateHistory(tuple(by_place[seen.partition, seen.target])) for seen in self.job.observed.seen]
+            sent = list(zip(observed.seen, ours, strict=True))
+            for seen, update in sent:
+                others = (one for by, one in sent if by.partition != seen.partition and by.target == seen.target)
+                by_place.setdefault((seen.partition, seen.target), []).append((update, tuple(others)))
+        mine = (by_place[seen.partition, seen.target] for seen in self.job.observed.seen)
+        return [UpdateHistory(*zip(*pairs, strict=True)) for pairs in mine]
 
     def _guess(self, attack: Attack[Any, Any]) -> list[Any]:
         first, *refinements = [_fitted(stage, self.job) for stage in stages_of(attack)]

@@ -54,7 +54,10 @@ def update_of(model: nn.Module, image: Tensor, label: Tensor) -> ClientUpdate:
 
 
 def history_of(model: nn.Module, image: Tensor, label: Tensor) -> UpdateHistory:
-    return UpdateHistory((observe(model, image, label), observe(model, 1 - image, label)))
+    others = [
+        tuple(observe(model, pictures(1, seed=at), classes(1, seed=at)) for at in some) for some in ((90, 91), (92, 93))
+    ]
+    return UpdateHistory((observe(model, image, label), observe(model, 1 - image, label)), tuple(others))
 
 
 def train(batch: Batch, seed: int) -> nn.Module:
@@ -98,7 +101,7 @@ def updates_of(observation: Any) -> list[ClientUpdate]:
 
 def with_updates(observation: Any, change: Callable[[ClientUpdate], ClientUpdate]) -> Any:
     if isinstance(observation, UpdateHistory):
-        return UpdateHistory(tuple(change(one) for one in observation.updates))
+        return replace(observation, updates=tuple(change(one) for one in observation.updates))
     return change(observation)
 
 

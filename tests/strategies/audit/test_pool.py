@@ -23,8 +23,8 @@ from strategies.audit.kinds import Observed
 from strategies.audit.pool import AttackPool
 from strategies.audit.runner import run_job
 from strategies.audit.score_rows import mean_and_interval
-from strategies.audit.threat_card import ThreatCard
-from strategies.federated.observations import PROBE, SeenUpdate
+from strategies.audit.threat_card import FROM_SEED, OWN_SECRET, ThreatCard
+from strategies.federated.observations import PROBE, UPDATE, SeenUpdate
 from tests.clients.federated.test_client import TASK, weights
 
 
@@ -208,6 +208,45 @@ def test_a_history_holds_the_updates_of_one_client_oldest_first(
     assert [[update.num_examples for update in history.updates] for history in histories] == [[2, 2], [2, 1, 2]]
     for history, seen in zip(histories, job.observed.seen, strict=True):
         assert all(update.update is seen.update for update in history.updates)
+
+
+def test_a_history_holds_what_the_other_clients_sent_in_each_round(
+    job: AttackJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    histories: list[UpdateHistory] = []
+
+    def attack_many(_: Any, observations: Sequence[UpdateHistory], __: Any) -> list[Labels]:
+        histories.extend(observations)
+        return [Labels(torch.zeros(1, dtype=torch.int64))] * len(observations)
+
+    monkeypatch.setattr("attacks.ClassGAN.attack_many", attack_many)
+    # Client 0 with two updates in each round; clients 1 and 2 with one for the target of its first, or its second.
+    first, second = job.observed.seen
+    now = [first, second, replace(first, partition=1, num_examples=3), replace(second, partition=2, num_examples=4)]
+    then = [second, replace(second, partition=2, num_examples=5), replace(second, partition=3, num_examples=6)]
+    observed, earlier = replace(job.observed, seen=now), replace(job.observed, seen=then)
+    attacks = tuple(parse_attacks("ClassGAN()"))
+    (outcome,) = run_job(replace(job, attacks=attacks, observed=observed, earlier=(earlier,))).outcomes
+    assert not outcome.error
+    others = [[[one.num_examples for one in sent] for sent in history.others] for history in histories]
+    assert others == [[[3]], [[5, 6], [4]], [[2]], [[2, 6], [2]]]
+
+
+@pytest.mark.parametrize(
+    "source", [OWN_SECRET, f"{FROM_SEED} at clients 0; {OWN_SECRET} elsewhere", FROM_SEED, ""], ids=str
+)
+def test_no_real_client_receives_another_client_s_update(job: AttackJob, source: str) -> None:
+    one = replace(job.observed.seen[0], local_steps=1)
+    observed = replace(job.observed, seen=[one, replace(one, partition=1)])
+    attacks = tuple(parse_attacks("FedMIA(signal='loss'); GradientAlignment()"))
+    card = replace(job.card, randomness=source)
+    shared, alone = run_job(
+        replace(job, kind=UPDATE, attacks=attacks, observed=observed, card=card, earlier=())
+    ).outcomes
+    assert ("would receive other clients' updates" in shared.error) == ("secret" in source)
+    assert bool(shared.guesses) == ("secret" not in source)
+    assert not alone.error
+    assert {name.split("/")[2] for name in alone.guesses[0].to_tensors() if "/0/" in name} == {"weights", "updates"}
 
 
 def test_an_attack_that_raises_is_a_result(job: AttackJob) -> None:

@@ -1,0 +1,1 @@
+"""Attacks on membership by a server that sees several rounds of a client, and the other clients' updates."""

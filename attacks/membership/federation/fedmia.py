@@ -1,0 +1,45 @@
+"""Membership inference with the other clients' updates in place of shadow models (FedMIA)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from attacks.membership.federation.base import FederationAttack
+from attacks.membership.federation.rounds_test import RoundsTest
+from attacks.observations import UpdateHistory
+from defenses.checks import choice_field, starts_field
+
+
+@dataclass(frozen=True, repr=False)
+class FedMIA(FederationAttack):
+    """Score a record by how far the client's signal lies above those of the other clients' updates, on average over the rounds.
+
+    The other clients did not train on the record. Their signals in a round are those of non-members: normal, with their mean and
+    variance. The score of a round is the probability of a smaller signal. The attack needs no auxiliary data and no training.
+
+    A record that another client holds too raises that client's signal and hides the membership. Where clients' data differ, the
+    authors leave out signals of more than three standard deviations above the mean. Fewer than 11 other clients have none, and all
+    are kept here.
+
+    Attributes:
+        most_rounds: Most rounds that the test holds, the last and others that are evenly spread before it.
+        signal: "cosine": between the record's gradient at the global model and the client's update (FedMIA-II). "loss": minus the
+            loss under the client's model (FedMIA-I).
+        most_others: Most other clients of a round that the test holds.
+    """
+
+    source: ClassVar[str] = "Zhu et al. 2025, FedMIA-I (loss) and FedMIA-II (cosine)"
+    threat: ClassVar[str] = (
+        "global models and updates of all clients over the rounds; true classes of the records in question"
+    )
+    shares_updates: ClassVar[bool] = True
+
+    signal: str = choice_field("cosine", ("cosine", "loss"))
+    most_others: int = starts_field(16)
+
+    def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> RoundsTest:
+        """Make the test from all clients' updates; deterministic."""
+        return self.made(observation, self.signal, least_rounds=1, most_others=self.most_others)

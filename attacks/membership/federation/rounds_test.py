@@ -1,0 +1,134 @@
+"""A membership test made of several rounds of a federation: the client applies it to records that the server never sees."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from attacks.local_model import overwrite, shared_tensors
+from attacks.membership.federation.signals import SIGNALS, ObservedRound, names_of_updates, signals
+from attacks.membership.loss_threshold import Membership
+from attacks.observations import AttackError
+
+PART = "rounds"
+"""First part of the names of a sent test's tensors; no name of another test begins so."""
+LEAST_VARIANCE = 1e-8
+"""Added to the variance of the other clients' signals, as in the authors' code."""
+
+
+@dataclass(frozen=True)
+class RoundsTest(Membership):
+    """A test that judges a record by a signal of each round's updates, and takes the mean over the rounds.
+
+    Attributes:
+        model: Any model of the architecture, in eval mode; None if the attack failed.
+        rounds: The rounds, oldest first.
+        signal: One of ``SIGNALS``.
+        compared: The score of a round is the tail probability under the other clients' signals (``tail``), not the signal itself.
+    """
+
+    rounds: tuple[ObservedRound, ...] = ()
+    signal: str = "loss"
+    compared: bool = False
+
+    def scores(self, images: Tensor, classes: Tensor) -> Tensor:
+        """Membership score of each record, (N,) float64 on the CPU; see ``Membership.scores``."""
+        if self.model is None or not len(images):
+            return super().scores(images, classes)
+        total = torch.zeros(len(images), dtype=torch.float64)
+        for one in self.rounds:
+            found = signals(one, self.signal, self.model, images, classes)
+            total += tail(found) if self.compared else found[0]
+        return total / len(self.rounds)
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """The test as tensors: "rounds/settings" (signal, compared), and "rounds/R/weights/NAME" and "rounds/R/updates/NAME".
+
+        Empty if the attack failed.
+        """
+        if self.model is None:
+            return {}
+        tensors = {f"{PART}/settings": torch.tensor([SIGNALS.index(self.signal), int(self.compared)])}
+        for at, one in enumerate(self.rounds):
+            for kind, values in (("weights", one.weights), ("updates", one.updates)):
+                tensors |= {f"{PART}/{at}/{kind}/{name}": value.detach().cpu() for name, value in values.items()}
+        return tensors
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], model: nn.Module) -> Self:
+        """Inverse of ``to_tensors``, for a model of the same architecture, which is copied.
+
+        Raises:
+            AttackError: When names, shapes or values do not fit.
+        """
+        if not tensors:
+            return cls(None, failure="the attack failed and sent no test")
+        signal, compared = _settings(tensors)
+        held = copy.deepcopy(model)
+        numbers = {key.split("/")[1] for key in tensors} - {"settings"}
+        if not numbers or numbers != {str(at) for at in range(len(numbers))}:
+            raise AttackError(f"the test names the rounds {sorted(numbers)[:3]}; allowed: 0, 1, ... without a gap")
+        rounds = tuple(_round(tensors, f"{PART}/{at}/", held) for at in range(len(numbers)))
+        if compared and min(one.num_clients for one in rounds) < 2:
+            raise AttackError("a round of the test holds no other client's update")
+        return cls(held.eval().requires_grad_(False), rounds=rounds, signal=signal, compared=compared)
+
+
+def tail(found: Tensor) -> Tensor:
+    """-Pr(S >= s): s (N,) the attacked client's signal, S normal with mean and variance of the other clients' signals.
+
+    Cumulative probabilities, which the authors average, are this plus 1; they would round to 1 for many records.
+
+    Args:
+        found: (K, N) signals, the attacked client's first, K at least 2.
+
+    Source: Zhu et al. 2025, FedMIA; ``scipy.stats.norm.cdf`` with the population variance + 1e-8 in the authors' code.
+    """
+    own, others = found[0], found[1:]
+    scale = (others.var(0, unbiased=False) + LEAST_VARIANCE).sqrt()
+    # torch.special.ndtr is 0 beyond 8.3 standard deviations; erfc is exact up to 38.
+    share: Tensor = torch.special.erfc((own - others.mean(0)) / scale / math.sqrt(2)) / 2
+    return -share
+
+
+def _settings(tensors: Mapping[str, Tensor]) -> tuple[str, bool]:
+    values = tensors.get(f"{PART}/settings")
+    if values is None or tuple(values.shape) != (2,) or values.is_floating_point():
+        raise AttackError(f"{PART}/settings is missing or is no pair of whole numbers")
+    at, compared = values.tolist()
+    if not 0 <= at < len(SIGNALS) or compared not in (0, 1):
+        raise AttackError(f"{PART}/settings holds {at} and {compared}; allowed: 0 to {len(SIGNALS) - 1}, and 0 or 1")
+    return SIGNALS[at], bool(compared)
+
+
+def _round(tensors: Mapping[str, Tensor], prefix: str, held: nn.Module) -> ObservedRound:
+    parts: dict[str, dict[str, Tensor]] = {"weights": {}, "updates": {}}
+    for key, value in tensors.items():
+        if key.startswith(prefix):
+            part, _, name = key.removeprefix(prefix).partition("/")
+            if part not in parts:
+                raise AttackError(f"{key!r} names no part; allowed: {prefix}weights/NAME and {prefix}updates/NAME")
+            parts[part][name] = value
+    weights, updates = parts["weights"], parts["updates"]
+    least, most = names_of_updates(held)
+    if set(weights) != most or not least <= set(updates) <= most:
+        raise AttackError(
+            f"missing or unknown names: {sorted(set(weights) ^ most)[:3]}, {sorted(least - set(updates))[:3]}"
+        )
+    counts = {len(value) if value.ndim else 0 for value in updates.values()}
+    if len(counts) != 1 or 0 in counts:
+        raise AttackError("updates are of different numbers of clients, or of none")
+    for at in range(counts.pop()):  # shapes and values must fit the model
+        overwrite(held, {name: value[at] for name, value in updates.items()})
+    overwrite(held, weights)
+    like = shared_tensors(held)
+    return ObservedRound(
+        {name: value.to(like[name]) for name, value in weights.items()},
+        {name: value.to(like[name]) for name, value in updates.items()},
+    )
