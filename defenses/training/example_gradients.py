@@ -93,7 +93,7 @@ def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
             raise DefenseError(
                 f"{owner}: the model has no ghost clipping: {error}; use clipping={PER_EXAMPLE!r}"
             ) from error
-        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        weights: list[Tensor] = [weight for weight in model.parameters() if weight.requires_grad]
         found = torch.autograd.grad(value, [*seen.leaves, *weights], allow_unused=True, retain_graph=True)
         if len(seen.leaves) != 1 or found[0] is None or any(one is not None for one in found[1:]):
             raise DefenseError(
