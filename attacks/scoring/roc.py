@@ -111,10 +111,10 @@ def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01) -> Estima
     # 0.07 * 100 is 7.000000000000001 and 0.29 * 100 is 28.999999999999996: a rate must admit the count it was made from.
     allowed = math.floor(fpr * len(nonmembers) + 1e-9)
     least, most = _above(len(nonmembers), fpr)
-    # The true threshold lies below the score of non-member number `least`, and not below that of the one after `most`.
+    # The true threshold lies not above the score of non-member number `least`, and not below that of the one after `most`. Where
+    # non-members are tied with number `least`, it may be that score itself, which names no member that is tied with them.
     found, largest = int(true[false <= allowed].max()), int(true[false <= most].max())
-    # Of tied non-members no threshold lets some pass: the next that lets enough pass may name more members than are found.
-    fewest = min(int(true[false >= least].min()), found)
+    fewest = int(true[false < least].max()) if least else 0
     tail = (1 - CONFIDENCE) / 4
     low, high = _exact(fewest, len(members), tail).low, _exact(largest, len(members), tail).high
     return Estimate(found / len(members), low, high)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from flwr.app import Context, Message
 from torch import nn
 
 from attacks.membership.loss_threshold import Membership
-from attacks.metrics.names import scores_to_texts
+from attacks.metrics.guesses import MEMBER_SCORE, OTHER_SCORE
+from attacks.metrics.names import Scores, scores_to_texts
 from attacks.scoring.oracle import Oracle
 from clients.messages.node import answers_of, reply_to
 from clients.scoring.audit import ALONE, NO_IMAGES, audit_baselines, audit_guesses
@@ -19,6 +21,13 @@ from clients.secrets.policy import refusal
 from clients.task.client import Client
 from clients.wire.records import metrics, tensors_of, to_record, values_of, withheld
 from defenses.base import Batch
+
+
+def without_order(scores: Scores) -> None:
+    """Sort the scores of members and of others: in the order of the data, their places would name the examples."""
+    for metric in (MEMBER_SCORE, OTHER_SCORE):
+        if metric.of() in scores:
+            scores[metric.of()] = np.sort(scores[metric.of()]).tolist()
 
 
 def answer_audit(
@@ -55,6 +64,7 @@ def answer_audit(
         for guess, _ in guesses:
             if isinstance(guess, Membership):
                 keep_exposed(context.node_config, client, guess, audited.scores.get(ALONE, {}))
+                without_order(audited.scores.get(ALONE, {}))
     records: dict[str, Any] = {"metrics": metrics(scores_to_texts(audited.scores)), **withheld(left_out)}
     if audited.pictures:
         records["pictures"] = to_record(audited.pictures)

@@ -238,3 +238,20 @@ def test_ties_above_the_rate_leave_an_interval_that_holds_it() -> None:
         found = tpr_at_fpr(tied, tied, fpr)
         assert found.value == 0
         assert found.low == 0 < found.high < 0.01
+
+
+@pytest.mark.parametrize(("tied_others", "truth"), [(0.0105, 0.0), (0.012, 0.0), (0.009, 0.5)])
+def test_the_interval_covers_rates_of_tied_scores(tied_others: float, truth: float) -> None:
+    """Half of the members share the highest score with some non-members; all other scores are uniform.
+
+    With more than 1 % of the non-members there, no threshold of all non-members names one of these members.
+    """
+    generator, held = torch.Generator().manual_seed(3), 0
+    draws = 200
+    for _ in range(draws):
+        members, others = torch.rand(1000, generator=generator), torch.rand(1000, generator=generator)
+        members[torch.rand(1000, generator=generator) < 0.5] = 2.0
+        others[torch.rand(1000, generator=generator) < tied_others] = 2.0
+        found = tpr_at_fpr(members, others, 0.01)
+        held += found.low <= truth <= found.high
+    assert held >= 0.93 * draws
