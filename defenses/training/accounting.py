@@ -170,7 +170,8 @@ def _rdp_epsilon(steps: Steps, delta: float) -> float:
         return math.inf
     accountant = opacus_module("accountants").RDPAccountant()
     accountant.load_state_dict({"mechanism": "rdp", "history": list(steps)})
-    return float(accountant.get_epsilon(delta=delta, alphas=list(ORDERS)))
+    # Of a large delta the conversion may go below 0.
+    return max(0.0, float(accountant.get_epsilon(delta=delta, alphas=list(ORDERS))))
 
 
 def least_epsilon(delta: float) -> float:

@@ -2,7 +2,8 @@
 
 Ghost clipping makes two backward passes. The first gives the norm of each example's gradient, layer by layer. The second weights
 each example's loss by its clipping factor, so that the sum of clipped gradients arises without the gradients themselves. Where
-Opacus knows no shortcut for a layer's norm (all but linear layers and embeddings), the layer's gradients are computed and dropped.
+Opacus knows no shortcut for a layer's norm (all but embeddings and linear layers on 2 or 3 dimensions), the layer's gradients are
+computed and dropped.
 
 Source: Li, Tramer, Liang, Hashimoto, "Large Language Models Can Be Strong Differentially Private Learners" (ICLR 2022), section 4;
 Lee, Kifer, "Scaling up Differentially Private Deep Learning with Fast Per-Example Gradient Clipping" (PoPETs 2021).
@@ -103,7 +104,7 @@ def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
         proxy = value.detach().requires_grad_()
         # At the time of backward, because zero_grad may come between the loss and it.
         proxy.register_hook(  # type: ignore[no-untyped-call]
-            lambda factor: _two_passes(seen.outputs[0], factor * found[0], watched, optimizer, weights)
+            lambda factor: _two_passes(seen.outputs[0], factor * found[0], watched, optimizer, owner)
         )
         return proxy
 
@@ -128,8 +129,19 @@ class _SeenOutputs:
         return self.leaves[-1]
 
 
-def _two_passes(outputs: Tensor, gradient: Tensor, watched: Any, optimizer: Any, weights: list[Tensor]) -> None:
+def _two_passes(outputs: Tensor, gradient: Tensor, watched: Any, optimizer: Any, owner: object) -> None:
+    named = {name: weight for name, weight in watched.named_parameters() if weight.requires_grad}
+    weights = list(named.values())
+    # Opacus leaves the norms of a layer that takes no part in a batch as they were: they are of examples of an earlier batch.
+    for weight in weights:
+        weight._norm_sample = None
     outputs.backward(gradient, retain_graph=True)  # type: ignore[no-untyped-call]
+    missing = [name for name, weight in named.items() if weight._norm_sample is None]
+    if missing:
+        raise DefenseError(
+            f"{owner}: ghost clipping knows no gradient norm of {', '.join(missing[:3])}, which took no part in a batch or belongs "
+            "to a layer with inputs of more than 3 dimensions; allowed: a model whose weights all act in each batch"
+        )
     norms = watched.get_norm_sample()
     factors = (optimizer.max_grad_norm / (norms + 1e-6)).clamp(max=1.0)  # as Opacus clips gradients that are kept
     for weight in weights:

@@ -26,6 +26,8 @@ SEED_WORDS = 8
 """Of 32 bits each, in a seed of NumPy's generator."""
 STARTING = 1e-6
 """Share of the clipping norm at which an update of length 0 is handed to the mod, which divides by the length."""
+SHORTEST = 1e-12
+"""Share of the clipping norm below which an update counts as one of length 0."""
 _DRAWING = threading.Lock()
 
 Mod = Callable[[Any, Any, Callable[[Any, Any], Any]], Any]
@@ -58,14 +60,16 @@ class FlowerLocalDP(UpdateDefense):
         u~ = u min(1, C / ||u||_2) + N(0, s^2 I),    s = sensitivity sqrt(2 ln(1.25 / delta)) / epsilon
 
     C is ``clipping_norm``. The installed Flower's mod does both, with noise from NumPy's generator, which is seeded from the
-    client's own draws. Flower's epsilon is for one message and names no neighbours. The epsilon that is claimed here is exact, and
-    of all messages together: T of them are mu-GDP with mu = 2 C sqrt(T) / s. Neighbours ("replace-client"): the client's whole
-    training set, replaced by any other of as many examples. What is public, and what the bound leaves out: as for ``ClientDP``.
+    client's own draws. The formula for s is proved for an epsilon below 1; the mod accepts larger ones. Flower's epsilon is for one
+    message and names no neighbours. The epsilon that is claimed here is exact, and of all messages together: T of them are mu-GDP
+    with mu = 2 C sqrt(T) / s. Neighbours ("replace-client"): the client's whole training set, replaced by any other of as many
+    examples. What is public, and what the bound leaves out: as for ``ClientDP``.
 
     The mod does not protect three kinds of updates. They are changed before it receives them, so that the claim holds for them:
 
     - An array without dimensions gets neither clipping nor noise from it. It is handed over as an array of one entry.
-    - At an update of length 0 it raises ``ZeroDivisionError``. Such an update is handed over with one entry of 1e-6 C.
+    - At an update of length 0, or so short that its square is 0 in float32, it raises ``ZeroDivisionError``. An update shorter than
+      1e-12 C is handed over with one entry of 1e-6 C.
     - An entry that is not finite counts as 0.
 
     Args:
@@ -118,8 +122,8 @@ class FlowerLocalDP(UpdateDefense):
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Hand the update to the mod, its tensors in the order of their names."""
         mod = _mods().LocalDpMod(self.clipping_norm, self.sensitivity, self.epsilon, self.delta)
-        given = map_update(lambda tensor: widened(tensor.detach()).nan_to_num(0.0, 0.0, 0.0), update)
-        if not any(tensor.count_nonzero() for tensor in given.values()):
+        given = _finite(update)
+        if _hardly_moved(given, self.clipping_norm):
             given = _started(given, STARTING * self.clipping_norm)
         return _through(mod, given, update, generator)
 
@@ -142,7 +146,8 @@ class FlowerClipping(UpdateDefense):
     defence is all of the method that such an attack meets.
 
     ``adaptive`` uses ``adaptiveclipping_mod``, which clips alike. Its strategy changes the norm from round to round by a bit that
-    each client reports. Here the norm stays as given, and the bit is not sent.
+    each client reports. Here the norm stays as given, and the bit is not sent. An entry that is not finite counts as 0, and an
+    update shorter than 1e-12 of the norm stays as it is: the mods would divide by 0.
 
     Args:
         clipping_norm: Largest norm, in the unit of the update.
@@ -169,9 +174,9 @@ class FlowerClipping(UpdateDefense):
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Hand the update to the mod, its tensors in the order of their names; deterministic."""
         mods = _mods()
-        given = map_update(lambda tensor: widened(tensor.detach()), update)
-        if not any(tensor.count_nonzero() for tensor in given.values()):
-            return {name: tensor.clone() for name, tensor in update.items()}
+        given = _finite(update)
+        if _hardly_moved(given, self.clipping_norm):
+            return {name: given[name].to(tensor.dtype) for name, tensor in update.items()}
         mod = mods.adaptiveclipping_mod if self.adaptive else mods.fixedclipping_mod
         return _through(mod, given, update, None, self.clipping_norm)
 
@@ -183,6 +188,17 @@ def _mods() -> Any:
     except ImportError as error:
         raise DefenseError(f"Flower's mods need the package flwr, which cannot be imported: {error}") from error
     return mod
+
+
+def _finite(update: Update) -> Update:
+    """A copy in which entries that are not finite are 0."""
+    return map_update(lambda tensor: widened(tensor.detach()).nan_to_num(0.0, 0.0, 0.0), update)
+
+
+def _hardly_moved(update: Update, clipping_norm: float) -> bool:
+    """Whether an update is so short that the mods, which divide by its length in float32, may divide by 0."""
+    squares = sum(tensor.double().square().sum().item() for tensor in update.values())
+    return math.sqrt(squares) < SHORTEST * clipping_norm
 
 
 def _started(update: Update, value: float) -> Update:

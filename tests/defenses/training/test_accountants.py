@@ -210,3 +210,10 @@ def test_a_defence_claims_and_aims_by_its_own_accountant_and_neighbours() -> Non
         z = aimed._noise_multiplier({}, 0.1, 100)
         needed = noise_for_budget(4.0, DELTA, 0.1, 100, PRV, defense.neighbours)
         assert z == SENSITIVITY[defense.neighbours] * needed
+
+
+@pytest.mark.parametrize("accountant", [RDP, PRV])
+def test_a_claim_is_not_negative(accountant: str) -> None:
+    """Of a delta of 0.2 the conversion from Renyi divergence alone gives -0.22."""
+    private = DPSGD(noise_multiplier=100.0, target_delta=0.2, accountant=accountant)
+    assert private.privacy(state_of([(50.0, 0.1, 10)]))["epsilon"] >= 0

@@ -175,3 +175,34 @@ def test_canaries_have_no_place_in_it() -> None:
 def test_another_way_is_refused() -> None:
     with pytest.raises(ValueError, match=r"clipping is 'fast'; allowed: per-example \| ghost"):
         DPSGD(clipping="fast")
+
+
+class Skipping(nn.Module):
+    """A second layer that takes no part in every second forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head, self.passes = nn.Linear(36, 8), nn.Linear(8, 8), nn.Linear(8, 3), 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.passes += 1
+        hidden = self.first(images.flatten(1)).tanh()
+        return self.head(hidden + self.second(hidden) if self.passes % 2 else hidden)  # type: ignore[no-any-return]
+
+
+class Grid(nn.Module):
+    """A linear layer on inputs of four dimensions, for which Opacus has no norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.head = nn.Linear(6, 4), nn.Linear(4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.mix(images).mean((1, 2)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("build", "named"), [(Skipping, "second.weight"), (Grid, "mix.weight")])
+def test_a_layer_without_norms_of_this_batch_is_refused(build: Callable[[], nn.Module], named: str) -> None:
+    """Norms of an earlier batch would clip by examples that are not in this one, which no account counts."""
+    with pytest.raises(DefenseError, match=f"no gradient norm of .*{named}"):
+        trained(build, GHOST, noise_multiplier=0.0)

@@ -96,9 +96,18 @@ def test_the_installed_mod_does_the_work(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
 def test_an_unchanged_model_and_entries_that_are_not_finite_get_the_same_noise(wrong: float) -> None:
     defense = FlowerLocalDP()
-    for update in ({"w": torch.zeros(4)}, {"w": torch.full((4,), wrong)}):
+    for update in ({"w": torch.zeros(4)}, {"w": torch.full((4,), 1e-25)}, {"w": torch.full((4,), wrong)}):
         noise = torch.stack([defense.protect_update(update, generator_for(seed))["w"] for seed in range(200)])
         assert ((noise.std(0) / defense.std - 1).abs() < 0.25).all()
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_clipping_takes_updates_at_which_the_mods_fail(adaptive: bool) -> None:
+    defense = FlowerClipping(clipping_norm=1.0, adaptive=adaptive)
+    tiny = {"w": torch.full((4,), 1e-25)}
+    assert torch.equal(defense.protect_update(tiny, generator_for(0))["w"], tiny["w"])
+    odd = defense.protect_update({"w": torch.tensor([math.nan, 3.0, 4.0])}, generator_for(0))["w"]
+    torch.testing.assert_close(odd, torch.tensor([0.0, 0.6, 0.8]))
 
 
 def test_numpys_generator_and_flowers_log_are_left_as_they_were(caplog: pytest.LogCaptureFixture) -> None:
