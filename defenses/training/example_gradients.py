@@ -11,6 +11,7 @@ Lee, Kifer, "Scaling up Differentially Private Deep Learning with Fast Per-Examp
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -72,7 +73,9 @@ def attach_hooks(model: nn.Module, owner: object, clipping: str = PER_EXAMPLE) -
     return watched
 
 
-def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
+def ghost_loss(
+    loss: Loss, watched: Any, optimizer: Any, owner: object, measure: Callable[[Tensor], None] = lambda _: None
+) -> Loss:
     """The same loss, whose backward pass leaves the sum of clipped gradients in ``grad``, without gradients per example.
 
     The loss must be a mean over examples, and depend on the weights through one output of the model alone, (B, ...). Otherwise
@@ -83,6 +86,7 @@ def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
         watched: As ``attach_hooks`` returns it with ``GHOST``.
         optimizer: Its ``max_grad_norm`` is the clipping norm at the time of each backward pass.
         owner: Named in errors.
+        measure: Receives the lengths (B,) of the examples' gradients in each backward pass.
     """
 
     def ghost(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
@@ -103,7 +107,7 @@ def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
         proxy = value.detach().requires_grad_()
         # At the time of backward, because zero_grad may come between the loss and it.
         proxy.register_hook(  # type: ignore[no-untyped-call]
-            lambda factor: _two_passes(seen.outputs[0], factor * found[0], watched, optimizer, weights)
+            lambda factor: _two_passes(seen.outputs[0], factor * found[0], watched, optimizer, weights, measure)
         )
         return proxy
 
@@ -128,9 +132,17 @@ class _SeenOutputs:
         return self.leaves[-1]
 
 
-def _two_passes(outputs: Tensor, gradient: Tensor, watched: Any, optimizer: Any, weights: list[Tensor]) -> None:
+def _two_passes(
+    outputs: Tensor,
+    gradient: Tensor,
+    watched: Any,
+    optimizer: Any,
+    weights: list[Tensor],
+    measure: Callable[[Tensor], None],
+) -> None:
     outputs.backward(gradient, retain_graph=True)  # type: ignore[no-untyped-call]
     norms = watched.get_norm_sample()
+    measure(norms)
     factors = (optimizer.max_grad_norm / (norms + 1e-6)).clamp(max=1.0)  # as Opacus clips gradients that are kept
     for weight in weights:
         weight.grad = None
