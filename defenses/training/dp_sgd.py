@@ -36,7 +36,7 @@ from defenses.training.example_gradients import GHOST, PER_EXAMPLE, attach_hooks
 from defenses.training.noise_search import noise_for_budget
 from defenses.training.poisson import Sampling, poisson_loader, safe_for_empty_batches
 from defenses.training.quiet_import import opacus_module
-from defenses.training.step_settings import NORM, Schedule, StepSettings
+from defenses.training.step_settings import NORM, DecaySchedule, StepSettings
 
 LEAST_RATE = 1e-6
 """Of a sample: an epoch is then a million steps."""
@@ -196,7 +196,7 @@ class DPSGD(TrainingDefense):
         )
         loader = poisson_loader(training.loader, sampling, spawned(generator))
         adaptive = None if training.probe else self._adaptive_norm(state, sampling.divisor, generator)
-        schedule = Schedule(self.noise_decay, self.clip_decay, steps, total)
+        schedule = DecaySchedule(self.noise_decay, self.clip_decay, steps, total)
         of = (noise_multiplier, self.max_grad_norm, rate, sampling.sensitivity, schedule, adaptive, training.probe)
         settings = StepSettings(state, *of)
         settings.prepare(optimizer)
@@ -264,7 +264,7 @@ class DPSGD(TrainingDefense):
             assert epsilon is not None  # __post_init__ sets it
             of = (self.accountant, self.neighbours)
             epoch = max(1, round(1 / sample_rate))
-            levels = () if self.noise_decay == 1 else Schedule(self.noise_decay, 1.0, epoch, steps).levels()
+            levels = () if self.noise_decay == 1 else DecaySchedule(self.noise_decay, 1.0, epoch, steps).levels()
             noise = noise_for_budget(epsilon, self.target_delta, sample_rate, steps, *of, levels)
             state["noise_multiplier"] = SENSITIVITY[self.neighbours] * noise
         return float(state["noise_multiplier"])

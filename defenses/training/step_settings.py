@@ -14,7 +14,7 @@ NORM, SCHEDULE = "max_grad_norm", "schedule"
 
 
 @dataclass(frozen=True)
-class Schedule:
+class DecaySchedule:
     """Noise and norm that fall by a factor with each epoch; an epoch is 1 / (sample rate) steps.
 
     Attributes:
@@ -66,7 +66,7 @@ class StepSettings:
     max_grad_norm: float
     rate: float
     sensitivity: int
-    schedule: Schedule
+    schedule: DecaySchedule
     adaptive: AdaptiveNorm | None
     probe: bool
 
