@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from defenses.base import DefenseError, Training, TrainingDefense
 from defenses.checks import (
@@ -32,7 +33,7 @@ from defenses.training.accounting import (
     together,
 )
 from defenses.training.adaptive_clipping import LEAST_COUNT_NOISE, AdaptiveNorm, gradient_lengths
-from defenses.training.example_gradients import GHOST, PER_EXAMPLE, attach_hooks, ghost_loss
+from defenses.training.example_gradients import GHOST, PER_EXAMPLE, attach_hooks, check_layers, ghost_loss
 from defenses.training.noise_search import noise_for_budget
 from defenses.training.poisson import Sampling, poisson_loader, safe_for_empty_batches
 from defenses.training.quiet_import import opacus_module
@@ -167,6 +168,10 @@ class DPSGD(TrainingDefense):
     def norm_changes(self) -> bool:
         """Whether the clipping norm is another one in later steps."""
         return self.target_quantile is not None or self.clip_decay < 1
+
+    def check_model(self, model: nn.Module) -> None:
+        """Refuse a model without gradients per example, before the run starts; see ``check_layers``."""
+        check_layers(model, self)
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Return the set-up with DP-SGD; see the class.

@@ -27,6 +27,9 @@ PER_EXAMPLE, GHOST = "per-example", "ghost"
 HOOK_WARNING = "Full backward hook is firing when gradients are computed with respect to module outputs"
 """How a warning of torch begins that every first layer under Opacus would cause."""
 
+REPLACING = "in the function that builds the model, return opacus.validators.ModuleValidator.fix(model)"
+"""What a model of one's own can do about layers that Opacus can replace."""
+
 _LEFT_BY_HOOKS = (
     *("activations", "max_batch_len", "ft_compute_sample_grad"),  # on layers
     *("grad_sample", "summed_grad", "_forward_counter", "_current_grad_sample", "_norm_sample"),  # on parameters
@@ -45,6 +48,27 @@ def remove_hooks(model: nn.Module) -> None:
                 delattr(owner, name)
 
 
+def check_layers(model: nn.Module, owner: object) -> None:
+    """Refuse a model in train mode that mixes examples by BatchNorm, or has other layers without gradients per example.
+
+    Raises:
+        DefenseError: With the layers, and what a model of one's own can do about them; ``owner`` is named.
+    """
+    if layers := [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]:
+        raise DefenseError(
+            f"{owner}: BatchNorm ({', '.join(layers[:3])}) mixes examples, so that no bound per example holds; "
+            "use GroupNorm"
+        )
+    try:
+        errors = opacus_module("validators").ModuleValidator.validate(model)
+    except NotImplementedError as error:
+        errors = [error]
+    if errors:
+        replaced = any(type(error).__name__ == "ShouldReplaceModuleError" for error in errors)
+        way_out = f"; {REPLACING}" if replaced else ""
+        raise DefenseError(f"{owner}: the model has no gradients per example: {errors[0]}{way_out}")
+
+
 def attach_hooks(model: nn.Module, owner: object, clipping: str = PER_EXAMPLE) -> Any:
     """Let Opacus collect gradients per example, or their norms, in train mode; returns its module around the model.
 
@@ -53,11 +77,7 @@ def attach_hooks(model: nn.Module, owner: object, clipping: str = PER_EXAMPLE) -
     """
     # Opacus watches layers that see the images themselves, of which no gradient is computed. This warning of torch is about that.
     warnings.filterwarnings("ignore", HOOK_WARNING, UserWarning)
-    if layers := [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]:
-        raise DefenseError(
-            f"{owner}: BatchNorm ({', '.join(layers[:3])}) mixes examples, so that no bound per example holds; "
-            "use GroupNorm"
-        )
+    check_layers(model, owner)
     remove_hooks(model)
     for module in model.modules():
         # Backward hooks cannot watch a layer that overwrites its input; the function computed is the same.
@@ -65,7 +85,6 @@ def attach_hooks(model: nn.Module, owner: object, clipping: str = PER_EXAMPLE) -
             module.inplace = False  # type: ignore[assignment]
     name = "GradSampleModuleFastGradientClipping" if clipping == GHOST else "GradSampleModule"
     try:
-        opacus_module("validators").ModuleValidator.validate(model, strict=True)
         watched = getattr(opacus_module("grad_sample"), name)(model, batch_first=True, loss_reduction="mean")
     except (NotImplementedError, ValueError) as error:
         raise DefenseError(f"{owner}: the model has no gradients per example: {error}") from error
