@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from attacks.local_model import shared_tensors
+from clients.data.card import DataCard
 from clients.federated.client import LocalClient
 from clients.federated.plan import FederatedPlan
 from clients.task.local_data import LocalData
 from defenses.base import DefenseError
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.example_gradients import GHOST
-from simulations.cli import app
+from simulations.scenarios.federated import Federated, FederatedExperiment
+from simulations.settings.errors import ConfigError
 from tests.clients.secrets.test_draws import TASK
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
@@ -52,27 +54,38 @@ def code(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_layer_that_opacus_replaces_is_refused_before_the_run_with_the_way_out(code: Path) -> None:
-    run = ["run", "--preset", "quick", "-s", "dataset=mnist-5k", "-s", "defenses=DPSGD()", "--dry-run"]
-    refused = CliRunner().invoke(app, [*run, "-s", f"model={code}:Rows"])
-    told = " ".join(refused.output.split())
-    assert refused.exit_code == 2
-    assert "return opacus.validators.ModuleValidator.fix(model)" in told, told
-    assert CliRunner().invoke(app, [*run, "-s", f"model={code}:fixed"]).exit_code == 0
+def test_a_layer_that_opacus_replaces_is_refused_with_the_way_out(code: Path) -> None:
+    with pytest.raises(
+        DefenseError, match=r"MultiheadAttention.*return opacus\.validators\.ModuleValidator\.fix\(model\)"
+    ):
+        DPSGD().check_model(TASK.but(model=f"{code}:Rows", pipeline="DPSGD()").plan.build_model())
+    for name in ("fixed", "with_batch_norm"):
+        DPSGD().check_model(TASK.but(model=f"{code}:{name}", pipeline="DPSGD()").plan.build_model())
 
 
-def test_a_layer_that_nothing_replaces_is_refused_without_a_way_out() -> None:
-    class Scaled(torch.nn.Module):
+def test_a_run_refuses_it_before_it_starts(code: Path) -> None:
+    settings: dict[str, Any] = {
+        "scenario": "federated", "dataset": "mnist-5k", "train_limit": 200, "test_limit": 50, "num_clients": 2,
+        "defenses": "DPSGD()",
+    }  # fmt: skip
+    refused, fixed = (FederatedExperiment(**settings, model=f"{code}:{name}") for name in ("Rows", "fixed"))
+    with pytest.raises(ConfigError, match=r"defenses: .*ModuleValidator\.fix\(model\)"):
+        Federated().check_data(refused, refused.pipelines[-1], DataCard.of(refused.plan().load_data()))
+    Federated().check_data(fixed, fixed.pipelines[-1], DataCard.of(fixed.plan().load_data()))
+
+
+def test_a_layer_that_mixes_examples_is_refused_by_its_name() -> None:
+    class Mixing(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.inner = torch.nn.SyncBatchNorm(3)
 
     with pytest.raises(DefenseError, match=r"BatchNorm \(inner\) mixes examples.*use GroupNorm"):
-        DPSGD().check_model(Scaled())
+        DPSGD().check_model(Mixing())
 
 
 @pytest.mark.parametrize("more", ["", f", clipping={GHOST!r}", ", target_quantile=0.5"])
-@pytest.mark.parametrize(("name", "tensor"), [("fixed", "mix.qlinear.weight"), ("with_batch_norm", "1.weight")])
+@pytest.mark.parametrize(("name", "tensor"), [("fixed", "mix.qlinear.weight"), ("with_batch_norm", "1.0.weight")])
 def test_clients_train_what_the_server_has(code: Path, name: str, tensor: str, more: str) -> None:
     task = TASK.but(model=f"{code}:{name}", pipeline=f"DPSGD(noise_multiplier=1.0{more})")
     assert isinstance(task.plan, FederatedPlan)
