@@ -8,7 +8,8 @@ from __future__ import annotations
 import warnings
 
 from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE, SENSITIVITY
-from defenses.training.accounting import EXACT, GDP, PRV, RDP, epsilon_by_accountant, noise_for_budget
+from defenses.training.accounting import EXACT, GDP, PRV, RDP, epsilon_by_accountant
+from defenses.training.noise_search import noise_for_budget
 
 DELTA = 1e-5
 CASES = [(8.0, 1 / 7, 672), (8.0, 0.1, 100), (2.0, 0.01, 1000), (1.0, 1.0, 10)]

@@ -17,7 +17,7 @@ import torch
 
 from attacks.dp_audit.verdict import ALL, CanaryPart, audited
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
-from defenses.training.accounting import noise_for_budget
+from defenses.training.noise_search import noise_for_budget
 
 CLAIM, DELTA, STEPS = 2.0, 1e-5, 4
 FACTORS = {"correct": 1.0, "one step of four not counted": math.sqrt(STEPS / (STEPS - 1)), "half of the noise": 2.0}

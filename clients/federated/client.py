@@ -187,8 +187,8 @@ class LocalClient(Client):
             raise ValueError(f"question is {question}; allowed: {', '.join(map(str, QUESTIONS.values()))}")
         kept = ledger.get("train", {})
         real = kept if set(kept) - {"accountant"} else kept | self._calibrated(weights)
-        # What a server hands back to a node that was started anew holds what was spent, and no noise: that follows from training.
-        booked = {name: value for name, value in real.items() if name != "accountant"} | ledger.get("probe", {})
+        # What a node that was started anew gets back is what was spent. All else is that of the training, which is the newer one.
+        booked = ledger.get("probe", {}) | {name: value for name, value in real.items() if name != "accountant"}
         updates, steps = [], 0
         self.data.renew("probe", question)
         for target in range(self.task.plan.probe_targets):

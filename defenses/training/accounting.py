@@ -1,19 +1,17 @@
-"""The accounting of DP-SGD: what recorded steps have spent, by several accountants, and the noise that keeps a budget."""
+"""The accounting of DP-SGD: what recorded steps have spent, by several accountants."""
 
 from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from defenses.base import DefenseError
-from defenses.checks import LARGEST_NOISE, LEAST_MULTIPLIER, is_number, is_whole, shown
+from defenses.checks import LEAST_MULTIPLIER, is_number, is_whole, shown
 from defenses.neighbours import REPLACE_ONE, SENSITIVITY
-from defenses.smashed.gaussian_mechanism import gaussian_epsilon, gaussian_ratio
+from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.training.privacy_loss import prv_epsilon
 from defenses.training.quiet_import import opacus_module
 
@@ -31,8 +29,6 @@ MEANING: Mapping[str, str] = MappingProxyType({
 """Accountant -> what its epsilon is, for readers."""
 CLAIMING = (RDP, PRV)
 """Accountants that a claim may be of: their epsilon is an upper bound."""
-MOST_TRIES = 15
-"""Of a noise in a search."""
 # Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid bound.
 ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 72, 96, 128, 192, 256, 384, 512)
 MOST_RECORDED = 2**63
@@ -68,6 +64,20 @@ def _is_entry(entry: Any) -> bool:
         and (is_number(sample_rate) and 0 <= sample_rate <= 1)
         and (is_whole(steps) and 0 <= steps < MOST_RECORDED)
     )
+
+
+def record_step(state: dict[str, Any], noise: float, sample_rate: float) -> None:
+    """Add one step to the recorded ones of a training state; ``noise`` is over the sensitivity."""
+    steps = state.setdefault("accountant", {}).setdefault("steps", [])
+    if steps and steps[-1][:2] == [noise, sample_rate]:
+        steps[-1][2] += 1
+    else:
+        steps.append([noise, sample_rate, 1])
+
+
+def together(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A training state with the recorded steps of several."""
+    return {"accountant": {"steps": [entry for state in states for entry in recorded_steps(state)]}}
 
 
 def epsilon_spent(
@@ -168,10 +178,17 @@ def _rdp_epsilon(steps: Steps, delta: float) -> float:
     # Of next to no noise the accountant ends in an error or not at all; its true epsilon is no protection either.
     if any(noise < LEAST_MULTIPLIER for noise, _, _ in steps):
         return math.inf
-    accountant = opacus_module("accountants").RDPAccountant()
-    accountant.load_state_dict({"mechanism": "rdp", "history": list(steps)})
-    # Of a large delta the conversion may go below 0.
-    return max(0.0, float(accountant.get_epsilon(delta=delta, alphas=list(ORDERS))))
+    total = sum(count * _divergences(noise, rate) for noise, rate, count in steps)
+    spent = opacus_module("accountants.analysis.rdp").get_privacy_spent(orders=list(ORDERS), rdp=total, delta=delta)
+    return max(0.0, float(spent[0]))  # of a large delta the conversion may go below 0
+
+
+@functools.lru_cache(maxsize=1024)
+def _divergences(noise: float, rate: float) -> Any:
+    """Renyi divergences (orders,) of one step, as a NumPy array."""
+    return opacus_module("accountants.analysis.rdp").compute_rdp(
+        q=rate, noise_multiplier=noise, steps=1, orders=list(ORDERS)
+    )
 
 
 def least_epsilon(delta: float) -> float:
@@ -181,94 +198,3 @@ def least_epsilon(delta: float) -> float:
     """
     least: float = min(math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1) for order in ORDERS)
     return max(least, 0.0)
-
-
-@functools.lru_cache(maxsize=64)
-def noise_for_budget(
-    epsilon: float, delta: float, sample_rate: float, steps: int, accountant: str = RDP, neighbours: str = REPLACE_ONE
-) -> float:
-    """The noise over the sensitivity with which ``steps`` steps spend at most ``epsilon``, and at least 99.9 % of it.
-
-    ``PRV`` may use less of a budget that is so large that its grid does not hold it.
-
-    Raises:
-        DefenseError: When no noise meets the budget by this accountant.
-    """
-    if accountant == PRV:
-        return _noise_by_prv(epsilon, delta, sample_rate, steps, neighbours)
-    get_noise_multiplier = opacus_module("accountants.utils").get_noise_multiplier
-
-    with warnings.catch_warnings():
-        # The search passes through extreme values, for which Opacus warns that the best order is at the edge.
-        warnings.simplefilter("ignore")
-        try:
-            noise_multiplier = get_noise_multiplier(
-                target_epsilon=epsilon,
-                target_delta=delta,
-                sample_rate=sample_rate,
-                steps=steps,
-                accountant="rdp",
-                epsilon_tolerance=1e-3 * epsilon,
-                alphas=list(ORDERS),
-            )
-        except ValueError as error:
-            raise _no_noise(epsilon, delta, sample_rate, steps, error) from None
-    return float(noise_multiplier)
-
-
-def _noise_by_prv(epsilon: float, delta: float, sample_rate: float, steps: int, neighbours: str) -> float:
-    """Search between a noise that suffices and one that does not, on logarithmic scales, where epsilon is nearly a line."""
-
-    def spent(noise: float) -> float:
-        return epsilon_spent({"accountant": {"steps": [[noise, sample_rate, steps]]}}, delta, PRV, neighbours)
-
-    if epsilon < least_epsilon(delta):  # what RDP does not state either, to which PRV falls back
-        raise _no_noise(
-            epsilon, delta, sample_rate, steps, f"the accountant {PRV!r} does not state so small an epsilon"
-        )
-    low = high = _noise_by_central_limit(epsilon, delta, sample_rate, steps, neighbours)
-    over = under = spent(high)
-    apart = 1.1
-    while under > epsilon and high < LARGEST_NOISE:
-        low, over = high, under
-        high, apart = min(apart * high, LARGEST_NOISE), 2 * apart
-        under = spent(high)
-    while over <= epsilon and low > LEAST_MULTIPLIER:
-        high, under = low, over
-        low, apart = max(low / apart, LEAST_MULTIPLIER), 2 * apart
-        over = spent(low)
-    for attempt in range(MOST_TRIES):
-        if 0.999 * epsilon <= under <= epsilon:
-            return high
-        # Where epsilon is infinite or 0 on one side, or the line has failed, the middle is taken.
-        line = 0 < under < over < math.inf and attempt % 3 < 2
-        aimed = math.log(0.9995 * epsilon / over) / math.log(under / over) if line else 0.5
-        noise = low * (high / low) ** min(max(aimed, 0.01), 0.99)
-        at = spent(noise)
-        if at <= epsilon:
-            high, under = noise, at
-        else:
-            low, over = noise, at
-    if (
-        under <= epsilon
-    ):  # where the accountant falls back to Renyi divergences, epsilon has a step: the budget is not used up
-        return high
-    raise _no_noise(epsilon, delta, sample_rate, steps, f"the accountant {PRV!r} finds none up to {LARGEST_NOISE:g}")
-
-
-def _no_noise(epsilon: float, delta: float, sample_rate: float, steps: int, why: object) -> DefenseError:
-    return DefenseError(
-        f"no noise keeps {steps} steps at sample rate {sample_rate:.4g} within epsilon {epsilon} at delta {delta}: {why}"
-    )
-
-
-def _noise_by_central_limit(epsilon: float, delta: float, sample_rate: float, steps: int, neighbours: str) -> float:
-    """Where a search begins: the noise over the sensitivity whose ``gdp_epsilon`` is ``epsilon``."""
-    share = gaussian_ratio(epsilon, delta) ** 2 / steps / sample_rate**2
-    if sample_rate == 1:
-        noise = 1 / math.sqrt(share)
-    elif neighbours == REPLACE_ONE:
-        noise = 1 / math.sqrt(math.asinh(share / 4)) / SENSITIVITY[REPLACE_ONE]
-    else:
-        noise = 1 / math.sqrt(math.log1p(share))
-    return min(max(noise, LEAST_MULTIPLIER), LARGEST_NOISE)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from defenses.base import DefenseError, Training, TrainingDefense
 from defenses.checks import (
@@ -29,15 +30,19 @@ from defenses.training.accounting import (
     epsilon_by_accountant,
     epsilon_spent,
     least_epsilon,
-    noise_for_budget,
-    recorded_steps,
+    together,
 )
-from defenses.training.example_gradients import GHOST, PER_EXAMPLE, attach_hooks, ghost_loss
+from defenses.training.adaptive_clipping import LEAST_COUNT_NOISE, AdaptiveNorm, gradient_lengths
+from defenses.training.example_gradients import GHOST, PER_EXAMPLE, attach_hooks, check_layers, ghost_loss
+from defenses.training.noise_search import noise_for_budget
 from defenses.training.poisson import Sampling, poisson_loader, safe_for_empty_batches
 from defenses.training.quiet_import import opacus_module
+from defenses.training.step_settings import NORM, DecaySchedule, StepSettings
 
 LEAST_RATE = 1e-6
 """Of a sample: an epoch is then a million steps."""
+LEAST_DECAY = 0.01
+"""Of noise or norm with each epoch."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,7 +75,8 @@ class DPSGD(TrainingDefense):
     - ``state`` is a copy of the given state and is updated within each step: ``state["accountant"]`` holds every step of every
       round (JSON-serialisable; see ``epsilon_spent``), ``state["noise_multiplier"]`` the z that a target epsilon needs, computed
       once, from this training's sample rate and ``total_steps`` (or ``total_epochs``): hand in the real training first, and its
-      state to probes, whose sample rate differs.
+      state to probes, whose sample rate differs. ``state["max_grad_norm"]`` is an adaptive norm, made of noisy counts alone, and
+      ``state["schedule"]`` the place in a schedule. A probe has the noise and norm of the training's next step.
 
     Randomness comes from generators that are named by the one passed in (see ``spawned``). Their streams are pseudo-random but not
     cryptographic, and floating-point noise is not exactly Gaussian: the bound holds up to both.
@@ -86,6 +92,13 @@ class DPSGD(TrainingDefense):
             and "prv" is the smaller one: the same noise has a smaller epsilon, and the same epsilon needs less noise.
         clipping: "per-example" keeps each example's gradient until the step. "ghost" keeps their norms and makes a second backward
             pass; see ``defenses.training.example_gradients``. Both make the same steps, up to rounding.
+        target_quantile: Adaptive clipping, from 0.01 to 0.99: the norm starts at ``max_grad_norm`` and follows this quantile of the
+            gradients' lengths. The account stays the same; see ``defenses.training.adaptive_clipping``. None: a fixed norm.
+        norm_learning_rate: Of the adaptive norm's logarithm, per step.
+        count_noise: Of the adaptive norm's counts, in noise multipliers. A smaller one needs more noise on the gradients.
+        noise_decay: Factor of the noise multiplier after each epoch of 1 / q steps, from 0.01 to 1. z is that of the first epoch.
+            Each step is accounted with its own noise.
+        clip_decay: Factor of a fixed norm after each epoch.
     """
 
     target_epsilon: float | None = None
@@ -96,6 +109,11 @@ class DPSGD(TrainingDefense):
     sample_rate: float | None = None
     accountant: str = choice_field(RDP, CLAIMING)
     clipping: str = choice_field(PER_EXAMPLE, (PER_EXAMPLE, GHOST))
+    target_quantile: float | None = None
+    norm_learning_rate: float = scale_field(0.2, least=1e-6, most=10.0)
+    count_noise: float = scale_field(2.0, least=LEAST_COUNT_NOISE, most=LARGEST_NOISE)
+    noise_decay: float = scale_field(1.0, least=LEAST_DECAY, most=1.0)
+    clip_decay: float = scale_field(1.0, least=LEAST_DECAY, most=1.0)
 
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("LossThreshold", "ShadowModels")
     bounds_examples: ClassVar[bool] = True
@@ -122,6 +140,7 @@ class DPSGD(TrainingDefense):
             reachable = f"above {least:.4g}, which no noise goes below at target_delta = {self.target_delta:g}"
             require(self.target_epsilon > least, self, "target_epsilon", reachable)
         self._check_neighbours()
+        self._check_adaptive()
 
     def _check_neighbours(self) -> None:
         rate = self.sample_rate
@@ -132,6 +151,27 @@ class DPSGD(TrainingDefense):
         public = is_number(rate) and rate is not None and LEAST_RATE <= rate <= 1
         allowed = f"a number from {LEAST_RATE:g} to 1 with neighbours={ADD_OR_REMOVE!r}: about batch size / examples per client"
         require(public, self, "sample_rate", allowed)
+
+    def _check_adaptive(self) -> None:
+        quantile = self.target_quantile
+        within = quantile is None or (is_number(quantile) and 0.01 <= quantile <= 0.99)
+        require(within, self, "target_quantile", "None for a fixed norm, or a number from 0.01 to 0.99")
+        if quantile is not None:
+            fixed = "1 with a target_quantile, by which the norm follows the gradients"
+            require(self.clip_decay == 1, self, "clip_decay", fixed)
+            return
+        for name in ("norm_learning_rate", "count_noise"):
+            default = getattr(type(self), name)
+            require(getattr(self, name) == default, self, name, f"{default:g} without a target_quantile")
+
+    @property
+    def norm_changes(self) -> bool:
+        """Whether the clipping norm is another one in later steps."""
+        return self.target_quantile is not None or self.clip_decay < 1
+
+    def check_model(self, model: nn.Module) -> None:
+        """Refuse a model without gradients per example, before the run starts; see ``check_layers``."""
+        check_layers(model, self)
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Return the set-up with DP-SGD; see the class.
@@ -159,12 +199,25 @@ class DPSGD(TrainingDefense):
             loss_reduction="mean",
             generator=spawned(generator, next(training.model.parameters()).device),
         )
-        optimizer.attach_step_hook(lambda _: _record(state, noise_multiplier / sampling.sensitivity, rate))
-        loss = ghost_loss(training.loss, watched, optimizer, self) if self.clipping == GHOST else training.loss
+        loader = poisson_loader(training.loader, sampling, spawned(generator))
+        adaptive = None if training.probe else self._adaptive_norm(state, sampling.divisor, generator)
+        schedule = DecaySchedule(self.noise_decay, self.clip_decay, steps, total)
+        of = (noise_multiplier, self.max_grad_norm, rate, sampling.sensitivity, schedule, adaptive, training.probe)
+        settings = StepSettings(state, *of)
+        settings.prepare(optimizer)
+        measure = adaptive.measure if adaptive else lambda _: None
+        loss = ghost_loss(training.loss, watched, optimizer, self, measure) if self.clipping == GHOST else training.loss
+
+        def after(optimizer: Any) -> None:
+            if adaptive and self.clipping == PER_EXAMPLE:
+                adaptive.measure(gradient_lengths(optimizer))
+            settings.made(optimizer)
+
+        optimizer.attach_step_hook(after)
         return replace(
             training,
             optimizer=optimizer,
-            loader=poisson_loader(training.loader, sampling, spawned(generator)),
+            loader=loader,
             loss=safe_for_empty_batches(loss),
             # The caller counted passes by the number of examples, which must not show: rounds that are counted in steps end by
             # themselves, after as many passes as that takes.
@@ -185,18 +238,27 @@ class DPSGD(TrainingDefense):
         steps = max(1, round(1 / self.sample_rate))
         return Sampling(steps, self.sample_rate, float(loader.batch_size), SENSITIVITY[ADD_OR_REMOVE])
 
+    def _adaptive_norm(
+        self, state: Mapping[str, Any], divisor: float, generator: torch.Generator
+    ) -> AdaptiveNorm | None:
+        if self.target_quantile is None:
+            return None
+        norm = float(state.get(NORM, self.max_grad_norm))
+        of = (self.target_quantile, self.norm_learning_rate, self.count_noise, divisor, self.max_grad_norm)
+        return AdaptiveNorm(norm, *of, spawned(generator))
+
     def reported_examples(self, batch_size: int) -> int | None:
         """Number of examples to report: b / q under "add-or-remove", independent of the client's number of examples."""
         return None if self.sample_rate is None else max(1, round(batch_size / self.sample_rate))
 
     def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
         """The epsilon, at ``target_delta``, of all steps recorded in the states together; ``inf`` without noise."""
-        spent = epsilon_spent(_together(states), self.target_delta, self.accountant, self.neighbours)
+        spent = epsilon_spent(together(states), self.target_delta, self.accountant, self.neighbours)
         return {"epsilon": spent, "delta": self.target_delta}
 
     def privacy_by_accountant(self, *states: Mapping[str, Any]) -> dict[str, float]:
         """Name of an accountant -> its epsilon of all recorded steps, where it is finite; see ``epsilon_by_accountant``."""
-        found = epsilon_by_accountant(_together(states), self.target_delta, self.neighbours)
+        found = epsilon_by_accountant(together(states), self.target_delta, self.neighbours)
         return {name: epsilon for name, epsilon in found.items() if math.isfinite(epsilon)}
 
     def _noise_multiplier(self, state: dict[str, Any], sample_rate: float, steps: int) -> float:
@@ -206,21 +268,8 @@ class DPSGD(TrainingDefense):
             epsilon = self.target_epsilon
             assert epsilon is not None  # __post_init__ sets it
             of = (self.accountant, self.neighbours)
-            noise = noise_for_budget(epsilon, self.target_delta, sample_rate, steps, *of)
+            epoch = max(1, round(1 / sample_rate))
+            levels = () if self.noise_decay == 1 else DecaySchedule(self.noise_decay, 1.0, epoch, steps).levels()
+            noise = noise_for_budget(epsilon, self.target_delta, sample_rate, steps, *of, levels)
             state["noise_multiplier"] = SENSITIVITY[self.neighbours] * noise
         return float(state["noise_multiplier"])
-
-
-def _together(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A state with the recorded steps of several."""
-    return {"accountant": {"steps": [entry for state in states for entry in recorded_steps(state)]}}
-
-
-def _record(state: dict[str, Any], noise_multiplier: float, sample_rate: float) -> None:
-    """Adds one step to the recorded ones, [[noise over sensitivity, sample rate, number of steps], ...]."""
-    accountant = state.setdefault("accountant", {})
-    steps = accountant.setdefault("steps", [])
-    if steps and steps[-1][:2] == [noise_multiplier, sample_rate]:
-        steps[-1][2] += 1
-    else:
-        steps.append([noise_multiplier, sample_rate, 1])

@@ -12,6 +12,7 @@ Lee, Kifer, "Scaling up Differentially Private Deep Learning with Fast Per-Examp
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,6 +27,9 @@ PER_EXAMPLE, GHOST = "per-example", "ghost"
 
 HOOK_WARNING = "Full backward hook is firing when gradients are computed with respect to module outputs"
 """How a warning of torch begins that every first layer under Opacus would cause."""
+
+REPLACING = "in the function that builds the model, return opacus.validators.ModuleValidator.fix(model)"
+"""What a model of one's own can do about layers that Opacus can replace."""
 
 _LEFT_BY_HOOKS = (
     *("activations", "max_batch_len", "ft_compute_sample_grad"),  # on layers
@@ -45,6 +49,27 @@ def remove_hooks(model: nn.Module) -> None:
                 delattr(owner, name)
 
 
+def check_layers(model: nn.Module, owner: object) -> None:
+    """Refuse a model in train mode that mixes examples by BatchNorm, or has other layers without gradients per example.
+
+    Raises:
+        DefenseError: With the layers, and what a model of one's own can do about them; ``owner`` is named.
+    """
+    if layers := [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]:
+        raise DefenseError(
+            f"{owner}: BatchNorm ({', '.join(layers[:3])}) mixes examples, so that no bound per example holds; "
+            "use GroupNorm"
+        )
+    try:
+        errors = opacus_module("validators").ModuleValidator.validate(model)
+    except NotImplementedError as error:
+        errors = [error]
+    if errors:
+        replaced = any(type(error).__name__ == "ShouldReplaceModuleError" for error in errors)
+        way_out = f"; {REPLACING}" if replaced else ""
+        raise DefenseError(f"{owner}: the model has no gradients per example: {errors[0]}{way_out}")
+
+
 def attach_hooks(model: nn.Module, owner: object, clipping: str = PER_EXAMPLE) -> Any:
     """Let Opacus collect gradients per example, or their norms, in train mode; returns its module around the model.
 
@@ -53,11 +78,7 @@ def attach_hooks(model: nn.Module, owner: object, clipping: str = PER_EXAMPLE) -
     """
     # Opacus watches layers that see the images themselves, of which no gradient is computed. This warning of torch is about that.
     warnings.filterwarnings("ignore", HOOK_WARNING, UserWarning)
-    if layers := [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]:
-        raise DefenseError(
-            f"{owner}: BatchNorm ({', '.join(layers[:3])}) mixes examples, so that no bound per example holds; "
-            "use GroupNorm"
-        )
+    check_layers(model, owner)
     remove_hooks(model)
     for module in model.modules():
         # Backward hooks cannot watch a layer that overwrites its input; the function computed is the same.
@@ -65,7 +86,6 @@ def attach_hooks(model: nn.Module, owner: object, clipping: str = PER_EXAMPLE) -
             module.inplace = False  # type: ignore[assignment]
     name = "GradSampleModuleFastGradientClipping" if clipping == GHOST else "GradSampleModule"
     try:
-        opacus_module("validators").ModuleValidator.validate(model, strict=True)
         watched = getattr(opacus_module("grad_sample"), name)(model, batch_first=True, loss_reduction="mean")
     except (NotImplementedError, ValueError) as error:
         raise DefenseError(f"{owner}: the model has no gradients per example: {error}") from error
@@ -73,7 +93,9 @@ def attach_hooks(model: nn.Module, owner: object, clipping: str = PER_EXAMPLE) -
     return watched
 
 
-def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
+def ghost_loss(
+    loss: Loss, watched: Any, optimizer: Any, owner: object, measure: Callable[[Tensor], None] = lambda _: None
+) -> Loss:
     """The same loss, whose backward pass leaves the sum of clipped gradients in ``grad``, without gradients per example.
 
     The loss must be a mean over examples, and depend on the weights through one output of the model alone, (B, ...). Otherwise
@@ -84,6 +106,7 @@ def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
         watched: As ``attach_hooks`` returns it with ``GHOST``.
         optimizer: Its ``max_grad_norm`` is the clipping norm at the time of each backward pass.
         owner: Named in errors.
+        measure: Receives the lengths (B,) of the examples' gradients in each backward pass.
     """
 
     def ghost(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
@@ -104,7 +127,7 @@ def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
         proxy = value.detach().requires_grad_()
         # At the time of backward, because zero_grad may come between the loss and it.
         proxy.register_hook(  # type: ignore[no-untyped-call]
-            lambda factor: _two_passes(seen.outputs[0], factor * found[0], watched, optimizer, owner)
+            lambda factor: _two_passes(seen.outputs[0], factor * found[0], watched, optimizer, owner, measure)
         )
         return proxy
 
@@ -129,7 +152,14 @@ class _SeenOutputs:
         return self.leaves[-1]
 
 
-def _two_passes(outputs: Tensor, gradient: Tensor, watched: Any, optimizer: Any, owner: object) -> None:
+def _two_passes(
+    outputs: Tensor,
+    gradient: Tensor,
+    watched: Any,
+    optimizer: Any,
+    owner: object,
+    measure: Callable[[Tensor], None],
+) -> None:
     named = {name: weight for name, weight in watched.named_parameters() if weight.requires_grad}
     weights = list(named.values())
     # Opacus leaves the norms of a layer that takes no part in a batch as they were: they are of examples of an earlier batch.
@@ -143,6 +173,7 @@ def _two_passes(outputs: Tensor, gradient: Tensor, watched: Any, optimizer: Any,
             "to a layer with inputs of more than 3 dimensions; allowed: a model whose weights all act in each batch"
         )
     norms = watched.get_norm_sample()
+    measure(norms)
     factors = (optimizer.max_grad_norm / (norms + 1e-6)).clamp(max=1.0)  # as Opacus clips gradients that are kept
     for weight in weights:
         weight.grad = None

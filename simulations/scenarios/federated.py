@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from torch import nn
 
 from attacks.dp_audit.canary_clients import client_defense
-from attacks.dp_audit.placed_canaries import audited_defense
+from attacks.dp_audit.placed_canaries import audited_defense, changing_norm
 from attacks.spec import stages_of
 from clients.data.card import DataCard
 from clients.federated.canaries import trained_sizes
@@ -57,6 +57,8 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
                     f"dp-canaries is {self.dp_canaries}, and {defense} keeps no gradients per example, which canaries "
                     f"need; allowed: 0, or clipping={PER_EXAMPLE!r} in the defence"
                 )
+            if self.dp_canaries and isinstance(defense, DPSGD) and (why := changing_norm(defense)):
+                raise ConfigError(f"dp-canaries is {self.dp_canaries}, and {why} in the defence, or dp-canaries = 0")
             if isinstance(defense, ClientDP) and defense.rounds is not None and defense.rounds < self.rounds:
                 raise ConfigError(
                     f"defenses: {defense} has noise for a target_epsilon over {defense.rounds} rounds, not {self.rounds}; "

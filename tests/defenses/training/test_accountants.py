@@ -23,9 +23,9 @@ from defenses.training.accounting import (
     epsilon_by_accountant,
     epsilon_spent,
     gdp_epsilon,
-    noise_for_budget,
 )
 from defenses.training.dp_sgd import DPSGD
+from defenses.training.noise_search import noise_for_budget
 from defenses.training.privacy_loss import ADDED, REMOVED, REPLACED, SampledPair, prv_epsilon
 
 pytestmark = pytest.mark.filterwarnings("ignore:Optimal order is the", "ignore:GDP accounting is experimental")

@@ -24,9 +24,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from defenses.base import DefenseError, Training
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key
-from defenses.training.accounting import ORDERS, epsilon_spent, noise_for_budget
+from defenses.training.accounting import ORDERS, epsilon_spent
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.example_gradients import HOOK_WARNING, remove_hooks
+from defenses.training.noise_search import noise_for_budget
 from tests.bounded import bounded
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")

@@ -178,6 +178,8 @@ def test_a_resumed_run_ends_with_the_same_bounds(tmp_path: Path, audited: Audite
     [
         ({"defenses": "ImageNoise(std=0.1)"}, "no pipeline has DPSGD"),
         ({"dp_canaries": 60_000}, "more than the"),
+        ({"defenses": "DPSGD(target_quantile=0.5)"}, "a clipping norm that changes"),
+        ({"defenses": "DPSGD(clip_decay=0.9)"}, "set target_quantile=None and clip_decay=1"),
     ],
 )
 def test_canaries_without_a_claim_or_a_place_are_refused(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
