@@ -60,7 +60,7 @@ Seeds are those of the strongest attack's score.</p></header>
   {% if best %}<small>{{ round_name(best.round, best.final) }}</small>{% endif %}</td>
 {% if best and best.recovered %}{{ recovered_images(line, best) }}{% else %}{{ number(nothing) }}{% endif %}
 {{ score(line.deployed, percentage, true) }}
-{{ score(line.change, points) }}
+{{ change_of(line) }}
 {{ score(best.psnr if best else none, decibel, true) }}
 {{ number((best.gap if best else none) | signed) }}
 {% if best %}{{ best_image(best) }}{% else %}{{ number(nothing) }}{% endif %}

@@ -68,8 +68,12 @@ def _table(found: Sequence[Finding], title: str) -> Table:
             if one.first:
                 change = f"\n({points(one.change)})" if one.change is not None else ""
                 change += f"\n{one.change_interval}" if change and one.change_interval else ""
+                # Why it is no cost stands below the table, among the warnings.
+                change += "\nwith canaries" if one.cost_note else ""
                 below = "".join(f"\n{text}" for text in (one.level, *one.shown_epsilon) if text)
-                further = below.replace(" if noise ", "\nif noise ").replace(" % confidence", " %\nconfidence")
+                for start in (" if noise ", " (gap ", " (above "):
+                    below = below.replace(start, f"\n{start[1:]}")
+                further = below.replace(" % confidence", " %\nconfidence")
                 further += f"\n{one.further_epsilon}".replace(": ", ":\n") if one.further_epsilon else ""
                 claimed = "; ".join(f"{claim.number}, {claim.detail}" for claim in one.numbered_claims)
                 spent = [(claimed or two(one.epsilon)) + further] if budgets else []

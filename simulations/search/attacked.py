@@ -181,7 +181,7 @@ def _outcome(study: Study, policies: str, line: Line, about: Any) -> HybridOutco
 
 
 def _lost(line: Line) -> float | None:
-    return -line.change.mean if line.change and line.change.mean is not None else None
+    return -line.cost.mean if line.cost and line.cost.mean is not None else None
 
 
 def _highest(cells: Sequence[Cell], reference: str, *, of_mean: bool = False) -> tuple[float | None, float | None]:

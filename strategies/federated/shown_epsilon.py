@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from attacks.dp_audit.bounds import LITTLE
 from attacks.dp_audit.verdict import SMALLEST, Audit
 from defenses.neighbours import level_of
 
@@ -27,14 +26,21 @@ class ShownPart:
         canaries: Their number.
         plain: Lower bound of epsilon without an assumption about the mechanism.
         gaussian: Lower bound if noise is Gaussian.
-        largest: What these canaries could have shown at most, by either bound.
+        largest_plain: The largest value that these canaries could have given ``plain``.
+        largest_gaussian: Likewise ``gaussian``.
     """
 
     part: str
     canaries: int
     plain: float
     gaussian: float
-    largest: float
+    largest_plain: float
+    largest_gaussian: float
+
+    @property
+    def largest(self) -> float:
+        """What these canaries could have shown at most, by either bound."""
+        return max(self.largest_plain, self.largest_gaussian)
 
     def could_exceed(self, claimed: float) -> bool:
         """Whether right guesses about all canaries would have shown more than a claim."""
@@ -54,7 +60,8 @@ class ShownEpsilon:
         part: The view of the messages whose bound is the largest, of either kind. ``canaries``, ``guesses`` and ``correct``: of
             that bound.
         assumes: What that bound assumes of the mechanism; "" for nothing.
-        largest: What the canaries could have shown at most, in any view and by either bound.
+        largest_plain: The largest value, in any view, that the canaries could have given ``plain``.
+        largest_gaussian: Likewise ``gaussian``. Older rows have one number for both, the larger, which then stands for each.
         refuted_by: Views with a bound above the claim.
         parts: All views.
         covers: What claim and bounds are of, in sentences; "" for the whole run.
@@ -74,7 +81,8 @@ class ShownEpsilon:
     guesses: int
     correct: int
     assumes: str
-    largest: float
+    largest_plain: float
+    largest_gaussian: float
     refuted_by: tuple[str, ...] = ()
     parts: tuple[ShownPart, ...] = ()
     covers: str = ""
@@ -88,14 +96,14 @@ class ShownEpsilon:
         """The findings of an audit whose claim and bounds hold between these ``neighbours``."""
         part, best = audit.strongest
         parts = tuple(
-            ShownPart(name, plain.canaries, plain.epsilon, gaussian.epsilon, max(plain.largest, gaussian.largest))
+            ShownPart(name, plain.canaries, plain.epsilon, gaussian.epsilon, plain.largest, gaussian.largest)
             for name, (plain, gaussian) in audit.by_part.items()
         )
         confidence = audit.shown.confidence + audit.shown_gaussian.confidence - 1
         return cls(
             audit.claimed, audit.delta, confidence, audit.shown.epsilon, audit.shown_gaussian.epsilon, part, best.canaries,
-            best.guesses, best.correct, best.assumption, max(one.largest for one in parts), tuple(audit.refuted_by), parts,
-            neighbours=neighbours,
+            best.guesses, best.correct, best.assumption, audit.shown.largest, audit.shown_gaussian.largest, tuple(audit.refuted_by),
+            parts, neighbours=neighbours,
         )  # fmt: skip
 
     @property
@@ -143,19 +151,23 @@ class ShownEpsilon:
         return self.above and not self.refuted
 
     @property
+    def largest(self) -> float:
+        """What the canaries could have shown at most, by either bound."""
+        return max(self.largest_plain, self.largest_gaussian)
+
+    def exceeded_by(self, bound: float) -> bool:
+        """Whether such a bound would have refuted the claim."""
+        return bound > self.claimed + SMALLEST
+
+    @property
     def could_refute(self) -> bool:
-        """Whether some result could have shown more than the claim."""
-        return self.largest > self.claimed + SMALLEST
+        """Whether some result could have shown more than the claim, by either bound."""
+        return self.exceeded_by(self.largest)
 
     @property
     def weak_parts(self) -> tuple[str, ...]:
         """Views that could not have shown more than the claim, whatever the guesses."""
         return tuple(one.part for one in self.parts if not one.could_exceed(self.claimed))
-
-    @property
-    def powerless(self) -> bool:
-        """Whether no result could have shown an epsilon of 1, so that a small bound is no evidence of privacy."""
-        return self.largest < LITTLE
 
     @property
     def gap(self) -> float:
@@ -187,14 +199,15 @@ class ShownEpsilon:
                 ShownPart(
                     str(one["part"]),
                     int(one["canaries"]),
-                    *(_bound(one[key]) for key in ("plain", "gaussian", "largest")),
+                    *(_bound(one[key]) for key in ("plain", "gaussian")),
+                    *_largest(one),
                 )
                 for one in data.get("parts", ())
             )
             return cls(
                 _bound(data["claimed"]), _bound(data["delta"]), _bound(data["confidence"]), _bound(data["plain"]),
                 _bound(data["gaussian"]), str(data["part"]), int(data["canaries"]), int(data["guesses"]), int(data["correct"]),
-                str(data["assumes"]), _bound(data["largest"]), tuple(map(str, data.get("refuted_by", ()))), parts,
+                str(data["assumes"]), *_largest(data), tuple(map(str, data.get("refuted_by", ()))), parts,
                 str(data.get("covers", "")), str(data.get("neighbours", "")),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, OverflowError):
@@ -216,6 +229,12 @@ class ShownEpsilon:
         least, above = min(one.confidence for one in found), sum(one.above for one in found)
         plain = sum(one.plain > one.claimed + SMALLEST for one in found)
         return replace(best, confidence=least, seeds=len(found), seeds_above=above, seeds_above_plain=plain)
+
+
+def _largest(data: Mapping[str, Any]) -> tuple[float, float]:
+    """What the two bounds could have been at most; older rows have the larger of both alone."""
+    plain, gaussian = (_bound(data.get(key, data.get("largest"))) for key in ("largest_plain", "largest_gaussian"))
+    return plain, gaussian
 
 
 def _bound(value: Any) -> float:

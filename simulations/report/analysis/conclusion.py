@@ -56,7 +56,7 @@ def _concluded(of: str, what: str, without: str, lines: Sequence[Line]) -> str:
             texts.append(f"{names['']}: {_plainly(cell, what)}.")
         # Where no attack works without a defence, what was recovered is named; that nothing was says nothing here.
         elif works or recovers(cell) or "" not in cells:
-            change = f"{points(line.change.mean)} points" if line.change else ""
+            change = f"{points(line.cost.mean)} points" if line.cost else ""
             found = ", ".join(filter(None, [counted(cell), change]))
             texts.append(f"{names[line.defense]}: {readability(cell)}{f' ({found})' if found else ''}.")
     alike = [names[one] for one in cells if one and works and differ_by_chance(cells[one], cells[""])]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from attacks.metrics.guesses import MEMBERSHIP_TPR
 from defenses.neighbours import level_of
 from simulations.report.analysis.accountants import accountants_text
 from simulations.report.analysis.readability import image_score
@@ -28,10 +29,12 @@ class Line:
         clean: Test accuracy on clean images.
         protected: Test accuracy on images protected as in deployment, where the defence protects them.
         change: Of the accuracy as deployed, against no defence in the same round and seeds (``accuracy_change``). None where
-            ``untaught``.
+            ``untaught``, or where whole clients were canaries.
+        canaries: What canaries of an audit were in its training, "examples" or "clients"; "" for none. They cost accuracy, too.
         strongest: Cell of the attack that the headline is of, by ``readability.lead``; None when no attack on images has a score.
         labels: Cell that recovered most labels over chance, among attacks that did not know them.
         membership: Cell with the highest membership AUC.
+        membership_rate: Cell with the highest true positive rate at 1 % false positives: of another attack or round, it may be.
         epsilon: Budget spent by training (in split learning evaluation too) so far, in edge-cloud inference by the queries at one
             cut; None or infinite where there is no guarantee.
         epsilon_with_probes: Budget with the audit's probe messages; never below ``epsilon``.
@@ -67,6 +70,7 @@ class Line:
     strongest: Cell | None
     labels: Cell | None
     membership: Cell | None
+    membership_rate: Cell | None
     epsilon: float | None
     epsilon_with_probes: float | None
     epsilon_all_cuts: float | None
@@ -92,6 +96,7 @@ class Line:
     claims: tuple[Claim, ...] = ()
     reported: AppAccuracy | None = None
     shown: ShownEpsilon | None = None
+    canaries: str = ""
     untaught: str = ""
     by_accountant: Mapping[str, float] = field(default_factory=dict)
 
@@ -99,6 +104,22 @@ class Line:
     def level(self) -> str:
         """What ``epsilon`` protects, "example-level" or "client-level"; "" without neighbours."""
         return level_of(self.neighbours)
+
+    @property
+    def cost(self) -> Score | None:
+        """The change in accuracy that the defence alone explains: None with canaries in its training."""
+        return None if self.canaries else self.change
+
+    @property
+    def cost_note(self) -> str:
+        """Why the accuracy beside it is no measure of the defence's cost; "" without canaries."""
+        named = {"clients": "canary clients in training", "examples": "canaries in training"}.get(self.canaries)
+        return f"{named}: no measure of the defence's cost" if named else ""
+
+    @property
+    def found_members(self) -> Score | None:
+        """The score of ``membership_rate``."""
+        return self.membership_rate.scores[MEMBERSHIP_TPR.of()] if self.membership_rate else None
 
     @property
     def leading(self) -> tuple[Cell, ...]:

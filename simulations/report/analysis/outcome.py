@@ -41,6 +41,7 @@ class Finding:
         status: Of that attack's score, such as "not-validated".
         accuracy: Of the model as deployed, in [0, 1]; ``change``: against no defence, with its 95 % interval ``change_low`` to
             ``change_high``. None where they were not measured.
+        cost_note: Why ``change`` is not the defence's cost, or cannot be given; "" without canaries in training.
         epsilon: Spent by training or queries; None without a bound. Likewise with the audit's probes, and over all cuts.
         level: What ``epsilon`` and its bounds protect, "example-level" or "client-level"; "" without an epsilon.
         neighbours: Between which data sets they hold (see ``defenses.neighbours``); "" without an epsilon.
@@ -75,6 +76,7 @@ class Finding:
     change: float | None = None
     change_low: float | None = None
     change_high: float | None = None
+    cost_note: str = ""
     epsilon: float | None = None
     epsilon_with_probes: float | None = None
     epsilon_all_cuts: float | None = None
@@ -126,16 +128,14 @@ class Finding:
 
     @property
     def shown_epsilon(self) -> tuple[str, ...]:
-        """Lines for tables: the lower bound of epsilon, that of Gaussian noise where it is larger, gap and confidence."""
+        """Lines for tables: each lower bound of epsilon with its gap, that of Gaussian noise where it is larger, and confidence."""
         plain, gaussian = self.epsilon_shown, self.epsilon_shown_gaussian
         if plain is None:
             return ()
-        lines = [f"shown \N{GREATER-THAN OR EQUAL TO} {two(plain)}"]
+        lines = [f"shown \N{GREATER-THAN OR EQUAL TO} {two(plain)}{_gap(self.epsilon_gap)}"]
         if gaussian is not None and gaussian > plain:
-            lines.append(f"\N{GREATER-THAN OR EQUAL TO} {two(gaussian)} if noise is Gaussian")
-        gap = self.epsilon_gap
-        if gap is not None and math.isfinite(gap):
-            lines.append(f"gap {two(gap)}" if gap >= 0 else "above the claim")
+            gap = _gap(self.epsilon_gap_gaussian)
+            lines.append(f"\N{GREATER-THAN OR EQUAL TO} {two(gaussian)} if noise is Gaussian{gap}")
         if self.epsilon_confidence is not None:
             lines.append(f"{100 * self.epsilon_confidence:.4g} % confidence")
         return tuple(lines)
@@ -157,6 +157,7 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
             "change": line.change.mean if line.change else None,
             "change_low": line.change.low if line.change else None,
             "change_high": line.change.high if line.change else None,
+            "cost_note": line.cost_note,
             "epsilon": line.epsilon,
             "epsilon_with_probes": line.epsilon_with_probes,
             "epsilon_all_cuts": line.epsilon_all_cuts,
@@ -172,6 +173,13 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
         for message, cell in cells.items():
             yield Finding(line.defense, message, readability(cell).value, **_right(cell), **cost)
             cost = {}
+
+
+def _gap(gap: float | None) -> str:
+    """What the claim leaves above a bound, in brackets; "" without a finite claim."""
+    if gap is None or not math.isfinite(gap):
+        return ""
+    return f" (gap {two(gap)})" if gap >= 0 else " (above the claim)"
 
 
 def _level(line: Line) -> dict[str, str]:

@@ -10,6 +10,7 @@ from attacks.metrics.metric import IMAGES
 from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.studies.cell import Cell
 from strategies.audit.kinds import kinds
+from strategies.audit.threat_card import Strength
 
 
 @functools.cache
@@ -40,3 +41,15 @@ def untested_on_updates(cells: Sequence[Cell], update: Cell | None, known: Any) 
     if update is None or adapted(updates) or not adapted(probes):
         return []
     return ["adaptive attacks on the images ran on probes only; updates that training sends are untested against them"]
+
+
+def once_per_update(cell: Cell) -> list[str]:
+    """Caveat that the attacked probe was protected more strongly than one step of the training whose accuracy is shown."""
+    if cell.card.defense_strength != Strength.ONE_STEP:
+        return []
+    # Text of a pipeline names the argument of every defence that has it; others act once per update whatever is set.
+    advice = "compare training updates" + (", or choose per='step'" if "per='update'" in cell.defense else "")
+    return [
+        "not the strength of the accuracy beside it: the defence acts once per update, on a probe of one step as strongly as "
+        f"on all steps of a round; {advice}"
+    ]

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from attacks.dp_audit.bounds import LITTLE
 from attacks.dp_audit.gaussian_bounds import INDEPENDENT
 from attacks.metrics.training import EPSILON_SHOWN
-from defenses.neighbours import ADD_OR_REMOVE
+from defenses.neighbours import ADD_OR_REMOVE, CLIENT_LEVEL, level_of
 from simulations.report.studies.study import Study
 from simulations.report.text import brief, capital, two
 from simulations.run_folder.rows import Row
@@ -16,6 +17,10 @@ from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon
 
 REFUTED = "the claimed epsilon is refuted"
 """How the warning about a refuted claim begins."""
+NO_COST = "canaries were in this training: its accuracy is no measure of the defence's cost"
+"""The caveat of a training with canaries."""
+EXAMPLES, CLIENTS = "examples", "clients"
+"""What canaries are."""
 MOST_NAMED = 4
 """Views of the messages that a sentence names."""
 
@@ -25,6 +30,18 @@ def shown_epsilon(study: Study, defense: str) -> ShownEpsilon | None:
     found = (ShownEpsilon.from_json(row.extra.get(AUDIT)) for row in _rows(study, defense))
     named = neighbours_of(study, defense)
     return ShownEpsilon.strongest([_with_neighbours(one, named) for one in found if one is not None])
+
+
+def canaries_in(study: Study, defense: str) -> str:
+    """What canaries were in the training of a defence, ``EXAMPLES`` or ``CLIENTS``; "" where no audit ran, or not yet.
+
+    A claim about clients is audited by clients whose whole updates are the auditor's, and which send nothing of their data.
+    """
+    if not _rows(study, defense):
+        return ""
+    shown = shown_epsilon(study, defense)
+    level = shown.level if shown else level_of(neighbours_of(study, defense))
+    return CLIENTS if level == CLIENT_LEVEL else EXAMPLES
 
 
 def neighbours_of(study: Study, defense: str) -> str:
@@ -75,12 +92,9 @@ def audit_text(shown: ShownEpsilon) -> str:
     elif math.isfinite(shown.claimed):
         further = f", {two(shown.gap_gaussian)} if noise is Gaussian" if shown.gaussian_adds else ""
         said.append(f"Gap: {two(shown.gap)} without an assumption{further}.")
-    if shown.powerless:
-        said.append(
-            f"The canaries could not have shown more than {two(shown.largest)}: a small bound is no evidence of privacy."
-        )
-    if math.isfinite(shown.claimed) and shown.weak_parts:
-        said.append(_without_power(shown))
+    said += _powerless(shown)
+    if math.isfinite(shown.claimed):
+        said += _without_power(shown)
     if shown.covers:
         said.append(shown.covers)
     said.append("Training included the canaries, which costs accuracy.")
@@ -103,12 +117,33 @@ def _uncorrected(shown: ShownEpsilon) -> str:
     return f"in {shown.seeds_above} of {shown.seeds} seeds a bound is above the claim; not corrected for {shown.seeds} seeds"
 
 
-def _without_power(shown: ShownEpsilon) -> str:
-    """Which views could not have refuted the claim."""
+def _powerless(shown: ShownEpsilon) -> list[str]:
+    """Which bounds could not have been large enough to say anything by being small."""
+    least = {"without an assumption": shown.largest_plain, "if noise is Gaussian": shown.largest_gaussian}
+    few = [f"{two(most)} {how}" for how, most in least.items() if most < LITTLE]
+    if not few:
+        return []
+    of = "a small bound" if len(few) == len(least) else "this bound"
+    return [f"The canaries could not have shown more than {', or '.join(few)}: {of} is no evidence of privacy."]
+
+
+def _without_power(shown: ShownEpsilon) -> list[str]:
+    """Which bounds and views could not have refuted the claim."""
     weak = shown.weak_parts
-    if len(weak) == len(shown.parts):
-        return f"No view could have refuted the claim: the canaries could show {two(shown.largest)} at most."
-    return f"{len(weak)} of {len(shown.parts)} views could not have refuted the claim: {_named(weak)}."
+    if not shown.could_refute:
+        text = (
+            f"{two(shown.largest_plain)} without an assumption and {two(shown.largest_gaussian)} if noise is Gaussian"
+        )
+        return [f"No view could have refuted the claim: the canaries could show at most {text}."]
+    found = []
+    for how, most in (("without an assumption", shown.largest_plain), ("if noise is Gaussian", shown.largest_gaussian)):
+        if not shown.exceeded_by(most):
+            found.append(
+                f"The bound {how} could not have refuted the claim: the canaries could show {two(most)} at most."
+            )
+    if weak:
+        found.append(f"{len(weak)} of {len(shown.parts)} views could not have refuted the claim: {_named(weak)}.")
+    return found
 
 
 def _named(parts: Sequence[str]) -> str:

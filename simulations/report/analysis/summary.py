@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attacks.metrics.guesses import MEMBERSHIP_TPR
 from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, LABELS, MEMBERSHIP
 from attacks.metrics.training import TEST_ACCURACY
 from simulations.report.analysis.accountants import epsilon_by_accountant
@@ -13,15 +14,22 @@ from simulations.report.analysis.accuracy_change import accuracy_change
 from simulations.report.analysis.adaptive import adaptive_caveats
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import lead
-from simulations.report.analysis.real_updates import apart, untested_on_updates
-from simulations.report.analysis.shown import audit_warnings, neighbours_of, shown_epsilon
+from simulations.report.analysis.real_updates import apart, once_per_update, untested_on_updates
+from simulations.report.analysis.shown import (
+    CLIENTS,
+    NO_COST,
+    audit_warnings,
+    canaries_in,
+    neighbours_of,
+    shown_epsilon,
+)
 from simulations.report.analysis.windows import window_counts
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.score import PARTLY_FAILED, Score
 from simulations.report.studies.study import Study
 from simulations.report.text import percent, percentage, within
-from strategies.audit.threat_card import KnownLabels, Strength
+from strategies.audit.threat_card import KnownLabels
 from strategies.external_app.claim import CLAIMED, Claim
 from strategies.external_app.reported_accuracy import REPORTED, AppAccuracy
 
@@ -74,19 +82,22 @@ def _line(study: Study, defense: str, known: Any) -> Line:
     others = [one for one in (probe, update) if one not in (None, best)]
     caveats += [f"{one.observation}: {doubt}" for one in others if one for doubt in _doubts(defense, one)]
     caveats += untested_on_updates(cells, update, known) if defense else []
-    caveats = audit_warnings(study, defense) + caveats
+    canaries = canaries_in(study, defense)
+    caveats = audit_warnings(study, defense) + ([NO_COST] if canaries else []) + caveats
     return Line(
         defense=defense,
         round=at,
         clean=clean,
         protected=protected,
-        change=accuracy_change(study, defense, at) if defense and not untaught else None,
+        change=accuracy_change(study, defense, at) if defense and not untaught and canaries != CLIENTS else None,
+        canaries=canaries,
         untaught=untaught,
         strongest=best,
         reading=strongest(cells, CELLS.decides),
         attributes=strongest(cells, ATTRIBUTES.decides),
         labels=strongest([cell for cell in cells if cell.card.labels not in _KNOWN_LABELS], LABELS.decides),
         membership=strongest(cells, MEMBERSHIP.decides),
+        membership_rate=strongest(cells, MEMBERSHIP_TPR.of()),
         epsilon=trained,
         # Probes cost on top: both together have spent no less than training alone.
         epsilon_with_probes=max(probed, trained) if probed is not None and trained is not None else probed,
@@ -161,11 +172,7 @@ def _cost(study: Study, defense: str, metric: str) -> tuple[float | None, float 
 def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any) -> list[str]:
     best = best or strongest(cells, CELLS.decides) or strongest(cells, ATTRIBUTES.decides)
     found = _doubts(defense, best) if best else []
-    if best and best.card.defense_strength == Strength.ONE_STEP:
-        found.append(
-            "not the strength of the accuracy beside it: the defence acts once per update, on a probe of one step as strongly as "
-            "on all steps of a round; compare training updates, or choose per='step'"
-        )
+    found += once_per_update(best) if best else []
     if defense:
         found += adaptive_caveats(cells, known)
     further = known.get("caveats") if isinstance(known, Mapping) else None

@@ -141,11 +141,12 @@ def _intervals(point: Point, up: Domain) -> Iterator[tuple[float, float, float, 
 
 @dataclass(frozen=True)
 class Across:
-    """The horizontal axis of curves: its title, its tick labels, and the chart's name, as in "Accuracy over rounds"."""
+    """The horizontal axis of curves: its title, tick labels, chart's name ("Accuracy over rounds"), and the dotted line's name."""
 
     title: str = "Round"
     show: Callable[[float], str] = plain
     spoken: str = "over rounds, one line per defence"
+    null: str = "best null"
 
 
 ROUNDS = Across()
@@ -196,7 +197,7 @@ def curves(
             canvas.note(_unnamed(more))
         ends = [(faces[one].name, of[-1].y, faces[one].color) for one, of in named]
         _ends(
-            canvas, [*ends, *([("best null", null[-1].y, "")] if null else [])], domain, int(0.42 * width / LETTER) - 2
+            canvas, [*ends, *([(across.null, null[-1].y, "")] if null else [])], domain, int(0.42 * width / LETTER) - 2
         )
         return canvas.svg(f"{y_title} {across.spoken}")
 

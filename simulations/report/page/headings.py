@@ -27,9 +27,9 @@ def plane_finding(lines: Sequence[Line], faces: Mapping[str, Look]) -> str:
     ]
     if not known:
         return ""
-    best = min(known, key=lambda line: (_share(line), -(line.change.mean or 0.0) if line.change else math.inf))
+    best = min(known, key=lambda line: (_share(line), -(line.cost.mean or 0.0) if line.cost else math.inf))
     recovered, n = best.strongest.recovered if best.strongest and best.strongest.recovered else (0, 0)
-    cost = f"changes accuracy by {points(best.change.mean)} points" if best.change else "has no measured cost"
+    cost = f"changes accuracy by {points(best.cost.mean)} points" if best.cost else "has no measured cost"
     return f"Fewest images recovered: {recovered} of {n}, under {faces[best.defense].name}, which {cost}."
 
 

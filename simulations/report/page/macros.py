@@ -60,7 +60,24 @@ MACROS = """
 {{ number(show(value.mean if value else none), within(value.low, value.high, show) if value else '', edge) }}
 {% endmacro %}
 
-{# The same with the mark of a score that says nothing: an AUC and a rate of membership differ in the records they need. #}
+{# The change in accuracy, and whether it is the defence's cost. #}
+{% macro change_of(line) %}
+{% set ends = within(line.change.low, line.change.high, points) if line.change else '' %}
+<td class="num">{{ points(line.change.mean if line.change else none) }}
+  {%- for below in (ends, line.cost_note) if below %}<small>{{ below }}</small>{% endfor %}</td>
+{% endmacro %}
+
+{# The highest true positive rate of membership at 1 % false positives, and by which attack, where another has the highest AUC. #}
+{% macro members_of(line) %}
+{% set rate, cell = line.found_members, line.membership_rate %}
+<td class="num">{{ percent(rate.mean if rate else none) ~ (rate.status | dagger if rate else '') }}
+  {%- if rate %}{% set ends = within(rate.low, rate.high, percentage) %}{% if ends %}<small>{{ ends }}</small>{% endif %}
+  {%- if cell != line.membership %}<small>by {{ cell.attack | breakable }}, {{ round_name(cell.round, cell.final) }}
+  {{- ', ' ~ cell.observation if cell.observation }}</small>{% endif %}{% endif %}</td>
+{% endmacro %}
+
+{# A mean over its interval, with the mark of a score that says nothing: an AUC and a rate of membership differ in the records
+   that they need. #}
 {% macro marked(value, show, show_ends, edge=false) %}
 {% set shown = show(value.mean if value else none) %}
 {{ number(shown ~ (value.status | dagger if value else ''), within(value.low, value.high, show_ends) if value else '', edge) }}

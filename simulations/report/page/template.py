@@ -87,7 +87,8 @@ sends after a round of training{{ '' if view.updates else '. No attack on images
 {% if one.reported and one.accuracy is none %}
 <td class="num">{{ one.reported.number }}<small>{{ one.reported.detail }}</small></td>
 {% else %}
-{{ number(one.accuracy | percent if one.first else '', one.change_text) }}
+<td class="num">{{ one.accuracy | percent if one.first else '' }}
+{%- for below in (one.change_text, one.cost_note) if below %}<small>{{ below }}</small>{% endfor %}</td>
 {% endif %}
 {% if one.numbered_claims %}
 <td class="num">{% for claim in one.numbered_claims %}{{ claim.number }}<small>{{ claim.detail }}</small>{% endfor %}

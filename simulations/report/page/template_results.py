@@ -36,7 +36,8 @@ HEADLINE = """
     {% if line.deployed %}
     <span>test accuracy {{ line.deployed.mean | percent }}
       {%- if line.change %} ({{ line.change.mean | points }} points
-      {%- set ends = within(line.change.low, line.change.high, points) %}{{ ', ' ~ ends if ends }}){% endif %}</span>
+      {%- set ends = within(line.change.low, line.change.high, points) %}{{ ', ' ~ ends if ends }}){% endif %}
+      {{- ', ' ~ line.cost_note if line.cost_note }}</span>
     {% endif %}
     {% if line.epsilon is not none %}
     <span>ε = {{ line.epsilon | two }}{% if line.delta is not none %} at δ = {{ line.delta | plain }}{% endif %}
@@ -52,7 +53,9 @@ HEADLINE = """
       {{ (line.shown.confidence * 100) | round(1) | plain }}&nbsp;% confidence
       {%- if line.shown.seeds > 1 %} in one of {{ line.shown.seeds }} seeds, not corrected for them{% endif %},
       {{ line.shown.canaries }} canaries
-      {{- ', which could not have refuted the claim' if not line.shown.could_refute }};
+      {{- ', which could not have refuted the claim' if not line.shown.could_refute
+        else ', which could have refuted the claim only if noise is Gaussian'
+        if not line.shown.exceeded_by(line.shown.largest_plain) }};
       <a href="#audited_epsilon{{ s }}">audit</a></span>{% endif %}
     {% if line.epsilon is not none and line.neighbours %}
     <span>neighbours of ε: {{ line.neighbours | neighbours }}</span>{% endif %}
@@ -104,7 +107,7 @@ SUMMARY_ROWS = """
 {% endif %}
 {{ score(line.clean, percentage, true) }}
 {% if has.protected %}{{ score(line.protected, percentage) }}{% endif %}
-{{ score(line.change, points) }}
+{{ change_of(line) }}
 {% if best %}
 {{ score(best.psnr, decibel, true) }}
 {{ over_null(best) }}
@@ -117,7 +120,7 @@ SUMMARY_ROWS = """
 {% if has.attributes %}{{ attribute_read(line.attributes) }}{% endif %}
 {% if has.membership %}
 {{ marked(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, two) }}
-{{ marked(line.membership.scores.get(('membership-tpr', '')) if line.membership else none, percent, percentage) }}
+{{ members_of(line) }}
 {% endif %}
 {% if has.epsilon %}
 <td class="num">{{ line.epsilon | two }}
@@ -169,7 +172,9 @@ SUMMARY_MACROS = """
 
 SUMMARY_TEXT = """
 <header><h2>Summary</h2><p>One row per defence. The change compares accuracy with the {{ view.plain.run }} of the same round, in
-percentage points. If a defence also protects test images{{ view.deployed_on }}, accuracy is measured on protected ones. The
+percentage points. {% if view.lines | selectattr('canaries') | list %}With canaries in training it is not the defence's cost: the
+{{ view.plain.run }} had none. {% endif -%}
+If a defence also protects test images{{ view.deployed_on }}, accuracy is measured on protected ones. The
 interval of a change takes both accuracies as of different images, which makes it rather too wide than too narrow.
 <i>Original</i> compares the guess with the person's image, <i>transf.</i> with what the model saw. Small print is the
 95&nbsp;% interval of the mean
@@ -188,7 +193,7 @@ at the given δ
 {%- if has.probes %}; with the probe messages that only the audit asks for, it is the number after “probes”{% endif %}
 {%- if has.cuts %}; each cut is a deployment of its own, but this run sent the same images at all of them, and what it spent of an
 image by that is the number after “all cuts”{% endif %}.
-ε is {{ 'claimed' if view.sections.audited_epsilon else 'proven' }}, the PSNR beside it is measured.
+ε is claimed by the defence's own account; the PSNR beside it is measured.
 {% if view.sections.audited_epsilon %}Behind “shown” is a lower bound that canaries gave without an assumption about the
 mechanism; below it, the one that assumes Gaussian noise. {% endif %}
 {% endif %}
@@ -198,6 +203,9 @@ mechanism; below it, the one that assumes Gaussian noise. {% endif %}
 {% if has.attributes %}
 Attribute read is the share of images whose sensitive attribute the strongest attack guesses, beside that of its most frequent
 value.
+{% endif %}
+{% if has.membership %}
+Member AUC and TPR are each of the attack and round that has the highest.
 {% endif %}
 {% if has.labels %}
 Labels found is the attack furthest above chance, of those that do not know the labels.
@@ -221,7 +229,8 @@ PLANE = """
 <section id="plane{{ s }}">
 <header><h2>Privacy against accuracy</h2><p>{{ view.plane_finding }} A better defence lies further right (more
 accurate) and lower (fewer images recovered by its strongest attack).
-{% if view.dp_sgd %}DP-SGD, the baseline with a proof, is joined by a dashed line in order of
+{% if view.lines | selectattr('canaries') | list %}Canaries in training lower the accuracy of audited defences. {% endif %}
+{%- if view.dp_sgd %}DP-SGD, the baseline with a proof, is joined by a dashed line in order of
 its example-level ε. {% endif %}
 {%- if view.strengths %} Defences that differ only in their strength are joined by a dashed line in its order.
 {% endif %}Bars are 95&nbsp;% intervals;

@@ -145,3 +145,40 @@ def test_an_older_row_names_no_neighbours_and_takes_those_of_its_defence(above: 
     )
     assert of_an_app is not None
     assert of_an_app.level == EXAMPLE_LEVEL
+
+
+def test_each_bound_has_its_own_limit(below: ShownEpsilon) -> None:
+    generator = torch.Generator().manual_seed(0)
+    coins = torch.rand(20, generator=generator) < 0.5
+    audit = audited({"all": CanaryPart(coins.double(), coins)}, 4.0, 1e-5, CONFIDENCE)
+    split = replace(audit, shown=replace(audit.shown, largest=0.5))
+    found = ShownEpsilon.of(split, REPLACE_ONE)
+    assert (found.largest_plain, found.largest_gaussian) == (0.5, audit.shown_gaussian.largest)
+    assert ShownEpsilon.from_json(found.to_json()) == found
+    one = replace(below, largest_plain=0.5, largest_gaussian=9.0)
+    text = audit_text(one)
+    assert "could not have shown more than 0.50 without an assumption: this bound is no evidence of privacy" in text
+    assert (
+        "The bound without an assumption could not have refuted the claim: the canaries could show 0.50 at most."
+        in text
+    )
+    assert "if noise is Gaussian could not have refuted" not in text
+    section = AuditedEpsilon((("A", one),))
+    assert section.limit(one.largest_plain, one.claimed) == "no power, could not have refuted the claim"
+    assert section.limit(one.largest_gaussian, one.claimed) == ""
+    assert section.limit(0.5, 0.2) == "no power"
+
+
+def test_an_older_row_has_one_limit_for_both_bounds(above: ShownEpsilon) -> None:
+    new = above.to_json()
+    old = {key: value for key, value in new.items() if not key.startswith("largest")} | {"largest": 7.5, "parts": []}
+    read = ShownEpsilon.from_json(old)
+    assert read is not None
+    assert (read.largest_plain, read.largest_gaussian, read.largest) == (7.5, 7.5, 7.5)
+    assert ShownEpsilon.from_json({key: value for key, value in old.items() if key != "largest"}) is None
+
+
+def test_all_bounds_of_several_claims_and_seeds_hold_with_a_union_bound(above: ShownEpsilon) -> None:
+    assert AuditedEpsilon(tuple((name, above) for name in "ABCD")).joint == pytest.approx(0.8)
+    assert AuditedEpsilon((("A", above), ("B", pooled([above, above])))).joint == pytest.approx(0.85)
+    assert AuditedEpsilon((("A", pooled([above] * 30)),)).joint == 0
