@@ -56,7 +56,8 @@ def asked(node_config: dict[str, Any], *tests: Membership, attack: str = "LossTh
     trained = exchange("train", {0: RecordDict({"config": exchange.config(TASK), "arrays": weights})})[0]
     assert not trained.has_error()
     for test in tests:
-        about = {"observation": "update", "kind": "membership", "guesses": 1, "attack": attack, "share-images": False}
+        about: dict[str, Any] = {"observation": "update", "kind": "membership", "guesses": 1, "attack": attack}
+        about["share-images"] = False
         config = exchange.config(TASK, **about)
         content = RecordDict({"config": config, "guesses": to_record(guess_tensors(test, 0, None))})
         reply = exchange("query.audit", {0: content})[0]
