@@ -71,6 +71,8 @@ class Attack(Generic[Observation, Guess]):
         observes: Type of the attacked observations: ``Probe``, ``TrainingUpdate``, ``SmashedData``, ... An attack on one of the
             first two also runs on the other.
         observes_history: Observations are ``UpdateHistory``, one for each client, not single updates.
+        least_rounds: Fewest attacked rounds of a history.
+        least_clients: Fewest clients that train in each attacked round.
         begins_chains: Guesses are images that a ``Refinement`` can improve.
         learns_prior: The attack learns a prior that can hallucinate plausible images. An audit then also runs the attack on updates
             of noise, and counts only a better result on the clients' updates.
@@ -104,6 +106,8 @@ class Attack(Generic[Observation, Guess]):
     needs_auxiliary: ClassVar[bool] = False
     observes: ClassVar[type] = Probe
     observes_history: ClassVar[bool] = False
+    least_rounds: ClassVar[int] = 1
+    least_clients: ClassVar[int] = 1
     begins_chains: ClassVar[bool] = False
     learns_prior: ClassVar[bool] = False
     learns_from_model: ClassVar[bool] = False

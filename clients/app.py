@@ -27,6 +27,7 @@ from flwr.clientapp import ClientApp
 from clients.data.images import fingerprint
 from clients.messages.audit_answers import answer_audit
 from clients.messages.node import MODS, answers_of, check_bundle, client_of, draws_from_seed, partition_of, reply_to
+from clients.scoring.exposed import prepare_exposed
 from clients.secrets.policy import allowed_pipelines
 from clients.task.client import Client
 from clients.task.scenarios import client_side, client_sides, read_task
@@ -67,6 +68,7 @@ def setup(message: Message, context: Context) -> Message:
         raise RuntimeError(f"partition {partition} has no {empty[0]}; use fewer clients or another partition")
     # A wrong value ends the set-up, not the middle of the run.
     answers_of(context)
+    prepare_exposed(context.node_config)
     reported = _reported(context, client)
     if "indices" not in message.content:  # else the server dealt the examples out, and counted them
         sizes["train-examples"] = reported

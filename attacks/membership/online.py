@@ -21,19 +21,22 @@ from defenses.checks import choice_field, starts_field
 class OnlineAttack(Attack[ClientUpdate, Membership]):
     """Base of attacks whose shadow models are trained on the records in question, members and non-members alike.
 
-    The paper's attacker holds these records. The server of an audit does not, so that the client trains the shadow models in its
-    place: as it trains its own model, under the same defences, for all rounds. Only the scores leave the client.
+    The papers' attacker holds the candidate record, as the attacker of every test of membership does. Beyond any server goes the
+    pool that shadow models train on: the client's other members, and exactly the non-members that are scored. The client therefore
+    trains the shadow models, as it trains its own model, under the same defences, for all rounds. Only the scores leave the client.
 
     Attributes:
         num_shadows: Shadow models, trained by each client.
-        num_members: Training records of each, about; 0: half of the records in question. Each record is in two shadow models at
-            least, and outside of two, so that a small number may be exceeded.
+        num_members: Training records of each, about; 0: half of the pool. Each record is in two shadow models at least, so that a
+            number below a quarter of the pool is exceeded with 8 models. It is outside of two, so that a number above three
+            quarters is refused.
     """
 
     observes: ClassVar[type] = TrainingUpdate
     infers_membership: ClassVar[bool] = True
     threat: ClassVar[str] = (
-        "global model, one update, the records in question with their true classes, the client's training procedure"
+        "global model, one update, the client's training procedure; the client's other members and exactly the non-members that "
+        "are scored, with true classes (an upper bound: no server holds this pool)"
     )
     trains_shadows: ClassVar[str] = "client"
     quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 4}
@@ -43,8 +46,10 @@ class OnlineAttack(Attack[ClientUpdate, Membership]):
 
     @property
     def upper_bound(self) -> str:
-        """No server of a run holds the clients' records."""
-        return "knows the records in question"
+        """No server of a run holds the pool of the shadow models, which is also another budget than that of offline attacks."""
+        least = f"{FEWEST_WITH}/{self.num_shadows}"
+        share = f"about {self.num_members}, at least {least}" if self.num_members else "half"
+        return f"shadow models train on {share} of the client's members and the scored non-members"
 
     @property
     def scoring(self) -> str:
@@ -70,8 +75,9 @@ class OnlineLiRA(OnlineAttack):
 
     Attributes:
         num_shadows: Shadow models, trained by each client.
-        num_members: Training records of each, about; 0: half of the records in question. Each record is in two shadow models at
-            least, and outside of two, so that a small number may be exceeded.
+        num_members: Training records of each, about; 0: half of the pool. Each record is in two shadow models at least, so that a
+            number below a quarter of the pool is exceeded with 8 models. It is outside of two, so that a number above three
+            quarters is refused.
         variance: "each": means and variances of each record, which needs many shadow models. "fixed": the means of each record, one
             variance for all records with, and one for all without. "shrunk": as of ``LiRA``, with one prior for each of the two
             Gaussians; the likelihoods are those of Student's t.

@@ -43,10 +43,18 @@ class OnlineTest:
 
         Models have about as many records each. Each record is in ``FEWEST_WITH`` models or more, and outside of as many, also where
         ``num_members`` is too small for that.
+
+        Raises:
+            AttackError: With fewer than two records, or when ``num_members`` is above ``most_members``.
         """
         models, generator = self.num_shadows, torch.Generator().manual_seed(self.seed)
         if count < 2:
             raise AttackError(f"an online test needs two records, and has {count}")
+        if self.num_members > (most := most_members(models, count)):
+            raise AttackError(
+                f"num_members is {self.num_members}, and {count} records are in question; allowed: at most {most}, because each "
+                f"record is outside of {FEWEST_WITH} of {models} shadow models"
+            )
         wanted = models * (self.num_members / count if self.num_members else 0.5)
         numbers = torch.floor(wanted + torch.rand(count, generator=generator, dtype=torch.float64))
         if not self.num_members:
@@ -83,6 +91,11 @@ class OnlineTest:
         if not allowed or not 0 <= num_members <= MOST_EXAMPLES or not 0 <= seed < 2**63:
             raise AttackError(f"online/settings is {fields.tolist()}, which no online test sends")
         return cls(RULES[rule], num_shadows, num_members, seed)
+
+
+def most_members(num_shadows: int, count: int) -> int:
+    """Most training records of a shadow model, of ``count`` records that are each outside of ``FEWEST_WITH`` models."""
+    return count * (num_shadows - FEWEST_WITH) // num_shadows
 
 
 def online_scores(rule: str, own: Tensor, references: Tensor, inside: Tensor) -> Tensor:

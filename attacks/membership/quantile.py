@@ -17,7 +17,7 @@ from attacks.membership.loss_threshold import Membership, confidence_of, predict
 from attacks.membership.rules import QuantileRule, gaussian_loss
 from attacks.membership.shadows import shown, true_classes
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
-from defenses.checks import scale_field, share_field, steps_field, whole_field, width_field
+from defenses.checks import MOST_SIDE, scale_field, share_field, steps_field, whole_field, width_field
 
 FEWEST = 10
 """Auxiliary records: of fewer no fifth can be held out."""
@@ -70,7 +70,7 @@ class QuantileRegression(Attack[ClientUpdate, Membership]):
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40}
 
     hidden: int = width_field(64)
-    side: int = width_field(14)
+    side: int = whole_field(14, 1, MOST_SIDE)
     relabelled: int = whole_field(5, 0, MOST_RELABELLED)
     iterations: int = steps_field(300)
     learning_rate: float = scale_field(0.01, most=1)

@@ -50,6 +50,7 @@ from clients.external_app.streams import in_own_streams
 from clients.flower_private import functions_of
 from clients.messages.audit_answers import answer_audit
 from clients.messages.node import MODS, Mod, answers_of, draws_from_seed, draws_of, partition_of, reply_to
+from clients.scoring.exposed import prepare_exposed
 from clients.task.scenarios import read_task
 from clients.wire.records import metrics, to_record, values_of
 from defenses.base import Batch
@@ -87,6 +88,7 @@ class _Answers:
 
     def setup(self, message: Message, context: Context) -> Message:
         answers_of(context)  # refuses a wrong value before the run starts
+        prepare_exposed(context.node_config)
         client = self.client(message, context)
         if client.data.num_train < (wanted := client.task.plan.probe_images):
             raise DataMistake(f"probe_images is {wanted}; data gives {client.data.num_train} examples at this node")

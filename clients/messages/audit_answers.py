@@ -63,8 +63,10 @@ def answer_audit(
         audited = audit_guesses(client, observation, guesses, oracle, train)
         for guess, _ in guesses:
             if isinstance(guess, Membership):
-                keep_exposed(context.node_config, client, guess, audited.scores.get(ALONE, {}))
-                without_order(audited.scores.get(ALONE, {}))
+                scores = audited.scores.get(ALONE, {})
+                attack = str(config.get("attack", ""))
+                keep_exposed(context.node_config, client, guess, scores, attack=attack, observation=observation)
+                without_order(scores)
     records: dict[str, Any] = {"metrics": metrics(scores_to_texts(audited.scores)), **withheld(left_out)}
     if audited.pictures:
         records["pictures"] = to_record(audited.pictures)

@@ -55,7 +55,19 @@ def _defenses() -> Iterator[tuple[str, ...]]:
 
 def _attacks() -> Iterator[tuple[str, ...]]:
     for name, cls in ATTACKS.items():
-        yield name, _first_line(cls), _signature(name, cls), f"the server knows: {cls.threat}", f"source: {cls.source}"  # type: ignore[attr-defined]
+        knows, source = f"the server knows: {cls.threat}", f"source: {cls.source}"  # type: ignore[attr-defined]
+        yield name, _first_line(cls), _signature(name, cls), knows, *_shadows(cls), source
+
+
+def _shadows(cls: Any) -> Iterator[str]:
+    """Where the attack's shadow models are trained, and whether the attack exceeds every server of a run."""
+    if not cls.trains_shadows:
+        return
+    where = "the server, for each pipeline" if cls.trains_shadows == "server" else "each client, in each attacked round"
+    yield f"shadow models: num_shadows, trained by {where}"
+    required = [one for one in fields(cls) if one.init and one.default is MISSING and one.default_factory is MISSING]
+    if bound := "" if required else cls().upper_bound:
+        yield f"upper bound: {bound}"
 
 
 def _models() -> Iterator[tuple[str, ...]]:

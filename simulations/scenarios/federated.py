@@ -12,6 +12,8 @@ from torch import nn
 
 from attacks.dp_audit.canary_clients import client_defense
 from attacks.dp_audit.placed_canaries import audited_defense, changing_norm
+from attacks.membership.online import OnlineAttack
+from attacks.membership.online_rules import FEWEST_WITH, most_members
 from attacks.spec import stages_of
 from clients.data.card import DataCard
 from clients.federated.canaries import trained_sizes
@@ -26,10 +28,12 @@ from defenses.updates.client_dp import ClientDP
 from simulations.experiment.attribute_rules import check_attribute_attacks
 from simulations.experiment.scenario import KnownClients, Rounds, Scenario, check_probe_images
 from simulations.experiment.whole_models import WholeModelExperiment
+from simulations.report.text import count
 from simulations.settings.errors import ConfigError, naming
 from simulations.settings.federated import FederatedSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
+from strategies.federated.audit import num_trained, update_rounds
 from strategies.federated.curious import CuriousFedAvg
 from strategies.federated.observations import ACTIVE, AGGREGATE, KINDS, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.training.checkpoint import Checkpoint
@@ -44,6 +48,7 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
         self.check_whole_model()
         check_attribute_attacks(self, PROBE_ATTRIBUTE)
         self.check_groups(self.num_clients)
+        check_histories(self, self.num_clients)
         if self.dp_canaries and not any(map(audited_defense, self.pipelines)) | any(
             map(client_defense, self.pipelines)
         ):
@@ -68,6 +73,23 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
                 raise ConfigError(
                     f"defenses: {defense} protects smashed data, which clients of scenario = {self.scenario!r} do not send"
                 )
+
+
+def check_histories(experiment: FederatedExperiment, num_clients: int) -> None:
+    """Refuse attacks on update histories that need more attacked rounds, or more clients in a round, than there are."""
+    rounds = len(update_rounds(experiment.attacked_rounds, experiment.rounds))
+    clients = num_trained(experiment.fraction_train, num_clients)
+    for attack in (stages_of(one)[0] for one in experiment.attacks[UPDATE] if rounds):
+        if rounds < attack.least_rounds:
+            raise ConfigError(
+                f"attack-rounds is {experiment.attack_rounds!r}, with updates of {count(rounds, 'round')} of {experiment.rounds}, "
+                f"and {attack} in update-attacks needs {attack.least_rounds}; name more, or leave the attack out"
+            )
+        if clients < attack.least_clients:
+            raise ConfigError(
+                f"num-clients is {num_clients}, of which {clients} train in a round, and {attack} in update-attacks needs "
+                f"{attack.least_clients}; use more clients, or leave the attack out"
+            )
 
 
 class FederatedRounds:
@@ -143,8 +165,9 @@ class Federated(Scenario[FederatedExperiment]):
             )
 
     def check_clients(self, experiment: FederatedExperiment, clients: KnownClients) -> None:
-        """Refuses sums over more clients than there are."""
+        """Refuses sums over more clients than there are, and attacks that compare more."""
         experiment.check_groups(len(clients.sizes))
+        check_histories(experiment, len(clients.sizes))
 
     def check_share(self, experiment: FederatedExperiment, train: int, test: int) -> None:
         """Refuses probes of more images than a client trains on, and attacks on one step where training sends whole rounds."""
@@ -156,6 +179,14 @@ class Federated(Scenario[FederatedExperiment]):
                 f"update-attacks: {one_step[0]} reads the gradient of one step, and a training update is of {steps} steps; "
                 "allowed: what attacks whole rounds, such as InvertingGradients() or SurrogateMatching(); or set local-steps = 1"
             )
+        for attack in experiment.attacks[UPDATE]:
+            if isinstance(attack, OnlineAttack) and attack.num_members > (
+                most := most_members(attack.num_shadows, train + test)
+            ):
+                raise ConfigError(
+                    f"update-attacks: num_members of {attack} is above {most}: a client has about {train} training and {test} "
+                    f"test examples, each of which is outside of {FEWEST_WITH} of its {attack.num_shadows} shadow models"
+                )
 
     def rounds(
         self, experiment: FederatedExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str

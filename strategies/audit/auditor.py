@@ -169,12 +169,12 @@ class Auditor:
         shared = {"oracle": to_record(outcome.oracle)} if outcome.oracle else {}
         contents = {p: RecordDict({"guesses": to_record(theirs), **shared}) for p, theirs in records.items()}
         targets = len({one.target for one in seen})
-        replies = self._ask(job.task, job.kind, guessed, contents, targets)
+        replies = self._ask(job.task, job.kind, guessed, contents, targets, repr(outcome.attack))
         failed = [guess for guess in outcome.guesses if guess.failure]
         card = card.but(attack_failures=tuple(sorted({guess.failure for guess in failed})))
         scores = _gather(replies.values()).get(ALONE, {})
         if guessed == "membership":
-            self._membership(job.task, outcome, card, scores, failures=len(failed))
+            self._membership(job.task, outcome, card, scores, replies, failures=len(failed))
         else:
             self._rows(job.task, _guess(outcome, card), card, scores, outcome=outcome, seen=seen)
         if not outcome.of_noise:
@@ -183,7 +183,9 @@ class Auditor:
         if guessed in ("images", "representatives") and self.share_images and shown:
             self.pictures.keep_guesses(job, outcome, guesses, replies)
 
-    def _membership(self, task: Task, outcome: Outcome, card: ThreatCard, scores: Scores, *, failures: int) -> None:
+    def _membership(
+        self, task: Task, outcome: Outcome, card: ThreatCard, scores: Scores, replies: Answers, *, failures: int
+    ) -> None:
         """One ROC curve over the records of all clients whose test did not fail; a failed row where there is none.
 
         ``failures`` of a row counts tests that failed, and records whose score is NaN.
@@ -196,6 +198,8 @@ class Auditor:
         if not found:
             members, others = (len(scores.get(one.of(), [])) for one in (MEMBER_SCORE, OTHER_SCORE))
             reasons = sorted({guess.failure for guess in outcome.guesses if guess.failure})
+            unscored = sorted((replies.failed | replies.refused).items())
+            reasons = reasons or [f"client {partition}: {reason}" for partition, reason in unscored[:1] if not replies]
             self.recorder.row(
                 task, metric=MEMBERSHIP_AUC.name, value=None, card=card, status="failed", n=len(outcome.guesses),
                 failures=failures or len(outcome.guesses),
@@ -218,13 +222,20 @@ class Auditor:
         )  # fmt: skip
 
     def _ask(
-        self, task: Task, kind: Kind, guessed: str, contents: Mapping[int, RecordDict], guesses: int = 0
+        self,
+        task: Task,
+        kind: Kind,
+        guessed: str,
+        contents: Mapping[int, RecordDict],
+        guesses: int = 0,
+        attack: str = "",
     ) -> Answers:
-        """One audit message to each partition."""
+        """One audit message to each partition, with the text of the attack that guessed, if there is one."""
         request: dict[str, Any] = {
             "observation": kind.name,
             "kind": guessed,
             "guesses": guesses,
+            "attack": attack,
             "share-images": self.share_images,
             "totals": task.plan.pipeline not in self._counted,
         }

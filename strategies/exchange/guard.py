@@ -45,11 +45,13 @@ class Answers(dict[int, Message]):
 
     Attributes:
         refused: Partition whose node's configuration does not allow the request -> the node's reason.
+        failed: Partition whose reply cannot be used -> the reason.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.refused: dict[int, str] = {}
+        self.failed: dict[int, str] = {}
 
 
 class GuardedExchange:
@@ -121,6 +123,7 @@ class GuardedExchange:
                 self._record_withheld(task, message_type, partition, reply)
                 good[partition] = reply
                 continue
+            good.failed[partition] = reason
             reasons.append(f"client {partition}: {reason}")
             self._row(task, "failed", partition, f"{message_type}: {reason}")
         if share := self.min_usable if at_least is None else at_least:

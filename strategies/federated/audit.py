@@ -36,9 +36,8 @@ class UpdateAudit:
         self.auditor, self.recorder = auditor, auditor.recorder
         self.attacks = attacks
         probed = frozenset(attack_rounds)
-        # Attacks on the final model have the last update that led to it: no other follows.
         self.rounds: dict[Kind, frozenset[int]] = dict.fromkeys((PROBE, PROBE_ATTRIBUTE, ACTIVE, AGGREGATE), probed)
-        self.rounds[UPDATE] = frozenset(min(at, last_round) for at in probed)
+        self.rounds[UPDATE] = update_rounds(probed, last_round)
         self.label = label
 
     def wants(self, kind: Kind, server_round: int) -> bool:
@@ -100,6 +99,16 @@ class UpdateAudit:
             **_recipe(task),
             **strength(task, one_step=kind is not UPDATE),
         )
+
+
+def update_rounds(attack_rounds: Iterable[int], last_round: int) -> frozenset[int]:
+    """Rounds whose training updates are attacked: attacks on the final model have the last one, as no other follows."""
+    return frozenset(min(at, last_round) for at in attack_rounds)
+
+
+def num_trained(fraction: float, num_clients: int) -> int:
+    """Clients that train in a round, at least one."""
+    return max(1, round(fraction * num_clients))
 
 
 def fewest_guesses(attacks: Iterable[Attack[Any, Any]], seen: Sequence[SeenUpdate]) -> int:

@@ -26,7 +26,7 @@ from strategies.audit.kinds import Kind
 from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies
 from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
-from strategies.federated.audit import UpdateAudit, seen_updates
+from strategies.federated.audit import UpdateAudit, num_trained, seen_updates
 from strategies.federated.client_audit import audit_of
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.federated.replies import (
@@ -207,7 +207,7 @@ class CuriousFedAvg(FedAvg):
     def _sample(self, server_round: int) -> list[int]:
         """Partitions that train in this round: by number, not by Flower's random node ids, so that runs repeat."""
         partitions = sorted(self.exchange.nodes)
-        count = max(1, round(self.fraction_train * len(partitions)))
+        count = num_trained(self.fraction_train, len(partitions))
         order = torch.randperm(len(partitions), generator=generator_for(self.plan.seed, "sample", server_round))
         return sorted(partitions[i] for i in order[:count].tolist())
 

@@ -12,6 +12,7 @@ sys.path[:0] = [
         "",
         "dp_audit",
         "inversion",
+        "membership",
         "mixer",
         "paper_tables",
         "paper_tables/claims",

@@ -41,17 +41,16 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
         """The failed test, which scores no record."""
         return RoundsTest(None, failure=reason)
 
-    def made(self, history: UpdateHistory, signal: str, least_rounds: int, most_others: int = 0) -> RoundsTest:
+    def made(self, history: UpdateHistory, signal: str, most_others: int = 0) -> RoundsTest:
         """The test of a client.
 
         Args:
             history: What the server saw.
             signal: One of ``SIGNALS``.
-            least_rounds: Fewest usable rounds.
             most_others: Most other clients of a round in the test; above 0, their signals are compared with the client's.
 
         Raises:
-            AttackError: When too few rounds are usable, or the model has no gradients of single records.
+            AttackError: When fewer rounds than ``least_rounds`` are usable, or the model has no gradients of single records.
         """
         found, problem = list[ObservedRound](), "the client sent no update"
         others = history.others or ((),) * len(history.updates)
@@ -60,8 +59,8 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
                 found.append(_observed(update, beside, most_others))
             except AttackError as error:
                 problem = str(error)
-        if len(found) < least_rounds:
-            few = f"does not apply: {len(found)} of {least_rounds} rounds observed; name more in attack-rounds"
+        if len(found) < self.least_rounds:
+            few = f"does not apply: {len(found)} of {self.least_rounds} rounds observed; name more in attack-rounds"
             raise AttackError(few if found else problem)
         model = copy.deepcopy(history.updates[-1].model).eval().requires_grad_(False)
         if signal in GRADIENTS:

@@ -36,10 +36,11 @@ class FedMIA(FederationAttack):
         "global models and updates of all clients over the rounds; true classes of the records in question"
     )
     shares_updates: ClassVar[bool] = True
+    least_clients: ClassVar[int] = 2
 
     signal: str = choice_field("cosine", ("cosine", "loss"))
     most_others: int = starts_field(16)
 
     def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> RoundsTest:
         """Make the test from all clients' updates; deterministic."""
-        return self.made(observation, self.signal, least_rounds=1, most_others=self.most_others)
+        return self.made(observation, self.signal, most_others=self.most_others)

@@ -35,4 +35,4 @@ class GradientAlignment(FederationAttack):
 
     def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> RoundsTest:
         """Make the test from the client's updates; deterministic."""
-        return self.made(observation, self.signal, least_rounds=1)
+        return self.made(observation, self.signal)

@@ -10,7 +10,7 @@ import torch
 from attacks.membership.federation.base import FederationAttack
 from attacks.membership.federation.rounds_test import RoundsTest
 from attacks.observations import UpdateHistory
-from defenses.checks import choice_field
+from defenses.checks import choice_field, starts_field
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,8 +34,11 @@ class LossTrajectory(FederationAttack):
         "global models and the client's updates over the rounds; true classes of the records in question"
     )
 
+    least_rounds: ClassVar[int] = 2
+
+    most_rounds: int = starts_field(10, 2)
     signal: str = choice_field("drop", ("drop", "loss"))
 
     def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> RoundsTest:
         """Make the test from the client's updates; deterministic. One round is no trajectory."""
-        return self.made(observation, self.signal, least_rounds=2)
+        return self.made(observation, self.signal)

@@ -37,6 +37,11 @@ class RoundsTest(Membership):
     signal: str = "loss"
     compared: bool = False
 
+    @property
+    def kind(self) -> str:
+        """How it scores: "rounds" with its signal, and "compared" where other clients' signals are the reference."""
+        return f"rounds {self.signal}{' compared' if self.compared else ''}"
+
     def scores(self, images: Tensor, classes: Tensor) -> Tensor:
         """Membership score of each record, (N,) float64 on the CPU; see ``Membership.scores``."""
         if self.model is None or not len(images):

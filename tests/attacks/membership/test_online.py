@@ -108,7 +108,10 @@ def test_scores_of_single_records_are_refused_and_a_failed_test_scores_none() ->
 
 
 def test_is_an_upper_bound_and_needs_models_with_and_without_a_record() -> None:
-    assert OnlineLiRA().upper_bound == OnlineRMIA().upper_bound == "knows the records in question"
+    pool = "of the client's members and the scored non-members"
+    assert OnlineLiRA().upper_bound == OnlineRMIA().upper_bound == f"shadow models train on half {pool}"
+    few = OnlineRMIA(num_members=400)
+    assert few.upper_bound == f"shadow models train on about 400, at least 2/8 {pool}"
     assert not OnlineLiRA().needs_auxiliary
     with pytest.raises(ValueError, match="num_shadows is 3"):
         OnlineLiRA(num_shadows=3)

@@ -75,7 +75,7 @@ def test_who_has_seen_a_record_counts(rule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "models", "least", "most"), [(0, 8, 4, 4), (30, 8, 2, 3), (5, 8, 2, 2), (95, 8, 6, 6)]
+    ("members", "models", "least", "most"), [(0, 8, 4, 4), (30, 8, 2, 3), (5, 8, 2, 2), (75, 8, 6, 6)]
 )
 def test_records_are_dealt_out_evenly(members: int, models: int, least: int, most: int) -> None:
     inside = OnlineTest("ratio", models, members, 3).assigned(100)
@@ -93,6 +93,14 @@ def test_records_are_dealt_out_evenly(members: int, models: int, least: int, mos
 def test_fewer_than_two_records_are_refused() -> None:
     with pytest.raises(AttackError, match="two records"):
         OnlineTest("ratio", 4, 0, 0).assigned(1)
+
+
+@pytest.mark.parametrize("members", [76, 10**6])
+def test_more_training_records_than_a_shadow_model_can_have_are_refused(members: int) -> None:
+    with pytest.raises(
+        AttackError, match=f"num_members is {members}, and 100 records are in question; allowed: at most 75"
+    ):
+        OnlineTest("ratio", 8, members, 0).assigned(100)
 
 
 def test_a_test_is_read_as_it_was_sent_and_other_numbers_are_refused() -> None:

@@ -174,5 +174,7 @@ def test_sees_records_as_deployed_and_needs_enough_of_them() -> None:
     few = Knowledge(Batch(auxiliary.images[:9], auxiliary.targets[:9]), Pipeline(), MEAN, STD, known.train)
     with pytest.raises(AttackError, match="10 auxiliary examples"):
         QuantileRegression().fit(few, torch.Generator())
+    with pytest.raises(ValueError, match="side is 4097; allowed: a whole number from 1 to 4096"):
+        QuantileRegression(side=4097)  # which clients would refuse after training
     with pytest.raises(AttackError, match="auxiliary data"):
         QuantileRegression()(observe(network(0), overfit, *members), torch.Generator())

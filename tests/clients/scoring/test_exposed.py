@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from flwr.app import Message, RecordDict
 from torch import nn
 
 from attacks.local_model import shared_tensors
+from attacks.membership.federation.rounds_test import RoundsTest
+from attacks.membership.federation.signals import SIGNALS
 from attacks.membership.loss_threshold import Membership
 from attacks.membership.online_rules import OnlineTest
 from attacks.observations import AttackError
@@ -44,19 +47,30 @@ def membership(online: OnlineTest | None = None) -> Membership:
         return Membership(TASK.plan.build_model().eval(), online=online)
 
 
-def asked(node_config: dict[str, Any], test: Membership) -> Message:
-    """The reply of a deployed node, which has trained on 40 of its examples and has 20 others, to an audit of a membership test."""
+def asked(node_config: dict[str, Any], *tests: Membership, attack: str = "LossThreshold()") -> Message:
+    """The last reply to audits of a deployed node, which has trained on 40 of its examples and has 20 others."""
     grid = LocalGrid(1, node_config={0: {"audits": True, **node_config}}, randomness="secret")
     grid.contexts[100].state["indices"] = to_record({"train": torch.arange(100, 140), "test": torch.arange(20)})
     exchange = Exchange(grid, {0: 100}, 300.0)
     weights = to_record(shared_tensors(TASK.plan.build_model()))
     trained = exchange("train", {0: RecordDict({"config": exchange.config(TASK), "arrays": weights})})[0]
     assert not trained.has_error()
-    config = exchange.config(
-        TASK, **{"observation": "update", "kind": "membership", "guesses": 1, "share-images": False}
-    )
-    content = RecordDict({"config": config, "guesses": to_record(guess_tensors(test, 0, None))})
-    return exchange("query.audit", {0: content})[0]
+    for test in tests:
+        about: dict[str, Any] = {"observation": "update", "kind": "membership", "guesses": 1, "attack": attack}
+        about["share-images"] = False
+        config = exchange.config(TASK, **about)
+        content = RecordDict({"config": config, "guesses": to_record(guess_tensors(test, 0, None))})
+        reply = exchange("query.audit", {0: content})[0]
+    return reply
+
+
+def set_up(node_config: dict[str, Any]) -> Message:
+    """The reply of a deployed node to its set-up."""
+    grid = LocalGrid(1, node_config={0: {"audits": True, **node_config}}, randomness="secret")
+    exchange = Exchange(grid, {0: 100}, 300.0)
+    indices = to_record({"train": torch.arange(100, 140), "test": torch.arange(20)})
+    content = RecordDict({"config": exchange.config(TASK), "indices": indices})
+    return exchange("query.setup", {0: content})[0]
 
 
 def written(text: str) -> Any:
@@ -69,6 +83,7 @@ def test_the_highest_scores_are_listed_with_the_non_members_as_high() -> None:
     assert found[1].rate == 0.5
     assert found[1].expected == 2.0
     assert found[0].rate_most == pytest.approx(1 - 0.025 ** (1 / 4))
+    assert (found[0].expected, found[0].expected_most) == (0.0, pytest.approx(4 * found[0].rate_most))
     many = most_exposed(range(50), list(map(float, range(50))), [0.0])
     assert [one.example for one in many] == list(range(49, 49 - LISTED, -1))
     assert most_exposed([1], [1.0], []) == []
@@ -99,9 +114,52 @@ def test_only_the_node_learns_which_examples_are_exposed(tmp_path: Path) -> None
     }
 
 
-def test_a_folder_that_is_not_absolute_is_refused(tmp_path: Path) -> None:
-    reply = asked({"secret-dir": str(tmp_path), "exposed-dir": "here"}, membership())
-    assert "must be absolute" in str(reply.error.reason)
+def test_each_attack_has_a_file_of_its_own(tmp_path: Path) -> None:
+    """Three attacks score by losses alone, and two kinds of ``LiRA`` by one rule."""
+    folder = tmp_path / "exposed"
+    node = {"secret-dir": str(tmp_path / "secrets"), "exposed-dir": str(folder)}
+    attacks = ["LiRA()", "LiRA(variance='fixed')", "LossThreshold()"]
+    for attack in (*attacks, "LiRA()"):  # one that comes again replaces its own file
+        assert not asked(node, membership(), attack=attack).has_error()
+    assert sorted(written(path.read_text())["attack"] for path in folder.iterdir()) == attacks
+
+
+def test_tests_over_rounds_name_their_own_kind() -> None:
+    kinds = {
+        RoundsTest(None, signal=signal, compared=compared).kind for signal in SIGNALS for compared in (False, True)
+    }
+    assert len(kinds | {membership().kind}) == 2 * len(SIGNALS) + 1
+
+
+@pytest.mark.parametrize("value", ["here", 7, True])
+def test_a_folder_that_is_no_absolute_path_ends_the_set_up(tmp_path: Path, value: Any) -> None:
+    reply = set_up({"secret-dir": str(tmp_path), "exposed-dir": value})
+    wrong = f"exposed-dir is {value!r} in the node's configuration; allowed: an absolute path, as text"
+    assert wrong in str(reply.error.reason)
+
+
+def test_a_folder_that_cannot_be_made_ends_the_set_up(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / "exposed"
+    reply = set_up({"secret-dir": str(tmp_path), "exposed-dir": str(folder)})
+    assert f"exposed-dir is {str(folder)!r} in the node's configuration: " in str(reply.error.reason)
+    assert "allowed: a folder that this node can make and write to" in str(reply.error.reason)
+
+
+def test_the_set_up_makes_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "exposed"
+    assert not set_up({"secret-dir": str(tmp_path), "exposed-dir": str(folder)}).has_error()
+    assert folder.is_dir()
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_scores_leave_although_the_file_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    node = {"secret-dir": str(tmp_path / "secrets"), "exposed-dir": str(tmp_path / "file")}
+    with caplog.at_level(logging.WARNING, "flwr"):
+        reply = asked(node, membership())
+    assert not reply.has_error()
+    assert "exposed-dir: the most exposed examples of LossThreshold() are not written" in caplog.text
 
 
 def test_a_node_trains_the_shadow_models_of_an_online_test(tmp_path: Path) -> None:

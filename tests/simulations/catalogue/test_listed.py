@@ -39,6 +39,19 @@ def test_what_is_read_is_what_the_code_says(cache: Path) -> None:
     assert "default of split: 'vit'" in first.output
 
 
+def test_attacks_with_shadow_models_name_who_trains_them_and_what_is_an_upper_bound() -> None:
+    attacks = {name: lines for name, *lines in catalogue()["attacks"]}
+    online = attacks["OnlineLiRA"]
+    assert "shadow models: num_shadows, trained by each client, in each attacked round" in online
+    assert any(line.startswith("upper bound: shadow models train on half of the client's members") for line in online)
+    assert any(
+        "exactly the non-members that are scored" in line for line in online if line.startswith("the server knows")
+    )
+    assert "shadow models: num_shadows, trained by the server, for each pipeline" in attacks["LiRA"]
+    assert not [line for line in attacks["LiRA"] if line.startswith("upper bound")]
+    assert not [line for line in attacks["LossThreshold"] if line.startswith("shadow models")]
+
+
 def test_the_second_time_nothing_imports_torch(cache: Path) -> None:
     listed()
     code = (

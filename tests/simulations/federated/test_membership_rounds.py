@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from flwr.app import Message
 
 from attacks.observations import AttackError
+from simulations.experiment.experiment import Experiment
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from strategies.federated.observations import AGGREGATE, PROBE, UPDATE
 from strategies.outsourced.observations import MODEL
 from tests.lines import read_lines
@@ -41,16 +45,50 @@ def test_a_resumed_run_has_the_rows_of_an_unbroken_one(tmp_path: Path) -> None:
     assert untimed(read_lines(tmp_path / "broken" / "rows.jsonl")) == untimed(rows)
 
 
-def test_one_round_or_one_client_leaves_a_row_that_says_so(tmp_path: Path) -> None:
-    settings = experiment(tmp_path / "run", rounds=1, num_clients=1, **SMALL)
-    run_experiment(LocalGrid(1), settings)
+def fails_to_train(partition: int, request: Message, reply: Message) -> Message:
+    if partition == 1 and request.metadata.message_type == "train":
+        raise RuntimeError("no power")
+    return reply
+
+
+ROUNDS = {"model": "mlp", "defenses": "", "probe-attacks": "", "rounds": 3, "attack-rounds": "all"}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"attack-rounds": "final"}, "attack-rounds is 'final', with updates of 1 round of 3, and LossTrajectory() in"),
+        ({"attack-rounds": "last,final"}, "LossTrajectory() in update-attacks needs 2"),  # both have the last update
+        ({"rounds": 1}, "LossTrajectory() in update-attacks needs 2"),
+        ({"num-clients": 1}, "num-clients is 1, of which 1 train in a round, and FedMIA() in update-attacks needs 2"),
+        ({"num-clients": 3, "fraction-train": 0.4}, "num-clients is 3, of which 1 train in a round, and FedMIA()"),
+        ({"update-attacks": "LossTrajectory(most_rounds=1)"}, "most_rounds is 1; allowed: a whole number from 2"),
+    ],
+)
+def test_too_few_rounds_or_clients_are_refused_before_any_work(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Experiment.from_mapping({**ROUNDS, "update-attacks": "LossTrajectory(); FedMIA()", **values})
+    assert message in str(caught.value)
+
+
+def test_what_has_enough_rounds_or_attacks_none_is_allowed() -> None:
+    enough = Experiment.from_mapping(
+        {**ROUNDS, "update-attacks": ATTACKS, "attack-rounds": "first,last", "num-clients": 2}
+    )
+    assert len(enough.attacks[UPDATE]) == 4
+    assert Experiment.from_mapping({**ROUNDS, "update-attacks": ATTACKS, "attack-rounds": "", "num-clients": 1})
+    alone = {"update-attacks": "GradientAlignment()", "attack-rounds": "final", "num-clients": 1}
+    assert Experiment.from_mapping({**ROUNDS, **alone})
+
+
+def test_a_client_alone_in_a_round_leaves_a_row_that_says_so(tmp_path: Path) -> None:
+    """A deployed run may lose clients after its set-up."""
+    settings = experiment(tmp_path / "run", rounds=2, num_clients=2, min_usable=0.1, **SMALL)
+    run_experiment(LocalGrid(2, fails_to_train), settings)
     rows = read_lines(tmp_path / "run" / "rows.jsonl")
-    failed = {row["attack"]: row["message"] for row in rows if row["status"] == "failed"}
-    assert set(failed) == {"FedMIA()", "FedMIA(signal='loss')", "LossTrajectory()"}
+    failed = {row["attack"]: row["message"] for row in rows if row["status"] == "failed" and row["attack"]}
+    assert set(failed) == {"FedMIA()", "FedMIA(signal='loss')"}
     assert all(message.startswith("does not apply: ") for message in failed.values())
-    assert [row["attack"] for row in rows if row["metric"] == "membership-auc" and row["value"] is not None] == [
-        "GradientAlignment(signal='difference')"
-    ]
 
 
 def test_sums_probes_and_outsourced_models_show_no_client_s_rounds() -> None:
