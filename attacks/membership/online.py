@@ -22,12 +22,16 @@ class OnlineAttack(Attack[ClientUpdate, Membership]):
     """Base of attacks whose shadow models are trained on the records in question, members and non-members alike.
 
     The paper's attacker holds these records. The server of an audit does not, so that the client trains the shadow models in its
-    place: as it trains its own model, under the same defences, for all rounds. Only the scores leave the client.
+    place: as it trains its own model, under the same defences, for all rounds. Only the scores leave the client, and the number of
+    training records of each shadow model ("shadow-members").
+
+    Differs from the papers: each model judges a record once, as it is. The papers also average over augmented copies of the record.
 
     Attributes:
         num_shadows: Shadow models, trained by each client.
-        num_members: Training records of each, about; 0: half of the records in question. Each record is in two shadow models at
-            least, and outside of two, so that a small number may be exceeded.
+        num_members: Training records of each; 0: as many as the client's model was trained on, as in the paper. Each record is in
+            two shadow models at least, and outside of two. If the shadow models are too few for that, the attack fails, and its
+            error names the least number.
     """
 
     observes: ClassVar[type] = TrainingUpdate
@@ -70,8 +74,9 @@ class OnlineLiRA(OnlineAttack):
 
     Attributes:
         num_shadows: Shadow models, trained by each client.
-        num_members: Training records of each, about; 0: half of the records in question. Each record is in two shadow models at
-            least, and outside of two, so that a small number may be exceeded.
+        num_members: Training records of each; 0: as many as the client's model was trained on, as in the paper. Each record is in
+            two shadow models at least, and outside of two. If the shadow models are too few for that, the attack fails, and its
+            error names the least number.
         variance: "each": means and variances of each record, which needs many shadow models. "fixed": the means of each record, one
             variance for all records with, and one for all without. "shrunk": as of ``LiRA``, with one prior for each of the two
             Gaussians; the likelihoods are those of Student's t.
@@ -92,6 +97,8 @@ class OnlineLiRA(OnlineAttack):
 @dataclass(frozen=True, repr=False)
 class OnlineRMIA(OnlineAttack):
     """Score a record by its probability under the client's model, over its mean probability under models with and without it.
+
+    The mean probability is half the mean under models with the record, plus half the mean under models without it.
 
     The paper counts the population records that the record dominates by a factor. That share rises with the ratio alone, so that
     the ratio orders records in the same way, without a population.

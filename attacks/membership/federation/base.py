@@ -41,7 +41,15 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
         """The failed test, which scores no record."""
         return RoundsTest(None, failure=reason)
 
-    def made(self, history: UpdateHistory, signal: str, least_rounds: int, most_others: int = 0) -> RoundsTest:
+    def made(
+        self,
+        history: UpdateHistory,
+        signal: str,
+        least_rounds: int,
+        most_others: int = 0,
+        *,
+        drops_outliers: bool = False,
+    ) -> RoundsTest:
         """The test of a client.
 
         Args:
@@ -49,6 +57,7 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
             signal: One of ``SIGNALS``.
             least_rounds: Fewest usable rounds.
             most_others: Most other clients of a round in the test; above 0, their signals are compared with the client's.
+            drops_outliers: As of ``RoundsTest``.
 
         Raises:
             AttackError: When too few rounds are usable, or the model has no gradients of single records.
@@ -70,7 +79,10 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
         notes = {"rounds-used": float(len(rounds))}
         if most_others:
             notes["other-clients"] = sum(one.num_clients - 1 for one in rounds) / len(rounds)
-        return RoundsTest(model, diagnostics=notes, rounds=rounds, signal=signal, compared=most_others > 0)
+        compared = most_others > 0
+        return RoundsTest(
+            model, diagnostics=notes, rounds=rounds, signal=signal, compared=compared, drops_outliers=drops_outliers
+        )
 
 
 def spread(count: int, most: int) -> list[int]:
@@ -81,10 +93,12 @@ def spread(count: int, most: int) -> list[int]:
 
 
 def _observed(update: ClientUpdate, others: Sequence[ClientUpdate], most_others: int) -> ObservedRound:
-    """One round; clients whose update does not fit the model are left out, unless it is the attacked one."""
+    """One round, with the first ``most_others`` other clients whose update fits the model. The attacked client's must fit."""
     local_model(update)  # fits
     usable = [update]
-    for other in others[: most_others or 0]:
+    for other in others:
+        if len(usable) > most_others:
+            break
         try:
             local_model(other)
         except AttackError:
