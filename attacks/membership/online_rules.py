@@ -45,8 +45,8 @@ class OnlineTest:
     def assigned(self, count: int, trained: int) -> Tensor:
         """Which shadow models train on which records, (S, N) bool.
 
-        Each model has exactly ``members_of_each`` records. Each record is in ``FEWEST_WITH`` models or more, and outside of as many.
-        The numbers of models of two records differ by one at most.
+        Each model has exactly ``members_of_each`` records. Each record is in ``FEWEST_WITH`` models or more, and outside of as
+        many. The numbers of models of two records differ by one at most.
 
         Args:
             count: N, the records in question.

@@ -54,9 +54,9 @@ class RoundsTest(Membership):
         return total / len(self.rounds)
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """The test as tensors: "rounds/settings" (signal, compared, drops_outliers), and "rounds/R/weights/NAME" and "rounds/R/updates/NAME".
+        """The test as tensors; empty if the attack failed.
 
-        Empty if the attack failed.
+        "rounds/settings" holds signal, compared and drops_outliers. "rounds/R/weights/NAME" and "rounds/R/updates/NAME" follow.
         """
         if self.model is None:
             return {}
