@@ -22,6 +22,8 @@ class LiRA(LikelihoodAttack):
     confidence in the true class. Confidences of one record under models without it are Gaussian; the score orders records as the
     tail probability of that Gaussian.
 
+    Differs from the paper: each model judges a record once, as it is. The paper also averages over augmented copies of the record.
+
     Attributes:
         num_shadows: Shadow models.
         num_members: Training records of each; 0: half of the auxiliary data. The attack is strongest if this number is near a

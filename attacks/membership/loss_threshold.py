@@ -119,21 +119,24 @@ class Membership:
             judged: Tensor = self.network(membership_features(logits, classes).to(self.network.mean)).cpu()
         return judged.double()
 
-    def scores_among(self, plain: Batch, shown: Tensor, train: Callable[[Batch, int], nn.Module]) -> Tensor:
+    def scores_among(
+        self, plain: Batch, shown: Tensor, train: Callable[[Batch, int], nn.Module], trained: int
+    ) -> Tensor:
         """Scores (N,) of all records in question at once, by any test; an online test trains its shadow models on them.
 
         Args:
             plain: The records before every defence, N.
             shown: Their images (N, C, H, W), as ``scores`` takes them.
             train: Trains a new model on a batch as the client does, defences included, as ``Knowledge.train``.
+            trained: How many of the records the client's model was trained on.
 
         Raises:
-            AttackError: When the attack failed, or an online test has fewer than two records.
+            AttackError: When the attack failed, or of an online test as of ``OnlineTest.assigned``.
         """
         classes = plain.targets.argmax(1).cpu()
         if self.online is None or self.model is None:
             return self.scores(shown, classes)
-        inside = self.online.assigned(len(plain))
+        inside = self.online.assigned(len(plain), trained)
         references = []
         for at, members in enumerate(inside):
             own_model = train(Batch(plain.images[members], plain.targets[members]), self.online.seed + at).eval()

@@ -23,13 +23,16 @@ class OnlineAttack(Attack[ClientUpdate, Membership]):
 
     The papers' attacker holds the candidate record, as the attacker of every test of membership does. Beyond any server goes the
     pool that shadow models train on: the client's other members, and exactly the non-members that are scored. The client therefore
-    trains the shadow models, as it trains its own model, under the same defences, for all rounds. Only the scores leave the client.
+    trains the shadow models, as it trains its own model, under the same defences, for all rounds. Only the scores leave the client,
+    and the number of training records of each shadow model ("shadow-members").
+
+    Differs from the papers: each model judges a record once, as it is. The papers also average over augmented copies of the record.
 
     Attributes:
         num_shadows: Shadow models, trained by each client.
-        num_members: Training records of each, about; 0: half of the pool. Each record is in two shadow models at least, so that a
-            number below a quarter of the pool is exceeded with 8 models. It is outside of two, so that a number above three
-            quarters is refused.
+        num_members: Training records of each; 0: as many as the client's model was trained on, as in the paper. Each record is in
+            two shadow models at least, and outside of two. If the shadow models are too few for that, the attack fails, and its
+            error names the least number.
     """
 
     observes: ClassVar[type] = TrainingUpdate
@@ -47,9 +50,7 @@ class OnlineAttack(Attack[ClientUpdate, Membership]):
     @property
     def upper_bound(self) -> str:
         """No server of a run holds the pool of the shadow models, which is also another budget than that of offline attacks."""
-        least = f"{FEWEST_WITH}/{self.num_shadows}"
-        share = f"about {self.num_members}, at least {least}" if self.num_members else "half"
-        return f"shadow models train on {share} of the client's members and the scored non-members"
+        return "shadow models train on the client's members and the scored non-members"
 
     @property
     def scoring(self) -> str:
@@ -75,9 +76,9 @@ class OnlineLiRA(OnlineAttack):
 
     Attributes:
         num_shadows: Shadow models, trained by each client.
-        num_members: Training records of each, about; 0: half of the pool. Each record is in two shadow models at least, so that a
-            number below a quarter of the pool is exceeded with 8 models. It is outside of two, so that a number above three
-            quarters is refused.
+        num_members: Training records of each; 0: as many as the client's model was trained on, as in the paper. Each record is in
+            two shadow models at least, and outside of two. If the shadow models are too few for that, the attack fails, and its
+            error names the least number.
         variance: "each": means and variances of each record, which needs many shadow models. "fixed": the means of each record, one
             variance for all records with, and one for all without. "shrunk": as of ``LiRA``, with one prior for each of the two
             Gaussians; the likelihoods are those of Student's t.
@@ -98,6 +99,8 @@ class OnlineLiRA(OnlineAttack):
 @dataclass(frozen=True, repr=False)
 class OnlineRMIA(OnlineAttack):
     """Score a record by its probability under the client's model, over its mean probability under models with and without it.
+
+    The mean probability is half the mean under models with the record, plus half the mean under models without it.
 
     The paper counts the population records that the record dominates by a factor. That share rises with the ratio alone, so that
     the ratio orders records in the same way, without a population.

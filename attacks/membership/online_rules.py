@@ -29,7 +29,7 @@ class OnlineTest:
     Attributes:
         rule: One of ``RULES``.
         num_shadows: S, at least twice ``FEWEST_WITH``.
-        num_members: Training records of each shadow model, about; 0: half of the records in question.
+        num_members: Training records of each shadow model; 0: as many as the client's model was trained on.
         seed: Seed of the choice of records and of the training.
     """
 
@@ -38,31 +38,39 @@ class OnlineTest:
     num_members: int
     seed: int
 
-    def assigned(self, count: int) -> Tensor:
-        """Which shadow models train on which of ``count`` records, (S, count) bool.
+    def members_of_each(self, trained: int) -> int:
+        """Training records of each shadow model, for a client whose model was trained on ``trained`` records."""
+        return self.num_members or trained
 
-        Models have about as many records each. Each record is in ``FEWEST_WITH`` models or more, and outside of as many, also where
-        ``num_members`` is too small for that.
+    def assigned(self, count: int, trained: int) -> Tensor:
+        """Which shadow models train on which records, (S, N) bool.
+
+        Each model has exactly ``members_of_each`` records. Each record is in ``FEWEST_WITH`` models or more, and outside of as
+        many. The numbers of models of two records differ by one at most.
+
+        Args:
+            count: N, the records in question.
+            trained: How many of them the client's model was trained on.
 
         Raises:
-            AttackError: With fewer than two records, or when ``num_members`` is above ``most_members``.
+            AttackError: When there are fewer than two records, or too few shadow models for that.
         """
         models, generator = self.num_shadows, torch.Generator().manual_seed(self.seed)
         if count < 2:
             raise AttackError(f"an online test needs two records, and has {count}")
-        if self.num_members > (most := most_members(models, count)):
+        members = self.members_of_each(trained)
+        if models < (least := least_shadows(members, count)):
             raise AttackError(
-                f"num_members is {self.num_members}, and {count} records are in question; allowed: at most {most}, because each "
-                f"record is outside of {FEWEST_WITH} of {models} shadow models"
+                f"num_shadows is {models}; allowed: {least} or more, so that of shadow models on {members} of the {count} records "
+                f"in question {FEWEST_WITH} have each record and {FEWEST_WITH} do not"
             )
-        wanted = models * (self.num_members / count if self.num_members else 0.5)
-        numbers = torch.floor(wanted + torch.rand(count, generator=generator, dtype=torch.float64))
-        if not self.num_members:
-            numbers = torch.full((count,), models // 2)
-        many: list[int] = numbers.clamp(FEWEST_WITH, models - FEWEST_WITH).long().tolist()
+        # As many places as all models have together: a model of the fewest records so far takes each.
+        fewest, more = divmod(models * members, count)
+        order = torch.randperm(count, generator=generator).tolist()
         inside, sizes = torch.zeros(models, count, dtype=torch.bool), torch.zeros(models)
-        for record in torch.randperm(count, generator=generator).tolist():
-            chosen = (sizes + torch.rand(models, generator=generator) / 2).topk(many[record], largest=False).indices
+        for at, record in enumerate(order):
+            many = fewest + ((at + 1) * more // count - at * more // count)
+            chosen = (sizes + torch.rand(models, generator=generator) / 2).topk(many, largest=False).indices
             inside[chosen, record] = True
             sizes[chosen] += 1
         return inside
@@ -93,21 +101,30 @@ class OnlineTest:
         return cls(RULES[rule], num_shadows, num_members, seed)
 
 
-def most_members(num_shadows: int, count: int) -> int:
-    """Most training records of a shadow model, of ``count`` records that are each outside of ``FEWEST_WITH`` models."""
-    return count * (num_shadows - FEWEST_WITH) // num_shadows
+def least_shadows(members: int, count: int) -> int:
+    """Fewest shadow models on ``members`` of ``count`` records each, of which ``FEWEST_WITH`` have each record and as many do not.
+
+    Raises:
+        AttackError: When a model would have all records, or none.
+    """
+    if not 0 < members < count:
+        raise AttackError(f"num_members is {members}; allowed: 1 to {count - 1}, as {count} records are in question")
+    return math.ceil(FEWEST_WITH * count / min(members, count - members))
 
 
 def online_scores(rule: str, own: Tensor, references: Tensor, inside: Tensor) -> Tensor:
     """Scores (N,) by one of ``RULES``; arguments as of ``OnlineTest.scores``.
 
-    "ratio" is log(Pr(x | model) / Pr(x)), with Pr(x) the mean over all shadow models. RMIA counts the population records whose
-    ratio is smaller by a factor. That share rises with the ratio, whatever population and factor are.
+    "ratio" is log(Pr(x | model) / Pr(x)). Pr(x) is half the mean probability under models with the record, plus half that under
+    models without it, however many there are of each. RMIA counts the population records whose ratio is smaller by a factor. That
+    share rises with the ratio, whatever population and factor are.
 
     Source: Carlini et al. 2022, algorithm 1; "ratio": Zarifzadeh et al. 2024, section 3 and online RMIA.
     """
     if rule == "ratio":
-        return log_ratio(own, references, 1.0)
+        with_it, without = (log_ratio(own, references, 1.0, held) for held in (inside, ~inside))
+        # Both are log(Pr(x | model) / mean): the mean of the two means is in their denominators.
+        return math.log(2) - torch.logaddexp(-with_it, -without)
     with_it, without = (log_density(rule, own, references, held) for held in (inside, ~inside))
     return with_it - without
 

@@ -47,10 +47,13 @@ class QuantileRegression(Attack[ClientUpdate, Membership]):
     model from a record and its class, on auxiliary records. Its quantiles at any level are those of a Gaussian; the score, the
     standardised residual, orders records by the level that their confidence reaches. No shadow model is trained.
 
-    Differs from the paper: the regression network is small and starts from random weights, where the paper has large pretrained
-    ones. The logit-scaled confidence stands in place of the difference of the two largest logits. Each auxiliary record also
-    counts under random classes (``relabelled``). These are records that the client did not train on, too, and teach the network
-    the confidence that an unlikely class has.
+    Differs from the paper:
+        - The score is the logit-scaled confidence. The paper has the logit of the true class minus the largest other logit.
+        - The regression maximises a Gaussian likelihood, and has no pinball loss of a quantile.
+        - The network is small, starts from random weights, and has fixed settings. The paper has large pretrained ones, and tunes
+          their settings.
+        - Each auxiliary record also counts under random classes (``relabelled``). These are records that the client did not train
+          on, too, and teach the network the confidence that an unlikely class has.
 
     Attributes:
         hidden: Width of the network.

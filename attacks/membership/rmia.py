@@ -28,6 +28,8 @@ class RMIA(LikelihoodAttack):
     auxiliary records, each judged by the shadow models that were trained without it. Ties between records are broken by the
     record's own ratio.
 
+    Differs from the paper: each model judges a record once, as it is. The paper also averages over augmented copies of the record.
+
     Attributes:
         num_shadows: Shadow models.
         num_members: Training records of each; 0: half of the auxiliary data. The attack is strongest if this number is near a

@@ -27,6 +27,8 @@ MEMBERSHIP_LOW_TPR = _Share("membership-low-tpr", over_seeds=OverSeeds.AREA, fam
 MEMBER_SCORE = Metric("member-score", in_rows=False)
 OTHER_SCORE = Metric("other-score", in_rows=False)
 """Scores of a test of membership, of members and of other records; the server makes rows of both together."""
+SHADOW_MEMBERS = Metric("shadow-members", "training records of each online shadow model", shown=())
+"""Of each client, whose shadow models have as many training records each."""
 
 ATTRIBUTE_ACCURACY = Hit("attribute-accuracy", family=metric.ATTRIBUTES)
 """1 for every image whose sensitive attribute was guessed."""

@@ -51,6 +51,9 @@ def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
     """Train a model on one batch of examples as a client would: as many rounds, the same pipeline.
 
     It is in eval mode. Its weights and its training follow from ``seed``, which touches no seed of a client.
+
+    Noise that follows from a privacy budget (``DPSGD(target_epsilon=...)``) is that of a client with so many examples, because the
+    sample rate follows from their number. It equals a client's noise if the batch is as large as the client's data.
     """
     # Streams that no client has: clients' partitions count from 0.
     own_seed = int(torch.randint(2**31, (), generator=generator_for("alone", plan.seed, seed)))

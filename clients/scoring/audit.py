@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Representatives
 from attacks.membership.loss_threshold import Membership
-from attacks.metrics.guesses import ATTRIBUTE_ACCURACY, LABEL_ACCURACY, MEMBER_SCORE, OTHER_SCORE
+from attacks.membership.online_rules import OnlineTest
+from attacks.metrics.guesses import ATTRIBUTE_ACCURACY, LABEL_ACCURACY, MEMBER_SCORE, OTHER_SCORE, SHADOW_MEMBERS
 from attacks.metrics.images import RECOGNITION
 from attacks.metrics.names import GuessName, Role, ScoreName, Scores
 from attacks.metrics.training import COUNTED_IMAGES
@@ -88,7 +89,7 @@ def audit_guesses(
         ``LABEL_ACCURACY``, with an oracle ``RECOGNITION``, and with its weights what ``Oracle.compare`` gives. For labels
         ``LABEL_ACCURACY``. For attributes see ``audit_attributes``, for representatives ``score_representatives``, for rows of a
         table ``clients.scoring.table_audit``. For tests of membership ``MEMBER_SCORE`` and ``OTHER_SCORE``, one value per training
-        and per test example, of tests that did not fail.
+        and per test example, of tests that did not fail; of online tests also ``SHADOW_MEMBERS``.
 
     Raises:
         ValueError: When the number of guesses is not the number of observed updates, or their image shape is not the data's.
@@ -175,10 +176,10 @@ def membership_scores(
     trains shadow models on members and others together; no model and none of its weights leave the client.
 
     Raises:
-        AttackError: Of an online test without ``train``.
+        AttackError: Of an online test without ``train``, or with too few shadow models (``OnlineTest.assigned``).
     """
     if test.online is not None:
-        return _online_scores(client, test, train)
+        return _online_scores(client, test, test.online, train)
     found: Scores = {}
     members = client.trained_on()
     for metric, positions, read in (
@@ -194,7 +195,9 @@ def membership_scores(
     return found
 
 
-def _online_scores(client: Client, test: Membership, train: Callable[[Batch, int], nn.Module] | None) -> Scores:
+def _online_scores(
+    client: Client, test: Membership, online: OnlineTest, train: Callable[[Batch, int], nn.Module] | None
+) -> Scores:
     if train is None:
         raise AttackError("an online test trains models as the client does; allowed: clients of the federated scenario")
     members = client.trained_on()
@@ -207,8 +210,9 @@ def _online_scores(client: Client, test: Membership, train: Callable[[Batch, int
             batches.append(read(positions[piece]))
             seen = client.data.protected_test("membership", batches[-1], metric.name, int(piece[0]))
             shown.append(normalise(seen.images, client.data.card))
-    scores = test.scores_among(join(batches), torch.cat(shown), train)
-    return {MEMBER_SCORE.of(): scores[: len(members)].tolist(), OTHER_SCORE.of(): scores[len(members) :].tolist()}
+    scores = test.scores_among(join(batches), torch.cat(shown), train, len(members)).tolist()
+    found = {MEMBER_SCORE.of(): scores[: len(members)], OTHER_SCORE.of(): scores[len(members) :]}
+    return found | {SHADOW_MEMBERS.of(): [float(online.members_of_each(len(members)))]}
 
 
 def audit_baselines(

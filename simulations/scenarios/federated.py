@@ -13,7 +13,8 @@ from torch import nn
 from attacks.dp_audit.canary_clients import client_defense
 from attacks.dp_audit.placed_canaries import audited_defense, changing_norm
 from attacks.membership.online import OnlineAttack
-from attacks.membership.online_rules import FEWEST_WITH, most_members
+from attacks.membership.online_rules import FEWEST_WITH, least_shadows
+from attacks.observations import AttackError
 from attacks.spec import stages_of
 from clients.data.card import DataCard
 from clients.federated.canaries import trained_sizes
@@ -180,12 +181,16 @@ class Federated(Scenario[FederatedExperiment]):
                 "allowed: what attacks whole rounds, such as InvertingGradients() or SurrogateMatching(); or set local-steps = 1"
             )
         for attack in experiment.attacks[UPDATE]:
-            if isinstance(attack, OnlineAttack) and attack.num_members > (
-                most := most_members(attack.num_shadows, train + test)
-            ):
+            if not isinstance(attack, OnlineAttack):
+                continue
+            try:
+                least = least_shadows(attack.num_members or train, train + test)
+            except AttackError as error:
+                raise ConfigError(f"update-attacks: {attack}: {error}") from None
+            if attack.num_shadows < least:
                 raise ConfigError(
-                    f"update-attacks: num_members of {attack} is above {most}: a client has about {train} training and {test} "
-                    f"test examples, each of which is outside of {FEWEST_WITH} of its {attack.num_shadows} shadow models"
+                    f"update-attacks: num_shadows of {attack} is {attack.num_shadows}; allowed: {least} or more, as a client has "
+                    f"about {train} training and {test} test examples, each of them in and outside of {FEWEST_WITH} shadow models"
                 )
 
     def rounds(

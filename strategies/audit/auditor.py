@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attacks.guesses import Attributes, Cells, Labels
 from attacks.metrics.costs import ATTACK, ATTACK_SECONDS
-from attacks.metrics.guesses import MEMBER_SCORE, MEMBERSHIP_AUC, OTHER_SCORE
+from attacks.metrics.guesses import MEMBER_SCORE, MEMBERSHIP_AUC, OTHER_SCORE, SHADOW_MEMBERS
 from attacks.metrics.images import ORACLE_ACCURACY
 from attacks.metrics.names import GuessName, Role, ScoreName, Scores
 from clients.scoring.audit import ALONE, COUNTS
@@ -175,6 +175,8 @@ class Auditor:
         scores = _gather(replies.values()).get(ALONE, {})
         if guessed == "membership":
             self._membership(job.task, outcome, card, scores, replies, failures=len(failed))
+            sizes = {name: values for name, values in scores.items() if name == SHADOW_MEMBERS.of()}
+            self._rows(job.task, _guess(outcome, card), card, sizes)
         else:
             self._rows(job.task, _guess(outcome, card), card, scores, outcome=outcome, seen=seen)
         if not outcome.of_noise:

@@ -147,7 +147,7 @@ def guessed(guess: Any) -> Tensor:
         images, labels = data(4)
         if guess.online is not None:
             plain = Batch(images, nn.functional.one_hot(labels, CLASSES).float())
-            return guess.scores_among(plain, (images - torch.tensor(MEAN)) / torch.tensor(STD), train)
+            return guess.scores_among(plain, (images - torch.tensor(MEAN)) / torch.tensor(STD), train, 2)
         return guess.scores((images - torch.tensor(MEAN)) / torch.tensor(STD), labels)
     return guess.images if isinstance(guess, Reconstruction | Representatives) else guess.classes
 

@@ -41,13 +41,16 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
         """The failed test, which scores no record."""
         return RoundsTest(None, failure=reason)
 
-    def made(self, history: UpdateHistory, signal: str, most_others: int = 0) -> RoundsTest:
+    def made(
+        self, history: UpdateHistory, signal: str, most_others: int = 0, *, drops_outliers: bool = False
+    ) -> RoundsTest:
         """The test of a client.
 
         Args:
             history: What the server saw.
             signal: One of ``SIGNALS``.
             most_others: Most other clients of a round in the test; above 0, their signals are compared with the client's.
+            drops_outliers: As of ``RoundsTest``.
 
         Raises:
             AttackError: When fewer rounds than ``least_rounds`` are usable, or the model has no gradients of single records.
@@ -69,7 +72,10 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
         notes = {"rounds-used": float(len(rounds))}
         if most_others:
             notes["other-clients"] = sum(one.num_clients - 1 for one in rounds) / len(rounds)
-        return RoundsTest(model, diagnostics=notes, rounds=rounds, signal=signal, compared=most_others > 0)
+        compared = most_others > 0
+        return RoundsTest(
+            model, diagnostics=notes, rounds=rounds, signal=signal, compared=compared, drops_outliers=drops_outliers
+        )
 
 
 def spread(count: int, most: int) -> list[int]:
@@ -80,10 +86,12 @@ def spread(count: int, most: int) -> list[int]:
 
 
 def _observed(update: ClientUpdate, others: Sequence[ClientUpdate], most_others: int) -> ObservedRound:
-    """One round; clients whose update does not fit the model are left out, unless it is the attacked one."""
+    """One round, with the first ``most_others`` other clients whose update fits the model. The attacked client's must fit."""
     local_model(update)  # fits
     usable = [update]
-    for other in others[: most_others or 0]:
+    for other in others:
+        if len(usable) > most_others:
+            break
         try:
             local_model(other)
         except AttackError:

@@ -21,6 +21,10 @@ class LossTrajectory(FederationAttack):
     the trajectory by distillation, and learns from shadow models how members' trajectories look. Here nothing is learned: the
     score is a mean over the rounds.
 
+    The signal "drop" is not the calibration of Watson et al. 2022. Their reference models never saw the record. The global model,
+    which is the reference here, holds what this client and others sent in earlier rounds. A member's drop is therefore small once
+    the global model has learned the record.
+
     Attributes:
         most_rounds: Most rounds that the test holds, the last and others that are evenly spread before it.
         signal: "drop": how much the client's training of the round lowers the loss, from the global model to the client's, so that
@@ -28,7 +32,7 @@ class LossTrajectory(FederationAttack):
     """
 
     source: ClassVar[str] = (
-        "Zhu et al. 2025 (baseline Loss-Series); drop: Watson et al. 2022, section 3; trajectory: Liu et al. 2022"
+        "Zhu et al. 2025 (baseline Loss-Series); drop: after the idea of Watson et al. 2022, section 3; trajectory: Liu et al. 2022"
     )
     threat: ClassVar[str] = (
         "global models and the client's updates over the rounds; true classes of the records in question"

@@ -20,6 +20,10 @@ PART = "rounds"
 """First part of the names of a sent test's tensors; no name of another test begins so."""
 LEAST_VARIANCE = 1e-8
 """Added to the variance of the other clients' signals, as in the authors' code."""
+OUTLYING = 3
+"""Standard deviations above the mean of the other clients' signals from which one of them is an outlier, as in that code."""
+FEWEST_WITH_OUTLIERS = OUTLYING**2 + 2
+"""Signals: of fewer none lies further from their mean than ``OUTLYING`` of their standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,13 @@ class RoundsTest(Membership):
         rounds: The rounds, oldest first.
         signal: One of ``SIGNALS``.
         compared: The score of a round is the tail probability under the other clients' signals (``tail``), not the signal itself.
+        drops_outliers: Outliers among the other clients' signals of a record are left out (``typical``).
     """
 
     rounds: tuple[ObservedRound, ...] = ()
     signal: str = "loss"
     compared: bool = False
+    drops_outliers: bool = False
 
     @property
     def kind(self) -> str:
@@ -49,17 +55,18 @@ class RoundsTest(Membership):
         total = torch.zeros(len(images), dtype=torch.float64)
         for one in self.rounds:
             found = signals(one, self.signal, self.model, images, classes)
-            total += tail(found) if self.compared else found[0]
+            total += tail(found, drops_outliers=self.drops_outliers) if self.compared else found[0]
         return total / len(self.rounds)
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """The test as tensors: "rounds/settings" (signal, compared), and "rounds/R/weights/NAME" and "rounds/R/updates/NAME".
+        """The test as tensors; empty if the attack failed.
 
-        Empty if the attack failed.
+        "rounds/settings" holds signal, compared and drops_outliers. "rounds/R/weights/NAME" and "rounds/R/updates/NAME" follow.
         """
         if self.model is None:
             return {}
-        tensors = {f"{PART}/settings": torch.tensor([SIGNALS.index(self.signal), int(self.compared)])}
+        settings = [SIGNALS.index(self.signal), int(self.compared), int(self.drops_outliers)]
+        tensors = {f"{PART}/settings": torch.tensor(settings)}
         for at, one in enumerate(self.rounds):
             for kind, values in (("weights", one.weights), ("updates", one.updates)):
                 tensors |= {f"{PART}/{at}/{kind}/{name}": value.detach().cpu() for name, value in values.items()}
@@ -74,7 +81,7 @@ class RoundsTest(Membership):
         """
         if not tensors:
             return cls(None, failure="the attack failed and sent no test")
-        signal, compared = _settings(tensors)
+        signal, compared, drops = _settings(tensors)
         held = copy.deepcopy(model)
         numbers = {key.split("/")[1] for key in tensors} - {"settings"}
         if not numbers or numbers != {str(at) for at in range(len(numbers))}:
@@ -82,34 +89,51 @@ class RoundsTest(Membership):
         rounds = tuple(_round(tensors, f"{PART}/{at}/", held) for at in range(len(numbers)))
         if compared and min(one.num_clients for one in rounds) < 2:
             raise AttackError("a round of the test holds no other client's update")
-        return cls(held.eval().requires_grad_(False), rounds=rounds, signal=signal, compared=compared)
+        return cls(
+            held.eval().requires_grad_(False), rounds=rounds, signal=signal, compared=compared, drops_outliers=drops
+        )
 
 
-def tail(found: Tensor) -> Tensor:
+def tail(found: Tensor, *, drops_outliers: bool = False) -> Tensor:
     """-Pr(S >= s): s (N,) the attacked client's signal, S normal with mean and variance of the other clients' signals.
 
     Cumulative probabilities, which the authors average, are this plus 1; they would round to 1 for many records.
 
     Args:
         found: (K, N) signals, the attacked client's first, K at least 2.
+        drops_outliers: Mean and variance are those of ``typical`` signals.
 
     Source: Zhu et al. 2025, FedMIA; ``scipy.stats.norm.cdf`` with the population variance + 1e-8 in the authors' code.
     """
     own, others = found[0], found[1:]
-    scale = (others.var(0, unbiased=False) + LEAST_VARIANCE).sqrt()
+    kept = typical(others) if drops_outliers else torch.ones_like(others, dtype=torch.bool)
+    mean = (others * kept).sum(0) / kept.sum(0)
+    variance = ((others - mean).square() * kept).sum(0) / kept.sum(0)
     # torch.special.ndtr is 0 beyond 8.3 standard deviations; erfc is exact up to 38.
-    share: Tensor = torch.special.erfc((own - others.mean(0)) / scale / math.sqrt(2)) / 2
+    share: Tensor = torch.special.erfc((own - mean) / (variance + LEAST_VARIANCE).sqrt() / math.sqrt(2)) / 2
     return -share
 
 
-def _settings(tensors: Mapping[str, Tensor]) -> tuple[str, bool]:
+def typical(others: Tensor) -> Tensor:
+    """Which signals (K, N) lie less than ``OUTLYING`` standard deviations above the mean of their record, bool.
+
+    Where none does, because all are equal, or fewer than ``FEWEST_WITH_OUTLIERS`` are there, all count as typical.
+
+    Source: Zhu et al. 2025, the authors' code, for cosines.
+    """
+    below = others < others.mean(0) + OUTLYING * others.std(0, unbiased=False)
+    return below | ~below.any(0) if len(others) >= FEWEST_WITH_OUTLIERS else torch.ones_like(below)
+
+
+def _settings(tensors: Mapping[str, Tensor]) -> tuple[str, bool, bool]:
     values = tensors.get(f"{PART}/settings")
-    if values is None or tuple(values.shape) != (2,) or values.is_floating_point():
-        raise AttackError(f"{PART}/settings is missing or is no pair of whole numbers")
-    at, compared = values.tolist()
-    if not 0 <= at < len(SIGNALS) or compared not in (0, 1):
-        raise AttackError(f"{PART}/settings holds {at} and {compared}; allowed: 0 to {len(SIGNALS) - 1}, and 0 or 1")
-    return SIGNALS[at], bool(compared)
+    if values is None or tuple(values.shape) != (3,) or values.is_floating_point():
+        raise AttackError(f"{PART}/settings is missing or is not three whole numbers")
+    at, compared, drops = values.tolist()
+    if not 0 <= at < len(SIGNALS) or compared not in (0, 1) or drops not in (0, 1):
+        allowed = f"0 to {len(SIGNALS) - 1}, and twice 0 or 1"
+        raise AttackError(f"{PART}/settings holds {at}, {compared} and {drops}; allowed: {allowed}")
+    return SIGNALS[at], bool(compared), bool(drops)
 
 
 def _round(tensors: Mapping[str, Tensor], prefix: str, held: nn.Module) -> ObservedRound:

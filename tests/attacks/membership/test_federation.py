@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 from attacks import AttackError, FedMIA, GradientAlignment, LossTrajectory, UpdateHistory
 from attacks.local_model import local_model
 from attacks.membership.federation.base import spread
-from attacks.membership.federation.rounds_test import RoundsTest
+from attacks.membership.federation.rounds_test import RoundsTest, tail
 from attacks.membership.federation.signals import ObservedRound, record_gradients, signals
 from clients.models.classifiers import build_model
 from clients.scoring.guesses import guess_tensors, read_guesses
@@ -92,6 +93,38 @@ def test_records_far_above_all_other_clients_keep_their_order() -> None:
     assert 1 + scores[2] == 1
 
 
+def test_cosines_of_other_clients_far_above_the_others_are_left_out() -> None:
+    """As the published code does; of ten signals none lies so far from the mean, whatever it is."""
+    draw = np.random.default_rng(0)
+    found = draw.normal(0, 0.1, (13, 200))
+    found[1, ::2] += 1
+    judged = torch.from_numpy(found)
+    for count in (13, 12, 11):
+        expected = []
+        for own, *others in found[:count].T:
+            kept = [one for one in others if one < np.mean(others) + 3 * np.std(others)]
+            assert (len(kept) < len(others)) <= (count > 11)
+            expected.append(stats.norm.cdf(own, np.mean(kept), (np.var(kept) + 1e-8) ** 0.5) - 1)
+        np.testing.assert_allclose(tail(judged[:count], drops_outliers=True), expected, rtol=1e-6)
+        assert (tail(judged[:count]) - tail(judged[:count], drops_outliers=True)).abs().max() > 0.1 or count == 11
+    assert tail(torch.full((12, 3), 0.1).double(), drops_outliers=True).tolist() == [-0.5] * 3
+
+
+def test_outliers_are_dropped_of_cosines_unless_they_are_kept() -> None:
+    for attack, drops in ((FedMIA(), True), (FedMIA(outliers="kept"), False), (FedMIA(signal="loss"), False)):
+        test = attack(seen()[0], torch.Generator())
+        ((again, _),) = read_guesses("membership", guess_tensors(test, 0, None), 1, network(99))
+        assert test.drops_outliers == again.drops_outliers == drops
+    many = torch.cat([torch.tensor([[0.3, -0.3]]), torch.randn(13, 2) / 100, torch.tensor([[3.0, -3.0]])])[:, :, None]
+    one = ObservedRound({"weight": torch.zeros(2, 1)}, {"weight": many})
+    image, label = torch.tensor([[0.1]]), torch.tensor([0])
+    kept, dropped = (
+        RoundsTest(nn.Linear(1, 2, bias=False), rounds=(one,), signal="product", compared=True, drops_outliers=drops)
+        for drops in (False, True)
+    )
+    assert float(dropped.scores(image, label)) > -0.01 > float(kept.scores(image, label))
+
+
 @pytest.mark.parametrize("attack", ATTACKS, ids=repr)
 def test_clients_that_remember_their_digits_are_found_out(attack) -> None:
     low, _ = wire.interval(attack, seen(), wire.shares())
@@ -136,19 +169,19 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
     tensors = FedMIA(most_rounds=2)(seen()[0], torch.Generator()).to_tensors()
     first = next(key for key in tensors if key.startswith("rounds/0/updates/"))
     weight = first.replace("updates", "weights")
-    pair = torch.tensor([2, 1])
+    three = torch.tensor([2, 1, 1])
     bad = {
         "settings": [
             {k: v for k, v in tensors.items() if k != "rounds/settings"},
-            tensors | {"rounds/settings": pair.float()},
+            tensors | {"rounds/settings": three.float()},
         ],
         "allowed: 0 to 4": [
-            tensors | {"rounds/settings": torch.tensor([9, 1])},
-            tensors | {"rounds/settings": pair * 2},
+            tensors | {"rounds/settings": torch.tensor([9, 1, 0])},
+            tensors | {"rounds/settings": three * 2},
         ],
-        "without a gap": [tensors | {"rounds/7/weights/x": pair}, {"rounds/settings": pair}],
+        "without a gap": [tensors | {"rounds/7/weights/x": three}, {"rounds/settings": three}],
         "missing or unknown": [{k: v for k, v in tensors.items() if k != one} for one in (first, weight)],
-        "names no part": [tensors | {"rounds/0/other/x": pair}],
+        "names no part": [tensors | {"rounds/0/other/x": three}],
         "different numbers": [tensors | {first: tensors[first][:-1]}, tensors | {first: torch.tensor(0.0)}],
         "shape": [tensors | {first: torch.ones(CLIENTS, 3)}, tensors | {weight: torch.ones(3)}],
         "NaN": [tensors | {one: torch.full_like(tensors[one], torch.nan)} for one in (first, weight)],
@@ -183,6 +216,8 @@ def test_updates_that_do_not_fit_are_left_out() -> None:
     test = FedMIA()(partly, torch.Generator())
     assert not test.failure
     assert [one.num_clients for one in test.rounds] == [CLIENTS - 1, CLIENTS]
+    few = FedMIA(most_others=2)(partly, torch.Generator())
+    assert [one.num_clients for one in few.rounds] == [3, 3], "an unusable update takes no place"
     assert FedMIA()(replace(history, updates=(bad,) * ROUNDS), torch.Generator()).failure
 
 

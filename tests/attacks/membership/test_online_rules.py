@@ -52,9 +52,16 @@ def test_shrunk_estimates_predict_by_students_t() -> None:
     np.testing.assert_allclose(scored("shrunk"), halves[0] - halves[1], rtol=1e-5)
 
 
-def test_the_ratio_is_that_to_the_mean_over_all_shadow_models() -> None:
-    expected = np.log(special.expit(OWN) / special.expit(REFERENCES).mean(0))
+def test_the_ratio_is_that_to_the_mean_over_models_with_and_without_in_equal_parts() -> None:
+    """Also where a record is in 2 of 8 models."""
+    probabilities = special.expit(REFERENCES)
+    expected = np.log(special.expit(OWN) / probabilities.mean(0))
     np.testing.assert_allclose(scored("ratio"), expected)
+    inside = INSIDE & (INSIDE.cumsum(0) <= 2)
+    halves = [(probabilities * held).sum(0) / held.sum(0) for held in (inside, ~inside)]
+    found = online_scores("ratio", *map(torch.from_numpy, (OWN, REFERENCES, inside))).numpy()
+    np.testing.assert_allclose(found, np.log(special.expit(OWN) / ((halves[0] + halves[1]) / 2)))
+    assert np.abs(found - expected).max() > 0.1
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -75,32 +82,37 @@ def test_who_has_seen_a_record_counts(rule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "models", "least", "most"), [(0, 8, 4, 4), (30, 8, 2, 3), (5, 8, 2, 2), (75, 8, 6, 6)]
+    ("members", "trained", "models", "least", "most"),
+    [(0, 50, 8, 4, 4), (0, 40, 8, 3, 4), (30, 50, 8, 2, 3), (0, 5, 40, 2, 2), (25, 50, 8, 2, 2), (0, 75, 8, 6, 6)],
 )
-def test_records_are_dealt_out_evenly(members: int, models: int, least: int, most: int) -> None:
-    inside = OnlineTest("ratio", models, members, 3).assigned(100)
-    each, sizes = inside.sum(0), inside.sum(1)
+def test_records_are_dealt_out_evenly(members: int, trained: int, models: int, least: int, most: int) -> None:
+    inside = OnlineTest("ratio", models, members, 3).assigned(100, trained)
+    each = inside.sum(0)
     assert (int(each.min()), int(each.max())) == (least, most)
-    assert int(sizes.max() - sizes.min()) <= 1
-    if members == 30:
-        assert float(sizes.double().mean()) == pytest.approx(30, abs=2)
+    assert inside.sum(1).tolist() == [members or trained] * models
     patterns = {tuple(column) for column in inside.T.tolist()}
     assert len(patterns) > 10, "not the same models for all"
-    assert torch.equal(inside, OnlineTest("ratio", models, members, 3).assigned(100))
-    assert not torch.equal(inside, OnlineTest("ratio", models, members, 4).assigned(100))
+    assert torch.equal(inside, OnlineTest("ratio", models, members, 3).assigned(100, trained))
+    assert not torch.equal(inside, OnlineTest("ratio", models, members, 4).assigned(100, trained))
 
 
-def test_fewer_than_two_records_are_refused() -> None:
+@pytest.mark.parametrize(("members", "records", "least"), [(400, 3000, 15), (24, 100, 9), (76, 100, 9), (600, 700, 14)])
+def test_too_few_shadow_models_are_refused_with_the_least_number(members: int, records: int, least: int) -> None:
+    for test in (OnlineTest("ratio", 8, members, 0), OnlineTest("ratio", 8, 0, 0)):
+        with pytest.raises(
+            AttackError, match=rf"num_shadows is 8; allowed: {least} or more.* {members} of the {records} "
+        ):
+            test.assigned(records, members)
+    each = OnlineTest("ratio", least, 0, 0).assigned(records, members).sum(0)
+    assert 2 <= int(each.min()) <= int(each.max()) <= least - 2
+
+
+def test_fewer_than_two_records_and_models_of_all_records_are_refused() -> None:
     with pytest.raises(AttackError, match="two records"):
-        OnlineTest("ratio", 4, 0, 0).assigned(1)
-
-
-@pytest.mark.parametrize("members", [76, 10**6])
-def test_more_training_records_than_a_shadow_model_can_have_are_refused(members: int) -> None:
-    with pytest.raises(
-        AttackError, match=f"num_members is {members}, and 100 records are in question; allowed: at most 75"
-    ):
-        OnlineTest("ratio", 8, members, 0).assigned(100)
+        OnlineTest("ratio", 4, 0, 0).assigned(1, 1)
+    for members in (100, 101):
+        with pytest.raises(AttackError, match=f"num_members is {members}; allowed: 1 to 99"):
+            OnlineTest("ratio", 4, members, 0).assigned(100, 50)
 
 
 def test_a_test_is_read_as_it_was_sent_and_other_numbers_are_refused() -> None:

@@ -38,7 +38,7 @@ TASK = FederatedPlan(
     norm="group", pipeline="", seed=3, rounds=1, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.0,
     weight_decay=0.0, probe_targets=1, probe_images=1,
 ).at(1)  # fmt: skip
-ONLINE = OnlineTest("shrunk", 4, 0, 5)
+ONLINE = OnlineTest("shrunk", 6, 0, 5)
 
 
 def membership(online: OnlineTest | None = None) -> Membership:
@@ -180,12 +180,20 @@ def test_shadow_models_train_on_training_and_test_examples_as_the_client_does() 
 
     found = flat(audit_guesses(mine, "update", [(membership(ONLINE), None)], train=train))
     assert (len(found["member-score"]), len(found["other-score"])) == (40, 20)
-    assert [len(batch) for batch in batches] == [30] * 4
+    assert [len(batch) for batch in batches] == [40] * 6, "as many as the client has members"
+    assert found["shadow-members"] == [40]
     own = {image.numpy().tobytes() for image in mine.data.originals().images}
     own |= {image.numpy().tobytes() for image in mine.data.test_plain(torch.arange(20)).images}
     assert {image.numpy().tobytes() for batch in batches for image in batch.images} == own
     again = flat(audit_guesses(mine, "update", [(membership(ONLINE), None)], train=train))
     assert again == found
+
+
+def test_too_few_shadow_models_are_refused_before_one_is_trained() -> None:
+    mine = LocalClient(LocalData(TASK, 0, range(100, 140), range(20)))
+    few = membership(OnlineTest("shrunk", 4, 0, 5))
+    with pytest.raises(AttackError, match="num_shadows is 4; allowed: 6 or more"):
+        audit_guesses(mine, "update", [(few, None)], train=lambda batch, seed: pytest.fail("trained"))
 
 
 def test_a_client_that_trains_no_model_refuses_an_online_test() -> None:

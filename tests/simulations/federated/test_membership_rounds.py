@@ -91,6 +91,18 @@ def test_a_client_alone_in_a_round_leaves_a_row_that_says_so(tmp_path: Path) -> 
     assert all(message.startswith("does not apply: ") for message in failed.values())
 
 
+def test_rows_say_on_how_many_records_online_shadow_models_train(tmp_path: Path) -> None:
+    attacks = ("OnlineRMIA()", "OnlineRMIA(num_members=20)", "OnlineLiRA(num_shadows=4)")
+    run_experiment(LocalGrid(3), experiment(tmp_path, rounds=1, **SMALL | {"update_attacks": "; ".join(attacks)}))
+    rows = read_lines(tmp_path / "rows.jsonl")
+    found = {row["attack"]: (row["value"], row["n"]) for row in rows if row["metric"] == "shadow-members"}
+    assert found == {attacks[0]: (32, 3), attacks[1]: (20, 3)}, (
+        "as many as a client has members, or as the attack wants"
+    )
+    areas = {row["attack"]: row["status"] for row in rows if row["metric"] == "membership-auc"}
+    assert areas == {attacks[0]: "ok", attacks[1]: "ok", attacks[2]: "failed"}, "4 are too few for 32 of 45 records"
+
+
 def test_sums_probes_and_outsourced_models_show_no_client_s_rounds() -> None:
     for attack in ATTACKS.split("; "):
         assert [repr(one) for one in UPDATE.parse(attack)] == [attack]

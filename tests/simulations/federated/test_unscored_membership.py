@@ -33,7 +33,16 @@ def test_the_first_reason_of_the_clients_is_shown(tmp_path: Path) -> None:
     ]
 
 
-def test_more_training_records_than_clients_have_are_refused_before_any_work(tmp_path: Path) -> None:
-    settings = experiment(tmp_path / "run", probe_attacks="", update_attacks="OnlineLiRA(num_members=400)")
-    with pytest.raises(ConfigError, match=r"num_members of OnlineLiRA\(num_members=400\) is above"):
+@pytest.mark.parametrize(
+    ("attack", "said"),
+    [
+        ("OnlineLiRA(num_members=400)", "num_members is 400; allowed: 1 to"),
+        ("OnlineRMIA(num_shadows=4)", r"num_shadows of OnlineRMIA\(num_shadows=4\) is 4; allowed: [5-9] or more"),
+    ],
+)
+def test_shadow_models_that_clients_cannot_train_are_refused_before_any_work(
+    attack: str, said: str, tmp_path: Path
+) -> None:
+    settings = experiment(tmp_path / "run", probe_attacks="", update_attacks=attack)
+    with pytest.raises(ConfigError, match=said):
         preflight(settings, print)
