@@ -47,7 +47,9 @@ def gradient_lengths(optimizer: Any) -> Tensor:
     found = optimizer.grad_samples
     if not len(found[0]):
         return torch.zeros(0)
-    return torch.stack([one.reshape(len(one), -1).norm(dim=1).to(found[0].device) for one in found], 1).norm(dim=1)
+    by_tensor = [one.reshape(len(one), -1).norm(dim=1).to(found[0].device) for one in found]
+    lengths: Tensor = torch.stack(by_tensor, 1).norm(dim=1)
+    return lengths
 
 
 @dataclass

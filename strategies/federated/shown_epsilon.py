@@ -199,7 +199,8 @@ class ShownEpsilon:
                 ShownPart(
                     str(one["part"]),
                     int(one["canaries"]),
-                    *(_bound(one[key]) for key in ("plain", "gaussian")),
+                    _bound(one["plain"]),
+                    _bound(one["gaussian"]),
                     *_largest(one),
                 )
                 for one in data.get("parts", ())
