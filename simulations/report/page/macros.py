@@ -64,7 +64,7 @@ MACROS = """
 {% macro change_of(line) %}
 {% set ends = within(line.change.low, line.change.high, points) if line.change else '' %}
 <td class="num">{{ points(line.change.mean if line.change else none) }}
-  {%- for below in (ends, line.cost_note) if below %}<small>{{ below }}</small>{% endfor %}</td>
+  {%- for below in (ends, line.cost_note.partition(':')[0]) if below %}<small>{{ below }}</small>{% endfor %}</td>
 {% endmacro %}
 
 {# The highest true positive rate of membership at 1 % false positives, and by which attack, where another has the highest AUC. #}

@@ -115,7 +115,7 @@ thead tr.group th { border-bottom: 0; padding-bottom: 0; color: var(--ink); }
 th.edge, td.edge { border-left: 1px solid var(--rule); }
 .num { text-align: right; white-space: nowrap; }
 td small { display: block; color: var(--soft); font-size: .88em; }
-td.num small { white-space: nowrap; }
+td.num small { white-space: nowrap; } td.num.folds small { white-space: normal; }
 tbody th { font-weight: 600; min-width: 120px; }
 tbody th code { font-weight: 500; } table code { font-size: .93em; }
 .pairs th { width: 240px; }

@@ -88,13 +88,13 @@ sends after a round of training{{ '' if view.updates else '. No attack on images
 <td class="num">{{ one.reported.number }}<small>{{ one.reported.detail }}</small></td>
 {% else %}
 <td class="num">{{ one.accuracy | percent if one.first else '' }}
-{%- for below in (one.change_text, one.cost_note) if below %}<small>{{ below }}</small>{% endfor %}</td>
+{%- for below in (one.change_text, one.cost_note.partition(':')[0]) if below %}<small>{{ below }}</small>{% endfor %}</td>
 {% endif %}
 {% if one.numbered_claims %}
-<td class="num">{% for claim in one.numbered_claims %}{{ claim.number }}<small>{{ claim.detail }}</small>{% endfor %}
+<td class="num folds">{% for claim in one.numbered_claims %}{{ claim.number }}<small>{{ claim.detail }}</small>{% endfor %}
 {%- for below in (one.level,) + one.shown_epsilon if below %}<small>{{ below }}</small>{% endfor %}</td>
 {% elif view.has.epsilon or view.has.claimed %}
-<td class="num">{{ one.epsilon | two if one.first else '' }}
+<td class="num folds">{{ one.epsilon | two if one.first else '' }}
 {%- for below in (one.level,) + one.shown_epsilon + (one.further_epsilon,) if below %}<small>{{ below }}</small>{% endfor %}</td>
 {% endif %}</tr>
 {% endfor %}
