@@ -80,7 +80,7 @@ def test_probes_are_attacked_beside_canaries_and_updates_are_not(tmp_path: Path)
     assert found["epsilon_gap"] == pytest.approx(shown["claimed"] - shown["plain"])
     assert [claim["epsilon"] for claim in found["claims"]] == [pytest.approx(shown["claimed"])]
     first = text_of(tmp_path / "out").split("The result in words")[0]
-    assert f"<small>shown ≥ {shown['plain']:.2f}</small>" in first
+    assert f"<small>shown ≥ {shown['plain']:.2f} (gap " in first
     assert "(the app's word)" in first
 
 
