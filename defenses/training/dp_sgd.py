@@ -33,7 +33,7 @@ from defenses.training.accounting import (
     together,
 )
 from defenses.training.adaptive_clipping import LEAST_COUNT_NOISE, AdaptiveNorm, gradient_lengths
-from defenses.training.example_gradients import GHOST, PER_EXAMPLE, attach_hooks, check_layers, ghost_loss
+from defenses.training.example_gradients import GHOST, PER_EXAMPLE, attach_hooks, check_layers, ghost_loss, try_ghost
 from defenses.training.noise_search import noise_for_budget
 from defenses.training.poisson import Sampling, poisson_loader, safe_for_empty_batches
 from defenses.training.quiet_import import opacus_module
@@ -169,9 +169,11 @@ class DPSGD(TrainingDefense):
         """Whether the clipping norm is another one in later steps."""
         return self.target_quantile is not None or self.clip_decay < 1
 
-    def check_model(self, model: nn.Module) -> None:
-        """Refuse a model without gradients per example, before the run starts; see ``check_layers``."""
+    def check_model(self, model: nn.Module, input_shape: tuple[int, ...] | None = None) -> None:
+        """Refuse a model without gradients per example, before the run starts; see ``check_layers`` and ``try_ghost``."""
         check_layers(model, self)
+        if self.clipping == GHOST and input_shape is not None:
+            try_ghost(model, input_shape, self)
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Return the set-up with DP-SGD; see the class.

@@ -11,8 +11,10 @@ Lee, Kifer, "Scaling up Differentially Private Deep Learning with Fast Per-Examp
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -132,6 +134,24 @@ def ghost_loss(
         return proxy
 
     return ghost
+
+
+def try_ghost(model: nn.Module, input_shape: tuple[int, ...], owner: object) -> None:
+    """Make both passes of ghost clipping for two black images through a copy of a model.
+
+    Raises:
+        DefenseError: When ghost clipping cannot handle the model; ``owner`` is named.
+    """
+    copied = copy.deepcopy(model).train()
+    watched = attach_hooks(copied, owner, GHOST)
+
+    def distance(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        squares: Tensor = (model(images).flatten(1) - targets).square().mean()
+        return squares
+
+    device = next(copied.parameters()).device
+    images, norm = torch.zeros(2, *input_shape, device=device), SimpleNamespace(max_grad_norm=1.0)
+    ghost_loss(distance, watched, norm, owner)(copied, images, images.new_zeros(2, 1)).backward()  # type: ignore[no-untyped-call]
 
 
 class _SeenOutputs:

@@ -63,7 +63,7 @@ class Soteria(TrainingDefense):
         named = isinstance(self.layer, str) and all(part.isidentifier() or part.isdigit() for part in parts)
         require(named, self, "layer", "3, head.fc or another name of an nn.Linear; '' for the last")
 
-    def check_model(self, model: nn.Module) -> None:
+    def check_model(self, model: nn.Module, input_shape: tuple[int, ...] | None = None) -> None:
         """Refuse a model without the layer."""
         self.defended(model)
 

@@ -158,7 +158,7 @@ class Federated(Scenario[FederatedExperiment]):
         for defense in pipeline.defenses:
             if isinstance(defense, TrainingDefense):
                 with naming("defenses"):
-                    defense.check_model(model)
+                    defense.check_model(model, tuple(card.input_shape))
         if (weights := sum(trained_sizes(model).values())) < experiment.dp_canaries:
             raise ConfigError(
                 f"dp-canaries is {experiment.dp_canaries}, more than the {weights} weights of the model, each of which "

@@ -206,3 +206,20 @@ def test_a_layer_without_norms_of_this_batch_is_refused(build: Callable[[], nn.M
     """Norms of an earlier batch would clip by examples that are not in this one, which no account counts."""
     with pytest.raises(DefenseError, match=f"no gradient norm of .*{named}"):
         trained(build, GHOST, noise_multiplier=0.0)
+
+
+@pytest.mark.parametrize("build", [Tied, Grid])
+def test_a_model_for_which_there_is_no_ghost_clipping_is_refused_before_a_run(build: Callable[[], nn.Module]) -> None:
+    model = build()
+    before = weights(model)
+    with pytest.raises(DefenseError, match="ghost clipping"):
+        DPSGD(clipping=GHOST).check_model(model, (1, 6, 6))
+    assert weights(model).keys() == before.keys()
+    assert not any(hasattr(weight, "_norm_sample") for weight in model.parameters())
+    DPSGD(clipping=GHOST).check_model(model)
+    DPSGD().check_model(model, (1, 6, 6))
+
+
+@pytest.mark.parametrize("build", [convolutional, Tokens])
+def test_models_with_ghost_clipping_pass_the_check(build: Callable[[], nn.Module]) -> None:
+    DPSGD(clipping=GHOST).check_model(build(), (1, 6, 6))
