@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Representatives
-from attacks.membership.federation.rounds_test import PART, RoundsTest
+from attacks.membership.federation.round_signals import PART, RoundsTest
 from attacks.membership.loss_threshold import Membership
 from clients.wire.texts import RecordError, shortened
 

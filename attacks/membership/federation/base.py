@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attacks.base import Attack
 from attacks.local_model import local_model, shared_tensors
-from attacks.membership.federation.rounds_test import RoundsTest
+from attacks.membership.federation.round_signals import RoundsTest
 from attacks.membership.federation.signals import GRADIENTS, ObservedRound, record_gradients
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
 from defenses.checks import starts_field

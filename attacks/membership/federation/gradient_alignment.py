@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from attacks.membership.federation.base import FederationAttack
-from attacks.membership.federation.rounds_test import RoundsTest
+from attacks.membership.federation.round_signals import RoundsTest
 from attacks.membership.federation.signals import GRADIENTS
 from attacks.observations import UpdateHistory
 from defenses.checks import choice_field

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from attacks import AttackError, FedMIA, GradientAlignment, LossTrajectory, UpdateHistory
 from attacks.local_model import local_model
 from attacks.membership.federation.base import spread
-from attacks.membership.federation.rounds_test import RoundsTest, tail
+from attacks.membership.federation.round_signals import RoundsTest, tail
 from attacks.membership.federation.signals import ObservedRound, record_gradients, signals
 from clients.models.classifiers import build_model
 from clients.scoring.guesses import guess_tensors, read_guesses

@@ -14,7 +14,7 @@ from flwr.app import Message, RecordDict
 from torch import nn
 
 from attacks.local_model import shared_tensors
-from attacks.membership.federation.rounds_test import RoundsTest
+from attacks.membership.federation.round_signals import RoundsTest
 from attacks.membership.federation.signals import SIGNALS
 from attacks.membership.loss_threshold import Membership
 from attacks.membership.online_rules import OnlineTest
