@@ -1,8 +1,8 @@
 """The package breaching 0.1.2 on updates of one step, as published or with the batch statistics that an update carries.
 
-A peer is named as in ``parsed``: "breaching" is ``attack=invertinggradients`` as published; "breaching, matched 0.1" adds its
+A peer is named as in ``parsed``: "breaching" is ``attack=invertinggradients`` as published. "breaching, matched 0.1" adds its
 ``deep_inversion`` at a scale of 0.1, which matches the statistics of the guess to the sent ones, and leaves the network in train
-mode; "breaching, fixed 0.1" gives it the sent statistics as a client's buffers, with which it normalises the guess, too.
+mode. "breaching, fixed 0.1" gives it the sent statistics as a client's buffers, with which it normalises the guess, too.
 """
 
 from __future__ import annotations

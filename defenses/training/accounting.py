@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -126,8 +126,8 @@ def gdp_epsilon(steps: Steps, delta: float, neighbours: str) -> float:
     """What many steps with small sample rates spend, by a central limit theorem; an approximation, no bound.
 
     The sum of the losses of T steps approaches that of one Gaussian mechanism of parameter mu, with mu^2 the sum of the chi-square
-    divergences of the steps: q^2 (e^(1 / z^2) - 1) for one example more or less, 2 q^2 (e^(1 / z^2) - e^(-1 / z^2)) for a
-    replacement. A step on all examples has 1 / z^2, or 4 / z^2, exactly.
+    divergences of the steps. Of one example more or less a step has q^2 (e^(1 / z^2) - 1), of a replacement
+    2 q^2 (e^(1 / z^2) - e^(-1 / z^2)). A step on all examples has 1 / z^2, or 4 / z^2, exactly.
 
     Source: Bu, Dong, Long, Su, "Deep Learning with Gaussian Differential Privacy" (2020), Theorem 5, for the first; the second
     follows from Dong, Roth, Su, "Gaussian Differential Privacy" (2019), Theorem 3.5, in the same way.
@@ -160,6 +160,11 @@ def _on_all_examples(steps: Steps) -> bool:
     return all(rate == 1 for _, rate, _ in steps)
 
 
+def exact_epsilon(steps: Iterable[tuple[float, float, int]], delta: float) -> float:
+    """The epsilon at ``delta`` of entries that are all on everything at once, by their noise above 0 and their number."""
+    return gaussian_epsilon(math.sqrt(math.fsum(count / noise**2 for noise, _, count in steps)), delta)
+
+
 @functools.lru_cache(maxsize=256)
 def _tight_epsilon(steps: Steps, delta: float, neighbours: str) -> float | None:
     """The exact epsilon of steps on all examples, else an upper bound that is close to it; None without a close one."""
@@ -168,7 +173,7 @@ def _tight_epsilon(steps: Steps, delta: float, neighbours: str) -> float | None:
     if any(noise < LEAST_MULTIPLIER for noise, _, _ in steps):
         return math.inf
     if _on_all_examples(steps):
-        return gaussian_epsilon(math.sqrt(math.fsum(count / noise**2 for noise, _, count in steps)), delta)
+        return exact_epsilon(steps, delta)
     return prv_epsilon(steps, delta, neighbours)
 
 

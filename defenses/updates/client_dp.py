@@ -24,8 +24,8 @@ from defenses.checks import (
 )
 from defenses.functional import gaussian_like, map_update, widened
 from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
-from defenses.smashed.gaussian_mechanism import gaussian_epsilon, gaussian_ratio
-from defenses.training.accounting import recorded_steps
+from defenses.smashed.gaussian_mechanism import gaussian_ratio
+from defenses.training.accounting import exact_epsilon, record_step, recorded_steps
 
 USUAL_MULTIPLIER = 4.0
 """z when neither it nor a target is given: one update then spends an epsilon of 1.99 at delta 1e-5."""
@@ -138,12 +138,9 @@ def with_release(state: Mapping[str, Any], ratio: float) -> dict[str, Any]:
         state: Stays unchanged.
         ratio: Standard deviation of the noise over the largest distance of two clipped updates; 0 or more.
     """
-    steps = [list(entry) for entry in recorded_steps(state)]
-    if steps and steps[-1][:2] == [ratio, 1.0]:
-        steps[-1][2] += 1
-    else:
-        steps.append([ratio, 1.0, 1])
-    return {**state, "accountant": {"steps": steps}}
+    found = {**state, "accountant": {"steps": [list(entry) for entry in recorded_steps(state)]}}
+    record_step(found, ratio, 1.0)
+    return found
 
 
 def epsilon_of_releases(states: Iterable[Mapping[str, Any]], delta: float) -> float:
@@ -151,4 +148,4 @@ def epsilon_of_releases(states: Iterable[Mapping[str, Any]], delta: float) -> fl
     entries = [entry for state in states for entry in recorded_steps(state) if entry[2]]
     if any(ratio < LEAST_MULTIPLIER / SENSITIVITY[REPLACE_CLIENT] for ratio, _, _ in entries):
         return math.inf
-    return gaussian_epsilon(math.sqrt(math.fsum(count / ratio**2 for ratio, _, count in entries)), delta)
+    return exact_epsilon(entries, delta)
