@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.base import OWN_OBJECTIVE
 from attacks.gradient.inversion_loop import Minimum, Stage, first_order, step_decay_stages
 from attacks.gradient.inversion_target import Target, TargetPreparation, Victim
 from attacks.gradient.lbfgs import minimize
 from attacks.gradient.lbfgs_steps import STEP_ITERATIONS, walk
-from attacks.gradient.trial_gradients.batch_statistics import call_with_statistics, statistics_distance
+from attacks.gradient.trial_gradients.averaged_statistics import (
+    UnrolledMatching,
+    observed_statistics,
+    statistics_prior,
+)
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees, full_precision
-from attacks.gradient.trial_gradients.matching import GradientMatching, Observed, unrolled_client
+from attacks.gradient.trial_gradients.matching import GradientMatching, unrolled_client
 from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise, normalise
@@ -73,8 +77,9 @@ class GradientInversion(TargetPreparation):
         chunk: Most trials (targets x restarts) in memory at once, halved when memory runs out. Changes only the speed.
         max_unrolled_steps: Most local steps to unroll, as memory grows with them; 0 always matches the mean gradient.
         batch_norm_prior: Weight of ``statistics_distance`` between the dummy images' batch statistics and the client's. No effect
-            if the update does not reveal the client's (``sent_statistics``): no BatchNorm layer, several steps, eval mode, or
-            running averages that were not sent.
+            if the update does not reveal the client's (``sent_statistics``): no BatchNorm layer, eval mode, or running averages
+            that were not sent. Of several steps it reveals a weighted mean, compared with that of the unrolled training or, where
+            the mean gradient is matched, of the dummy images on the line between the two models.
         second_order: "auto": a finite difference (``DifferencedMatching``), which is faster, if it agrees with the second
             derivative at the first start. "exact": always the second derivative.
     """
@@ -190,7 +195,11 @@ class GradientInversion(TargetPreparation):
         labels = None
         if self.labels != "joint":
             labels = torch.stack([target.labels[at] for target, at in trials if target.labels is not None])
-        return GradientMatching(
+        observation, weight = first.observation, self.batch_norm_prior
+        prior = None
+        if first.statistics and not first.unrolled:
+            prior = statistics_prior(victim.model, observation, first.batch_shape[0], weight)
+        matching = GradientMatching(
             victim.model,
             first.batch_shape,
             victim.num_classes,
@@ -198,14 +207,11 @@ class GradientInversion(TargetPreparation):
             None if labels is None else labels.to(first.starts.device),
             self.costs[self.cost],
             self.total_variation,
-            unrolled_client(victim.model, first.observation) if first.unrolled else None,
-            self._statistics_prior(victim.model) if first.statistics else None,
-            {
-                name: (torch.stack(means), torch.stack(variances))
-                for name in first.statistics
-                for means, variances in [zip(*(owner.statistics[name] for owner in owners), strict=True)]
-            },
+            unrolled_client(victim.model, observation) if first.unrolled else None,
+            prior,
+            observed_statistics([owner.observation for owner in owners], [owner.statistics for owner in owners]),
         )
+        return UnrolledMatching(matching, observation, weight) if first.statistics and first.unrolled else matching
 
     def _minimize(self, trials: Trials, victim: Victim, differenced: bool) -> Minimum:
         exact = self._objective(trials, victim)
@@ -218,14 +224,6 @@ class GradientInversion(TargetPreparation):
         if self.optimizer == "lbfgs":
             return walk(objective, starts, bounds, steps, rate, self.signed)
         return first_order(self._stages(objective), starts, bounds, self.optimizer, self.signed)
-
-    def _statistics_prior(self, model: nn.Module) -> Callable[[Tensor, Observed], Tensor]:
-        state = {name: p.detach() for name, p in model.named_parameters()}, dict(model.named_buffers())
-
-        def prior(images: Tensor, observed: Observed) -> Tensor:
-            return self.batch_norm_prior * statistics_distance(observed, call_with_statistics(model, *state, images)[1])
-
-        return prior
 
     def _stages(self, objective: GradientMatching | DifferencedMatching) -> list[Stage]:
         if not self.step_decay:

@@ -66,12 +66,15 @@ class Target:
     def alike(self) -> tuple[object, ...]:
         """Equal for targets that one call can attack: same model, same unknowns, same objective."""
         seen = self.observation
-        training = (
-            *(seen.learning_rate, seen.batch_size, seen.local_steps),
-            *(seen.momentum, seen.nesterov, seen.weight_decay),
-        )
+        training = (seen.learning_rate, seen.momentum, seen.nesterov, seen.weight_decay)
         model = (id(seen.model), seen.train_mode, seen.input_shape, seen.mean, seen.std, self.starts.shape)
-        return (*model, seen.num_examples if self.unrolled else 0, training if self.unrolled else (), *self.statistics)
+        batches = (seen.num_examples, seen.batch_size, seen.local_steps)
+        return (
+            *model,
+            batches if self.unrolled or self.statistics else (),
+            training if self.unrolled else (),
+            *self.statistics,
+        )
 
 
 class TargetPreparation(Attack[ClientUpdate, Reconstruction]):

@@ -18,43 +18,50 @@ Statistics = dict[str, tuple[Tensor, Tensor]]
 
 
 def sent_statistics(observation: ClientUpdate) -> Statistics:
-    """Mean and variance of every BatchNorm layer's input in a client's one step, exact for an undefended update.
+    """Mean and variance of every BatchNorm layer's input in a client's local steps, exact for an undefended update.
 
-    A step in train mode moves the running averages by delta = momentum * (batch value - running value), so that
+    A step in train mode moves the running averages r to (1 - m) r + m s, where s is the batch's value and m the layer's momentum.
+    After T steps on batches with the values s_1 .. s_T, r_T reveals a weighted mean of these, which is s_1 for one step:
 
-        mean = running_mean + delta_mean / momentum,    variance = (n - 1) / n * (running_var + delta_var / momentum)
+        sum_t share_t s_t = (r_T - (1 - m)^T r_0) / (1 - (1 - m)^T),    share_t = m (1 - m)^(T - t) / (1 - (1 - m)^T)
 
-    where n is the number of values per channel: torch averages the unbiased variance and normalises by the biased one.
+    torch averages the unbiased variance and normalises by the biased one, so that variances are multiplied by (n - 1) / n, where n
+    is the number of values per channel of a full batch.
 
     Returns:
         One entry per layer whose running averages were sent, in the model's order. A negative variance (from a defence) is 0.
+        Running averages that did not move at all were not sent: no batch has exactly their values.
 
     Source: Yin et al., "See through Gradients" (GradInversion), 2021, section 3.3, assumes the statistics known; this is why they
     are, when buffers are sent (Huang et al., "Evaluating Gradient Inversion Attacks", 2021, section 3).
     """
-    if observation.local_steps != 1 or not observation.train_mode:
-        raise AttackError("batch statistics can be read from one step in train mode; several steps mix theirs")
-    counts = _values_per_channel(observation)
+    if not observation.train_mode:
+        raise AttackError(
+            "batch statistics can be read from steps in train mode; in eval mode no running average moves"
+        )
+    counts = values_per_channel(observation, min(observation.batch_size, observation.num_examples))
     buffers, found = dict(observation.model.named_buffers()), Statistics()
     for name, layer in batch_norms(observation.model).items():
-        mean, variance = (f"{name}.running_{what}".lstrip(".") for what in ("mean", "var"))
-        if mean not in observation.update or variance not in observation.update:
+        names = [f"{name}.running_{what}".lstrip(".") for what in ("mean", "var")]
+        moved = [observation.update[key] for key in names if key in observation.update]
+        if len(moved) < 2 or not any(bool(delta.any()) for delta in moved):
             continue
         if not layer.momentum:
             raise AttackError(f"{name!r} keeps a plain average of all its batches, whose number is not sent")
-        seen = [_solve(buffers[key], observation.update[key], layer.momentum) for key in (mean, variance)]
-        if not all(value.isfinite().all() for value in seen):
+        weight = 1 - (1 - layer.momentum) ** observation.local_steps
+        mean, variance = (_solve(buffers[key], delta, weight) for key, delta in zip(names, moved, strict=True))
+        if not (mean.isfinite().all() and variance.isfinite().all()):
             raise AttackError(f"the running averages of {name!r} hold NaN or infinite values")
-        found[name] = (seen[0], seen[1].clamp(min=0) * (counts[name] - 1) / counts[name])
+        found[name] = (mean, variance.clamp(min=0) * (counts[name] - 1) / counts[name])
     if not found:
         raise AttackError("the update holds no running averages of a BatchNorm layer")
     return found
 
 
-def _solve(running: Tensor, delta: Tensor, momentum: float) -> Tensor:
+def _solve(running: Tensor, delta: Tensor, weight: float) -> Tensor:
     if running.shape != delta.shape:
         raise AttackError(f"running averages have shape {tuple(delta.shape)}, the model {tuple(running.shape)}")
-    return running + delta.to(running) / momentum
+    return running + delta.to(running) / weight
 
 
 def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
@@ -94,10 +101,10 @@ def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
     return torch.cat(terms).mean()
 
 
-def _values_per_channel(observation: ClientUpdate) -> dict[str, int]:
-    """Values per channel of every layer: examples of the batch times positions of its feature map."""
+def values_per_channel(observation: ClientUpdate, examples: int) -> dict[str, int]:
+    """Values per channel of every layer in a batch of so many examples: examples times positions of its feature map."""
     model = attackable(observation.model, train_mode=False)
     names: dict[nn.Module, str] = {layer: name for name, layer in batch_norms(model).items()}
     with torch.no_grad(), calls_of(names) as calls:
         model(next(model.parameters()).new_zeros(1, *observation.input_shape))
-    return {names[layer]: observation.num_examples * maps[0, 0].numel() for layer, maps, _ in calls}
+    return {names[layer]: examples * maps[0, 0].numel() for layer, maps, _ in calls}

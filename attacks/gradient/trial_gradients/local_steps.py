@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,9 @@ from torch.func import functional_call, grad
 from torch.nn import functional as F
 
 from defenses.base import Update
+
+Call = Callable[[Update, Tensor], tuple[Tensor, Any]]
+"""(weights, normalised images (b, C, H, W)) -> logits (b, K), and any dictionary or tuple of tensors beside them."""
 
 
 def simulated_update(
@@ -39,14 +43,36 @@ def simulated_update(
     al., "Data Leakage in Federated Averaging", 2022, section 4.
     """
 
-    def loss(weights: Update, indices: Sequence[int]) -> Tensor:
-        chosen = torch.tensor(list(indices), device=images.device)
-        logits = functional_call(model, (weights, dict(buffers)), (images.index_select(0, chosen),))
-        return -(soft_labels.index_select(0, chosen) * F.log_softmax(logits, 1)).sum(1).mean()
+    def call(weights: Update, inputs: Tensor) -> tuple[Tensor, Any]:
+        return functional_call(model, (weights, dict(buffers)), (inputs,)), {}
 
-    weights, velocity = dict(parameters), dict[str, Tensor]()
+    return simulated_training(
+        call, parameters, images, soft_labels, order, learning_rate, momentum, weight_decay, nesterov
+    )[0]
+
+
+def simulated_training(
+    call: Call,
+    parameters: Mapping[str, Tensor],
+    images: Tensor,
+    soft_labels: Tensor,
+    order: Sequence[Sequence[int]],
+    learning_rate: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+) -> tuple[Update, list[Any]]:
+    """The update of ``simulated_update`` for a network ``call``, and what ``call`` returned beside the logits in each step."""
+
+    def loss(weights: Update, indices: Sequence[int]) -> tuple[Tensor, Any]:
+        chosen = torch.tensor(list(indices), device=images.device)
+        logits, beside = call(weights, images.index_select(0, chosen))
+        return -(soft_labels.index_select(0, chosen) * F.log_softmax(logits, 1)).sum(1).mean(), beside
+
+    weights, velocity, found = dict(parameters), dict[str, Tensor](), []
     for indices in order:
-        gradient = grad(loss)(weights, indices)
+        gradient, beside = grad(loss, has_aux=True)(weights, indices)
+        found.append(beside)
         moved = {}
         for name, weight in weights.items():
             step = gradient[name] + weight_decay * weight
@@ -54,7 +80,7 @@ def simulated_update(
             direction = step + momentum * velocity[name] if nesterov else velocity[name]
             moved[name] = weight - learning_rate * direction
         weights = moved
-    return {name: weight - parameters[name] for name, weight in weights.items()}
+    return {name: weight - parameters[name] for name, weight in weights.items()}, found
 
 
 def weight_path(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,7 @@ from torch.func import functional_call, grad, grad_and_value, replace_all_batch_
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attacks.gradient.costs import Cost
-from attacks.gradient.trial_gradients.local_steps import local_orders, simulated_update
+from attacks.gradient.trial_gradients.local_steps import Call, local_orders, simulated_training
 from attacks.image_measures import total_variation
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
@@ -24,8 +25,8 @@ from defenses.base import Update
 Client = Callable[[Update, Tensor, Tensor], Update]
 """(global weights, normalised images (b, C, H, W), soft labels (b, K)) -> what a client with these would send, as a gradient."""
 
-Observed = dict[str, tuple[Tensor, Tensor]]
-"""``attacks.gradient.trial_gradients.batch_statistics.Statistics`` of every trial: layer -> (T, channels) each."""
+Observed = dict[str, tuple[Tensor, ...]]
+"""What a prior compares the images with, of every trial: (T, ...) each."""
 
 
 def attackable(model: nn.Module, train_mode: bool) -> nn.Module:
@@ -62,17 +63,35 @@ def unrolled_client(model: nn.Module, observation: ClientUpdate) -> Client:
 
     Source: Dimitrov et al., "Data Leakage in Federated Averaging", 2022, section 4, without its prior on the epochs' order.
     """
+    buffers = dict(model.named_buffers())
+
+    def call(weights: Update, images: Tensor) -> tuple[Tensor, Any]:
+        return functional_call(model, (weights, buffers), (images,)), {}
+
+    training = unrolled_training(call, observation)
+    return lambda weights, images, labels: training(weights, images, labels)[0]
+
+
+def unrolled_training(
+    call: Call, observation: ClientUpdate
+) -> Callable[[Update, Tensor, Tensor], tuple[Update, list[Any]]]:
+    """``unrolled_client`` for a network ``call``, which also returns what ``call`` gives beside the logits in each step."""
     rate, steps, decay = observation.learning_rate, observation.local_steps, observation.weight_decay
     momentum, nesterov, length = observation.momentum, observation.nesterov, observation.step_length
     assert rate is not None
-    order = local_orders(observation.num_examples, observation.batch_size, steps, torch.Generator().manual_seed(0))
-    buffers = dict(model.named_buffers())
+    order = guessed_order(observation)
 
-    def client(weights: Update, images: Tensor, labels: Tensor) -> Update:
-        sent = simulated_update(model, weights, buffers, images, labels, order, rate, momentum, decay, nesterov)
-        return {name: sent[name] / (-rate * length * steps) - decay * weight for name, weight in weights.items()}
+    def client(weights: Update, images: Tensor, labels: Tensor) -> tuple[Update, list[Any]]:
+        sent, found = simulated_training(call, weights, images, labels, order, rate, momentum, decay, nesterov)
+        return {name: sent[name] / (-rate * length * steps) - decay * weight for name, weight in weights.items()}, found
 
     return client
+
+
+def guessed_order(observation: ClientUpdate) -> list[list[int]]:
+    """Which examples meet in each local step of a client, by one fixed guess (``local_orders`` from the seed 0)."""
+    seed = torch.Generator().manual_seed(0)
+    return local_orders(observation.num_examples, observation.batch_size, observation.local_steps, seed)
 
 
 class GradientMatching:
@@ -164,7 +183,7 @@ class GradientMatching:
             known = next(iter(targets.values())).new_empty(len(next(iter(targets.values()))), 0)
         if len(trials) < len(known):
             targets, known = {name: t[trials] for name, t in targets.items()}, known[trials]
-            observed = {name: (mean[trials], var[trials]) for name, (mean, var) in observed.items()}
+            observed = {name: tuple(value[trials] for value in values) for name, values in observed.items()}
             smoothing = smoothing[trials]
         return known, targets, observed, smoothing
 

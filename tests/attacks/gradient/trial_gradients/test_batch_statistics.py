@@ -96,7 +96,6 @@ def test_refuses_what_holds_no_statistics():
     model, images, labels = bn_net(), pictures(2), classes(2)
     seen = sent(model, images, labels)
     for broken in (
-        replace(seen, local_steps=2),
         replace(seen, train_mode=False),
         replace(seen, update={}),
         replace(seen, update={name: torch.zeros(1) for name in seen.update}),

@@ -1,0 +1,147 @@
+"""Running averages that dummy images would leave behind, compared with those that a client sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.gradient.trial_gradients.batch_statistics import (
+    Statistics,
+    batch_norms,
+    call_with_statistics,
+    statistics_distance,
+    values_per_channel,
+)
+from attacks.gradient.trial_gradients.matching import GradientMatching, Observed, guessed_order, unrolled_training
+from attacks.observations import ClientUpdate
+from defenses.base import Update
+
+
+@dataclass(frozen=True)
+class AveragedSteps:
+    """How the running averages of a client weigh the batches of its local steps.
+
+    Attributes:
+        order: Examples of each step's batch, guessed (``guessed_order``).
+        shares: Layer -> what each step counts in the average, T numbers; they sum to 1.
+        variance_shares: The same for biased variances. They differ where batches do in size, as torch averages unbiased variances.
+    """
+
+    order: list[list[int]]
+    shares: Mapping[str, list[float]]
+    variance_shares: Mapping[str, list[float]]
+
+    @classmethod
+    def of(cls, observation: ClientUpdate) -> AveragedSteps:
+        """That of a client whose BatchNorm layers have a momentum, which ``sent_statistics`` requires."""
+        order = guessed_order(observation)
+        full = values_per_channel(observation, len(order[0]))
+        layers = {
+            name: layer for name, layer in batch_norms(observation.model).items() if layer.momentum and name in full
+        }
+        shares = {name: averaging_shares(float(layer.momentum or 0), len(order)) for name, layer in layers.items()}
+
+        def unbiased(name: str, examples: int) -> float:
+            values = full[name] * examples // len(order[0])
+            return values / (values - 1) * (full[name] - 1) / full[name] if values > 1 else 1.0
+
+        return cls(
+            order,
+            shares,
+            {
+                name: [share * unbiased(name, len(batch)) for share, batch in zip(mine, order, strict=True)]
+                for name, mine in shares.items()
+            },
+        )
+
+    def average(self, steps: Sequence[Statistics]) -> Statistics:
+        """The weighted mean of the statistics of all steps, as ``sent_statistics`` reads it of an update."""
+        return {
+            name: (_weighted(self.shares[name], [one[name][0] for one in steps]),
+                   _weighted(self.variance_shares[name], [one[name][1] for one in steps]))
+            for name in self.shares
+        }  # fmt: skip
+
+
+def averaging_shares(momentum: float, steps: int) -> list[float]:
+    """Weights of each of so many steps in a running average, the initial value left out; they sum to 1."""
+    rest = 1 - (1 - momentum) ** steps
+    return [momentum * (1 - momentum) ** (steps - 1 - at) / rest for at in range(steps)]
+
+
+def observed_statistics(observations: Sequence[ClientUpdate], statistics: Sequence[Statistics]) -> Observed:
+    """What the priors below read of several targets: layer -> mean and variance, and parameter -> w_T - w_0 of several steps."""
+    found: Observed = {
+        name: tuple(torch.stack(values) for values in zip(*(one[name] for one in statistics), strict=True))
+        for name in statistics[0]
+    }
+    if not found or observations[0].local_steps == 1:
+        return found
+    weights = dict(observations[0].model.named_parameters())
+    moves = {name: [one.update[name].detach().to(weight) for one in observations] for name, weight in weights.items()}
+    return found | {name: (torch.stack(values),) for name, values in moves.items()}
+
+
+def statistics_prior(
+    model: nn.Module, observation: ClientUpdate, count: int, weight: float
+) -> Callable[[Tensor, Observed], Tensor]:
+    """A prior of ``count`` dummy images without unrolling: ``weight`` times ``statistics_distance`` to those sent.
+
+    The statistics of step t belong to weights that the server does not know. They are taken on the line between the two models
+    that it knows, at w_0 + (t - 1) / T (w_T - w_0). Fewer dummy images than examples are one batch, at the global model.
+    """
+    parameters, buffers = {name: p.detach() for name, p in model.named_parameters()}, dict(model.named_buffers())
+    several = observation.local_steps > 1 and count == observation.num_examples
+    steps = AveragedSteps.of(observation) if several else None
+
+    def prior(images: Tensor, observed: Observed) -> Tensor:
+        sent = _statistics_in(observed, parameters)
+        if steps is None:
+            return weight * statistics_distance(sent, call_with_statistics(model, parameters, buffers, images)[1])
+        found = []
+        for at, batch in enumerate(steps.order):
+            share = at / len(steps.order)
+            between = {name: value + share * observed[name][0] for name, value in parameters.items()}
+            found.append(call_with_statistics(model, between, buffers, images[batch])[1])
+        return weight * statistics_distance(sent, steps.average(found))
+
+    return prior
+
+
+def _statistics_in(observed: Observed, parameters: Update) -> Statistics:
+    return {name: (values[0], values[1]) for name, values in observed.items() if name not in parameters}
+
+
+class UnrolledMatching(GradientMatching):
+    """The objective for local training that is unrolled, with the running averages that this training leaves behind.
+
+    Args:
+        plain: The same without them.
+        observation: Whose training is unrolled.
+        weight: Of ``statistics_distance``.
+    """
+
+    def __init__(self, plain: GradientMatching, observation: ClientUpdate, weight: float) -> None:
+        self.__dict__.update(vars(plain))
+        self._weight, self._steps = weight, AveragedSteps.of(observation)
+        self._training = unrolled_training(self._call, observation)
+
+    def _call(self, weights: Update, images: Tensor) -> tuple[Tensor, Statistics]:
+        return call_with_statistics(self.model, weights, self.buffers, images)
+
+    def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Observed, smoothing: Tensor) -> Tensor:
+        images, labels = self.read(unknowns, known)
+        dummy, statistics = self._training(self.parameters, images, labels)
+        sent = _statistics_in(observed, self.parameters)
+        distance = statistics_distance(sent, self._steps.average(statistics))
+        return self.cost.distance(dummy, target) + self._weight * distance + self.priors(images, observed, smoothing)
+
+
+def _weighted(shares: Sequence[float], values: Sequence[Tensor]) -> Tensor:
+    total = shares[0] * values[0]
+    for share, value in zip(shares[1:], values[1:], strict=True):
+        total = total + share * value
+    return total

@@ -1,0 +1,186 @@
+r"""Gradient inversion of whole rounds: what attacks with a stated budget recover of a client's update of several local steps.
+
+A case is a network, how it normalises, a data set, the images of a client, its local epochs, the images of a batch and its learning
+rate: ``convnet:train:photos:1:4:1:0.01`` is a client with one photograph that takes four steps on it. In train mode the update
+carries the running averages, as a client sends them. The attacks know the labels, the recipe, and the order of a client with one
+batch an epoch. Every image is scored once, paired by the smallest total error among the images of its client: PSNR, SSIM, and
+whether it is nearest to its guess among 100 images. A line for each method, case and seed is appended to ``--out``, so that a study
+can be stopped and taken up again; without ``--cases`` the table of what is there is printed. Seconds are the processor's, on one
+thread.
+
+    uv run python benchmarks/inversion/whole_rounds.py --cases convnet:train:photos:1:4:1:0.01 --seeds 0 1 --images 16 \
+        --attacks "SurrogateMatching(total_variation=0.1, batch_norm_prior=10.0)"
+    uv run python benchmarks/inversion/whole_rounds.py
+
+Settings are chosen on images of the training split (``--auxiliary``), never on those that are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
+
+from audit_tables import table
+from peer_strength import CANDIDATES, CEILING, MEAN, Cell, mean_and_reach, ours, timed
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks.gradient.trial_gradients.local_steps import local_orders
+from attacks.image_measures import psnr, ssim
+from attacks.observations import TrainingUpdate
+from attacks.scoring.metrics import optimal_assignment, retrieved
+
+MEASURES = ("psnr", "ssim", "identified", "recovered")
+ABOVE = 3.0
+"""Decibels above the mean image from which an identified image counts as recovered, as in the report."""
+
+
+class Rounds(Cell):
+    """The updates of one case and seed, and what is behind them.
+
+    Args:
+        case: See above.
+        seed: Of weights and images.
+        images: How many are attacked, a multiple of the images of a client.
+        auxiliary: They are of the training split.
+        averages: In train mode the update carries the running averages.
+    """
+
+    def __init__(self, case: str, seed: int, images: int, auxiliary: bool, averages: bool = True) -> None:
+        *cell, epochs, batch, rate = case.split(":")
+        self.epochs, self.batch, self.rate = int(epochs), int(batch), float(rate)
+        super().__init__(":".join(cell), seed, images, auxiliary, averages)
+
+    def _observed(self, images: Tensor, labels: Tensor) -> TrainingUpdate:
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        before = {name: value.clone() for name, value in self.model.state_dict().items()}
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=self.rate)
+        steps = self.epochs * -(-len(images) // self.batch)
+        for batch in local_orders(len(images), self.batch, steps, torch.Generator().manual_seed(0)):
+            optimizer.zero_grad()
+            F.cross_entropy(self.model((images[batch] - mean) / std), labels[batch]).backward()
+            optimizer.step()
+        after = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.model.load_state_dict(before)
+        self.model.zero_grad()
+        sent = [name for name, _ in self.model.named_parameters()]
+        sent += [name for name, value in self.model.named_buffers() if self.averages and value.is_floating_point()]
+        return TrainingUpdate(
+            self.model,
+            {name: after[name] - before[name] for name in sent},
+            (images.shape[1], images.shape[2], images.shape[3]),
+            self.mean,
+            self.std,
+            num_examples=len(images),
+            batch_size=self.batch,
+            local_steps=steps,
+            learning_rate=self.rate,
+            labels=labels,
+            train_mode=self.mode == "train",
+        )
+
+    def scores(self, guesses: Sequence[Tensor]) -> dict[str, list[float]]:
+        """Of guesses (b, 3, H, W) for each client: ``MEASURES`` and dB above the mean image, a value for each image."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for guess, (truth, _) in zip(guesses, self.batches, strict=True):
+            rows, columns = optimal_assignment(guess, truth)
+            order = columns.argsort()
+            rows, columns = rows[order], columns[order]
+            mine, own = guess[rows].float(), truth[columns]
+            reached = psnr(mine, own).clamp(max=CEILING)
+            above = reached - psnr(self.mean_image.expand_as(own), own)
+            found["psnr"] += reached.tolist()
+            found["above"] += above.tolist()
+            found["ssim"] += ssim(mine, own).tolist()
+            line_up = torch.cat([truth, self.others[: CANDIDATES - len(truth)]])
+            picked = retrieved(mine, line_up, columns)
+            found["identified"] += picked
+            found["recovered"] += [
+                float(one and gain >= ABOVE) for one, gain in zip(picked, above.tolist(), strict=True)
+            ]
+        return dict(found)
+
+
+def study(cell: Rounds, about: dict[str, Any], options: argparse.Namespace, done: set[str]) -> Iterator[dict[str, Any]]:
+    """A line for the mean image and for each method that is not done."""
+    if MEAN not in done:
+        guess = [cell.mean_image.expand_as(truth) for truth, _ in cell.batches]
+        yield {**about, "method": MEAN, "iterations": 0, "seconds": 0.0, **cell.scores(guess)}
+    for text in options.attacks:
+        name = f"{text}, {options.iterations}"
+        if name not in done:
+            took, found = timed(lambda text=text: ours(text, cell, options.iterations, about["seed"]))  # type: ignore[misc]
+            yield {**about, "method": name, "iterations": options.iterations, "seconds": took, **cell.scores(found)}
+
+
+def shown(lines: Sequence[dict[str, Any]]) -> str:
+    """A table of all cases; seeds are other weights and other images, and are put together, with the gain of each beside."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for line in lines:
+        groups[line["case"], line["method"]].append(line)
+    body = []
+    for (case, method), mine in sorted(groups.items()):
+        values = {key: [v for one in mine for v in one[key]] for key in (*MEASURES, "above")}
+        gains = ["{:+.1f} ± {:.1f}".format(*mean_and_reach(one["above"])) for one in mine]
+        body.append(
+            [
+                case if mine[0]["averages"] else f"{case}, no averages",
+                method,
+                str(len(values["psnr"])),
+                "{:.1f} ± {:.1f}".format(*mean_and_reach(values["psnr"])),
+                "{:+.1f} ± {:.1f}".format(*mean_and_reach(values["above"])),
+                "; ".join(gains),
+                f"{sum(values['ssim']) / len(values['ssim']):.2f}",
+                *(f"{sum(values[key]):.0f} of {len(values[key])}" for key in MEASURES[2:]),
+                f"{sum(one['seconds'] for one in mine) / sum(one['n'] // one['client'] for one in mine):.0f}",
+            ]
+        )
+    header = ["case", "method", "n", "PSNR, dB", "above the mean image, dB", "of each seed", "SSIM"]
+    return table([*header, "identified", "recovered", "s/client"], body)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="*", default=[], metavar="NETWORK:NORM:DATA:IMAGES:EPOCHS:BATCH:RATE")
+    parser.add_argument("--attacks", nargs="+", default=["SurrogateMatching()"], metavar="ATTACK")
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0])
+    parser.add_argument("--images", type=int, default=16, help="attacked for each case and seed")
+    parser.add_argument("--iterations", type=int, default=400)
+    parser.add_argument("--auxiliary", action="store_true", help="images of the training split, to choose settings by")
+    parser.add_argument(
+        "--averages", action=argparse.BooleanOptionalAction, default=True, help="train mode: send the running averages"
+    )
+    parser.add_argument("--out", type=Path, default=Path("whole_rounds.jsonl"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable(logging.INFO)
+    written = options.out.read_text().split("\n")[:-1] if options.out.exists() else []
+    lines = [json.loads(line) for line in written]
+    for case, seed in itertools.product(options.cases, options.seeds):
+        client = int(case.split(":")[3])
+        if options.images % client:
+            parser.error(f"--images {options.images} is no multiple of the {client} images of a client of {case}")
+        about = {"case": case, "seed": seed, "n": options.images, "client": client, "averages": options.averages}
+        done = {line["method"] for line in lines if {key: line[key] for key in about} == about}
+        for line in study(
+            Rounds(case, seed, options.images, options.auxiliary, options.averages), about, options, done
+        ):
+            lines.append(line)
+            with options.out.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+    print(shown(lines))
+
+
+if __name__ == "__main__":
+    main()
