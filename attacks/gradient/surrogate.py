@@ -147,6 +147,7 @@ class SurrogateDifferencedMatching(DifferencedMatching):
 
     def __init__(self, exact: SurrogateGradientMatching) -> None:
         super().__init__(exact)
+        self._matched = {}  # The passes are of other models than the one whose statistics are compared.
         self._moves = torch.cat([exact.moves[name].flatten(1) for name in self._shapes], 1)
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:

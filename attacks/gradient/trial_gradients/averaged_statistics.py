@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attacks.gradient.trial_gradients.batch_statistics import (
     Statistics,
+    StatisticsPrior,
     batch_norms,
     call_with_statistics,
     statistics_distance,
@@ -93,20 +94,18 @@ def statistics_prior(
     The statistics of step t belong to weights that the server does not know. They are taken on the line between the two models
     that it knows, at w_0 + (t - 1) / T (w_T - w_0). Fewer dummy images than examples are one batch, at the global model.
     """
+    if observation.local_steps == 1 or count != observation.num_examples:
+        return StatisticsPrior(model, weight)
     parameters, buffers = {name: p.detach() for name, p in model.named_parameters()}, dict(model.named_buffers())
-    several = observation.local_steps > 1 and count == observation.num_examples
-    steps = AveragedSteps.of(observation) if several else None
+    steps = AveragedSteps.of(observation)
 
     def prior(images: Tensor, observed: Observed) -> Tensor:
-        sent = _statistics_in(observed, parameters)
-        if steps is None:
-            return weight * statistics_distance(sent, call_with_statistics(model, parameters, buffers, images)[1])
         found = []
         for at, batch in enumerate(steps.order):
             share = at / len(steps.order)
             between = {name: value + share * observed[name][0] for name, value in parameters.items()}
             found.append(call_with_statistics(model, between, buffers, images[batch])[1])
-        return weight * statistics_distance(sent, steps.average(found))
+        return weight * statistics_distance(_statistics_in(observed, parameters), steps.average(found))
 
     return prior
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from attacks.gradient.trial_gradients.matching import attackable
+from attacks.gradient.trial_gradients.matching import Observed, attackable
 from attacks.observations import AttackError, ClientUpdate
 from defenses.module_calls import calls_of
 
@@ -99,6 +100,29 @@ def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
         off_mean, off_variance = dummy[name][0] - mean, dummy[name][1] - variance
         terms.append(off_mean.square() / scale + (off_variance / scale).square())
     return torch.cat(terms).mean()
+
+
+@dataclass(frozen=True)
+class StatisticsPrior:
+    """``weight`` times ``statistics_distance`` of the dummy images, as one batch, to what was sent: of ``GradientMatching``.
+
+    Attributes:
+        model: From ``attackable`` with ``train_mode``.
+        weight: Of the distance.
+    """
+
+    model: nn.Module
+    weight: float
+
+    def __call__(self, images: Tensor, observed: Observed) -> Tensor:
+        """Its value, 0-d, for the normalised images (b, C, H, W) of one trial."""
+        state = {name: p.detach() for name, p in self.model.named_parameters()}, dict(self.model.named_buffers())
+        return self.of(call_with_statistics(self.model, *state, images)[1], observed)
+
+    def of(self, dummy: Statistics, observed: Observed) -> Tensor:
+        """The same of statistics that are at hand."""
+        sent = {name: (values[0], values[1]) for name, values in observed.items() if name in batch_norms(self.model)}
+        return self.weight * statistics_distance(sent, dummy)
 
 
 def values_per_channel(observation: ClientUpdate, examples: int) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -12,12 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
+from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
 from attacks.gradient.trial_gradients.kinks import RecordKinks, ReplayKinks
 from attacks.gradient.trial_gradients.matching import GradientMatching, Observed
 from attacks.gradient.trial_gradients.memory import is_out_of_memory
 from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
 from attacks.observations import AttackError
 from defenses.base import Update
+from defenses.module_calls import Call, calls_of
 
 RELATIVE_STEP = 1 / 30
 """Of the weights' norm, times the root of the machine epsilon: the error was lowest there for LeNet, ConvNet and ResNet-20."""
@@ -33,7 +35,8 @@ class DifferencedMatching:
 
     so that one evaluation takes two forward and backward passes, none of which is differentiated again. ReLUs and maxima keep the
     side of their kinks in the second pass (``kinks``); otherwise the difference would count kinks and be useless. The
-    values of the objective are exact. On a GPU, convolutions in TensorFloat-32 are too coarse for this: see ``full_precision``.
+    distances are exact. A ``StatisticsPrior`` P is read of the second pass and costs no pass of its own: the gradient of L + e P
+    at w + e v adds that of P to the difference. On a GPU, convolutions in TensorFloat-32 are too coarse for this: see ``full_precision``.
     It must match the gradient itself, not that of an unrolled client.
 
     Raises:
@@ -49,13 +52,14 @@ class DifferencedMatching:
         self._shapes = {name: weight.shape for name, weight in exact.parameters.items()}
         self._weights = torch.cat([weight.flatten() for weight in exact.parameters.values()])
         self._targets = torch.cat([exact.targets[name].flatten(1) for name in self._shapes], 1)
+        self._matched = self._network.batch_norms if isinstance(exact.prior, StatisticsPrior) else {}
         # Until a call finds none: watching every operation of a small network costs as much as the operation.
         self._kinked = True
         self._step = RELATIVE_STEP * torch.finfo(self._weights.dtype).eps ** 0.5 * self._weights.norm()
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
         """Losses (n,) and their gradients (n, D), as ``GradientMatching`` gives them."""
-        known = self._exact.of_trials(trials)[0]
+        known, _, observed, _ = self._exact.of_trials(trials)
         shared = {name: w.requires_grad_() for name, w in expanded(self._exact.parameters, len(trials)).items()}
         kinks = RecordKinks()
         with kinks if self._kinked else nullcontext():
@@ -63,10 +67,13 @@ class DifferencedMatching:
         self._kinked = bool(kinks.noted)
         distances, directions, step = self._direction(torch.cat([g.flatten(1) for g in dummy], 1), trials)
         moved = directions.mul_(step).add_(self._weights)
-        with ReplayKinks(kinks.noted) if self._kinked else nullcontext():
-            there = self._gradients(self._named(moved), unknowns, known, [])[0]
+        rows = unknowns.detach().requires_grad_()
+        with ReplayKinks(kinks.noted) if self._kinked else nullcontext(), calls_of(self._matched) as calls:
+            loss = self._loss(self._named(moved), rows, known)
+        statistics = self._statistics(calls, observed, step)
+        there = torch.autograd.grad(loss + (step * statistics).sum(), rows)[0]
         pulls, priors = self._priors(unknowns, trials)
-        return distances + priors, (there - here) / step + pulls
+        return distances + statistics.detach()[:, 0] + priors, (there - here) / step + pulls
 
     def _direction(self, dummy: Tensor, trials: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Distances (n,), their gradients (n, P) by the dummy gradients (n, P), and how far to go along these (n, 1)."""
@@ -95,13 +102,31 @@ class DifferencedMatching:
     def _gradients(self, weights: Update, unknowns: Tensor, known: Tensor, wanted: list[Tensor]) -> tuple[Tensor, ...]:
         """Of the sum of all trials' training losses, by the unknowns and by ``wanted``."""
         rows = unknowns.detach().requires_grad_()
-        images, labels = self._exact.read(rows, known)
+        return torch.autograd.grad(self._loss(weights, rows, known), [rows, *wanted])
+
+    def _loss(self, weights: Update, unknowns: Tensor, known: Tensor) -> Tensor:
+        """The sum of all trials' training losses."""
+        images, labels = self._exact.read(unknowns, known)
         logits = self._network(weights, images.flatten(0, 1)).view(labels.shape)
-        loss = -(labels * F.log_softmax(logits, -1)).sum() / labels.shape[1]
-        return torch.autograd.grad(loss, [rows, *wanted])
+        return -(labels * F.log_softmax(logits, -1)).sum() / labels.shape[1]
+
+    def _statistics(self, calls: Sequence[Call], observed: Observed, like: Tensor) -> Tensor:
+        """The ``StatisticsPrior`` (n, 1) of what entered the BatchNorm layers; zeros ``like`` (n, 1) without one."""
+        prior, found = self._exact.prior, {}
+        if not isinstance(prior, StatisticsPrior) or not self._matched:
+            return torch.zeros_like(like)
+        for layer, features, _ in calls:
+            rows = features.view(len(like), -1, *features.shape[1:])
+            over = (1, *range(3, rows.dim()))
+            found[self._matched[layer]] = rows.mean(over), rows.var(over, unbiased=False)
+        return vmap(prior.of)(found, observed)[:, None]
 
     def _prior(self, unknowns: Tensor, known: Tensor, observed: Observed, smoothing: Tensor) -> Tensor:
-        return self._exact.priors(self._exact.read(unknowns, known)[0], observed, smoothing)
+        """Priors of one trial that the passes through the network do not give."""
+        images = self._exact.read(unknowns, known)[0]
+        return self._exact.smoothness(images, smoothing) + (
+            0 if self._matched else self._exact.other_prior(images, observed)
+        )
 
     def _named(self, rows: Tensor) -> Update:
         """Weights or gradients (..., P) by name, (..., *shape) each."""

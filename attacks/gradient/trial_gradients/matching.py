@@ -197,12 +197,15 @@ class GradientMatching:
 
     def priors(self, images: Tensor, observed: Observed, smoothing: Tensor) -> Tensor:
         """Prior terms of the objective for the images (b, C, H, W) of one trial and its weight."""
-        value = images.new_zeros(())
-        if self.prior is not None:
-            value = value + self.prior(images, observed)
-        if self.smooth:
-            value = value + smoothing * total_variation(images).mean()
-        return value
+        return self.smoothness(images, smoothing) + self.other_prior(images, observed)
+
+    def smoothness(self, images: Tensor, smoothing: Tensor) -> Tensor:
+        """Weighted total variation of one trial's images."""
+        return smoothing * total_variation(images).mean() if self.smooth else images.new_zeros(())
+
+    def other_prior(self, images: Tensor, observed: Observed) -> Tensor:
+        """P of one trial's images."""
+        return images.new_zeros(()) if self.prior is None else self.prior(images, observed)
 
     def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Observed, smoothing: Tensor) -> Tensor:
         images, labels = self.read(unknowns, known)

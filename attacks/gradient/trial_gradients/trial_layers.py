@@ -51,6 +51,11 @@ class TrialNetwork:
         if len(list(model.named_parameters(remove_duplicate=False))) != len(list(model.parameters())):
             raise AttackError("layers that share weights have no form with one weight per trial")
 
+    @property
+    def batch_norms(self) -> dict[nn.Module, str]:
+        """BatchNorm layer -> its name in the model."""
+        return {layer: name for name, layer in self._layers.items() if isinstance(layer, _TrialBatchNorm2d)}
+
     def __call__(self, weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
         """Logits (T * b, K)."""
         for name, layer in self._layers.items():

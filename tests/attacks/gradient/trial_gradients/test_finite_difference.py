@@ -12,6 +12,7 @@ from torch.func import functional_call, grad, vmap
 
 from attacks.gradient.costs import COSTS
 from attacks.gradient.inversion import GradientInversion
+from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees, full_precision
 from attacks.gradient.trial_gradients.kinks import RecordKinks, ReplayKinks
 from attacks.gradient.trial_gradients.matching import GradientMatching, attackable
@@ -272,3 +273,20 @@ def test_an_inversion_runs_without_them(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(GradientInversion, "_invert", watched)
     GradientInversion(iterations=2)(observe(linear_net(), pictures(1), classes(1)), torch.Generator())
     assert seen == [False]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_batch_statistics_are_read_of_the_second_pass(batch: int) -> None:
+    model = attackable(net("batch norm"), True)
+    observed = {"1": (random(TRIALS, 4, seed=20), random(TRIALS, 4, seed=21).abs() + 0.1)}
+    exact = objective(model, batch)
+    without = exact(unknowns(batch), torch.arange(TRIALS))[1]
+    exact.prior, exact.observed = StatisticsPrior(model, 3.0), observed
+    rows, some = unknowns(batch)[1:], torch.tensor([1, 2])
+    losses, gradients = exact(rows, some)
+    assert ((gradients - without[1:]).norm(dim=1) > 0.1 * gradients.norm(dim=1)).all()  # The prior counts here.
+    differenced = DifferencedMatching(exact)
+    for objective_pair in ((exact, differenced), (exact.with_prior(0.5), differenced.with_prior(0.5))):
+        (losses, gradients), (other_losses, other) = (one(rows, some) for one in objective_pair)
+        torch.testing.assert_close(other_losses, losses, rtol=1e-6, atol=1e-6)
+        assert ((other - gradients).norm(dim=1) / gradients.norm(dim=1)).max() < 1e-4
