@@ -80,6 +80,9 @@ class GradientInversion(TargetPreparation):
             if the update does not reveal the client's (``sent_statistics``): no BatchNorm layer, eval mode, or running averages
             that were not sent. Of several steps it reveals a weighted mean, compared with that of the unrolled training or, where
             the mean gradient is matched, of the dummy images on the line between the two models.
+        normalise_by: With known batch statistics ("batch_norm_layers" above 0), ``step_decay`` and a finite difference: what BatchNorm
+            normalises the dummy images by before the first decay, their own statistics ("batch") or the client's ("sent"). Later
+            it is their own, as in the client's gradient.
         second_order: "auto": a finite difference (``DifferencedMatching``), which is faster, if it agrees with the second
             derivative at the first start. "exact": always the second derivative.
     """
@@ -110,6 +113,7 @@ class GradientInversion(TargetPreparation):
     chunk: int = examples_field(32)
     max_unrolled_steps: int = steps_field(16, 0)
     batch_norm_prior: float = scale_field(0.0, zero=True)
+    normalise_by: str = choice_field("batch", ("batch", "sent"))
     second_order: str = choice_field("auto", ("auto", "exact"))
 
     def __post_init__(self) -> None:
@@ -231,6 +235,8 @@ class GradientInversion(TargetPreparation):
         objectives = [objective] * 4
         if self.prior_decay:
             objectives = [objective.with_prior(self.total_variation * 0.1**i) for i in range(4)]
+        if self.normalise_by == "sent" and isinstance(objective, DifferencedMatching):
+            objectives[0] = objectives[0].normalised()
         return step_decay_stages(objectives, self.learning_rate, self.iterations)
 
     def _bounds(self, target: Target, unknowns: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,6 +29,7 @@ class InvertingGradients(GradientInversion):
     total_variation: float = 1e-2
     prior_decay: bool = True
     batch_norm_prior: float = 10.0
+    normalise_by: str = "sent"
 
 
 @dataclass(frozen=True, repr=False)

@@ -49,6 +49,7 @@ class DifferencedMatching:
     def __init__(self, exact: GradientMatching) -> None:
         self._exact = exact
         self._network = TrialNetwork(exact.model)
+        self._normalised = False
         self._shapes = {name: weight.shape for name, weight in exact.parameters.items()}
         self._weights = torch.cat([weight.flatten() for weight in exact.parameters.values()])
         self._targets = torch.cat([exact.targets[name].flatten(1) for name in self._shapes], 1)
@@ -61,6 +62,7 @@ class DifferencedMatching:
         """Losses (n,) and their gradients (n, D), as ``GradientMatching`` gives them."""
         known, _, observed, _ = self._exact.of_trials(trials)
         shared = {name: w.requires_grad_() for name, w in expanded(self._exact.parameters, len(trials)).items()}
+        self._network.normalise_by(observed if self._normalised else {})
         kinks = RecordKinks()
         with kinks if self._kinked else nullcontext():
             here, *dummy = self._gradients(shared, unknowns, known, list(shared.values()))
@@ -93,6 +95,14 @@ class DifferencedMatching:
         """See ``GradientMatching``."""
         other = copy.copy(self)
         other._exact = self._exact.with_prior(weight)
+        return other
+
+    def normalised(self) -> DifferencedMatching:
+        """The same with BatchNorm by the statistics that were sent; as it is where none are matched."""
+        if not self._matched:
+            return self
+        other = copy.copy(self)
+        other._normalised = True
         return other
 
     def from_zero(self) -> Tensor:

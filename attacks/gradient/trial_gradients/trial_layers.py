@@ -56,6 +56,11 @@ class TrialNetwork:
         """BatchNorm layer -> its name in the model."""
         return {layer: name for name, layer in self._layers.items() if isinstance(layer, _TrialBatchNorm2d)}
 
+    def normalise_by(self, known: Mapping[str, tuple[Tensor, ...]]) -> None:
+        """Let BatchNorm layers that are named normalise by a mean and variance (T, C) of each trial; the others do as before."""
+        for layer, name in self.batch_norms.items():
+            layer.known = known.get(name)
+
     def __call__(self, weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
         """Logits (T * b, K)."""
         for name, layer in self._layers.items():
@@ -116,8 +121,16 @@ class _TrialConv2d(_TrialLayer):
 
 
 class _TrialBatchNorm2d(_TrialLayer):
+    known: tuple[Tensor, Tensor] | None = None
+    """Mean and variance (T, C) each by which a layer in train mode normalises in place of those of its batch."""
+
     def forward(self, features: Tensor) -> Tensor:
         layer = self.settings
+        if self.known is not None:
+            mean, variance = self.known
+            rows = features.view(len(mean), -1, *features.shape[1:])
+            scale = (variance + layer.eps).rsqrt()
+            return self.affine(torch.addcmul(_beside(-mean * scale, rows), rows, _beside(scale, rows)).view(features.shape))
         if layer.running_mean is not None:
             # In eval mode: constants of the model.
             return self.affine(F.batch_norm(features, layer.running_mean, layer.running_var, eps=layer.eps))
