@@ -22,7 +22,8 @@ class FederatedSettings(WholeModelSettings):
     fraction_train: float = setting(1.0, "share of the clients that train in a round", **SHARE)
     probe_attacks: str = setting("InvertingGradients(); LabelInference()", "attacks on one-step probes, separated by ;")
     update_attacks: str = setting(
-        "LabelInference(); LossThreshold()", "attacks on real training updates, separated by ;"
+        "InvertingGradients(iterations=60); LabelInference(); LossThreshold()",
+        "attacks on real training updates, separated by ;",
     )
     attribute_attacks: str = attribute_attacks()
     active_attacks: str = setting(

@@ -85,10 +85,21 @@ def _observed(line: Line, best: Cell) -> str:
 
 
 def _seen(cell: Cell) -> str:
-    """What was attacked, such as "training update of 4 steps"."""
+    """What was attacked, and of a real update at which cost: "training update of 4 steps, searched by 60 iterations"."""
     steps = cell.card.local_steps
-    known = steps is not None and cell.observation not in stand_ins()
-    return cell.observation + (f" of {count(steps or 0, 'step')}" if known else "")
+    if cell.observation in stand_ins():
+        return cell.observation
+    length = f" of {count(steps, 'step')}" if steps is not None else ""
+    return f"{cell.observation}{length}{_effort(cell)}"
+
+
+def _effort(cell: Cell) -> str:
+    """How long an attack searched, without which that it recovers nothing means little; "" of one that does not search."""
+    iterations, restarts = (cell.card.more.get(name) for name in ("iterations", "restarts"))
+    if not isinstance(iterations, int):
+        return f", searched by {iterations}" if iterations else ""
+    starts = f" from each of {restarts} starts" if isinstance(restarts, int) and restarts > 1 else ""
+    return f", searched by {count(iterations, 'iteration')}{starts}"
 
 
 def _recovered(line: Line, cell: Cell) -> str:

@@ -135,3 +135,18 @@ def test_it_says_where_adaptive_attacks_on_images_ran_on_probes_only(
     rows += [psnr(card, 18.0, defense="D()", attack="A() | Restorer()") for card in refined]
     caveat = "adaptive attacks on the images ran on probes only; updates that training sends are untested against them"
     assert (caveat not in line(*rows, known=RESTORER).caveats) is silent
+
+
+@pytest.mark.parametrize(
+    ("effort", "said"),
+    [
+        ({}, "Training update of 4 steps: "),
+        ({"iterations": 60, "restarts": 1}, "Training update of 4 steps, searched by 60 iterations: "),
+        ({"iterations": 1, "restarts": 2}, "Training update of 4 steps, searched by 1 iteration from each of 2 starts: "),
+        ({"iterations": "4 steps of up to 20 evaluations"}, "searched by 4 steps of up to 20 evaluations: "),
+    ],
+)
+def test_a_real_update_is_said_with_the_budget_of_its_attack(effort: dict[str, object], said: str) -> None:
+    text = sentence(line(psnr(PROBE, 20.0, defense="D()"), psnr(UPDATE.but(**effort), 11.0, n=64, defense="D()")))
+    assert said in text
+    assert "One-step probe: " in text
