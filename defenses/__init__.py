@@ -44,6 +44,7 @@ from defenses.updates.client_dp import ClientDP as ClientDP
 from defenses.updates.clipping import Clip as Clip
 from defenses.updates.flower_mods import FlowerClipping as FlowerClipping
 from defenses.updates.flower_mods import FlowerLocalDP as FlowerLocalDP
+from defenses.updates.local_statistics import SiloBN as SiloBN
 from defenses.updates.noise import GaussianNoise as GaussianNoise
 from defenses.updates.noise import ImageNoise as ImageNoise
 from defenses.updates.noise import LaplaceNoise as LaplaceNoise

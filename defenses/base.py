@@ -331,10 +331,19 @@ class UpdateDefense(Defense):
         per: "update": the defence maps local minus global weights, once, before the client sends them. "step": the defence maps the
             gradient of every local step, before the client's optimizer adds weight decay and momentum. Over T steps the first
             acts once and the second T times: at the same strength they are different defences.
+        keeps_statistics: BatchNorm's running averages stay at the client, and all else is sent as it is.
     """
 
     stage: ClassVar[str] = "updates"
+    keeps_statistics: ClassVar[bool] = False
     per: str = "update"
+
+    def check_model(self, model: nn.Module) -> None:
+        """Refuse a model on which the defence would change nothing, before the run starts; most defences accept any model.
+
+        Raises:
+            DefenseError: With the property that the model lacks.
+        """
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Return a protected update or gradient with the same names, shapes and dtypes; the argument stays unchanged."""

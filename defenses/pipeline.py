@@ -192,6 +192,11 @@ class Pipeline(FeatureChain):
         return tuple(d for per in ("step", "update") for _, d in self._update_stages(per))
 
     @property
+    def keeps_statistics(self) -> bool:
+        """Whether BatchNorm's running averages stay at the client."""
+        return any(defense.keeps_statistics for defense in self.update_defenses)
+
+    @property
     def draws_at_inference(self) -> bool:
         """Whether sending a test image twice may give different messages, because a stage draws or mixes images."""
         if any(isinstance(defense, InputDefense) and defense.at_inference for defense in self.defenses):

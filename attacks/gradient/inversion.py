@@ -78,11 +78,12 @@ class GradientInversion(TargetPreparation):
         max_unrolled_steps: Most local steps to unroll, as memory grows with them; 0 always matches the mean gradient.
         batch_norm_prior: Weight of ``statistics_distance`` between the dummy images' batch statistics and the client's. No effect
             if the update does not reveal the client's (``sent_statistics``): no BatchNorm layer, eval mode, or running averages
-            that were not sent. Of several steps it reveals a weighted mean, compared with that of the unrolled training or, where
-            the mean gradient is matched, of the dummy images on the line between the two models.
-        normalise_by: With known batch statistics ("batch_norm_layers" above 0), ``step_decay`` and a finite difference: what BatchNorm
-            normalises the dummy images by before the first decay, their own statistics ("batch") or the client's ("sent"). Later
-            it is their own, as in the client's gradient.
+            that were not sent. Several steps reveal a weighted mean. It is compared with that of the unrolled training or, where
+            the mean gradient is matched, of the dummy images on the line between the two models. No effect on more than 16
+            steps, or on several steps with more examples than ``max_images``.
+        normalise_by: With known statistics of one step ("batch_norm_layers" above 0), ``step_decay`` and a finite difference: what
+            BatchNorm normalises the dummy images by before the first decay, their own statistics ("batch") or the client's
+            ("sent"). Later it is their own, as in the client's gradient.
         second_order: "auto": a finite difference (``DifferencedMatching``), which is faster, if it agrees with the second
             derivative at the first start. "exact": always the second derivative.
     """
@@ -202,7 +203,7 @@ class GradientInversion(TargetPreparation):
         observation, weight = first.observation, self.batch_norm_prior
         prior = None
         if first.statistics and not first.unrolled:
-            prior = statistics_prior(victim.model, observation, first.batch_shape[0], weight)
+            prior = statistics_prior(victim.model, observation, weight)
         matching = GradientMatching(
             victim.model,
             first.batch_shape,

@@ -20,6 +20,9 @@ from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 
+MOST_AVERAGED_STEPS = 16
+"""Most local steps whose running averages are matched."""
+
 
 @dataclass(frozen=True)
 class Victim:
@@ -138,6 +141,15 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
         """Dummy images of one trial."""
         return min(observation.num_examples, self.max_images)
 
+    def matches_statistics(self, local_steps: int, num_examples: int) -> bool:
+        """Whether the attack matches batch statistics of an update of so many steps and examples, where they were sent.
+
+        Those of several steps are means over batches, so that there must be a dummy image for every example. Memory grows with the
+        steps.
+        """
+        fits = local_steps == 1 or (local_steps <= MOST_AVERAGED_STEPS and num_examples <= self.max_images)
+        return bool(self.batch_norm_prior) and fits
+
     def _knows_labels(self, observation: ClientUpdate) -> bool:
         return self.labels == "known" or (self.labels == "auto" and observation.labels is not None)
 
@@ -162,9 +174,11 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
             return replace(observation, learning_rate=1.0), 0.0
 
     def _statistics(self, observation: ClientUpdate) -> Statistics:
-        """Of the client's batch, where they are wanted and were sent; else empty."""
+        """Of the client's batch, or their mean over its steps, where they are wanted and were sent; else empty."""
+        if not self.matches_statistics(observation.local_steps, observation.num_examples):
+            return {}
         try:
-            return sent_statistics(observation) if self.batch_norm_prior else {}
+            return sent_statistics(observation)
         except AttackError:
             # A prior is extra: without it the attack is the ordinary one.
             return {}

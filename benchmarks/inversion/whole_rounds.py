@@ -91,25 +91,28 @@ class Rounds(Cell):
         )
 
     def scores(self, guesses: Sequence[Tensor]) -> dict[str, list[float]]:
-        """Of guesses (b, 3, H, W) for each client: ``MEASURES`` and dB above the mean image, a value for each image."""
-        found: dict[str, list[float]] = defaultdict(list)
-        for guess, (truth, _) in zip(guesses, self.batches, strict=True):
-            rows, columns = optimal_assignment(guess, truth)
-            order = columns.argsort()
-            rows, columns = rows[order], columns[order]
-            mine, own = guess[rows].float(), truth[columns]
-            reached = psnr(mine, own).clamp(max=CEILING)
-            above = reached - psnr(self.mean_image.expand_as(own), own)
-            found["psnr"] += reached.tolist()
-            found["above"] += above.tolist()
-            found["ssim"] += ssim(mine, own).tolist()
-            line_up = torch.cat([truth, self.others[: CANDIDATES - len(truth)]])
-            picked = retrieved(mine, line_up, columns)
-            found["identified"] += picked
-            found["recovered"] += [
-                float(one and gain >= ABOVE) for one, gain in zip(picked, above.tolist(), strict=True)
-            ]
-        return dict(found)
+        """See ``scored``."""
+        return scored(self, guesses)
+
+
+def scored(cell: Cell, guesses: Sequence[Tensor]) -> dict[str, list[float]]:
+    """Of guesses (b, 3, H, W) for each client: ``MEASURES`` and dB above the mean image, a value for each image."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for guess, (truth, _) in zip(guesses, cell.batches, strict=True):
+        rows, columns = optimal_assignment(guess, truth)
+        order = columns.argsort()
+        rows, columns = rows[order], columns[order]
+        mine, own = guess[rows].float(), truth[columns]
+        reached = psnr(mine, own).clamp(max=CEILING)
+        above = reached - psnr(cell.mean_image.expand_as(own), own)
+        found["psnr"] += reached.tolist()
+        found["above"] += above.tolist()
+        found["ssim"] += ssim(mine, own).tolist()
+        line_up = torch.cat([truth, cell.others[: CANDIDATES - len(truth)]])
+        picked = retrieved(mine, line_up, columns)
+        found["identified"] += picked
+        found["recovered"] += [float(one and gain >= ABOVE) for one, gain in zip(picked, above.tolist(), strict=True)]
+    return dict(found)
 
 
 def study(cell: Rounds, about: dict[str, Any], options: argparse.Namespace, done: set[str]) -> Iterator[dict[str, Any]]:

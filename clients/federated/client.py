@@ -28,7 +28,7 @@ from clients.task.batches import join
 from clients.task.client import Client
 from clients.task.task import Plan, load_weights
 from clients.task.truths import Probed, Truths, rows
-from clients.training.evaluation import device, evaluate, set_eval
+from clients.training.evaluation import device, evaluate, own_statistics, set_eval
 from clients.training.sgd import batches, plain_training, protect_gradient, train_on
 from defenses.base import Batch, Training, TrainingDefense, Update
 from defenses.random_draws import Key, generator_for
@@ -245,8 +245,14 @@ class LocalClient(Client):
         return self.pipeline.window_sides(self.probed(target).original.images)
 
     def evaluate(self, weights: Mapping[str, Tensor]) -> dict[str, float]:
-        """Accuracy and mean loss of the global model on the local test share; see ``clients.training.evaluation``."""
-        return evaluate(self.data, load_weights(_judged(self.task.plan), weights))
+        """Accuracy and mean loss of the global model on the local test share; see ``clients.training.evaluation``.
+
+        With BatchNorm statistics of the client's own where a defence keeps these local.
+        """
+        model = load_weights(_judged(self.task.plan), weights)
+        if self.pipeline.keeps_statistics:
+            own_statistics(self.data, model)
+        return evaluate(self.data, model)
 
     def _model(self, weights: Mapping[str, Tensor]) -> nn.Module:
         return load_weights(self.task.plan.build_model(), weights).to(device())

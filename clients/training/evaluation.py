@@ -74,6 +74,28 @@ def _judge(data: LocalData, model: nn.Module, batch: Batch) -> tuple[float, floa
     return float((logits.argmax(1) == truth).sum()), float(F.cross_entropy(logits, truth, reduction="sum"))
 
 
+@torch.no_grad()
+def own_statistics(data: LocalData, model: nn.Module) -> None:
+    """Replace BatchNorm's running averages by the mean of the statistics of a client's training batches, in place.
+
+    Images are as the client keeps them for its training, in their order, in batches of the plan's size.
+
+    Source: Li et al., "Revisiting Batch Normalization for Practical Domain Adaptation" (AdaBN), 2016, section 3.
+    """
+    layers = [one for one in model.modules() if isinstance(one, _BatchNorm) and one.track_running_stats]
+    momenta = [layer.momentum for layer in layers]
+    set_eval(model)
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.train()
+        layer.momentum = None  # A plain mean over the batches.
+    for positions in chunks(data.num_train, data.task.plan.batch_size):
+        model(normalise(data.kept(positions).images.to(device()), data.card))
+    for layer, momentum in zip(layers, momenta, strict=True):
+        layer.momentum = momentum
+    set_eval(model)
+
+
 def set_eval(model: nn.Module, *, keep_hooked: bool = False) -> None:
     """Put a model into eval mode in place: BatchNorm uses its running statistics, dropout is off.
 

@@ -21,7 +21,7 @@ from clients.federated.canaries import trained_sizes
 from clients.federated.plan import FederatedPlan
 from clients.task.task import Plan
 from clients.wire.records import to_record, to_tensors
-from defenses.base import EdgeTrainingDefense, SmashedDefense, TrainingDefense
+from defenses.base import EdgeTrainingDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.pipeline import Pipeline
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.example_gradients import GHOST, PER_EXAMPLE
@@ -156,9 +156,11 @@ class Federated(Scenario[FederatedExperiment]):
         if experiment.probe_mode == "train" and experiment.attacks[PROBE] and experiment.attacked_rounds:
             _try_probe(model, experiment.probe_images, card)
         for defense in pipeline.defenses:
-            if isinstance(defense, TrainingDefense):
-                with naming("defenses"):
+            with naming("defenses"):
+                if isinstance(defense, TrainingDefense):
                     defense.check_model(model, tuple(card.input_shape))
+                elif isinstance(defense, UpdateDefense):
+                    defense.check_model(model)
         if (weights := sum(trained_sizes(model).values())) < experiment.dp_canaries:
             raise ConfigError(
                 f"dp-canaries is {experiment.dp_canaries}, more than the {weights} weights of the model, each of which "

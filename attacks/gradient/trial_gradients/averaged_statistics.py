@@ -87,14 +87,14 @@ def observed_statistics(observations: Sequence[ClientUpdate], statistics: Sequen
 
 
 def statistics_prior(
-    model: nn.Module, observation: ClientUpdate, count: int, weight: float
+    model: nn.Module, observation: ClientUpdate, weight: float
 ) -> Callable[[Tensor, Observed], Tensor]:
-    """A prior of ``count`` dummy images without unrolling: ``weight`` times ``statistics_distance`` to those sent.
+    """A prior without unrolling: ``weight`` times ``statistics_distance`` of the dummy images' statistics to those sent.
 
     The statistics of step t belong to weights that the server does not know. They are taken on the line between the two models
-    that it knows, at w_0 + (t - 1) / T (w_T - w_0). Fewer dummy images than examples are one batch, at the global model.
+    that it knows, at w_0 + (t - 1) / T (w_T - w_0). Several steps need a dummy image for every example.
     """
-    if observation.local_steps == 1 or count != observation.num_examples:
+    if observation.local_steps == 1:
         return StatisticsPrior(model, weight)
     parameters, buffers = {name: p.detach() for name, p in model.named_parameters()}, dict(model.named_buffers())
     steps = AveragedSteps.of(observation)

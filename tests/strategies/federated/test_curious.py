@@ -149,6 +149,7 @@ def test_labels_that_only_some_clients_told_make_an_upper_bound_too(tmp_path: Pa
             "train",
             "sent, under the update defences",
         ),
+        ("Clip() | SiloBN()", "train", "kept by the client"),
         ("GaussianNoise(std=0.01, per='update')", "eval", "sent, and not moved by the client, in eval mode"),
     ],
 )

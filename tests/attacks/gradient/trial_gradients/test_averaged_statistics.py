@@ -118,7 +118,7 @@ def test_without_unrolling_the_statistics_are_those_on_the_line_between_the_mode
         observation, _ = trained(two_layers(), pictures(5), 2, 6, rate)
         statistics = sent_statistics(observation)
         observed = observed_statistics([observation], [statistics])
-        prior = statistics_prior(attackable(observation.model, True), observation, 5, 1.0)
+        prior = statistics_prior(attackable(observation.model, True), observation, 1.0)
         mine = {name: tuple(value[0] for value in values) for name, values in observed.items()}
         truth, other = (float(prior(normalised(pictures(5, seed=seed)), mine)) for seed in (0, 1))
         print(f"rate {rate}: {truth:.3g} at the truth, {other:.3g} at other images")
