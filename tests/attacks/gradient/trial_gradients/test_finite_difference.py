@@ -290,3 +290,29 @@ def test_batch_statistics_are_read_of_the_second_pass(batch: int) -> None:
         (losses, gradients), (other_losses, other) = (one(rows, some) for one in objective_pair)
         torch.testing.assert_close(other_losses, losses, rtol=1e-6, atol=1e-6)
         assert ((other - gradients).norm(dim=1) / gradients.norm(dim=1)).max() < 1e-4
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_normalised_by_what_was_sent_is_a_network_with_these_constants(batch: int) -> None:
+    sent_mean, sent_variance = random(TRIALS, 4, seed=20), random(TRIALS, 4, seed=21).abs() + 0.1
+    rows, model = unknowns(batch), attackable(net("batch norm"), True)
+    exact = objective(model, batch)
+    exact.prior, exact.observed = StatisticsPrior(model, 3.0), {"1": (sent_mean, sent_variance)}
+    differenced = DifferencedMatching(exact)
+    losses, gradients = differenced.normalised()(rows, torch.arange(TRIALS))
+    own = differenced(rows, torch.arange(TRIALS))[0]
+    assert ((losses - own).abs() > 1e-3).all()  # And the original is as it was.
+    torch.testing.assert_close(own, exact(rows, torch.arange(TRIALS))[0], rtol=1e-6, atol=1e-6)
+    for trial in range(TRIALS):
+        constant = attackable(net("batch norm"), False)
+        constant[1].running_mean, constant[1].running_var = sent_mean[trial], sent_variance[trial]  # type: ignore[index]
+        oracle = objective(constant, batch)
+        oracle.prior, oracle.observed = StatisticsPrior(constant, 3.0), exact.observed
+        loss, gradient = oracle(rows[trial : trial + 1], torch.tensor([trial]))
+        torch.testing.assert_close(losses[trial : trial + 1], loss, rtol=1e-6, atol=1e-6)
+        assert (gradients[trial] - gradient[0]).norm() < 1e-4 * gradient.norm()
+
+
+def test_without_known_statistics_nothing_is_normalised_by_them() -> None:
+    differenced = DifferencedMatching(objective(attackable(net("batch norm"), True), 2))
+    assert differenced.normalised() is differenced
