@@ -20,7 +20,8 @@ class InvertingGradients(GradientInversion):
     Differs from the paper, which runs 24,000 iterations and keeps the prior at 1e-1 to 1e-6, by experiment: the prior starts
     at 1e-2 and shrinks with the step size. Natural images need the strong prior at the start (about 10 dB over 1e-4 after 600
     iterations), sharp ones (digits) lose 20 dB to it if it stays. Running averages that came with the update are matched, too,
-    and normalise the dummy images at the start: batch_norm_prior=0 leaves them out, as the paper does. Source of that prior: Yin 2021 (GradInversion), Eq. 9.
+    and normalise the dummy images at the start: batch_norm_prior=0 leaves them out, as the paper does. Source of that prior: Yin
+    2021 (GradInversion), Eq. 9.
     """
 
     source: ClassVar[str] = "Geiping 2020 (Inverting Gradients), Eq. 4"
