@@ -29,7 +29,7 @@ from clients.task.client import Client
 from clients.task.task import Plan, load_weights
 from clients.task.truths import Probed, Truths, rows
 from clients.training.evaluation import device, evaluate, set_eval
-from clients.training.sgd import batches, plain_training, protect_gradient, train_on
+from clients.training.sgd import batches, plain_training, protect_gradient, protect_update, train_on
 from defenses.base import Batch, Training, TrainingDefense, Update
 from defenses.random_draws import Key, generator_for
 
@@ -293,7 +293,7 @@ class LocalClient(Client):
             )
         if canary:
             update = canary.update(update, self.task.round)
-        return self.pipeline.protect_update(update, (*key, "update"))
+        return protect_update(self.pipeline, model, update, (*key, "update"))
 
 
 def _without_empty(ledger: Ledger) -> Ledger:
