@@ -67,5 +67,5 @@ class AppModel:
                 return ""
             value = self.state[name].detach().cpu().contiguous()
             digest.update(repr((name, value.dtype, tuple(value.shape))).encode())
-            digest.update(value.reshape(-1).view(torch.uint8).numpy())
+            digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()

@@ -97,7 +97,7 @@ def test_the_true_image_has_the_least_objective_by_the_trained_layers_alone(zero
 def test_matching_needs_no_frozen_layer(kind: Any) -> None:
     model, image, label = sigmoid_net(), pictures(1), classes(1)
     known = replace(partly(model, image, label, "0.", zeros=False), labels=label)
-    guess = kind(iterations=40, restarts=1, total_variation=0.0)(known, stream())
+    guess = kind(iterations=80, restarts=1, total_variation=0.0)(known, stream())
     assert not guess.failure
     assert guess.diagnostics["objective"] < 1e-2
     assert guess.diagnostics["differenced"] == 0.0

@@ -40,7 +40,9 @@ class HeadOnly(Torch):
         head: Any = self.model.head
         head.load_state_dict(arrays.to_torch_state_dict())
         message.content["arrays"] = ArrayRecord(self.model.state_dict())
-        return super().answer(message)
+        reply = super().answer(message)
+        message.content["arrays"] = arrays  # nodes share it
+        return reply
 
     def arrays(self) -> ArrayRecord:
         head: Any = self.model.head
