@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import AttackError, ClientUpdate, trained_parameters
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -17,15 +17,17 @@ Module = TypeVar("Module", bound=nn.Module)
 def local_model(observation: ClientUpdate) -> nn.Module:
     """The client's model after its local training, w_global + update: a private, frozen copy in eval mode.
 
-    Buffers that the update does not hold (integer counters, statistics that stayed at home) keep the global model's values.
+    What the update does not hold (frozen parameters, integer counters, statistics that stayed at home) keeps the global model's
+    values.
 
     Raises:
         AttackError: When names, shapes or values of the update do not fit the model.
     """
     model, update = copy.deepcopy(observation.model), observation.update
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-    if missing := sorted(set(parameters) - set(update)):
-        raise AttackError(f"the update lacks {missing[:3]} ({len(missing)} of {len(parameters)} parameters)")
+    trained = trained_parameters(model)
+    if missing := sorted(set(trained) - set(update)):
+        raise AttackError(f"the update lacks {missing[:3]} ({len(missing)} of {len(trained)} parameters)")
     if unknown := sorted(set(update) - set(parameters) - set(buffers)):
         raise AttackError(f"the update holds {unknown[:3]} ({len(unknown)} names), which the model does not have")
     state = shared_tensors(model)

@@ -17,6 +17,30 @@ class AttackError(ValueError):
     """
 
 
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Name -> parameter that clients of this model train: those that require gradients, or all where none does.
+
+    A copy for inference requires none, which says nothing about the clients.
+    """
+    named = dict(model.named_parameters())
+    return {name: value for name, value in named.items() if value.requires_grad} or named
+
+
+def require_trained(gradient: Update, what: str, *names: str) -> None:
+    """Refuse an attack that needs the gradient of parameters that clients do not train.
+
+    Args:
+        gradient: From ``ClientUpdate.gradient``.
+        what: Whose parameters they are, such as "the last layer".
+        names: Of the parameters.
+
+    Raises:
+        AttackError: When one is not in the gradient; the message names it.
+    """
+    if frozen := [name for name in names if name not in gradient]:
+        raise AttackError(f"does not apply: {what} is frozen: no gradient of {frozen[0]!r}")
+
+
 @dataclass(frozen=True)
 class ClientUpdate:
     """One client's update as the server receives it, with the further knowledge of an honest-but-curious server.
@@ -75,8 +99,9 @@ class ClientUpdate:
     def gradient(self, learning_rate: float | None = None) -> Update:
         """Mean gradient behind the update: -update / (learning_rate * step_length * local_steps) - weight_decay * w.
 
-        Exact for one step of SGD without a defence; the mean over several steps without momentum. ``learning_rate`` replaces the
-        observation's rate, for example by an estimate if that is None.
+        Of the ``trained_parameters`` alone: what an update holds of a frozen one is no gradient. Exact for one step of SGD without
+        a defence; the mean over several steps without momentum. ``learning_rate`` replaces the observation's rate, for example
+        by an estimate if that is None.
 
         Raises:
             AttackError: When names, shapes or values of the update do not fit the model; when no learning rate is known.
@@ -86,7 +111,7 @@ class ClientUpdate:
             raise AttackError("the server does not know the learning rate; give an estimate (estimate_learning_rate)")
         if rate <= 0 or self.local_steps < 1:
             raise AttackError(f"learning rate {rate} and {self.local_steps} local steps give no gradient")
-        parameters = dict(self.model.named_parameters())
+        parameters = trained_parameters(self.model)
         if missing := sorted(set(parameters) - set(self.update)):
             raise AttackError(f"the update lacks {missing[:3]} ({len(missing)} of {len(parameters)} parameters)")
         scale = -1.0 / (rate * self.step_length * self.local_steps)

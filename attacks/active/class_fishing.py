@@ -14,7 +14,7 @@ from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, called_o
 from attacks.base import OWN_OBJECTIVE
 from attacks.gradient.presets import InvertingGradients
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import AttackError, ClientUpdate, require_trained
 from defenses.base import Update
 from defenses.checks import MOST_CLASSES, scale_field, starts_field, steps_field, whole_field
 
@@ -101,6 +101,7 @@ class ClassFishing(ActiveAttack):
             )
         name, gradient = head_of(observation.model, observation.input_shape), observation.gradient()
         weight, bias = f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")
+        require_trained(gradient, "the head", weight, bias)
         share = -float(gradient[bias][self.target])
         count = round(share * observation.num_examples)
         numbers |= {"fished": float(count), "count_error": abs(share * observation.num_examples - count)}

@@ -42,12 +42,14 @@ def labels_of_signals(model: nn.Module, layer: nn.Module, images: Tensor, signal
 def gradient_distance(model: nn.Module, images: Tensor, labels: Tensor, observed: Update) -> float:
     """1 - cosine of the gradient of normalised images (B, C, H, W) and the observed one, in [0, 2]: 0 where they explain it.
 
+    By the parameters that ``observed`` names; the others are frozen.
+
     NaN where one of the labels (B,) is unknown, below 0; ``model`` is from ``attackable``.
     """
     if (labels < 0).any():
         return float("nan")
     parameters: Mapping[str, Tensor] = {
-        name: value.detach().requires_grad_() for name, value in model.named_parameters()
+        name: value.detach().requires_grad_() for name, value in model.named_parameters() if name in observed
     }
     with torch.enable_grad():
         logits = torch.func.functional_call(model, dict(parameters), (images,))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.gradient.trial_gradients.matching import attackable
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import AttackError, ClientUpdate, require_trained
 from defenses.base import Update
 from defenses.module_calls import calls_of
 
@@ -163,17 +163,20 @@ class Read:
         return cls(model, gradient, layers)
 
     def of_layer(self, layer: LinearLayer) -> LayerGradient:
-        """The layer's part of the gradient."""
-        weight = self.gradient[f"{layer.name}.weight".lstrip(".")]
-        bias = None if layer.module.bias is None else self.gradient[f"{layer.name}.bias".lstrip(".")]
+        """The layer's part of the gradient; ``AttackError`` where one of its parameters is frozen."""
+        parts = ("weight",) if layer.module.bias is None else ("weight", "bias")
+        names = [f"{layer.name}.{part}".lstrip(".") for part in parts]
+        require_trained(self.gradient, f"the layer {layer.name!r}", *names)
+        weight, bias = self.gradient[names[0]], self.gradient[names[1]] if len(names) == 2 else None
         return LayerGradient(weight.double().cpu(), None if bias is None else bias.double().cpu())
 
     def first_layer(self) -> LinearLayer:
-        """The first linear layer with one vector for each example."""
-        if not self.layers:
-            name = type(self.model).__name__
-            raise AttackError(f"does not apply: no linear layer of {name} sees one vector of each example")
-        return self.layers[0]
+        """The first trained linear layer with one vector for each example."""
+        trained = [one for one in self.layers if f"{one.name}.weight".lstrip(".") in self.gradient]
+        if not trained:
+            name, which = type(self.model).__name__, "no trained linear layer" if self.layers else "no linear layer"
+            raise AttackError(f"does not apply: {which} of {name} sees one vector of each example")
+        return trained[0]
 
     def on_pixels(self) -> LinearLayer:
         """The first linear layer whose inputs are the pixels."""

@@ -13,7 +13,7 @@ from attacks.exact.linear_layer import one_step_gradient
 from attacks.exact.patch_embedding import patch_embedding
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import AttackError, ClientUpdate, require_trained
 
 ROUNDING = 2.0**-24
 """Half the distance of single-precision numbers at 1: the least relative error of what a client computes."""
@@ -60,10 +60,13 @@ class PatchEmbeddingInversion(SolvingAttack):
         observation.require_one_step()
         model = attackable(observation.model, observation.train_mode)
         layer = patch_embedding(model, observation.input_shape, next(model.parameters()))
-        for what, name in (("patch projection", layer.weight), ("position embedding", layer.positions)):
+        pair = (("patch projection", layer.weight), ("position embedding", layer.positions))
+        for what, name in pair:
             if name not in observation.update:
                 raise AttackError(f"does not apply: the update leaves out the {what} {name!r}")
         gradient = one_step_gradient(observation)
+        for what, name in pair:
+            require_trained(gradient, f"the {what}", name)
         slopes, weight = layer.slopes(gradient[layer.positions]), gradient[layer.weight].double().cpu().flatten(1)
         for what, name, value in (
             ("patch projection", layer.weight, weight),

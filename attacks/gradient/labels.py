@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attacks.base import Attack
 from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.guesses import Labels
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import AttackError, ClientUpdate, require_trained
 from defenses.base import Update
 from defenses.checks import examples_field
 from defenses.module_calls import calls_of
@@ -77,15 +77,17 @@ def infer_labels(
     The layer is the last fully connected one, with ``num_classes`` outputs where that is given.
 
     Raises:
-        AttackError: When the model has no such layer or its gradient is zero.
+        AttackError: When the model has no such layer, clients do not train it, or its gradient is zero.
 
     Differs from LLG: where projections estimate p_i - count_i / batch itself, the impact is 1 / batch. LLG's estimate, the sum of
     the negative row sums times -(1 + 1/K) / batch, serves only with u = 1: it is too small once most classes are present.
     """
     name, layer = last_linear(model, num_classes)
-    rows = gradient[f"{name}.weight".lstrip(".")].double().cpu()
+    keys = [f"{name}.{part}".lstrip(".") for part in (("weight",) if layer.bias is None else ("weight", "bias"))]
+    require_trained(gradient, "the last fully connected layer", *keys)
+    rows = gradient[keys[0]].double().cpu()
     if layer.bias is not None:
-        bias = gradient[f"{name}.bias".lstrip(".")].double().cpu()
+        bias = gradient[keys[1]].double().cpu()
         rows = torch.cat([rows, bias[:, None]], 1)
         features = rows.T @ bias / bias.square().sum().clamp(min=1e-300)
     if features is not None:

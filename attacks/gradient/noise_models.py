@@ -15,7 +15,7 @@ from attacks.gradient.trial_gradients.finite_difference import DifferencedMatchi
 from attacks.gradient.trial_gradients.local_steps import weight_path
 from attacks.gradient.trial_gradients.matching import GradientMatching
 from attacks.guesses import Reconstruction
-from attacks.observations import ClientUpdate
+from attacks.observations import ClientUpdate, trained_parameters
 from defenses.base import Update, UpdateDefense
 from defenses.checks import scale_field, share_field, steps_field
 from defenses.updates.client_dp import ClientDP
@@ -230,7 +230,7 @@ def _untouched(observation: ClientUpdate) -> Update:
     if decay and rate is not None:
         drift = weight_path(1.0, 0.0, steps, rate, observation.momentum, decay, nesterov=observation.nesterov)[-1] - 1
     missing = {}
-    for name, weight in observation.model.named_parameters():
+    for name, weight in trained_parameters(observation.model).items():
         sent, held = observation.update[name].detach(), weight.detach().to(observation.update[name])
         # Each step rounds the weight by half a unit in its last place, and so may be off by as much.
         rounding = 2 * steps * torch.finfo(sent.dtype).eps * held.abs() if drift else torch.zeros_like(held)

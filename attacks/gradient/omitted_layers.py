@@ -63,4 +63,6 @@ class OmittedLayerInversion(MaskedInversion):
         missing = self.missing(observation)
         layers = [name for name, module in observation.model.named_modules() if isinstance(module, nn.Linear)]
         names = [f"{name}.weight".lstrip(".") for name in layers]
-        return [name for name in names if float(missing[name].all(0).double().mean()) >= self.least_zero]
+        return [
+            name for name in names if name in missing and float(missing[name].all(0).double().mean()) >= self.least_zero
+        ]

@@ -74,7 +74,9 @@ def pixels(context):
         (
             *server(
                 "vitexample",
-                wrapped("local_epochs=1, settings=context.run_config"),
+                wrapped(
+                    'probe_attacks="HeadInversion(iterations=200); LabelInference()", local_epochs=1, settings=context.run_config'
+                ),
             ),
             *client(
                 "vitexample",
@@ -94,7 +96,8 @@ def pixels(context):
         data=(
             Replace(
                 "vitexample/task.py", "vit_b_16(weights=ViT_B_16_Weights.IMAGENET1K_V1)",
-                "VisionTransformer(32, 8, 2, 2, 48, 96)",
+                # The seed stands for the file of weights, by which every process builds the same network.
+                "(torch.manual_seed(0), VisionTransformer(32, 8, 2, 2, 48, 96))[1]",
             ),
             Replace("vitexample/task.py", "import ViT_B_16_Weights, vit_b_16", "import VisionTransformer"),
             Replace("vitexample/task.py", "Resize((256, 256))", "Resize((36, 36))"),

@@ -70,18 +70,51 @@ HEADS = (
 )  # fmt: skip
 
 
-def variant(kind: str, edits: tuple[Edit, ...], *mentions: str, **config: Any) -> App:
+TRANSFORMER = (
+    Before("pytorchexample/task.py", "class Net(nn.Module):", "from timm.models.vision_transformer import VisionTransformer"),
+    Replace("pytorchexample/task.py", "class Net(nn.Module):", "class Convolutional(nn.Module):"),
+    Replace("pytorchexample/task.py", "super(Net, self)", "super(Convolutional, self)"),
+    Before(
+        "pytorchexample/task.py", "fds = None",
+        """class Net(VisionTransformer):
+    def __init__(self):
+        super().__init__(img_size=32, patch_size=4, num_classes=10, embed_dim=128, depth=4, num_heads=4)
+
+
+""",
+    ),
+)  # fmt: skip
+BOTH = "PatchEmbeddingInversion(); LabelInference()"
+AUDIT_OF_TRANSFORMER = (
+    *server(
+        "pytorchexample",
+        wrapped(f'probe_attacks="{BOTH}", update_attacks="{BOTH}", momentum=0.9, settings=context.run_config'),
+    ),
+    *client("pytorchexample", loaders_of(SHARE), HALVES),
+)
+
+
+def variant(
+    kind: str, edits: tuple[Edit, ...], *mentions: str, audit: tuple[Edit, ...] = QUICKSTART, **config: Any
+) -> App:
     """The quickstart, changed."""
     return App(
-        kind, "examples/quickstart-pytorch", "pytorchexample", CIFAR, QUICKSTART, variant=edits, config=config,
+        kind,
+        "examples/quickstart-pytorch",
+        "pytorchexample",
+        CIFAR,
+        audit,
+        variant=edits,
+        config=config,
         mentions=mentions,
-    )  # fmt: skip
+    )
 
 
 VARIANTS = {
     "own/adam": variant("Adam", ADAM, "optimizer", **{"learning-rate": 0.001}),
     "own/batchnorm": variant("BatchNorm", NORM, "BatchNorm"),
     "own/differences": variant("clients send differences", DIFFERENCES),
+    "own/vit": variant("a vision transformer of timm, trained whole", TRANSFORMER, audit=AUDIT_OF_TRANSFORMER),
     "own/heads": variant("clients keep their last layer", HEADS),
 }
 """Name -> app."""

@@ -26,7 +26,6 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
-from torch import Tensor
 from torch.nn import functional as F
 
 from clients.data.card import DataCard
@@ -44,7 +43,8 @@ from clients.external_app.client import (
     read_data,
 )
 from clients.external_app.mods import Budget, app_mods, budgets, inner_mods, mods_of, named, training_names
-from clients.external_app.plan import AppPlan, ModelFactory, built, named_as
+from clients.external_app.partial import AppModel
+from clients.external_app.plan import AppPlan, ModelFactory, built
 from clients.external_app.reply_check import distance, remembering, require_last_reply
 from clients.external_app.streams import in_own_streams
 from clients.flower_private import functions_of
@@ -54,6 +54,9 @@ from clients.scoring.exposed import prepare_exposed
 from clients.task.scenarios import read_task
 from clients.wire.records import metrics, to_record, values_of
 from defenses.base import Batch
+
+UNSENT, FROZEN = "unsent", "frozen"
+"""In the configuration of ``query.setup``: names of frozen parameters that messages leave out, and a digest of their values."""
 
 DataOf = Callable[[Context], Examples | tuple[Examples, Examples]]
 """Context of a node -> its training examples; or a tuple of these and of examples of its own that it does not train on."""
@@ -90,6 +93,8 @@ class _Answers:
         answers_of(context)  # refuses a wrong value before the run starts
         prepare_exposed(context.node_config)
         client = self.client(message, context)
+        if unsent := values_of(message, "config").get(UNSENT):
+            self._require_same(unsent, str(values_of(message, "config")[FROZEN]))
         if client.data.num_train < (wanted := client.task.plan.probe_images):
             raise DataMistake(f"probe_images is {wanted}; data gives {client.data.num_train} examples at this node")
         sizes = {"partition": client.data.partition, "train-examples": client.data.num_train}
@@ -105,14 +110,20 @@ class _Answers:
         client, config = self.client(message, context), values_of(message, "config")
         sent: Any = message.content["arrays"]
         assert isinstance(sent, ArrayRecord)
-        weights, batch = self._named(sent), client.probed(int(config["target"])).original
-        moved = client.one_step(self.model, weights, batch, self.loss)
+        model, batch = AppModel.of(built(self.model)), client.probed(int(config["target"])).original
+        weights = model.named(sent.to_torch_state_dict())
+        moved = client.one_step(self.model, model.whole(weights), batch, self.loss)
         numbers = metrics({"num-examples": len(batch), "local-steps": 1})
         answer = {theirs: moved[ours] for theirs, ours in zip(sent, weights, strict=True)}
         return reply_to(message, {"arrays": to_record(answer), "metrics": numbers})
 
-    def _named(self, record: ArrayRecord) -> dict[str, Tensor]:
-        return named_as(built(self.model).state_dict(), record.to_torch_state_dict())
+    def _require_same(self, unsent: Any, expected: str) -> None:
+        """Refuse to answer a server whose model differs in frozen parameters that its messages leave out."""
+        if AppModel.of(built(self.model)).digest(map(str, unsent)) != expected:
+            raise DataMistake(
+                f"messages leave out {len(unsent)} frozen parameters, such as {unsent[0]!r}, and model builds others at this node "
+                "than at the server; build them from the same file or the same seed"
+            )
 
     def audit(self, message: Message, context: Context) -> Message:
         answers_of(context).require("audits", "scores of guesses")
@@ -134,10 +145,11 @@ class _Answers:
     def check(self, message: Message, context: Context) -> Message:
         answers_of(context).require("audits", "how far its reply lies from a step on its examples")
         client = self.client(message, context)
-        sent, came = map(self._named, require_last_reply(message, context))
-        moved = client.one_step(self.model, sent, client.data.originals(), self.loss)
-        learned = [name for name, _ in self.model().named_parameters()]
-        found = distance(sent, came, {name: moved[name] for name in learned if name in moved})
+        model = AppModel.of(built(self.model))
+        sent, came = (model.named(one.to_torch_state_dict()) for one in require_last_reply(message, context))
+        moved = client.one_step(self.model, model.whole(sent), client.data.originals(), self.loss)
+        learned = [name for name in (*model.trained, *model.frozen) if name in sent]
+        found = distance(sent, came, {name: moved[name] for name in learned})
         return reply_to(message, {"metrics": metrics({"difference": found})})
 
 
@@ -158,7 +170,8 @@ def answer_audits(
 
     Args:
         app: The app.
-        model: Function without arguments that builds the model; received weights are loaded into this model.
+        model: Function without arguments that builds the model; received weights are loaded into this model. Messages may leave
+            out its frozen parameters (``requires_grad`` is False), which it must build alike at each node and at the server.
         data: Function from a node's context to its training examples, without the app's random transforms. A tuple of two data sets
             is better: the training examples, and 100 or more images of the same kind that are not trained on. Comparison with
             these shows whether a guess from an update of all trained images is better than chance.

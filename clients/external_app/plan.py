@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from clients.data.datasets import ImageDataset
 from clients.data.images import ImageData
@@ -77,17 +77,6 @@ def built(factory: ModelFactory) -> nn.Module:
     if not isinstance(model, nn.Module) or isinstance(factory, nn.Module):
         raise ValueError(f"model is {factory!r}, which gives {type(model).__name__}; {allowed}")
     return model
-
-
-def named_as(state: Mapping[str, Tensor], arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Arrays by their own names, or by those of the model's ``state_dict`` where no name matches and every shape does.
-
-    Apps that send lists of arrays have the names 0, 1, 2 there; every shape must agree then.
-    """
-    shapes = [[tuple(one.shape) for one in tensors.values()] for tensors in (state, arrays)]
-    if state.keys() & arrays.keys() or shapes[0] != shapes[1]:
-        return dict(arrays)
-    return dict(zip(state, arrays.values(), strict=True))
 
 
 def name_of(factory: ModelFactory) -> str:

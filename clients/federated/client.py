@@ -28,8 +28,8 @@ from clients.task.batches import join
 from clients.task.client import Client
 from clients.task.task import Plan, load_weights
 from clients.task.truths import Probed, Truths, rows
-from clients.training.evaluation import device, evaluate, own_statistics, set_eval
-from clients.training.sgd import batches, plain_training, protect_gradient, train_on
+from clients.training.evaluation import device, evaluate_weights, set_eval
+from clients.training.sgd import batches, plain_training, protect_gradient, protect_update, train_on
 from defenses.base import Batch, Training, TrainingDefense, Update
 from defenses.random_draws import Key, generator_for
 
@@ -62,12 +62,6 @@ class LocalResult:
     local_steps: int
     metrics: dict[str, float]
     ledger: Ledger
-
-
-@functools.lru_cache(maxsize=1)
-def _judged(plan: Plan) -> nn.Module:
-    """The model into which evaluations load their weights: building one for each of a thousand clients takes longer."""
-    return plan.build_model().to(device())
 
 
 class LocalClient(Client):
@@ -245,14 +239,8 @@ class LocalClient(Client):
         return self.pipeline.window_sides(self.probed(target).original.images)
 
     def evaluate(self, weights: Mapping[str, Tensor]) -> dict[str, float]:
-        """Accuracy and mean loss of the global model on the local test share; see ``clients.training.evaluation``.
-
-        With BatchNorm statistics of the client's own where a defence keeps these local.
-        """
-        model = load_weights(_judged(self.task.plan), weights)
-        if self.pipeline.keeps_statistics:
-            own_statistics(self.data, model)
-        return evaluate(self.data, model)
+        """Accuracy and mean loss of the global model on the local test share; see ``clients.training.evaluation``."""
+        return evaluate_weights(self.data, weights)
 
     def _model(self, weights: Mapping[str, Tensor]) -> nn.Module:
         return load_weights(self.task.plan.build_model(), weights).to(device())
@@ -299,7 +287,7 @@ class LocalClient(Client):
             )
         if canary:
             update = canary.update(update, self.task.round)
-        return self.pipeline.protect_update(update, (*key, "update"))
+        return protect_update(self.pipeline, model, update, (*key, "update"))
 
 
 def _without_empty(ledger: Ledger) -> Ledger:

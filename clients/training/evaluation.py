@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -13,6 +16,7 @@ from attacks.normalisation import normalise
 from attacks.placement import Placement
 from clients.task.batches import CHUNK, chunks
 from clients.task.local_data import LocalData
+from clients.task.task import Plan, load_weights
 from defenses.base import Batch
 
 REPORTED = {
@@ -43,6 +47,20 @@ def device_name() -> str:
 def place() -> Placement:
     """Placement of the attacks of this process: the GPU if the process may use one, else the processor."""
     return Placement(device())
+
+
+@functools.lru_cache(maxsize=1)
+def _judged(plan: Plan) -> nn.Module:
+    """The model into which evaluations load their weights: building one for each of a thousand clients takes longer."""
+    return plan.build_model().to(device())
+
+
+def evaluate_weights(data: LocalData, weights: Mapping[str, Tensor]) -> dict[str, float]:
+    """``evaluate`` of the global weights, with running averages of the client's own where a defence keeps these local."""
+    model = load_weights(_judged(data.task.plan), weights)
+    if data.pipeline.keeps_statistics:
+        own_statistics(data, model)
+    return evaluate(data, model)
 
 
 def evaluate(data: LocalData, model: nn.Module) -> dict[str, float]:

@@ -12,10 +12,11 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from attacks.normalisation import normalise
+from attacks.observations import trained_parameters
 from clients.data.card import DataCard
 from clients.task.task import Plan
 from clients.training.evaluation import device
-from defenses.base import Batch, Training
+from defenses.base import Batch, Training, Update
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key
 
@@ -86,3 +87,10 @@ def protect_gradient(pipeline: Pipeline, model: nn.Module, key: Key) -> None:
     gradient = {name: weight.grad for name, weight in held.items() if weight.grad is not None}
     for name, protected in pipeline.protect_gradient(gradient, key).items():
         held[name].grad = protected
+
+
+def protect_update(pipeline: Pipeline, model: nn.Module, update: Update, key: Key) -> Update:
+    """Apply the defences per update, but not to frozen parameters of the model, which do not change and reveal nothing."""
+    frozen = {name for name, _ in model.named_parameters()} - trained_parameters(model).keys()
+    protected = pipeline.protect_update({name: one for name, one in update.items() if name not in frozen}, key)
+    return {name: protected.get(name, one) for name, one in update.items()}

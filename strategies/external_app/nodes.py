@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from clients.external_app.app import FROZEN, UNSENT
+from clients.external_app.partial import AppModel
 from clients.task.task import Task
-from clients.wire.records import reason_of, values_of
+from clients.wire.records import reason_of, to_tensors, values_of
 from clients.wire.texts import shortened
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
 from strategies.external_app.replies import UnusableReplyError, card_text
@@ -28,9 +30,12 @@ class AppNodes:
         examples: Partition -> how many examples its ``data`` gives.
         reported: Name of a text -> what the first node reports; empty before a node has answered.
         randomness: Where the draws of the nodes start, for threat cards.
+        unsent: Names of frozen parameters that no message holds. A node answers only if it builds the same as the server.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: AppModel) -> None:
+        self._model = model
+        self.unsent: tuple[str, ...] = ()
         self.ids: dict[int, int] = {}
         self.examples: dict[int, int] = {}
         self.reported: dict[str, str] = {}
@@ -42,6 +47,9 @@ class AppNodes:
         ``sent`` maps a node to the round's own message, whose configuration the request carries, too.
         """
         known, config = set(self.ids.values()), ConfigRecord({"task": task.to_json(), "timeout": timeout})
+        if unsent := self._left_out_of(sent.values()):
+            self.unsent = unsent
+            config[UNSENT], config[FROZEN] = list(unsent), self._model.digest(unsent)
         requests = [
             Message(
                 beside_own(dict(message.content.config_records), RecordDict({"config": config})),
@@ -65,6 +73,14 @@ class AppNodes:
             self.examples[_partition(reply)] = int(values_of(reply, "metrics")["train-examples"])
             self.ids[_partition(reply)] = reply.metadata.src_node_id
         return left_out
+
+    def _left_out_of(self, messages: Iterable[Message]) -> tuple[str, ...]:
+        """The frozen parameters that the first message with one ArrayRecord leaves out."""
+        for message in messages:
+            records = list(message.content.array_records.values())
+            if len(records) == 1:
+                return self._model.unsent(self._model.named(to_tensors(records[0])))
+        return ()
 
     def _begin(self, answered: Sequence[Message], replies: Sequence[Message]) -> None:
         if not answered:

@@ -16,6 +16,7 @@ from attacks.base import Attack
 from attacks.local_model import shared_tensors
 from clients.data.card import DataCard
 from clients.external_app.mods import Budget
+from clients.external_app.partial import AppModel
 from clients.external_app.plan import AppPlan
 from clients.task.task import Task
 from strategies.audit.kinds import Kind
@@ -74,10 +75,10 @@ class AppAudit:
         self._plan: AppPlan = settings.plan(max(settings.rounds))
         self.record = AuditRecord(open_results, self._plan, max(settings.rounds))
         model = self._plan.build_model()
-        self._state = model.state_dict()
+        self._model = AppModel.of(model)
         # Buffers that no state holds are the same everywhere, and are never sent.
-        self._names = {name: value for name, value in shared_tensors(model).items() if name in self._state}
-        self._nodes = AppNodes()
+        self._names = {name: value for name, value in shared_tensors(model).items() if name in self._model.state}
+        self._nodes = AppNodes(self._model)
         self._canaries = AppCanaries({name: value.numel() for name, value in self._names.items()})
         self._own: dict[str, ConfigRecord] = {}
         self._running: _Running | None = None
@@ -109,7 +110,7 @@ class AppAudit:
         orders = ordered[0]
         if orders.learning_rate <= 0:
             raise UnusableReplyError(NO_RATE)
-        sent = weights_sent(messages, self._state, self._names)
+        sent = weights_sent(messages, self._model, self._names)
         # One observation has one learning rate: a node that trains in another way is left out of this round.
         requests = {
             message.metadata.dst_node_id: message
@@ -125,7 +126,8 @@ class AppAudit:
         for partition, why in left_out:
             self.record.left_out(task, why, partition)
         running.auditor.facts = self._facts(orders)
-        unknown = assumptions(self._plan, orders, self._nodes.reported["loss"], mods=self._nodes.reported["protection"])
+        mods, unsent = self._nodes.reported["protection"], len(self._nodes.unsent)
+        unknown = assumptions(self._plan, orders, self._nodes.reported["loss"], mods=mods, unsent=unsent)
         count = len(self._nodes.ids)
         running.results.row(task, metric=ASSUMED, value=float(count), n=count, assumed=unknown)
         self._warn_of_rates(running, task, "were sent", {node: self._read(one) for node, one in requests.items()})
@@ -159,7 +161,7 @@ class AppAudit:
         """All that keeps the audit from attacking anything, each with what to do about it."""
         found = missing(self.settings, server_round, messages, ordered)
         try:
-            weights_sent(messages, self._state, self._names)
+            weights_sent(messages, self._model, self._names)
         except UnusableReplyError as error:
             found.append(f"model: {error}. Name the class or function that builds the app's own model")
         try:
@@ -318,4 +320,4 @@ class AppAudit:
         mine = sent.sent[reply.metadata.src_node_id]
         if any(not mine[name].equal(weight) for name, weight in weights.items()):
             raise UnusableReplyError("this node was sent other weights than the first one of the round")
-        return update_of(reply, mine, self._names, self._state)
+        return update_of(reply, mine, self._names, self._model)

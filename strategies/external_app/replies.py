@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
 from clients.external_app.mods import Budget
-from clients.external_app.plan import named_as
+from clients.external_app.partial import AppModel
 from clients.wire.records import reason_of, to_tensors, values_of
 from clients.wire.texts import one_line, read_json, shortened
 from strategies.recording.usual_names import EXAMPLES, RATES, first_number
@@ -26,23 +26,27 @@ class UnusableReplyError(ValueError):
     """A reply without an update of the model that was sent."""
 
 
-def weights_of(message: Message, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a message by the names of the model's ``state_dict``; ``UnusableReplyError`` unless in one ArrayRecord."""
+def weights_of(message: Message, model: AppModel) -> dict[str, Tensor]:
+    """The tensors of a message by the names of the model's ``state_dict``, with the frozen ones that the message leaves out.
+
+    Raises:
+        UnusableReplyError: When they are not in one ArrayRecord.
+    """
     records: list[ArrayRecord] = list(message.content.array_records.values())
     if len(records) != 1:
         raise UnusableReplyError(f"{len(records)} ArrayRecords; expected one, with the weights")
-    return named_as(state, to_tensors(records[0]))
+    return model.whole(model.named(to_tensors(records[0])))
 
 
 def weights_sent(
-    messages: Sequence[Message], state: Mapping[str, Tensor], names: Mapping[str, Tensor]
+    messages: Sequence[Message], model: AppModel, names: Mapping[str, Tensor]
 ) -> dict[int, dict[str, Tensor]]:
     """Node id -> weights sent to it; weights that several nodes get are read once. ``UnusableReplyError`` for another model's."""
     read, found = dict[int, dict[str, Tensor]](), dict[int, dict[str, Tensor]]()
     for message in messages:
         key = id(next(iter(message.content.array_records.values()), None))
         if key not in read:
-            read[key] = weights_of(message, state)
+            read[key] = weights_of(message, model)
             if wrong := unfit(read[key], names):
                 raise UnusableReplyError(
                     f"the strategy sends other weights than those of the audit's model: they have {wrong}"
@@ -62,12 +66,12 @@ def unfit(weights: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> str:
 
 
 def update_of(
-    reply: Message, sent: Mapping[str, Tensor], names: Mapping[str, Tensor], state: Mapping[str, Tensor]
+    reply: Message, sent: Mapping[str, Tensor], names: Mapping[str, Tensor], model: AppModel
 ) -> dict[str, Tensor]:
     """Received minus sent weights, of the model's tensors that count; ``UnusableReplyError`` with the reason where unusable."""
     if reply.has_error():
         raise UnusableReplyError(reason_of(reply))
-    came = weights_of(reply, state)
+    came = weights_of(reply, model)
     if wrong := unfit(came, names):
         raise UnusableReplyError(f"the reply's weights have {wrong}")
     for name in names:

@@ -40,7 +40,7 @@ class DifferencedMatching:
     It must match the gradient itself, not that of an unrolled client.
 
     Raises:
-        AttackError: When the model has layers that ``TrialNetwork`` does not know.
+        AttackError: When the model has layers that ``TrialNetwork`` does not know, or frozen parameters.
 
     Source: Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994, section 2 (the difference that his operator replaces).
         Fixed kinks are ours.
@@ -48,6 +48,10 @@ class DifferencedMatching:
 
     def __init__(self, exact: GradientMatching) -> None:
         self._exact = exact
+        if frozen := len(list(exact.model.parameters())) - len(exact.parameters):
+            raise AttackError(
+                f"{frozen} of the model's parameters are frozen, and have no form with one weight per trial"
+            )
         self._network = TrialNetwork(exact.model)
         self._normalised = False
         self._shapes = {name: weight.shape for name, weight in exact.parameters.items()}

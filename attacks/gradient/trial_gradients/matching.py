@@ -106,7 +106,7 @@ class GradientMatching:
         model: From ``attackable``; left as it is.
         batch_shape: (b, C, H, W) of one trial's dummy images.
         num_classes: K.
-        targets: Parameter name -> (T, *shape), the observed gradient of each trial's target.
+        targets: Parameter name -> (T, *shape), the observed gradient of each trial's target; frozen parameters are left out.
         labels: (T, b) int64, or None: then the unknowns hold label logits, and the soft labels are their softmax.
         cost: D.
         total_variation: Weight of the image prior.
@@ -139,7 +139,8 @@ class GradientMatching:
         self.smoothing = next(iter(targets.values())).new_full((len(next(iter(targets.values()))),), total_variation)
         self.smooth = total_variation != 0
         self.labels = None if labels is None else F.one_hot(labels, num_classes).to(next(iter(targets.values())))
-        self.parameters = {name: p.detach() for name, p in model.named_parameters()}
+        # The others are frozen, and constants of the model.
+        self.parameters = {name: p.detach() for name, p in model.named_parameters() if name in targets}
         self.buffers = dict(model.named_buffers())
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:

@@ -130,7 +130,9 @@ class _TrialBatchNorm2d(_TrialLayer):
             mean, variance = self.known
             rows = features.view(len(mean), -1, *features.shape[1:])
             scale = (variance + layer.eps).rsqrt()
-            return self.affine(torch.addcmul(_beside(-mean * scale, rows), rows, _beside(scale, rows)).view(features.shape))
+            return self.affine(
+                torch.addcmul(_beside(-mean * scale, rows), rows, _beside(scale, rows)).view(features.shape)
+            )
         if layer.running_mean is not None:
             # In eval mode: constants of the model.
             return self.affine(F.batch_norm(features, layer.running_mean, layer.running_var, eps=layer.eps))

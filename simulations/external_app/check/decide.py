@@ -130,11 +130,16 @@ def _of_model(report: AppReport, found: Mapping[str, Any]) -> Iterator[str]:
         yield f"No model {seen}: name a class or function without arguments in place of {UNKNOWN_MODEL}.{why}"
     elif model.by == "order":
         yield f"The arrays carry no names of {name}: they are matched in the order of its state_dict()."
+    elif model.by == "trained":
+        yield (
+            f"The server sends the trained parameters of {name} alone: the frozen ones must be the same wherever {name} is built, "
+            "as from a file of weights. A node that builds others answers no audit."
+        )
     elif model.by == "source":
         yield f"That {name} is the model is read from the source: no arrays were seen to compare it with."
     facts = model.facts or {}
     if facts.get("frozen"):
-        yield f"{facts['frozen']} parameters of the model do not learn: attacks assume that all layers learn."
+        yield f"{facts['frozen']} parameters of the model are frozen (requires_grad is False): probes and attacks leave them out."
     if arrays and not any(len(one.shape) >= IMAGE_SHAPES for one in arrays):
         yield "The model has no convolution: an audit probes images, (C, H, W) in [0, 1]; make sure that it takes these."
 

@@ -13,7 +13,10 @@ from simulations.external_app.check.report import AppReport, ServerFacts, Settin
 SHOWN = 3
 """Arrays that are shown by name."""
 UNSEEN = "could not be seen"
-AGREES = {"names": "all names and shapes agree", "order": "shapes agree in order", "source": "from the source"}
+AGREES = {
+    "names": "all names and shapes agree", "order": "shapes agree in order", "trained": "its trained parameters agree",
+    "source": "from the source",
+}  # fmt: skip
 WIDTH = 13
 RULE = "-----"
 """Around lines to add, which stand at the left as they are pasted."""

@@ -90,4 +90,4 @@ def in_the_trial(project: Project, missing: list[str], found: Mapping[str, Any])
     if model.get("facts", {}).get("embeds"):
         yield "the model begins with an embedding of tokens: an audit probes images, (C, H, W) in [0, 1]"
     if model.get("part_of") and not model.get("by"):
-        yield f"the server sends some of the arrays of {model['part_of']}; an audit needs every parameter of the model"
+        yield f"the server sends some of the arrays of {model['part_of']}; an audit needs every parameter that the model trains"

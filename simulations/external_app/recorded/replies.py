@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,8 @@ from torch import Tensor, nn
 
 from attacks import ClientUpdate
 from attacks.local_model import shared_tensors
+from attacks.observations import trained_parameters
+from clients.external_app.partial import AppModel
 from clients.task.task import load_weights
 from simulations.external_app.recorded.arguments.missing import chosen, usable_replies
 from simulations.external_app.recorded.arguments.reply_numbers import NO_RATE, numbers_of_reply
@@ -72,7 +73,7 @@ class Attackable:
         load_weights(model, shared_tensors(model) | start)
         came = fitted(self.reply.arrays(), model, str(self.reply.path))
         before = shared_tensors(model)
-        names = [name for name, _ in model.named_parameters()]
+        names = trained_parameters(model)
         if resembles_differences(came, {name: before[name] for name in names}):
             raise ConfigError(
                 f"{self.reply.path}: the reply seems to hold differences (local - global), not weights: it is short beside the "
@@ -124,11 +125,18 @@ def replay(request: RecordingRequest) -> Replay:
         largest = max(found, key=lambda one: one.request.num_examples)
         model = build(largest.request, largest.parsed)
         check_memory(model, largest.request, largest.parsed)
-        renamed = not _names_fit(usable[0].sent_arrays(), model)
+        app, arrays = AppModel.of(model), usable[0].sent_arrays()
+        named = app.named(_tensors(arrays))
+        renamed = not all(ours.endswith(theirs) for ours, theirs in zip(named, arrays, strict=True))
+        unsent = len(app.unsent(named))
     except RecordingError as error:
         raise ConfigError(str(error)) from error
     unusable = [(reply.round, reply.node, reply.unusable) for reply in replies if reply.unusable] + faulty
-    assumed = [*assumptions(request, usable[0], renamed=renamed), *_of_rates(request, found), *request.assumed]
+    assumed = [
+        *assumptions(request, usable[0], renamed=renamed, unsent=unsent),
+        *_of_rates(request, found),
+        *request.assumed,
+    ]
     assumed += dict.fromkeys(text for one in found for text in one.inferred)
     return Replay(
         found, unusable, nodes, assumed, _claims(request.options.update, replies), hidden_rates(request, found)
@@ -136,23 +144,24 @@ def replay(request: RecordingRequest) -> Replay:
 
 
 def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[str, Tensor]:
-    """Arrays as tensors by the model's names: by their own, or by order where names differ and every shape agrees.
+    """Arrays as tensors by the model's names (``AppModel.named``), with the model's own frozen parameters where none came.
 
     Raises:
-        ConfigError: When neither names nor order fit.
+        ConfigError: When a parameter that is not frozen is missing, or names, shapes or values do not fit.
     """
-    tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-    if not _names_fit(arrays, model):
-        own = model.state_dict()
-        if [tuple(t.shape) for t in tensors.values()] == [tuple(t.shape) for t in own.values()]:
-            tensors = dict(zip(own, tensors.values(), strict=True))
-    return model_tensors(where, tensors, model)
+    app = AppModel.of(model)
+    return model_tensors(where, app.whole(app.named(_tensors(arrays))), model)
 
 
-def assumptions(request: RecordingRequest, reply: RecordedReply, *, renamed: bool) -> list[str]:
+def _tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+
+
+def assumptions(request: RecordingRequest, reply: RecordedReply, *, renamed: bool, unsent: int = 0) -> list[str]:
     """Facts that the wire does not show, each with the assumption in its place.
 
-    ``reply`` is the first one; ``renamed``: names of arrays are not those of the model.
+    ``reply`` is the first one; ``renamed``: names of arrays are not those of the model; ``unsent`` frozen tensors are in no
+    message.
     """
     options = request.options
     found = [
@@ -162,7 +171,7 @@ def assumptions(request: RecordingRequest, reply: RecordedReply, *, renamed: boo
         f"{options.momentum:g}{' (Nesterov)' if options.nesterov else ''} and weight decay {options.weight_decay:g} was assumed.",
         "Whether images were augmented, or the last, smaller batch of an epoch left out: neither was assumed.",
         f"Whether gradients were computed in train mode: {'eval' if options.eval_mode else 'train'} mode was assumed; nor whether "
-        "dropout acted, or some layers were frozen: neither was assumed.",
+        "dropout acted, or layers were frozen that the model does not freeze: neither was assumed.",
         "Which loss the clients used: cross entropy, without label smoothing or weights, was assumed.",
         f"Whether {options.model} computes what the clients' model does: names and shapes agree, and no more was compared.",
         "Whether replies hold weights: weights were assumed; a reply that looks like a difference of weights is not attacked.",
@@ -179,6 +188,11 @@ def assumptions(request: RecordingRequest, reply: RecordedReply, *, renamed: boo
     if renamed:
         found.append(
             f"Which array is which: their names are not those of {options.model}, so they were taken in order."
+        )
+    if unsent:
+        found.append(
+            f"Whether training started from the {unsent} frozen tensors that no message holds, as {options.model} builds them: "
+            "assumed."
         )
     if request.originals is None and options.auxiliary:
         found.append(
@@ -274,7 +288,3 @@ def _attackable(reply: RecordedReply, client: int, request: RecordingRequest) ->
         local_steps=numbers.local_steps, batch_size=numbers.batch_size,
     )  # fmt: skip
     return Attackable(reply, client, own, parse_request(own), numbers.rate_source, numbers.inferred)
-
-
-def _names_fit(arrays: dict[str, Any], model: nn.Module) -> bool:
-    return all(name in arrays for name, _ in model.named_parameters())

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from clients import answer_audits
-from clients.external_app.plan import named_as
+from clients.external_app.partial import AppModel
 from simulations.audited import audited
 from tests.lines import read_lines
 from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, AppGrid, Net, an_app, digits
@@ -95,10 +95,10 @@ def test_a_model_that_is_not_the_apps_is_told(
 
 
 def test_names_and_shapes_decide() -> None:
-    state = Net().state_dict()
-    values = list(state.values())
-    assert list(named_as(state, dict(zip("0123", values, strict=True)))) == list(state)
-    assert list(named_as(state, dict(zip("0123", values[::-1], strict=True)))) == list("0123")
-    assert list(named_as(state, dict(zip("012", values[:3], strict=True)))) == list("012")
+    model = AppModel.of(Net())
+    state, values = model.state, list(model.state.values())
+    assert list(model.named(dict(zip("0123", values, strict=True)))) == list(state)
+    assert list(model.named(dict(zip("0123", values[::-1], strict=True)))) == list("0123")
+    assert list(model.named(dict(zip("012", values[:3], strict=True)))) == list("012")
     mixed = {"body.3.bias": values[0], "a": values[1], "b": values[2], "c": values[3]}
-    assert named_as(state, mixed) == mixed
+    assert model.named(mixed) == mixed

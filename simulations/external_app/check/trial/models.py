@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from clients.external_app.partial import AppModel
+
 Arrays = Sequence[Sequence[Any]]
 """Name, shape and type of each array."""
 
@@ -27,8 +29,8 @@ def find_models(folder: Path, arrays: Arrays | None, builders: Sequence[dict[str
 
     Returns:
         ``model``: ``module:name`` of what fits and builds without arguments, or "". ``call``: index of the builder that fits with
-        its arguments, or -1. ``by``: "names", "order", or "source" without arrays. ``part_of``: a model that the arrays are a part
-        of. ``failed``: target -> error. ``facts``: about the model that was built.
+        its arguments, or -1. ``by``: "names", "order", "trained" (all but frozen parameters are sent), or "source" without arrays.
+        ``part_of``: a model that the arrays are a part of. ``failed``: target -> error. ``facts``: about the model that was built.
     """
     found: dict[str, Any] = {"model": "", "call": -1, "by": "", "part_of": "", "failed": {}, "facts": {}}
     tried = [(at, one) for at, one in enumerate(builders)]
@@ -58,9 +60,19 @@ def _fit(model: nn.Module, arrays: Arrays | None) -> str:
     sent = {name: list(shape) for name, shape, _ in arrays}
     if state == sent:
         return "names"
+    if _fits_trained(model, arrays):
+        return "trained"
     if not state.keys() & sent.keys():
         return "order" if list(state.values()) == list(sent.values()) and state else ""
     return "part" if sent.items() < state.items() else ""
+
+
+def _fits_trained(model: nn.Module, arrays: Arrays) -> bool:
+    """Whether the arrays are all tensors of a model but its frozen parameters."""
+    app = AppModel.of(model)
+    named = app.named({name: torch.empty(list(shape), device="meta") for name, shape, _ in arrays})
+    shapes = {name: value.shape for name, value in app.whole(named).items()}
+    return bool(app.unsent(named)) and shapes == {name: value.shape for name, value in app.state.items()}
 
 
 def _facts(model: nn.Module) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def test_without_originals_it_guesses_reports_and_claims_nothing(tmp_path: Path)
     for word in (
         "Which loss the clients used",
         "dropout acted",
-        "layers were frozen",
+        "layers were frozen that",
         "names and shapes",
         "hold weights",
     ):

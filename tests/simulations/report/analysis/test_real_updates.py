@@ -142,7 +142,10 @@ def test_it_says_where_adaptive_attacks_on_images_ran_on_probes_only(
     [
         ({}, "Training update of 4 steps: "),
         ({"iterations": 60, "restarts": 1}, "Training update of 4 steps, searched by 60 iterations: "),
-        ({"iterations": 1, "restarts": 2}, "Training update of 4 steps, searched by 1 iteration from each of 2 starts: "),
+        (
+            {"iterations": 1, "restarts": 2},
+            "Training update of 4 steps, searched by 1 iteration from each of 2 starts: ",
+        ),
         ({"iterations": "4 steps of up to 20 evaluations"}, "searched by 4 steps of up to 20 evaluations: "),
     ],
 )

@@ -1,0 +1,71 @@
+"""An app's model and messages that may hold a part of it: the rest is frozen, and is what the app's ``model`` builds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class AppModel:
+    """What an app's ``model`` builds, for reading the arrays of messages.
+
+    Attributes:
+        state: Its ``state_dict()``.
+        trained: Names of the parameters that require gradients.
+        frozen: Names of the other parameters, whose values every build of the app's model is assumed to share.
+    """
+
+    state: Mapping[str, Tensor]
+    trained: tuple[str, ...]
+    frozen: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> AppModel:
+        """Of a model as it was built."""
+        state, named = model.state_dict(), [(name, one) for name, one in model.named_parameters()]
+        trained = tuple(name for name, one in named if name in state and one.requires_grad)
+        return cls(state, trained, tuple(name for name, one in named if name in state and not one.requires_grad))
+
+    def named(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Arrays of a message, in their order, by the names of ``state``; by their own names where they do not fit.
+
+        They fit if one of their names is in ``state``; as the names of one module of the model, such as those of
+        ``model.head.state_dict()``; or, with other names (lists of arrays have 0, 1, 2), as the whole state or as the trained
+        parameters, in order, if every shape agrees.
+        """
+        if self.state.keys() & arrays.keys() or not arrays:
+            return dict(arrays)
+        first = next(iter(arrays))
+        modules = [name.removesuffix(first) for name in self.state if name.endswith(f".{first}")]
+        for names in (list(self.state), list(self.trained), *([at + name for name in arrays] for at in modules)):
+            if [self._shape(name) for name in names] == [tuple(one.shape) for one in arrays.values()]:
+                return dict(zip(names, arrays.values(), strict=True))
+        return dict(arrays)
+
+    def _shape(self, name: str) -> tuple[int, ...] | None:
+        return tuple(self.state[name].shape) if name in self.state else None
+
+    def whole(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """``named`` arrays with the frozen parameters that are missing."""
+        return {**{name: self.state[name] for name in self.unsent(named)}, **named}
+
+    def unsent(self, named: Iterable[str]) -> tuple[str, ...]:
+        """The frozen parameters that are missing in the names."""
+        sent = set(named)
+        return tuple(name for name in self.frozen if name not in sent)
+
+    def digest(self, names: Iterable[str]) -> str:
+        """A digest of tensors of ``state``, equal for equal values; "" for a name that it does not have."""
+        digest = hashlib.blake2b(digest_size=32)
+        for name in names:
+            if name not in self.state:
+                return ""
+            value = self.state[name].detach().cpu().contiguous()
+            digest.update(repr((name, value.dtype, tuple(value.shape))).encode())
+            digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()

@@ -1,0 +1,108 @@
+"""Apps that send a part of a vision transformer: what is audited, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ConfigRecord
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+
+from clients.external_app.partial import AppModel
+from simulations.audited import audited
+from strategies.external_app.preflight import AuditError
+from tests.lines import read_lines
+from tests.strategies.external_app.app import EXAMPLES, AppGrid
+from tests.strategies.external_app.parts import transformer_app as apps
+
+Build, Part = Callable[[], nn.Module], Callable[[nn.Module], apps.Arrays]
+
+
+def run(out: Path, build: Build, part: Part, attacks: str) -> list[dict[str, Any]]:
+    settings = {"batch-size": EXAMPLES, "local-epochs": 1}
+    watched = audited(FedAvg(fraction_evaluate=0.0), out, build, workers=0, probe_attacks=attacks, settings=settings)
+    config = ConfigRecord({"lr": apps.LEARNING_RATE})
+    grid = AppGrid(apps.app_of(build, part))
+    watched.start(grid, apps.record(part(build())), num_rounds=1, train_config=config)
+    return list(read_lines(out / "rows.jsonl"))
+
+
+def value(rows: list[dict[str, Any]], attack: str, metric: str, observation: str = "one-step probe") -> Any:
+    (found,) = {
+        (row["value"], row["n"])
+        for row in rows
+        if row["attack"].startswith(attack) and row["metric"] == metric and row["card"]["observation"] == observation
+    }
+    return found
+
+
+def page(out: Path) -> str:
+    return " ".join((out / "report.html").read_text(encoding="utf-8").split())
+
+
+def test_an_app_that_trains_a_whole_transformer_gets_a_verdict(tmp_path: Path) -> None:
+    rows = run(tmp_path / "out", apps.transformer, apps.whole, "PatchEmbeddingInversion()")
+    psnr, count = value(rows, "PatchEmbedding", "psnr")
+    assert count == 16
+    assert psnr > 40, "exact but for the rounding of float32 weights, whose difference the update is"
+    assert "readable (" in page(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("build", "part"),
+    [(apps.head_only, apps.head), (apps.head_only, apps.trained), (apps.last_block, apps.listed)],
+    ids=["the head by its own names", "the head", "a list of the last block's arrays"],
+)
+def test_trained_parameters_alone_are_enough(build: Build, part: Part, tmp_path: Path) -> None:
+    rows = run(tmp_path / "out", build, part, "LabelInference(); PatchEmbeddingInversion()")
+    assert value(rows, "LabelInference", "label-accuracy") == (1.0, 16)
+    assert value(rows, "LabelInference", "label-accuracy", "training update")[0] > 0.5
+    differences = [row["value"] for row in rows if row["metric"] == "reply-difference"]
+    assert len(differences) == 2
+    assert max(differences) < 1e-3, "probes train what the app trains, from the weights from which it does"
+    unsent, text = len(AppModel.of(build()).frozen), page(tmp_path / "out")
+    assert f"Whether training starts from the {unsent} frozen tensors that no message holds" in text
+    assert "does not apply: no trained position embedding of VisionTransformer" in text
+
+
+def test_the_inputs_of_a_head_are_solved_with_the_frozen_rest_of_the_model(tmp_path: Path) -> None:
+    rows = run(tmp_path / "out", apps.head_only, apps.head, "HeadInversion(iterations=3)")
+    assert value(rows, "HeadInversion", "label-accuracy") == (1.0, 16)
+    assert value(rows, "HeadInversion", "psnr")[1] == 16
+    assert value(rows, "HeadInversion", "singular_gap")[0] < 1e-3, "one example, whose features are exact"
+
+
+def test_nodes_that_build_other_frozen_weights_than_the_server_answer_nothing(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(AuditError, match="'cls_token', and model builds others at this node than at the server"):
+        run(tmp_path / "out", apps.head_of_unlike, apps.head, "LabelInference()")
+
+
+def test_a_part_that_clients_train_and_keep_is_named(tmp_path: Path) -> None:
+    with pytest.raises(AuditError, match=r"they have no 'head\.weight'"):
+        run(tmp_path / "out", apps.transformer, apps.body, "LabelInference()")
+
+
+def test_names_of_a_module_fit_if_every_shape_agrees() -> None:
+    model = AppModel.of(apps.head_only())
+    weight, bias = torch.zeros(10, 32), torch.zeros(10)
+    assert list(model.named({"weight": weight, "bias": bias})) == ["head.weight", "head.bias"]
+    assert list(model.named({"bias": bias, "weight": weight})) == ["head.bias", "head.weight"]
+    assert list(model.named({"0": weight, "1": bias})) == ["head.weight", "head.bias"]
+    assert list(model.named({"weight": weight.T, "bias": bias})) == ["weight", "bias"]
+    assert list(model.named({"weight": weight, "slope": bias})) == ["weight", "slope"]
+    whole = model.whole(model.named({"weight": weight, "bias": bias}))
+    assert whole.keys() == model.state.keys()
+    assert torch.equal(whole["head.weight"], weight)
+    assert torch.equal(whole["pos_embed"], model.state["pos_embed"])
+
+
+def test_the_digest_depends_on_names_and_values() -> None:
+    one, same, other = (AppModel.of(build()) for build in (apps.head_only, apps.head_only, apps.head_of_unlike))
+    assert one.digest(one.frozen) == same.digest(same.frozen) != other.digest(other.frozen)
+    assert one.digest(["cls_token"]) != one.digest(["pos_embed"]) != ""
+    assert one.digest(["elsewhere"]) == ""
