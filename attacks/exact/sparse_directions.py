@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,10 +38,13 @@ class SparseDirections:
         descents: Starts of the descent.
     """
 
+    most_dead: ClassVar[float] = math.inf
+    """Length over that of the longest row, from which rows are live however large the noise."""
+
     def __init__(self, left: Tensor, gap: float) -> None:
         self.left, self.gap = left, gap
         norms = left.norm(dim=1)
-        self.live = norms > max(1e-3, 30 * gap) * norms.max()
+        self.live = norms > min(max(1e-3, 30 * gap), self.most_dead) * norms.max()
         self.rows = left[self.live]
         # The live rows are columns (m, R) @ back (R, R): where columns are orthonormal, lengths of L q do not depend on q.
         self.columns, self.back = torch.linalg.qr(self.rows)
@@ -61,6 +65,11 @@ class SparseDirections:
     def nearly_zero(self) -> float:
         """Threshold for a zero where a direction follows from R - 1 rows alone and carries their noise."""
         return min(max(30 * self.gap, 1e-4), 0.1) / math.sqrt(len(self.rows))
+
+    @property
+    def last(self) -> float:
+        """Epsilon at the end of a descent."""
+        return 1e-2 * self.zero
 
     @property
     def fewest(self) -> int:
@@ -114,7 +123,7 @@ class SparseDirections:
             weights = 1 / ((directions @ basis.T).square() + epsilon**2)
             curvature = (weights @ squares).view(count, self.rank, self.rank)
             directions = unit(torch.linalg.solve(curvature, directions[:, :, None])[:, :, 0])
-            epsilon = max(epsilon * DESCENT_DECAY, 1e-2 * self.zero)
+            epsilon = max(epsilon * DESCENT_DECAY, self.last)
         self.descents += count
         self._look(torch.linalg.solve_triangular(self.back, directions.T, upper=True).T)
 
@@ -152,7 +161,7 @@ class SparseDirections:
         Among the rows that a sample takes for zeros one or two are not: weights tell them apart, a plain fit would not.
         """
         epsilon = self.nearly_zero
-        while epsilon > 0.1 * self.zero:
+        while epsilon > max(10 * self.last, 0.1 * self.zero):
             weights = 1 / ((self.rows @ direction).square() + epsilon**2)
             direction = torch.linalg.eigh(self.rows.T @ (weights[:, None] * self.rows))[1][:, 0]
             epsilon *= 0.25
@@ -175,10 +184,14 @@ class SparseDirections:
         order = self.zeros.argsort(descending=True, stable=True)[: 8 * self.rank]
         self.found, self.zeros = self.found[order], self.zeros[order]
 
+    def _kernel_size(self, count: int) -> float:
+        """Eigenvalue up to which a direction is in the kernel of ``count`` rows."""
+        return count * (10 * self.zero) ** 2
+
     def _has_one_kernel(self, own: Tensor) -> bool:
         """Whether rows ``own`` (m,) bool are zero for one direction: where columns share many zeros, so do all their sums."""
         zeros = self.rows[own]
-        return bool(torch.linalg.eigvalsh(zeros.T @ zeros)[1] > len(zeros) * (10 * self.zero) ** 2)
+        return bool(torch.linalg.eigvalsh(zeros.T @ zeros)[1] > self._kernel_size(len(zeros)))
 
     def _same(self, own: Tensor, count: int) -> Tensor:
         """Which of those found (K,) are the direction with the zeros ``own`` (m,), met with more or less noise.
@@ -191,7 +204,7 @@ class SparseDirections:
         for index in same.nonzero().flatten().tolist():
             rows = self.rows[shared[index]]
             second = torch.linalg.eigvalsh(rows.T @ rows)[1]
-            same[index] = bool(second > len(rows) * (10 * self.zero) ** 2)
+            same[index] = bool(second > self._kernel_size(len(rows)))
         return same
 
     def sure(self) -> Tensor:
@@ -229,6 +242,7 @@ def sampled_kernels(rows: Tensor, count: int, generator: torch.Generator) -> Ten
 
 
 def unit(directions: Tensor) -> Tensor:
+    """Directions (K, R), each scaled to length 1; zero stays zero."""
     lengths: Tensor = directions.norm(dim=1, keepdim=True)
     return directions / lengths.clamp_min(1e-300)
 

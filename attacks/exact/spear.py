@@ -157,9 +157,7 @@ class Spear(SolvingAttack):
         return exchanged(directions, chosen, parts, bias, layer) if len(chosen) == directions.rank else None
 
 
-def searchable(
-    parts: LowRank, layer: LinearLayer, num_examples: int, kind: type[Kind] = SparseDirections
-) -> Kind:
+def searchable(parts: LowRank, layer: LinearLayer, num_examples: int, kind: type[Kind] = SparseDirections) -> Kind:
     """A search of this kind for the columns of a layer's gradient; raises ``AttackError`` where it cannot find any."""
     if not layer.rectified:
         raise AttackError(
@@ -186,22 +184,28 @@ def solved(parts: LowRank, basis: Tensor, bias: Tensor, layer: LinearLayer) -> F
 
 def _agreement(inputs: Tensor, signals: Tensor, gap: float, layer: LinearLayer) -> Tensor:
     active = layer.outputs(inputs) > 0
-    touched = signals.abs() > max(10 * gap, 1e-7) * signals.abs().amax(1, keepdim=True)
-    return (active == touched).double().mean(1)
+    return (active == _touched(signals, gap)).double().mean(1)
 
 
-def polished(found: Factors, parts: LowRank, bias: Tensor, layer: LinearLayer, fuzzy: float = 0.0) -> Factors:
+def _touched(signals: Tensor, gap: float) -> Tensor:
+    """Which of the signals (R, M) are not zero, (R, M) bool."""
+    return signals.abs() > max(10 * gap, 1e-7) * signals.abs().amax(1, keepdim=True)
+
+
+def polished(
+    found: Factors, parts: LowRank, bias: Tensor, layer: LinearLayer, *, several_steps: bool = False
+) -> Factors:
     """Both factors by least squares in turn, dL/dz zero where z <= 0: rounding counts less when all of the zeros are used.
 
-    The bias is one more column of W, whose input is 1 for every example; each example's input is scaled to have it. ``fuzzy`` > 0,
-    for the sum of several steps: only entries of dL/dz below this share of the largest count as zeros, as signs of z may change.
+    The bias is one more column of W, whose input is 1 for every example; each example's input is scaled to have it. In the sum of
+    several steps signs of z may have changed: there an entry of dL/dz must also be nearly zero.
     """
     gradient = torch.cat([parts.left @ parts.right, bias[:, None]], 1)
     seen = torch.cat([found.inputs, torch.ones(len(found.inputs), 1, dtype=torch.float64)], 1)
     off = (layer.outputs(found.inputs) <= 0).T.double()
     signals = found.signals.T
-    if fuzzy:
-        off *= signals.abs() < fuzzy * signals.abs().amax(0)
+    if several_steps:
+        off *= ~_touched(signals.T, parts.gap).T
     for _ in range(POLISHES):
         # One small system for each neuron: those of its examples that are on, and an identity in place of the others.
         products = (1 - off[:, :, None]) * (seen @ seen.T) * (1 - off[:, None, :]) + torch.diag_embed(off)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -11,8 +14,10 @@ STEPS = 100
 """Fixed-point steps of one start."""
 STEEPNESS = 2.0
 """Slope of the contrast's derivative, tanh, at 0; entries have a mean square of 1."""
-SETTLED = 1e-4
+SETTLED = 1e-7
 """Least change of a direction's cosine that counts as one."""
+CLEAN = 1e-3
+"""Noise over signal below which rounding is all that there is."""
 FIXING = 0.95
 """Leverage from which a row alone keeps a second direction out of the kernel of a column's zeros."""
 MORE = 0.01
@@ -45,14 +50,33 @@ class SparseDictionary(SparseDirections):
     Transactions on Neural Networks 1999, Eq. 20, with symmetric decorrelation. Use on gradients: Bakarsky et al. 2025 (SPEAR++).
     """
 
+    most_dead: ClassVar[float] = 0.1
+
     def __init__(self, left: Tensor, gap: float) -> None:
         super().__init__(left, gap)
         self.starts = 0
         self._shared: list[Tensor] = []
 
+    @property
+    def zero(self) -> float:
+        """Threshold for a zero: ``gap`` is about a standard deviation of its noise, in units of the mean entry."""
+        return min(max(2 * self.gap, 1e-7), 0.3) / math.sqrt(len(self.rows))
+
+    @property
+    def nearly_zero(self) -> float:
+        """The same for a direction that is not refined yet."""
+        return max(min(max(30 * self.gap, 1e-4), 0.1) / math.sqrt(len(self.rows)), 1.5 * self.zero)
+
+    @property
+    def last(self) -> float:
+        """See ``SparseDirections``; with noise, a descent below it would follow the noise of single rows."""
+        return (1e-2 if self.gap < CLEAN else 0.3) * self.zero
+
     def learn(self, generator: torch.Generator) -> bool:
         """Learn the directions that are missing; return whether any was found."""
         before = len(self.sure())
+        if before == self.rank:
+            return False
         rest = self._rest()
         self.starts += 1
         noise = torch.randn(rest.shape[1], rest.shape[1], generator=generator, dtype=rest.dtype)
@@ -89,16 +113,19 @@ class SparseDictionary(SparseDirections):
         rest: Tensor = torch.linalg.qr(self.back @ known.T, mode="complete")[0][:, len(known) :]
         return rest
 
+    def _kernel_size(self, count: int) -> float:
+        return count * ((10 if self.gap < CLEAN else 2) * self.zero) ** 2
+
     def _has_one_kernel(self, own: Tensor) -> bool:
         rows = self.rows[own]
         values, vectors = torch.linalg.eigh(rows.T @ rows)
-        kernel = vectors[:, values <= len(rows) * (10 * self.zero) ** 2]
+        kernel = vectors[:, values <= self._kernel_size(len(rows))]
         if kernel.shape[1] < 2:
             # The leverage of a row is 1 where the others leave open what it fixes.
             leverage = ((rows @ vectors[:, 1:]).square() / values[1:]).sum(1)
             rows = rows[leverage < FIXING]
             values, vectors = torch.linalg.eigh(rows.T @ rows)
-            kernel = vectors[:, values <= len(rows) * (10 * self.zero) ** 2]
+            kernel = vectors[:, values <= self._kernel_size(len(rows))]
         if 1 < kernel.shape[1] <= MOST_SHARING:
             self._shared.append(kernel)
         return kernel.shape[1] < 2

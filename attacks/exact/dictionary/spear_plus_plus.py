@@ -10,7 +10,7 @@ import torch
 
 from attacks.exact.base import SolvingAttack, recovered
 from attacks.exact.dictionary.sparse_dictionary import SparseDictionary
-from attacks.exact.linear_layer import LinearLayer, LowRank, Read, low_rank
+from attacks.exact.linear_layer import Read, low_rank
 from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.spear import Factors, exchanged, polished, searchable, solved
 from attacks.guesses import Reconstruction
@@ -19,8 +19,6 @@ from defenses.checks import steps_field
 
 LEAST_GAP = 1.5
 """Ratio of the examples' smallest singular value to the largest of the noise, below which an example counts as noise."""
-FUZZY = 0.1
-"""Share of its largest signal below which a neuron counts as off in all of several steps."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,8 +70,8 @@ class SpearPlusPlus(SolvingAttack):
             directions = searchable(parts, layer, observation.num_examples, SparseDictionary)
             missing = MissingExamples(directions, parts, gradient.bias, layer)
             self._learned(directions, missing, generator, numbers)
-            fuzzy = FUZZY if observation.local_steps > 1 else 0.0
-            found = _factors(directions, parts, missing, layer, fuzzy)
+            found = _factors(directions, missing)
+            found = polished(found, parts, gradient.bias, layer, several_steps=observation.local_steps > 1)
             numbers["sparsity_match"] = float(found.agreement.mean())
         return recovered(observation, read.model, read.gradient, layer.module, found.inputs, found.signals, numbers)
 
@@ -97,14 +95,11 @@ class SpearPlusPlus(SolvingAttack):
         numbers |= {name: float(count) for name, count in counts.items()}
 
 
-def _factors(
-    directions: SparseDictionary, parts: LowRank, missing: MissingExamples, layer: LinearLayer, fuzzy: float
-) -> Factors:
+def _factors(directions: SparseDictionary, missing: MissingExamples) -> Factors:
     chosen = directions.basis()
     if len(chosen) < directions.rank:
         raise AttackError(
-            f"found {len(chosen)} of {parts.rank} examples in {directions.starts} starts; raise max_starts, or attack a smaller "
-            "batch or a wider layer"
+            f"found {len(chosen)} of {directions.rank} examples in {directions.starts} starts; raise max_starts, or attack a "
+            "smaller batch or a wider layer"
         )
-    found = exchanged(directions, chosen, parts, missing.bias, layer)
-    return polished(found, parts, missing.bias, layer, fuzzy)
+    return exchanged(directions, chosen, missing.parts, missing.bias, missing.layer)
