@@ -170,14 +170,14 @@ def flower_command() -> Callable[[], Any]:
     return app
 
 
-def secagg_plus_app(train: Callable[[list[Any], int], tuple[list[Any], int]]) -> ClientApp:
+def secagg_plus_app(train: Callable[[int], tuple[list[Any], int]]) -> ClientApp:
     """Return a ClientApp that trains with ``train`` and sends its parameters masked by SecAgg+ (``secaggplus_mod``).
 
     Use: ``benchmarks/flower_apps/secagg_plus.py`` runs the protocol, which Flower 1.41 has for its older interface alone. If it
     moves: import it from its new place; until then sums of clients are assumed, as in ``aggregate-clients``.
 
     Args:
-        train: Global parameters, as arrays, and the number of the partition -> local parameters and the number of examples.
+        train: Number of the partition -> the client's parameters, as arrays, and its number of examples.
     """
     from flwr.client import ClientApp, NumPyClient
     from flwr.client.mod import secaggplus_mod
@@ -187,7 +187,7 @@ def secagg_plus_app(train: Callable[[list[Any], int], tuple[list[Any], int]]) ->
             self.partition = partition
 
         def fit(self, parameters: list[Any], config: Any) -> tuple[list[Any], int, dict[str, Any]]:
-            return (*train(parameters, self.partition), {})
+            return (*train(self.partition), {})
 
     def client_fn(context: Any) -> Any:
         return Trainer(int(context.node_config["partition-id"])).to_client()
@@ -220,10 +220,10 @@ def secagg_plus_round(grid: Any, parameters: Sequence[Any], **settings: Any) -> 
 
     start, sums = ndarrays_to_parameters(list(parameters)), []
 
-    def configured(number: int, own: Any, manager: Any) -> Any:
+    def configured(_round: int, own: Any, _manager: Any) -> Any:
         return [(SimpleNamespace(node_id=node), FitIns(own, {})) for node in grid.get_node_ids()]
 
-    def aggregated(number: int, results: Any, failures: Any) -> Any:
+    def aggregated(_round: int, results: Any, _failures: Any) -> Any:
         sums.append(parameters_to_ndarrays(results[0][1].parameters))
         return results[0][1].parameters, {}
 

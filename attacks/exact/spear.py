@@ -22,6 +22,8 @@ SURE = 0.97
 """Share of neurons at which the sign of z and the zeros of dL/dz must agree for a column to be believed. Half agree by chance, and
 three quarters for the sum of two columns; rounding costs a neuron now and then."""
 POLISHES = 5
+SMALL = 0.05
+"""Share of an example's largest signal from which a signal is no noise, however large the noise."""
 Kind = TypeVar("Kind", bound=SparseDirections)
 
 
@@ -189,7 +191,7 @@ def _agreement(inputs: Tensor, signals: Tensor, gap: float, layer: LinearLayer) 
 
 def _touched(signals: Tensor, gap: float) -> Tensor:
     """Which of the signals (R, M) are not zero, (R, M) bool."""
-    return signals.abs() > max(10 * gap, 1e-7) * signals.abs().amax(1, keepdim=True)
+    return signals.abs() > min(max(10 * gap, 1e-7), SMALL) * signals.abs().amax(1, keepdim=True)
 
 
 def polished(

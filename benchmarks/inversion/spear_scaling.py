@@ -1,9 +1,9 @@
 """Which batches ``Spear`` and ``SpearPlusPlus`` solve exactly, by batch size, width, noise and local steps.
 
 Each line of the results is one update of a new network and a new batch. The networks have ``depth`` linear layers with ReLUs
-between them, as torch initialises them, in double precision, as in the papers' experiments; ``--single`` sends differences of
-models in single precision. Noise is Gaussian with the given standard deviation, relative to the root mean square of the first layer's
-gradient. Local steps are steps of plain SGD at ``--rates``, each on the whole batch.
+between them, as torch initialises them. Gradients are in double precision, as in the papers' experiments; ``--single`` sends
+differences of models in single precision. Noise is Gaussian with the given standard deviation, relative to the root mean square of
+the first layer's gradient. Local steps are steps of plain SGD at ``--rates``, each on the whole batch.
 
 An image is exact from 60 dB and counts as recovered from 30 dB, with guesses and images matched by one optimal assignment; failed
 guesses count as neither. Lines that the file of results has already are not computed again.

@@ -85,6 +85,14 @@ class SparseDictionary(SparseDirections):
         self.separate(generator)
         return len(self.sure()) > before
 
+    def scatter(self, generator: torch.Generator) -> bool:
+        """Seek missing directions one at a time, from ``descend``'s starts; return whether any was found."""
+        before = len(self.sure())
+        if before < self.rank:
+            self.descend(generator)
+            self.separate(generator)
+        return len(self.sure()) > before
+
     def separate(self, generator: torch.Generator) -> None:
         """Find the columns whose common zeros hid them from the search so far."""
         shared, self._shared = self._shared, []

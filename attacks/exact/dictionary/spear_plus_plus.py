@@ -85,7 +85,7 @@ class SpearPlusPlus(SolvingAttack):
         """Search until all directions are there, or ``max_starts`` starts in a row have found none."""
         left = self.max_starts
         while left and len(directions.sure()) < directions.rank:
-            left = self.max_starts if directions.learn(generator) else left - 1
+            left = self.max_starts if directions.learn(generator) or directions.scatter(generator) else left - 1
             missing.by_elimination()
         counts = {
             "starts": directions.starts,
