@@ -10,7 +10,7 @@ import torch
 
 from attacks.guesses import Reconstruction
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "inversion"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "inversion"))
 import spear_scaling
 from spear_scaling import CELL, batch_of, network, scored, sent, table
 
@@ -56,6 +56,13 @@ def test_a_cell_is_measured_and_shown(monkeypatch: Any, tmp_path: Path, capsys: 
         "argv",
         ["x", str(file), *["--batches", "2", "--widths", "60", "--seeds", "0", "1", "--attacks", "SpearPlusPlus"]],
     )
+    spear_scaling.main()
+    before = file.read_text()
+    spear_scaling.main()
+    assert file.read_text() == before, "a known line was measured again"
+    capsys.readouterr()
+    sizes = ["--batches", "2", "--widths", "60", "--seeds", "0", "1", "--attacks", "SpearPlusPlus"]
+    monkeypatch.setattr(sys, "argv", ["x", str(file), *sizes])
     spear_scaling.main()
     before = file.read_text()
     spear_scaling.main()

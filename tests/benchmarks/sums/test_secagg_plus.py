@@ -11,7 +11,7 @@ import torch
 
 from clients.flower_private import secagg_plus_app, secagg_plus_round
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "flower_apps"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "flower_apps"))
 import secagg_plus
 from secagg_plus import MODULUS, Round, Wire, scored, step_of, table, uniformity
 
