@@ -11,6 +11,7 @@ from attacks.attributes.property_inference import PropertyInference as PropertyI
 from attacks.base import Attack as Attack
 from attacks.base import Knowledge as Knowledge
 from attacks.exact.cocktail_party import CocktailParty as CocktailParty
+from attacks.exact.dictionary.spear_plus_plus import SpearPlusPlus as SpearPlusPlus
 from attacks.exact.head_inversion import HeadInversion as HeadInversion
 from attacks.exact.patch_embedding_inversion import PatchEmbeddingInversion as PatchEmbeddingInversion
 from attacks.exact.spear import Spear as Spear

@@ -134,6 +134,17 @@ def one_step_gradient(observation: ClientUpdate) -> Update:
     if observation.num_examples < 1:
         raise AttackError(f"the update covers {observation.num_examples} examples; at least 1 is needed")
     observation.require_one_step()
+    return unscaled_gradient(observation)
+
+
+def unscaled_gradient(observation: ClientUpdate) -> Update:
+    """The gradients behind an update, summed over its steps, up to one factor for all parameters unless there is one step.
+
+    Raises:
+        AttackError: When the update does not fit the model, or weight decay cannot be subtracted.
+    """
+    if observation.local_steps > 1 and observation.weight_decay:
+        raise AttackError("does not apply: weight decay of several local steps cannot be subtracted")
     # Inputs do not depend on the length of the gradient: any learning rate serves, unless weight decay must be subtracted.
     if observation.learning_rate is None and observation.weight_decay:
         raise AttackError("does not apply: the learning rate is unknown, so weight decay cannot be subtracted")
@@ -142,7 +153,7 @@ def one_step_gradient(observation: ClientUpdate) -> Update:
 
 @dataclass(frozen=True)
 class Read:
-    """An update of one step, read for an attack on a linear layer.
+    """An update, of one step unless stated otherwise, read for an attack on a linear layer.
 
     Attributes:
         model: The client's global model, from ``attackable``.
@@ -155,9 +166,9 @@ class Read:
     layers: list[LinearLayer]
 
     @classmethod
-    def of(cls, observation: ClientUpdate) -> Read:
-        """Raises: AttackError when the update fits neither the model nor the attack."""
-        gradient = one_step_gradient(observation)
+    def of(cls, observation: ClientUpdate, *, several_steps: bool = False) -> Read:
+        """Raises: AttackError when the update fits neither the model nor the attack, as with several steps unless allowed."""
+        gradient = unscaled_gradient(observation) if several_steps else one_step_gradient(observation)
         model = attackable(observation.model, observation.train_mode)
         layers = linear_layers(model, observation.input_shape, next(iter(gradient.values())))
         return cls(model, gradient, layers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,10 +38,13 @@ class SparseDirections:
         descents: Starts of the descent.
     """
 
+    most_dead: ClassVar[float] = math.inf
+    """Length over that of the longest row, from which rows are live however large the noise."""
+
     def __init__(self, left: Tensor, gap: float) -> None:
         self.left, self.gap = left, gap
         norms = left.norm(dim=1)
-        self.live = norms > max(1e-3, 30 * gap) * norms.max()
+        self.live = norms > min(max(1e-3, 30 * gap), self.most_dead) * norms.max()
         self.rows = left[self.live]
         # The live rows are columns (m, R) @ back (R, R): where columns are orthonormal, lengths of L q do not depend on q.
         self.columns, self.back = torch.linalg.qr(self.rows)
@@ -63,6 +67,11 @@ class SparseDirections:
         return min(max(30 * self.gap, 1e-4), 0.1) / math.sqrt(len(self.rows))
 
     @property
+    def last(self) -> float:
+        """Epsilon at the end of a descent."""
+        return 1e-2 * self.zero
+
+    @property
     def fewest(self) -> int:
         """Number of zeros below which the rows that made a direction may explain them."""
         own = self.rank - 1
@@ -80,11 +89,8 @@ class SparseDirections:
         kernels of all its sets of R - 1: one inverse serves for R samples.
         """
         count = max(1, min(1024, CHUNK // (len(self.rows) * self.rank)))
-        chosen = torch.rand(count, len(self.rows), generator=generator).topk(self.rank, 1).indices
-        inverses, singular = torch.linalg.inv_ex(self.rows[chosen])
-        kernels = inverses[singular == 0].transpose(1, 2).reshape(-1, self.rank)
         self.samples += count * self.rank
-        self._look(kernels)
+        self._look(sampled_kernels(self.rows, count, generator))
 
     def descend(self, generator: torch.Generator) -> None:
         """Minimise sum_j log((L q)_j^2 + epsilon^2) on the unit sphere, epsilon falling, from sums of two random rows.
@@ -100,12 +106,12 @@ class SparseDirections:
 
     def offer(self, directions: Tensor) -> None:
         """Test directions (K, R), and the minima that ``near`` reaches from them."""
-        self._look(_unit(directions))
+        self._look(unit(directions))
         self.near(directions)
 
     def near(self, directions: Tensor) -> None:
         """Minimise as ``descend`` from directions (K, R) that are nearly right, such as independent components."""
-        for some in torch.split(_unit(directions @ self.back.T), 64):
+        for some in torch.split(unit(directions @ self.back.T), 64):
             self._go_down(some, NEAR)
 
     def _go_down(self, directions: Tensor, first: float) -> None:
@@ -116,8 +122,8 @@ class SparseDirections:
         for _ in range(DESCENT_STEPS):
             weights = 1 / ((directions @ basis.T).square() + epsilon**2)
             curvature = (weights @ squares).view(count, self.rank, self.rank)
-            directions = _unit(torch.linalg.solve(curvature, directions[:, :, None])[:, :, 0])
-            epsilon = max(epsilon * DESCENT_DECAY, 1e-2 * self.zero)
+            directions = unit(torch.linalg.solve(curvature, directions[:, :, None])[:, :, 0])
+            epsilon = max(epsilon * DESCENT_DECAY, self.last)
         self.descents += count
         self._look(torch.linalg.solve_triangular(self.back, directions.T, upper=True).T)
 
@@ -131,11 +137,11 @@ class SparseDirections:
             known = torch.linalg.qr(self.back @ self.found.T)[0]
             anywhere = torch.randn(starts[::2].shape, generator=generator, dtype=basis.dtype)
             starts[::2] = anywhere - anywhere @ known @ known.T
-        return _unit(starts)
+        return unit(starts)
 
     def _look(self, directions: Tensor) -> None:
         """Keeps those with enough zeros, each as the direction that all its zeros agree on."""
-        directions = _unit(directions[directions.isfinite().all(1)])
+        directions = unit(directions[directions.isfinite().all(1)])
         counts = ((directions @ self.rows.T).abs() < self.nearly_zero).sum(1)
         order = counts.argsort(descending=True, stable=True)
         hits = directions[order[counts[order] >= self.fewest]]
@@ -155,7 +161,7 @@ class SparseDirections:
         Among the rows that a sample takes for zeros one or two are not: weights tell them apart, a plain fit would not.
         """
         epsilon = self.nearly_zero
-        while epsilon > 0.1 * self.zero:
+        while epsilon > max(10 * self.last, 0.1 * self.zero):
             weights = 1 / ((self.rows @ direction).square() + epsilon**2)
             direction = torch.linalg.eigh(self.rows.T @ (weights[:, None] * self.rows))[1][:, 0]
             epsilon *= 0.25
@@ -169,9 +175,7 @@ class SparseDirections:
         own = self._zeros(direction)
         count = int(own.sum())
         same = self._same(own, count)
-        zeros = self.rows[own]
-        # Where two columns share many zeros, so do all their sums: these zeros have more than one kernel.
-        if count < self.rank - 1 or torch.linalg.eigvalsh(zeros.T @ zeros)[1] <= count * (10 * self.zero) ** 2:
+        if count < self.rank - 1 or not self._has_one_kernel(own):
             return
         if count < self.fewest or bool((self.zeros[same] >= count).any()):
             return
@@ -179,6 +183,15 @@ class SparseDirections:
         self.zeros = torch.cat([self.zeros[~same], torch.tensor([count])])
         order = self.zeros.argsort(descending=True, stable=True)[: 8 * self.rank]
         self.found, self.zeros = self.found[order], self.zeros[order]
+
+    def _kernel_size(self, count: int) -> float:
+        """Eigenvalue up to which a direction is in the kernel of ``count`` rows."""
+        return count * (10 * self.zero) ** 2
+
+    def _has_one_kernel(self, own: Tensor) -> bool:
+        """Whether rows ``own`` (m,) bool are zero for one direction: where columns share many zeros, so do all their sums."""
+        zeros = self.rows[own]
+        return bool(torch.linalg.eigvalsh(zeros.T @ zeros)[1] > self._kernel_size(len(zeros)))
 
     def _same(self, own: Tensor, count: int) -> Tensor:
         """Which of those found (K,) are the direction with the zeros ``own`` (m,), met with more or less noise.
@@ -191,7 +204,7 @@ class SparseDirections:
         for index in same.nonzero().flatten().tolist():
             rows = self.rows[shared[index]]
             second = torch.linalg.eigvalsh(rows.T @ rows)[1]
-            same[index] = bool(second > len(rows) * (10 * self.zero) ** 2)
+            same[index] = bool(second > self._kernel_size(len(rows)))
         return same
 
     def sure(self) -> Tensor:
@@ -214,13 +227,22 @@ class SparseDirections:
                 chosen.append(index)
                 # A second projection keeps the basis orthogonal where the rest was short.
                 rest = rest - spanned.T @ (spanned @ rest)
-                spanned = torch.cat([spanned, _unit(rest[None])])
+                spanned = torch.cat([spanned, unit(rest[None])])
             if len(chosen) == self.rank:
                 break
         return chosen
 
 
-def _unit(directions: Tensor) -> Tensor:
+def sampled_kernels(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Kernels (K, R) of random sets of R - 1 of the rows (m, R), R for each of ``count`` sets of R rows."""
+    chosen = torch.rand(count, len(rows), generator=generator).topk(rows.shape[1], 1).indices
+    inverses, singular = torch.linalg.inv_ex(rows[chosen])
+    kernels: Tensor = inverses[singular == 0].transpose(1, 2).reshape(-1, rows.shape[1])
+    return kernels
+
+
+def unit(directions: Tensor) -> Tensor:
+    """Directions (K, R), each scaled to length 1; zero stays zero."""
     lengths: Tensor = directions.norm(dim=1, keepdim=True)
     return directions / lengths.clamp_min(1e-300)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ SURE = 0.97
 """Share of neurons at which the sign of z and the zeros of dL/dz must agree for a column to be believed. Half agree by chance, and
 three quarters for the sum of two columns; rounding costs a neuron now and then."""
 POLISHES = 5
+SMALL = 0.05
+"""Share of an example's largest signal from which a signal is no noise, however large the noise."""
+Kind = TypeVar("Kind", bound=SparseDirections)
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,8 @@ class Spear(SolvingAttack):
         parts = low_rank(gradient, num_examples)
         numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
         if parts.rank == 1:
-            return _solved(parts, torch.ones(1, 1, dtype=torch.float64), gradient.bias, layer)
-        directions = _searchable(parts, layer, num_examples)
+            return solved(parts, torch.ones(1, 1, dtype=torch.float64), gradient.bias, layer)
+        directions = searchable(parts, layer, num_examples)
         missing = MissingExamples(directions, parts, gradient.bias, layer)
         found = self._searched(directions, missing, shape, generator)
         counts = {"samples": directions.samples, "descents": directions.descents, "directions": len(directions.found)}
@@ -142,9 +145,9 @@ class Spear(SolvingAttack):
             chosen = directions.basis()
             basis = directions.found[chosen].T
             if len(chosen) == directions.rank and (tried is None or not torch.equal(tried, basis)):
-                tried, found = basis, _solved(parts, basis, bias, layer)
+                tried, found = basis, solved(parts, basis, bias, layer)
                 if found.agreement.min() > SURE:
-                    return _polished(found, parts, bias, layer)
+                    return polished(found, parts, bias, layer)
             if directions.samples >= samples and directions.descents >= descents:
                 break
             if directions.samples < samples:
@@ -153,16 +156,16 @@ class Spear(SolvingAttack):
                 directions.descend(generator)
             missing.by_elimination()
         chosen = directions.basis()
-        return _exchanged(directions, chosen, parts, bias, layer) if len(chosen) == directions.rank else None
+        return exchanged(directions, chosen, parts, bias, layer) if len(chosen) == directions.rank else None
 
 
-def _searchable(parts: LowRank, layer: LinearLayer, num_examples: int) -> SparseDirections:
-    """Where directions are to be sought."""
+def searchable(parts: LowRank, layer: LinearLayer, num_examples: int, kind: type[Kind] = SparseDirections) -> Kind:
+    """A search of this kind for the columns of a layer's gradient; raises ``AttackError`` where it cannot find any."""
     if not layer.rectified:
         raise AttackError(
             f"does not apply: no ReLU follows layer {layer.name!r}, so the columns of a batch of {num_examples} are not sparse"
         )
-    directions = SparseDirections(parts.left, parts.gap)
+    directions = kind(parts.left, parts.gap)
     if not directions.feasible:
         raise AttackError(
             f"does not apply: {len(directions.rows)} active neurons are too few for {parts.rank} examples; an example must leave "
@@ -171,7 +174,7 @@ def _searchable(parts: LowRank, layer: LinearLayer, num_examples: int) -> Sparse
     return directions
 
 
-def _solved(parts: LowRank, basis: Tensor, bias: Tensor, layer: LinearLayer) -> Factors:
+def solved(parts: LowRank, basis: Tensor, bias: Tensor, layer: LinearLayer) -> Factors:
     """The factors for Q = ``basis`` (R, R), whose columns get the lengths that the gradient of the bias asks for."""
     signals = parts.left @ basis
     lengths = torch.linalg.lstsq(signals, bias[:, None]).solution[:, 0]
@@ -183,19 +186,28 @@ def _solved(parts: LowRank, basis: Tensor, bias: Tensor, layer: LinearLayer) -> 
 
 def _agreement(inputs: Tensor, signals: Tensor, gap: float, layer: LinearLayer) -> Tensor:
     active = layer.outputs(inputs) > 0
-    touched = signals.abs() > max(10 * gap, 1e-7) * signals.abs().amax(1, keepdim=True)
-    return (active == touched).double().mean(1)
+    return (active == _touched(signals, gap)).double().mean(1)
 
 
-def _polished(found: Factors, parts: LowRank, bias: Tensor, layer: LinearLayer) -> Factors:
+def _touched(signals: Tensor, gap: float) -> Tensor:
+    """Which of the signals (R, M) are not zero, (R, M) bool."""
+    return signals.abs() > min(max(10 * gap, 1e-7), SMALL) * signals.abs().amax(1, keepdim=True)
+
+
+def polished(
+    found: Factors, parts: LowRank, bias: Tensor, layer: LinearLayer, *, several_steps: bool = False
+) -> Factors:
     """Both factors by least squares in turn, dL/dz zero where z <= 0: rounding counts less when all of the zeros are used.
 
-    The bias is one more column of W, whose input is 1 for every example; each example's input is scaled to have it.
+    The bias is one more column of W, whose input is 1 for every example; each example's input is scaled to have it. In the sum of
+    several steps signs of z may have changed: there an entry of dL/dz must also be nearly zero.
     """
     gradient = torch.cat([parts.left @ parts.right, bias[:, None]], 1)
     seen = torch.cat([found.inputs, torch.ones(len(found.inputs), 1, dtype=torch.float64)], 1)
     off = (layer.outputs(found.inputs) <= 0).T.double()
     signals = found.signals.T
+    if several_steps:
+        off *= ~_touched(signals.T, parts.gap).T
     for _ in range(POLISHES):
         # One small system for each neuron: those of its examples that are on, and an identity in place of the others.
         products = (1 - off[:, :, None]) * (seen @ seen.T) * (1 - off[:, None, :]) + torch.diag_embed(off)
@@ -207,14 +219,14 @@ def _polished(found: Factors, parts: LowRank, bias: Tensor, layer: LinearLayer) 
     return better if inputs.isfinite().all() and better.agreement.mean() >= found.agreement.mean() else found
 
 
-def _exchanged(
+def exchanged(
     directions: SparseDirections, chosen: list[int], parts: LowRank, bias: Tensor, layer: LinearLayer
 ) -> Factors:
     """The best factors that exchanging one direction after the other gives, by the mean agreement.
 
     Source: Dimitrov et al. 2024, Algorithm 2 (greedy filtering).
     """
-    best = _solved(parts, directions.found[chosen].T, bias, layer)
+    best = solved(parts, directions.found[chosen].T, bias, layer)
     for other in range(min(len(directions.found), 4 * directions.rank)):
         if other in chosen:
             continue
@@ -223,7 +235,7 @@ def _exchanged(
             basis = directions.found[trial].T
             if torch.linalg.matrix_rank(basis, rtol=1e-6) < len(trial):
                 continue
-            found = _solved(parts, basis, bias, layer)
+            found = solved(parts, basis, bias, layer)
             if found.agreement.mean() > best.agreement.mean():
                 best, chosen = found, trial
                 break

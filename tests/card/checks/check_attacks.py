@@ -22,6 +22,7 @@ ON_HOST = {
     "JointEncodingInversion",
     "PatchEmbeddingInversion",
     "Spear",
+    "SpearPlusPlus",
     "TrapWeights",
 }
 """Attacks that solve equations on the host."""

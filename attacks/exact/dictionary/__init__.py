@@ -1,0 +1,1 @@
+"""Learning of sparse dictionaries from gradients of layers with a ReLU."""

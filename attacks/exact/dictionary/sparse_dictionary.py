@@ -1,0 +1,157 @@
+"""All sparse directions of a layer's gradient together, by sparsely-used dictionary learning."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks.exact.sparse_directions import SparseDirections, sampled_kernels, unit
+
+STEPS = 100
+"""Fixed-point steps of one start."""
+STEEPNESS = 2.0
+"""Slope of the contrast's derivative, tanh, at 0; entries have a mean square of 1."""
+SETTLED = 1e-7
+"""Least change of a direction's cosine that counts as one."""
+CLEAN = 1e-3
+"""Noise over signal below which rounding is all that there is."""
+FIXING = 0.95
+"""Leverage from which a row alone keeps a second direction out of the kernel of a column's zeros."""
+MORE = 0.01
+"""Share of the rows that a column has as zeros besides those that it has in common with others, at least."""
+MOST_SHARING = 6
+"""Columns that are separated at most, where they have too many zeros in common."""
+SETS = 256
+"""Sets of rows from which columns with common zeros are separated."""
+
+
+class SparseDictionary(SparseDirections):
+    """A search that learns the columns of dL/dZ together, in place of one at a time from many starts.
+
+    The whitened rows Y (m, R) have the second moment of independent entries. In that space the sparse columns are nearly
+    orthogonal, so that the orthogonal matrix A with the sparsest Y A^T is near all of them at once. Sparsity is the mean of
+    -log cosh(STEEPNESS y): its maximum over orthogonal matrices needs no sampling, and a step costs O(m R^2). From each row of A
+    the descent of ``SparseDirections.near`` reaches an exact column. What is found is removed, and the rest is learned again in
+    the orthogonal complement.
+
+    Columns of similar images have most zeros in common. The kernel of these zeros has a dimension for each such column, and one row
+    that happens to be zero besides makes a sum of columns look like a column. A row that alone excludes a second direction is
+    therefore left out, and a kernel of a few dimensions is searched for its columns by samples of rows.
+
+    Attributes:
+        starts: Starts of the learning so far.
+
+    Source: complete dictionary learning by an orthogonal matrix after whitening: Zhai, Yang, Liao, Wright, Ma, "Complete dictionary
+    learning via l4-norm maximization over the orthogonal group", JMLR 2020, Algorithm 2 (MSP). log cosh in place of the fourth
+    power, and the fixed point: Hyvarinen, "Fast and robust fixed-point algorithms for independent component analysis", IEEE
+    Transactions on Neural Networks 1999, Eq. 20, with symmetric decorrelation. Use on gradients: Bakarsky et al. 2025 (SPEAR++).
+    """
+
+    most_dead: ClassVar[float] = 0.1
+
+    def __init__(self, left: Tensor, gap: float) -> None:
+        super().__init__(left, gap)
+        self.starts = 0
+        self._shared: list[Tensor] = []
+
+    @property
+    def zero(self) -> float:
+        """Threshold for a zero: ``gap`` is about a standard deviation of its noise, in units of the mean entry."""
+        return min(max(2 * self.gap, 1e-7), 0.3) / math.sqrt(len(self.rows))
+
+    @property
+    def nearly_zero(self) -> float:
+        """The same for a direction that is not refined yet."""
+        return max(min(max(30 * self.gap, 1e-4), 0.1) / math.sqrt(len(self.rows)), 1.5 * self.zero)
+
+    @property
+    def last(self) -> float:
+        """See ``SparseDirections``; with noise, a descent below it would follow the noise of single rows."""
+        return (1e-2 if self.gap < CLEAN else 0.3) * self.zero
+
+    def learn(self, generator: torch.Generator) -> bool:
+        """Learn the directions that are missing; return whether any was found."""
+        before = len(self.sure())
+        if before == self.rank:
+            return False
+        rest = self._rest()
+        self.starts += 1
+        noise = torch.randn(rest.shape[1], rest.shape[1], generator=generator, dtype=rest.dtype)
+        learned = orthogonal_dictionary(self.columns @ rest, torch.linalg.qr(noise)[0])
+        self.near(torch.linalg.solve_triangular(self.back, (learned @ rest.T).T, upper=True).T)
+        self.separate(generator)
+        return len(self.sure()) > before
+
+    def scatter(self, generator: torch.Generator) -> bool:
+        """Seek missing directions one at a time, from ``descend``'s starts; return whether any was found."""
+        before = len(self.sure())
+        if before < self.rank:
+            self.descend(generator)
+            self.separate(generator)
+        return len(self.sure()) > before
+
+    def separate(self, generator: torch.Generator) -> None:
+        """Find the columns whose common zeros hid them from the search so far."""
+        shared, self._shared = self._shared, []
+        for kernel in shared:
+            known = self.sure()
+            if len(known) and ((known @ kernel).norm(dim=1) > 1 - 1e-6).sum() >= kernel.shape[1]:
+                continue
+            rows = self.rows @ kernel
+            zero = rows.norm(dim=1) < self.nearly_zero
+            if (~zero).sum() < kernel.shape[1]:
+                continue
+            candidates = unit(sampled_kernels(rows[~zero], SETS, generator))
+            zeros = ((candidates @ rows.T).abs() < self.nearly_zero).sum(1)
+            self._look(candidates[zeros > int(zero.sum()) + kernel.shape[1] + MORE * len(self.rows)] @ kernel.T)
+        self._shared = []
+
+    def sure(self) -> Tensor:
+        """Independent directions (K, R), each the only one with its zeros."""
+        return self.found[self.basis()]
+
+    def _rest(self) -> Tensor:
+        """(R, k), orthonormal and, in the whitened space, orthogonal to what was found."""
+        known = self.sure()
+        if not len(known):
+            return torch.eye(self.rank, dtype=self.left.dtype)
+        rest: Tensor = torch.linalg.qr(self.back @ known.T, mode="complete")[0][:, len(known) :]
+        return rest
+
+    def _kernel_size(self, count: int) -> float:
+        return count * ((10 if self.gap < CLEAN else 2) * self.zero) ** 2
+
+    def _has_one_kernel(self, own: Tensor) -> bool:
+        rows = self.rows[own]
+        values, vectors = torch.linalg.eigh(rows.T @ rows)
+        kernel = vectors[:, values <= self._kernel_size(len(rows))]
+        if kernel.shape[1] < 2:
+            # The leverage of a row is 1 where the others leave open what it fixes.
+            leverage = ((rows @ vectors[:, 1:]).square() / values[1:]).sum(1)
+            rows = rows[leverage < FIXING]
+            values, vectors = torch.linalg.eigh(rows.T @ rows)
+            kernel = vectors[:, values <= self._kernel_size(len(rows))]
+        if 1 < kernel.shape[1] <= MOST_SHARING:
+            self._shared.append(kernel)
+        return kernel.shape[1] < 2
+
+
+def orthogonal_dictionary(rows: Tensor, start: Tensor) -> Tensor:
+    """The orthogonal matrix A (R, R) from ``start`` for which rows A^T is sparse; rows (m, R) have orthonormal columns.
+
+    Up to signs and order of its rows, A is the dictionary if rows = S A with sparse independent entries of S.
+    """
+    scaled, found = rows * len(rows) ** 0.5, start
+    for _ in range(STEPS):
+        bent = torch.tanh(STEEPNESS * (scaled @ found.T))
+        slopes = STEEPNESS * (1 - bent.square()).mean(0)
+        left, _, right = torch.linalg.svd(slopes[:, None] * found - bent.T @ scaled / len(rows))
+        following = left @ right
+        settled = float((1 - (following * found).sum(1).abs()).max()) < SETTLED
+        found = following
+        if settled:
+            break
+    return found

@@ -1,0 +1,242 @@
+"""Runs Flower's SecAgg+ for real and attacks what the server receives: single masked vectors, and the sum.
+
+Each client takes one step of SGD on one digit and sends its parameters through ``secaggplus_mod``. The server runs
+``SecAggPlusWorkflow``. Nodes live in this process, and every message takes Flower's wire format. A line of the results is one sum:
+
+- ``assumed``: the exact mean of the clients' updates, as ``aggregate-clients`` computes it.
+- ``fitted``: the protocol's mean with ``max_weight`` equal to a client's number of examples: the finest steps it can have.
+- ``default``: the protocol's mean with Flower's defaults, ``max_weight`` 1000.
+- ``masked``: the vector of the first client alone, as the server receives it, taken for its parameters.
+
+Of each: the largest error of the mean update and that error in quantisation steps, p-value of a Kolmogorov-Smirnov test of the
+masked integers against the uniform distribution, and of each attack how many images it recovers (30 dB), their mean PSNR, and how
+many of the images it identifies: its guess is nearer to the image than to 99 others.
+
+    python benchmarks/flower_apps/secagg_plus.py results.jsonl --model mlp --clients 2 4 --seeds 0 1 2 3
+    python benchmarks/flower_apps/secagg_plus.py results.jsonl --table
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections import defaultdict
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Message
+from scipy import stats
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks import ClientUpdate, InvertingGradients, Reconstruction, Spear, SpearPlusPlus, optimal_assignment
+from attacks.image_measures import psnr
+from attacks.observations import Aggregate
+from clients.data.datasets import load_dataset, to_float
+from clients.flower_private import masked_parameters, secagg_plus_app, secagg_plus_round
+from clients.models.classifiers import build_model
+from simulations.runtime.local_grid import LocalGrid
+
+DATA, RATE, EXAMPLES = "mnist-5k", 0.1, 1
+CLIPPING, TARGET, MODULUS = 8.0, 2**22, 2**32
+"""Defaults of ``SecAggPlusWorkflow``: parameters are clipped to +-8 and rounded to 2^22 values; masks are modulo 2^32."""
+WEIGHTS = {"fitted": float(EXAMPLES), "default": 1000.0}
+CANDIDATES, RECOVERED = 99, 30.0
+ATTACKS: dict[str, dict[str, Any]] = {
+    "mlp": {"Spear": Spear(max_samples=20_000, max_descents=256), "SpearPlusPlus": SpearPlusPlus()},
+    "cnn": {"InvertingGradients": InvertingGradients(iterations=200)},
+}
+Arrays = list[np.ndarray]
+
+
+class Wire(LocalGrid):
+    """Nodes of one round, and the masked vectors that crossed the wire, by node."""
+
+    def __init__(self, clients: int, app: Any) -> None:
+        super().__init__(clients, app=app)
+        self.masked: dict[int, Arrays] = {}
+
+    def answer(self, message: Message) -> Message | None:
+        """A node's reply, whose masked vector is kept."""
+        reply = super().answer(message)
+        found = None if reply is None else masked_parameters(reply)
+        if found is not None:
+            self.masked[message.metadata.dst_node_id] = found
+        return reply
+
+
+class Round:
+    """One round of some clients with a digit each: the model, the images, and each client's parameters after its step."""
+
+    def __init__(self, name: str, clients: int, seed: int) -> None:
+        self.data = load_dataset(DATA)
+        part = self.data.test
+        chosen = torch.randperm(len(part), generator=torch.Generator().manual_seed(seed))[: clients + CANDIDATES]
+        images, labels = to_float(part.images[chosen]), part.labels[chosen]
+        self.images, self.labels, self.others = images[:clients], labels[:clients], images[clients:]
+        self.model = build_model(name, num_classes=10, input_shape=(1, 28, 28), seed=seed)
+        self.start: Arrays = [value.detach().numpy() for value in self.model.parameters()]
+        self.locals = [self.trained(at) for at in range(clients)]
+
+    def trained(self, client: int) -> Arrays:
+        """A client's parameters after one step on its image."""
+        local = deepcopy(self.model)
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.data.mean, self.data.std))
+        own = slice(client, client + 1)
+        F.cross_entropy(local((self.images[own] - mean) / std), self.labels[own]).backward()
+        with torch.no_grad():
+            return [(value - RATE * value.grad).numpy() for value in local.parameters() if value.grad is not None]
+
+    def assumed(self) -> Arrays:
+        """The exact mean of the clients' updates."""
+        return [np.mean(same, 0) - start for *same, start in zip(*self.locals, self.start, strict=True)]
+
+    def protocol(self, max_weight: float) -> tuple[Arrays, dict[int, Arrays]]:
+        """The mean update of SecAgg+, and the masked vectors of the nodes."""
+        grid = Wire(len(self.locals), secagg_plus_app(lambda client: (self.locals[client], EXAMPLES)))
+        mean = secagg_plus_round(grid, self.start, num_shares=1.0, reconstruction_threshold=0.5, max_weight=max_weight)
+        return [one - start for one, start in zip(mean, self.start, strict=True)], grid.masked
+
+    def observation(self, update: Arrays, clients: int) -> ClientUpdate:
+        """What the server attacks."""
+        names = [name for name, _ in self.model.named_parameters()]
+        return Aggregate(
+            model=self.model,
+            update={
+                name: torch.from_numpy(np.asarray(one, np.float32)) for name, one in zip(names, update, strict=True)
+            },
+            input_shape=(1, 28, 28),
+            mean=tuple(self.data.mean),
+            std=tuple(self.data.std),
+            num_examples=clients,
+            batch_size=clients,
+            local_steps=1,
+            learning_rate=RATE,
+            train_mode=False,
+            num_clients=clients,
+        )
+
+
+def step_of(max_weight: float) -> float:
+    """Largest error of one client's parameter by rounding: one step of the quantisation over the weight."""
+    return 2 * CLIPPING / (TARGET - 1) * max_weight / EXAMPLES
+
+
+def unmasked_guess(vector: Arrays, max_weight: float) -> Arrays:
+    """The parameters that a masked vector (its weight first) would stand for if it had no mask."""
+    return [(one * (2 * CLIPPING / TARGET) - CLIPPING) * max_weight / EXAMPLES for one in vector[1:]]
+
+
+def uniformity(vector: Arrays) -> float:
+    """p-value of a Kolmogorov-Smirnov test of the masked integers against the uniform distribution below the modulus."""
+    whole = np.concatenate([one.ravel() for one in vector]) / MODULUS
+    return float(stats.kstest(whole, "uniform").pvalue)
+
+
+def scored(guess: Reconstruction, truth: Tensor, others: Tensor) -> dict[str, Any]:
+    """Images recovered, identified, and the mean PSNR in dB, at most 100."""
+    if guess.failure:
+        return {"recovered": 0, "identified": 0, "psnr": None, "failure": guess.failure}
+    own, theirs = optimal_assignment(guess.images, truth)
+    quality = psnr(guess.images[own], truth[theirs]).clamp(max=100)
+    found = 0
+    for one, true in zip(guess.images[own], truth[theirs], strict=True):
+        found += int((one - true).square().mean() < (others - one).square().flatten(1).mean(1).min())
+    return {
+        "recovered": int((quality >= RECOVERED).sum()),
+        "identified": found,
+        "psnr": round(float(quality.mean()), 1),
+        "failure": "",
+    }
+
+
+def measured(model: str, clients: int, seed: int, iterations: int | None = None) -> list[dict[str, Any]]:
+    """The lines of one round, one for each kind of sum."""
+    torch.manual_seed(seed)
+    this = Round(model, clients, seed)
+    exact = this.assumed()
+    kinds: dict[str, tuple[Arrays, int, dict[str, Any]]] = {"assumed": (exact, clients, {})}
+    for kind, weight in WEIGHTS.items():
+        mean, masked = this.protocol(weight)
+        error = max(float(np.abs(one - other).max()) for one, other in zip(mean, exact, strict=True))
+        numbers = {"error": error, "steps": error / step_of(weight), "p": [uniformity(one) for one in masked.values()]}
+        kinds[kind] = (mean, clients, numbers)
+        if kind == "fitted":
+            alone = unmasked_guess(next(iter(masked.values())), weight)
+            kinds["masked"] = ([one - start for one, start in zip(alone, this.start, strict=True)], 1, {})
+    size = max(float(np.abs(one).max()) for one in exact)
+    lines = []
+    for kind, (update, count, numbers) in kinds.items():
+        seen, truth = this.observation(update, count), this.images[:count]
+        guesses = {}
+        for name, attack in ATTACKS[model].items():
+            tried = InvertingGradients(iterations=iterations) if iterations and name == "InvertingGradients" else attack
+            guess = tried.attack_many([seen], [torch.Generator().manual_seed(seed)])[0]
+            guesses[name] = scored(guess, truth, this.others)
+        head = {"model": model, "clients": clients, "seed": seed, "kind": kind, "images": count, "largest_update": size}
+        lines.append(head | numbers | {"attacks": guesses})
+    return lines
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """A Markdown table, a row for each model, number of clients, kind of sum and attack."""
+    cells: dict[tuple[str, int, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for line in lines:
+        for attack in line["attacks"]:
+            cells[line["model"], line["clients"], line["kind"], attack].append(line)
+    head = (
+        "model",
+        "clients",
+        "attacked",
+        "sums",
+        "largest error",
+        "in steps",
+        "attack",
+        "PSNR",
+        "recovered",
+        "identified",
+    )
+    rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for (model, clients, kind, attack), some in cells.items():
+        scores, images = [one["attacks"][attack] for one in some], sum(one["images"] for one in some)
+        errors = [f"{max(one[name] for one in some):.2g}" if name in some[0] else "-" for name in ("error", "steps")]
+        values = [one["psnr"] for one in scores if one["psnr"] is not None]
+        quality = (
+            f"{sum(values) / len(values):.1f}" if len(values) == len(scores) else f"{len(scores) - len(values)} fail"
+        )
+        counts = [f"{sum(one[name] for one in scores)} of {images}" for name in ("recovered", "identified")]
+        rows.append(f"| {' | '.join((model, str(clients), kind, str(len(some)), *errors, attack, quality, *counts))} |")
+    smallest = [p for line in lines for p in line.get("p", [])]
+    rows.append(f"\nSmallest of {len(smallest)} p-values of uniformity: {min(smallest):.2g}." if smallest else "")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Measure what is missing, or show the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--model", nargs="+", choices=list(ATTACKS), default=list(ATTACKS))
+    parser.add_argument("--clients", nargs="+", type=int, default=[2, 4])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3])
+    given = parser.parse_args()
+    known = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
+    if given.table:
+        print(table(known))
+        return
+    torch.set_num_threads(1)
+    done = {(line["model"], line["clients"], line["seed"]) for line in known}
+    for cell in itertools.product(given.model, given.clients, given.seeds):
+        if cell not in done:
+            lines = measured(*cell)
+            with given.results.open("a") as file:
+                file.writelines(json.dumps(line) + "\n" for line in lines)
+            print(*lines, sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
