@@ -7,7 +7,6 @@ mirror images, these come first, anew for every batch, and all protection after 
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from clients.federated.examples import KeptExamples, WithCanaries
 from clients.federated.plan import FederatedPlan
 from clients.task.batches import join
 from clients.task.client import Client
-from clients.task.task import Plan, load_weights
+from clients.task.task import load_weights
 from clients.task.truths import Probed, Truths, rows
 from clients.training.evaluation import device, evaluate_weights, set_eval
 from clients.training.sgd import batches, plain_training, protect_gradient, protect_update, train_on

@@ -36,8 +36,8 @@ class DifferencedMatching:
     so that one evaluation takes two forward and backward passes, none of which is differentiated again. ReLUs and maxima keep the
     side of their kinks in the second pass (``kinks``); otherwise the difference would count kinks and be useless. The
     distances are exact. A ``StatisticsPrior`` P is read of the second pass and costs no pass of its own: the gradient of L + e P
-    at w + e v adds that of P to the difference. On a GPU, convolutions in TensorFloat-32 are too coarse for this: see ``full_precision``.
-    It must match the gradient itself, not that of an unrolled client.
+    at w + e v adds that of P to the difference. On a GPU, convolutions in TensorFloat-32 are too coarse for this: see
+    ``full_precision``. It must match the gradient itself, not that of an unrolled client.
 
     Raises:
         AttackError: When the model has layers that ``TrialNetwork`` does not know, or frozen parameters.
