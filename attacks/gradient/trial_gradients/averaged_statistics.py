@@ -82,8 +82,11 @@ def observed_statistics(observations: Sequence[ClientUpdate], statistics: Sequen
     if not found or observations[0].local_steps == 1:
         return found
     weights = dict(observations[0].model.named_parameters())
-    moves = {name: [one.update[name].detach().to(weight) for one in observations] for name, weight in weights.items()}
-    return found | {name: (torch.stack(values),) for name, values in moves.items()}
+    moves: Observed = {
+        name: (torch.stack([one.update[name].detach().to(weight) for one in observations]),)
+        for name, weight in weights.items()
+    }
+    return found | moves
 
 
 def statistics_prior(

@@ -51,8 +51,8 @@ def trained(
     before = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     after = {**dict(client.named_parameters()), **dict(client.named_buffers())}
     update = {name: (value - before[name]).detach() for name, value in after.items() if value.is_floating_point()}
-    told = {"batch_size": batch, "local_steps": steps, "learning_rate": rate, "train_mode": True}
-    return replace(observe(model.eval(), images, labels), model=model, update=update, **told), seen
+    recipe = {"batch_size": batch, "local_steps": steps, "learning_rate": rate, "train_mode": True}
+    return replace(observe(model.eval(), images, labels), model=model, update=update, **recipe), seen
 
 
 def two_layers() -> nn.Module:
