@@ -95,6 +95,12 @@ def test_some_of_the_arrays_of_a_model_are_told_from_all(folder: Path) -> None:
     assert (found["by"], found["part_of"]) == ("", "models_of_a_test:Net")
 
 
+def test_arrays_of_all_that_is_trained_fit_the_model(folder: Path) -> None:
+    sent = [one for one in arrays(net()) if one[0] != "layer.bias"]
+    found = find_models(folder, sent, [])
+    assert (found["model"], found["by"], found["part_of"]) == ("models_of_a_test:Net", "trained", "")
+
+
 def test_a_model_that_cannot_be_built_is_named_with_its_error(folder: Path) -> None:
     found = find_models(folder, arrays(nn.Linear(8, 8)), [])
     assert found["failed"] == {"models_of_a_test:Broken": "OSError: no weights here"}
