@@ -219,7 +219,10 @@ def masked_round() -> tuple[list[Any], list[Any]]:
         answers = []
         for number, request in enumerate(messages):
             flower_private.set_message_id(request, f"{len(replies)}-{number}")
-            answers.append(app(request, contexts[request.metadata.dst_node_id]))
+            copied = flower_private.from_wire(
+                flower_private.to_wire(request)
+            )  # one content serves all, and mods change it
+            answers.append(app(copied, contexts[request.metadata.dst_node_id]))
         replies.extend(answers)
         return answers
 
