@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from clients import flower_private
@@ -202,6 +203,50 @@ def check_local_superlink() -> None:
 def check_flower_command() -> None:
     """Flower's command can be called without arguments."""
     takes(flower_private.flower_command())
+
+
+def masked_round() -> tuple[list[Any], list[Any]]:
+    """Run SecAgg+ with two nodes that send 1 and 2; return the mean, and what ``masked_parameters`` finds in each reply."""
+    import numpy as np
+    from flwr.app import Context, RecordDict
+
+    flower_private.act_as_task()
+    app = flower_private.secagg_plus_app(lambda client: ([np.full(3, client + 1.0, np.float32)], 1))
+    contexts = {100 + at: Context(1, 100 + at, {"partition-id": at}, RecordDict(), {}) for at in range(2)}
+    replies: list[Any] = []
+
+    def send_and_receive(messages: Any, *, timeout: float | None = None) -> list[Any]:
+        answers = []
+        for number, request in enumerate(messages):
+            flower_private.set_message_id(request, f"{len(replies)}-{number}")
+            copied = flower_private.from_wire(
+                flower_private.to_wire(request)
+            )  # one content serves all, and mods change it
+            answers.append(app(copied, contexts[request.metadata.dst_node_id]))
+        replies.extend(answers)
+        return answers
+
+    grid = SimpleNamespace(get_node_ids=lambda: list(contexts), send_and_receive=send_and_receive)
+    settings = {"num_shares": 1.0, "reconstruction_threshold": 0.5, "max_weight": 1.0}
+    mean = flower_private.secagg_plus_round(grid, [np.zeros(3, np.float32)], **settings)
+    return mean, [flower_private.masked_parameters(reply) for reply in replies]
+
+
+def check_secagg_plus_app() -> None:
+    """Two nodes answer the four stages."""
+    assert len(masked_round()[1]) == 8
+
+
+def check_secagg_plus_round() -> None:
+    """The mean of 1 and 2."""
+    (found,), _ = masked_round()
+    assert abs(found - 1.5).max() < 1e-5, found
+
+
+def check_masked_parameters() -> None:
+    """A weight and one array of integers of each node, in one stage of four."""
+    found = [one for one in masked_round()[1] if one is not None]
+    assert [[part.shape for part in one] for one in found] == [[(1,), (3,)]] * 2
 
 
 def check_public_names() -> None:
