@@ -176,9 +176,10 @@ def main() -> None:
         lines.append(study(name, column, seed, options))
         with options.out.open("a") as file:
             file.write(json.dumps(lines[-1]) + "\n")
-    print(printed(lines, list(NETWORKS), list(COLUMNS)))
+    shown = sorted(COLUMNS, key=lambda column: (COLUMNS[column][1], COLUMNS[column][0]))
+    print(printed(lines, list(NETWORKS), shown))
     if options.picture:
-        draw(lines, list(NETWORKS), list(COLUMNS), options.picture)
+        draw(lines, list(NETWORKS), shown, options.picture)
 
 
 if __name__ == "__main__":

@@ -135,12 +135,14 @@ def test_the_study_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_tables_put_the_seeds_together() -> None:
     lines = [line("b", "1", 1, [3.0, 5.0], [0.0, 1.0]), line("b", "1", 0, [1.0, 3.0], [0.0, 0.0])]
-    text = leak_picture.printed(lines, ["a", "b"], ["1", "1 round"])
+    lines.append(line("base", "1", 1, [1.0, 4.0], [0.0, 0.0]))
+    text = leak_picture.printed(lines, ["base", "a", "b"], ["1", "1 round"])
     assert "| network | 1, one step |" in text
     assert "round" not in text  # Columns without lines are left out.
     assert "| a | - |" in text
-    assert "| b | +3.0 ± 2.6 (+2.0 to +4.0; 2) |" in text  # t(0.975, 3) = 3.182, std = 1.633, n = 4.
+    assert "| b | +3.0 ± 2.6 (+2.0, +4.0) |" in text  # t(0.975, 3) = 3.182, std = 1.633, n = 4.
     assert "| b | 1 of 4 (0, 1) |" in text
+    assert "| b | +1.5 ± 6.4 |" in text  # Of seed 1 alone: +2 and +1; t(0.975, 1) = 12.706, std = 0.707, n = 2.
 
 
 def test_the_picture_is_legible_and_small(tmp_path: Path) -> None:
