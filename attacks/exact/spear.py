@@ -114,7 +114,7 @@ class Spear(SolvingAttack):
         numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
         if parts.rank == 1:
             return solved(parts, torch.ones(1, 1, dtype=torch.float64), gradient.bias, layer)
-        directions = searchable(parts, layer, num_examples)
+        directions = searchable(parts, layer, num_examples, SparseDirections)
         missing = MissingExamples(directions, parts, gradient.bias, layer)
         found = self._searched(directions, missing, shape, generator)
         counts = {"samples": directions.samples, "descents": directions.descents, "directions": len(directions.found)}
@@ -159,7 +159,7 @@ class Spear(SolvingAttack):
         return exchanged(directions, chosen, parts, bias, layer) if len(chosen) == directions.rank else None
 
 
-def searchable(parts: LowRank, layer: LinearLayer, num_examples: int, kind: type[Kind] = SparseDirections) -> Kind:
+def searchable(parts: LowRank, layer: LinearLayer, num_examples: int, kind: type[Kind]) -> Kind:
     """A search of this kind for the columns of a layer's gradient; raises ``AttackError`` where it cannot find any."""
     if not layer.rectified:
         raise AttackError(

@@ -236,8 +236,9 @@ class GradientInversion(TargetPreparation):
         objectives = [objective] * 4
         if self.prior_decay:
             objectives = [objective.with_prior(self.total_variation * 0.1**i) for i in range(4)]
-        if self.normalise_by == "sent" and isinstance(objective, DifferencedMatching):
-            objectives[0] = objectives[0].normalised()
+        first = objectives[0]
+        if self.normalise_by == "sent" and isinstance(first, DifferencedMatching):
+            objectives[0] = first.normalised()
         return step_decay_stages(objectives, self.learning_rate, self.iterations)
 
     def _bounds(self, target: Target, unknowns: Tensor) -> tuple[Tensor, Tensor]:

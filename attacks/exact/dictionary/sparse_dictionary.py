@@ -136,7 +136,7 @@ class SparseDictionary(SparseDirections):
             kernel = vectors[:, values <= self._kernel_size(len(rows))]
         if 1 < kernel.shape[1] <= MOST_SHARING:
             self._shared.append(kernel)
-        return kernel.shape[1] < 2
+        return bool(kernel.shape[1] < 2)
 
 
 def orthogonal_dictionary(rows: Tensor, start: Tensor) -> Tensor:

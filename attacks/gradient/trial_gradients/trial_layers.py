@@ -52,7 +52,7 @@ class TrialNetwork:
             raise AttackError("layers that share weights have no form with one weight per trial")
 
     @property
-    def batch_norms(self) -> dict[nn.Module, str]:
+    def batch_norms(self) -> dict[_TrialBatchNorm2d, str]:
         """BatchNorm layer -> its name in the model."""
         return {layer: name for name, layer in self._layers.items() if isinstance(layer, _TrialBatchNorm2d)}
 
@@ -121,7 +121,7 @@ class _TrialConv2d(_TrialLayer):
 
 
 class _TrialBatchNorm2d(_TrialLayer):
-    known: tuple[Tensor, Tensor] | None = None
+    known: tuple[Tensor, ...] | None = None
     """Mean and variance (T, C) each by which a layer in train mode normalises in place of those of its batch."""
 
     def forward(self, features: Tensor) -> Tensor:
