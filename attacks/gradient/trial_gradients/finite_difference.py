@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
@@ -57,8 +57,7 @@ class DifferencedMatching:
         self._shapes = {name: weight.shape for name, weight in exact.parameters.items()}
         self._weights = torch.cat([weight.flatten() for weight in exact.parameters.values()])
         self._targets = torch.cat([exact.targets[name].flatten(1) for name in self._shapes], 1)
-        matched = self._network.batch_norms if isinstance(exact.prior, StatisticsPrior) else {}
-        self._matched: dict[nn.Module, str] = dict(matched)
+        self._matched = self._network.batch_norms if isinstance(exact.prior, StatisticsPrior) else {}
         # Until a call finds none: watching every operation of a small network costs as much as the operation.
         self._kinked = True
         self._step = RELATIVE_STEP * torch.finfo(self._weights.dtype).eps ** 0.5 * self._weights.norm()

@@ -52,14 +52,15 @@ class TrialNetwork:
             raise AttackError("layers that share weights have no form with one weight per trial")
 
     @property
-    def batch_norms(self) -> dict[_TrialBatchNorm2d, str]:
+    def batch_norms(self) -> dict[nn.Module, str]:
         """BatchNorm layer -> its name in the model."""
         return {layer: name for name, layer in self._layers.items() if isinstance(layer, _TrialBatchNorm2d)}
 
     def normalise_by(self, known: Mapping[str, tuple[Tensor, ...]]) -> None:
         """Let BatchNorm layers that are named normalise by a mean and variance (T, C) of each trial; the others do as before."""
-        for layer, name in self.batch_norms.items():
-            layer.known = known.get(name)
+        for name, layer in self._layers.items():
+            if isinstance(layer, _TrialBatchNorm2d):
+                layer.known = known.get(name)
 
     def __call__(self, weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
         """Logits (T * b, K)."""
