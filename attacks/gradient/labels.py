@@ -83,11 +83,13 @@ def infer_labels(
     the negative row sums times -(1 + 1/K) / batch, serves only with u = 1: it is too small once most classes are present.
     """
     name, layer = last_linear(model, num_classes)
-    keys = [f"{name}.{part}".lstrip(".") for part in (("weight",) if layer.bias is None else ("weight", "bias"))]
-    require_trained(gradient, "the last fully connected layer", *keys)
-    rows = gradient[keys[0]].double().cpu()
-    if layer.bias is not None:
-        bias = gradient[keys[1]].double().cpu()
+    weight_key, bias_key = (f"{name}.{part}".lstrip(".") for part in ("weight", "bias"))
+    bias = gradient[bias_key].double().cpu() if bias_key in gradient else None
+    if bias is None:
+        require_trained(gradient, "the last fully connected layer", weight_key)
+    # Where the weight is frozen, the bias alone names the classes.
+    rows = gradient[weight_key].double().cpu() if weight_key in gradient else torch.zeros(len(layer.weight), 0).double()
+    if bias is not None:
         rows = torch.cat([rows, bias[:, None]], 1)
         features = rows.T @ bias / bias.square().sum().clamp(min=1e-300)
     if features is not None:

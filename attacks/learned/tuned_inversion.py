@@ -54,8 +54,8 @@ class TunedInversion(InvertingGradients):
     included. It attacks these updates and keeps the settings that recover its own images best. No client's update is used.
 
     The attack tries the defaults and ``tune - 1`` random settings: ``total_variation`` log-uniform from 1e-4 to 10,
-    ``learning_rate`` log-uniform from 0.02 to 0.3, ``prior_decay``, ``signed`` and ``cost`` (of those that ignore the scale) at
-    random. Each gets a quarter of the iterations, then the best quarter and the defaults get all: successive halving (Jamieson and
+    ``learning_rate`` log-uniform from 0.02 to 0.3, ``prior_decay``, ``signed``, ``normalise_by`` and ``cost`` (of those that ignore
+    the scale) at random. Each gets a quarter of the iterations, then the best quarter and the defaults get all: successive halving (Jamieson and
     Talwalkar, AISTATS 2016) of two rungs. This costs as much as attacking about ``tune * updates / 2`` further updates.
 
     Diagnostics: the chosen settings; ``tuned_psnr`` and ``tuned_psnr_default``, mean PSNR in dB on the auxiliary images under
@@ -105,13 +105,14 @@ class TunedInversion(InvertingGradients):
         return replace(self, learned=learned)
 
     def _drawn(self, generator: torch.Generator) -> dict[str, Any]:
-        prior, rate, decay, sign, cost = torch.rand(5, generator=generator).tolist()
+        prior, rate, decay, sign, cost, normalised = torch.rand(6, generator=generator).tolist()
         costs = [name for name, cost in self.costs.items() if cost.scale_free]
         return {
             "total_variation": between(PRIORS, prior),
             "learning_rate": between(RATES, rate),
             "prior_decay": decay < 0.5 and self.step_decay,
             "signed": sign < 0.5,
+            "normalise_by": "sent" if normalised < 0.5 else "batch",
             "cost": costs[int(cost * len(costs))],
         }
 

@@ -90,7 +90,14 @@ def protect_gradient(pipeline: Pipeline, model: nn.Module, key: Key) -> None:
 
 
 def protect_update(pipeline: Pipeline, model: nn.Module, update: Update, key: Key) -> Update:
-    """Apply the defences per update, but not to frozen parameters of the model, which do not change and reveal nothing."""
-    frozen = {name for name, _ in model.named_parameters()} - trained_parameters(model).keys()
-    protected = pipeline.protect_update({name: one for name, one in update.items() if name not in frozen}, key)
+    """Apply the defences per update to all that a client sends, but for frozen parameters that did not move.
+
+    A parameter without a gradient may still follow the data (a moving average, a codebook), and is protected like any other where
+    it moved. A bound for the whole client counts every entry, so that under one nothing is left out.
+    """
+    if any(defense.bounds_client for defense in pipeline.defenses):
+        return pipeline.protect_update(update, key)
+    trained = trained_parameters(model).keys()
+    still = {name for name, _ in model.named_parameters() if name not in trained and not update[name].any()}
+    protected = pipeline.protect_update({name: one for name, one in update.items() if name not in still}, key)
     return {name: protected.get(name, one) for name, one in update.items()}

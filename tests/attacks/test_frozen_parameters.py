@@ -74,6 +74,13 @@ def test_a_frozen_parameter_that_an_attack_needs_is_named() -> None:
     assert "the last fully connected layer is frozen: no gradient of '3.weight'" in failure
 
 
+@pytest.mark.parametrize("part", ["3.weight", "3.bias"])
+def test_one_trained_part_of_the_head_names_the_class(part: str) -> None:
+    for at in range(3):
+        seen = partly(relu_net(), pictures(at + 1)[at:], classes(at + 1)[at:], "1.", part, zeros=False)
+        assert LabelInference()(seen, stream()).classes.tolist() == classes(at + 1)[at:].tolist()
+
+
 @pytest.mark.parametrize("zeros", [True, False])
 def test_the_true_image_has_the_least_objective_by_the_trained_layers_alone(zeros: bool) -> None:
     """If what is sent of frozen layers were matched as a gradient of zero, the true image would be far from it."""
