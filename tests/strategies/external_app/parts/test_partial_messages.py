@@ -103,8 +103,8 @@ def test_names_of_a_module_fit_if_every_shape_agrees() -> None:
 
 
 def test_of_several_modules_the_trained_one_counts() -> None:
-    model = apps.part_of_last_block()
-    arrays: Any = model.blocks[1].state_dict()  # type: ignore[index, operator]
+    model: Any = apps.part_of_last_block()
+    arrays = model.blocks[1].state_dict()
     app = AppModel.of(model)
     assert all(name.startswith("blocks.1.") for name in app.named(arrays))
     sorted_names = dict(sorted(arrays.items()))
