@@ -174,7 +174,8 @@ def secagg_plus_app(train: Callable[[int], tuple[list[Any], int]]) -> ClientApp:
     """Return a ClientApp that trains with ``train`` and sends its parameters masked by SecAgg+ (``secaggplus_mod``).
 
     Use: ``benchmarks/flower_apps/secagg_plus.py`` runs the protocol, which Flower 1.41 has for its older interface alone. If it
-    moves: import it from its new place; until then sums of clients are assumed, as in ``aggregate-clients``.
+    moves: import it from its new place. Without it, the script cannot run the protocol; ``aggregate-clients`` of ``fedveil run``
+    computes the sum itself and needs no part of SecAgg+.
 
     Args:
         train: Number of the partition -> the client's parameters, as arrays, and its number of examples.

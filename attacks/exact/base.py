@@ -23,7 +23,10 @@ BEYOND = 0.01
 
 @dataclass(frozen=True, repr=False)
 class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
-    """Base of attacks that solve one-step updates one by one; where the attack does not apply, the guess is grey with a reason."""
+    """Base of attacks that solve updates one by one; where the attack does not apply, the guess is grey with a reason.
+
+    Updates are of one step, unless a subclass sets ``needs_one_step`` to False.
+    """
 
     threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
     needs_one_step: ClassVar[bool] = True
@@ -32,7 +35,7 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
 
     @property
     def threat_class(self) -> str:
-        """Threat model of a server that knows of the training only that it was one step."""
+        """Threat model of a server that knows what ``threat`` states: of the training no more than its number of steps."""
         return "B"
 
     def _attempt(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:

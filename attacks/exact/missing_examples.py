@@ -17,7 +17,7 @@ ROUNDS = 6
 CLEAR = 0.5
 """Share of the neurons with z < 0 that are taken to be off, those with the lowest z: an approximate input errs near zero."""
 SURE_OF_ONE = 0.95
-"""The same where one input alone was left, which is exact."""
+"""Share as ``CLEAR``, where one input alone was left: it is exact."""
 ROWS = 2
 """Rows that a kernel is made from, at least, for each example."""
 

@@ -38,13 +38,13 @@ class SparseDirections:
         descents: Starts of the descent.
     """
 
-    most_dead: ClassVar[float] = math.inf
-    """Length over that of the longest row, from which rows are live however large the noise."""
+    always_live: ClassVar[float] = math.inf
+    """Length of a row over that of the longest, above which it counts as live however large the noise."""
 
     def __init__(self, left: Tensor, gap: float) -> None:
         self.left, self.gap = left, gap
         norms = left.norm(dim=1)
-        self.live = norms > min(max(1e-3, 30 * gap), self.most_dead) * norms.max()
+        self.live = norms > min(max(1e-3, 30 * gap), self.always_live) * norms.max()
         self.rows = left[self.live]
         # The live rows are columns (m, R) @ back (R, R): where columns are orthonormal, lengths of L q do not depend on q.
         self.columns, self.back = torch.linalg.qr(self.rows)

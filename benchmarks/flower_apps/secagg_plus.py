@@ -8,8 +8,8 @@ Each client takes one step of SGD on one digit and sends its parameters through 
 - ``default``: the protocol's mean with Flower's defaults, ``max_weight`` 1000.
 - ``masked``: the vector of the first client alone, as the server receives it, taken for its parameters.
 
-Of each: the largest error of the mean update and that error in quantisation steps, p-value of a Kolmogorov-Smirnov test of the
-masked integers against the uniform distribution, and of each attack how many images it recovers (30 dB), their mean PSNR, and how
+Of each: the largest error of the mean update, that error in quantisation steps, and the p-value of a Kolmogorov-Smirnov test of the
+masked integers against the uniform distribution. Of each attack: how many images it recovers (30 dB), their mean PSNR, and how
 many of the images it identifies: its guess is nearer to the image than to 99 others.
 
     python benchmarks/flower_apps/secagg_plus.py results.jsonl --model mlp --clients 2 4 --seeds 0 1 2 3

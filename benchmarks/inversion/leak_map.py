@@ -2,13 +2,14 @@ r"""A map of what leaks: gradient inversion of one small network and its variant
 
 A cell is a network (a row of ``leak_networks.NETWORKS``) and a column: the images of the client, and whether the update is of one
 step on all of them or of a round. A round is two passes over the client's images in shuffled batches of half of them (of one
-image: both steps on that image). Networks are at initialisation, images are 32 x 32 photographs of the test split, the server
-knows the labels but not the order of a round's batches, and the attack is the same everywhere (``--attack``). The map has the
+image: both steps on that image). Networks are at initialisation, and images are 32 x 32 photographs of the test split. The server
+knows the labels but not the order of a round's batches. The attack is the same everywhere (``--attack``). The map has the
 mean gain in PSNR above the mean image of the training split, and the share of recovered images by the rule of the report:
 identified among 100 candidates, and at least 3 dB above the better of the mean image and a grey one.
 
 A line for each cell and seed is appended to ``--out``, column after column, so that a long study can be stopped and taken up
-again. Without ``--columns``, only the table and the picture of what is there are made.
+again. Table and picture are of the lines that have the given attack, iterations, images and split. Without ``--columns``, nothing
+is measured.
 
     OMP_NUM_THREADS=1 python benchmarks/inversion/leak_map.py --columns all --out leak_map.jsonl
     python benchmarks/inversion/leak_map.py --out leak_map.jsonl --picture docs/images/leak_map.png
@@ -56,6 +57,7 @@ IMAGES = {1: 11, 4: 12, 8: 16, 16: 16, 32: 32}
 EPOCHS = 2
 """Passes of a round, in batches of half of the images."""
 ATTACK = "InvertingGradients(total_variation=0.1, prior_decay=False, max_images=32)"
+ITERATIONS = 200
 CEILING = 50.0
 """PSNR in dB that equal images count, so that they do not outweigh all others."""
 
@@ -123,8 +125,8 @@ class Cell:
             mine = guess[rows[columns.argsort()]].float()
             nulls = {name: psnr(one.images, truth) for name, one in null_baselines(truth, self.mean_image).items()}
             best = torch.stack(list(nulls.values())).amax(0).tolist()
-            line_up = torch.cat([truth, self.others[: CANDIDATES - len(truth)]])
-            identified = retrieved(mine, line_up, torch.arange(len(truth)))
+            candidates = torch.cat([truth, self.others[: CANDIDATES - len(truth)]])
+            identified = retrieved(mine, candidates, torch.arange(len(truth)))
             found["psnr"] += psnr(mine, truth).clamp(max=CEILING).tolist()
             found["mean"] += nulls["mean"].tolist()
             found["identified"] += identified
@@ -146,11 +148,29 @@ def measure(model: nn.Module, inputs: Tensor) -> None:
 
 def study(name: str, column: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """The line of one cell and seed."""
-    images = options.images or IMAGES[COLUMNS[column][0]]
+    images = images_of(column, options)
     cell = Cell(NETWORKS[name], column, seed, images, options.auxiliary)
     took, guesses = timed(lambda: ours(options.attack, cell, options.iterations, seed))  # type: ignore[arg-type]
     about = {"network": name, "column": column, "seed": seed, "n": images, "attack": options.attack}
-    return {**about, "iterations": options.iterations, "seconds": took, **cell.scores(guesses)}
+    settings = {"iterations": options.iterations, "auxiliary": options.auxiliary}
+    return {**about, **settings, "seconds": took, **cell.scores(guesses)}
+
+
+def images_of(column: str, options: argparse.Namespace) -> int:
+    """Images that are attacked for each seed of a column."""
+    return int(options.images or IMAGES[COLUMNS[column][0]])
+
+
+def is_of(line: dict[str, Any], options: argparse.Namespace) -> bool:
+    """Whether a line was measured with these settings; a line that lacks one counts as measured with its default."""
+    column = line["column"]
+    found = (
+        line["attack"],
+        line.get("iterations", ITERATIONS),
+        line.get("n", IMAGES[COLUMNS[column][0]]),
+        line.get("auxiliary", False),
+    )
+    return found == (options.attack, options.iterations, images_of(column, options), options.auxiliary)
 
 
 def main() -> None:
@@ -158,8 +178,8 @@ def main() -> None:
     parser.add_argument("--columns", nargs="*", default=[], choices=["all", *COLUMNS], help="images of a client")
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS), metavar="NETWORK")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--images", type=int, default=0, help="for each cell and seed; 0: 12 to 32, by the column")
-    parser.add_argument("--iterations", type=int, default=200)
+    parser.add_argument("--images", type=int, default=0, help="for each cell and seed; 0: 11 to 32, by the column")
+    parser.add_argument("--iterations", type=int, default=ITERATIONS)
     parser.add_argument("--attack", default=ATTACK)
     parser.add_argument("--auxiliary", action="store_true", help="images of the training split, to choose settings by")
     parser.add_argument("--out", type=Path, default=Path("leak_map.jsonl"))
@@ -168,10 +188,11 @@ def main() -> None:
     torch.set_num_threads(1)
     logging.disable(logging.INFO)
     lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    done = {(line["network"], line["column"], line["seed"], line["attack"]) for line in lines}
+    lines = [line for line in lines if is_of(line, options)]
+    done = {(line["network"], line["column"], line["seed"]) for line in lines}
     columns = list(COLUMNS) if "all" in options.columns else options.columns
     for column, seed, name in itertools.product(columns, options.seeds, options.networks):
-        if (name, column, seed, options.attack) in done:
+        if (name, column, seed) in done:
             continue
         lines.append(study(name, column, seed, options))
         with options.out.open("a") as file:

@@ -2,9 +2,9 @@ r"""What SiloBN costs: one training of a network with BatchNorm, judged with thr
 
 In train mode no layer reads running averages, so that weights learn the same with and without ``SiloBN()``: one federated training
 (FedAvg over simulated clients, every client in every round) serves all three. Each client judges the final model on its own test
-share with the averages that FedAvg makes, with those of its own training images (``SiloBN``), and with the initial ones, which is
-what a server without data has under ``SiloBN``. Clients hold examples at random (``random``) or of few classes each (``classes``);
-test shares are drawn at random in both.
+share with three averages: those that FedAvg makes, those of its own training images (``SiloBN``), and the initial ones. A server
+without data has the initial ones under ``SiloBN``. Clients hold examples at random (``random``) or of few classes each
+(``classes``); test shares are drawn at random in both.
 
     uv run python benchmarks/inversion/local_averages.py --seeds 0 1
 """

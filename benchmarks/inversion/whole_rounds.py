@@ -4,7 +4,8 @@ A case is a network, how it normalises, a data set, the images of a client, its 
 rate: ``convnet:train:photos:1:4:1:0.01`` is a client with one photograph that takes four steps on it. In train mode the update
 carries the running averages, as a client sends them. The attacks know the labels, the recipe, and the order of a client with one
 batch an epoch. Every image is scored once, paired by the smallest total error among the images of its client: PSNR, SSIM, and
-whether it is nearest to its guess among 100 images. A line for each method, case and seed is appended to ``--out``, so that a study
+whether it is nearest to its guess among 100 images. It counts as recovered if it is, and if its PSNR lies 3 dB or more above the
+mean image. A line for each method, case and seed is appended to ``--out``, so that a study
 can be stopped and taken up again; without ``--cases`` the table of what is there is printed. Seconds are the processor's, on one
 thread.
 
@@ -43,7 +44,12 @@ from attacks.scoring.metrics import optimal_assignment, retrieved
 
 MEASURES = ("psnr", "ssim", "identified", "recovered")
 ABOVE = 3.0
-"""Decibels above the mean image from which an identified image counts as recovered, as in the report."""
+"""Decibels above the mean image from which an identified image counts as recovered.
+
+The report (``recovery.is_recovered``) compares with the better of the mean image and a grey one, so that it may count fewer.
+"""
+UNTIL_NAMED = {"averages": True, "auxiliary": False}
+"""Settings of lines that do not name them."""
 
 
 class Rounds(Cell):
@@ -108,10 +114,12 @@ def scored(cell: Cell, guesses: Sequence[Tensor]) -> dict[str, list[float]]:
         found["psnr"] += reached.tolist()
         found["above"] += above.tolist()
         found["ssim"] += ssim(mine, own).tolist()
-        line_up = torch.cat([truth, cell.others[: CANDIDATES - len(truth)]])
-        picked = retrieved(mine, line_up, columns)
-        found["identified"] += picked
-        found["recovered"] += [float(one and gain >= ABOVE) for one, gain in zip(picked, above.tolist(), strict=True)]
+        candidates = torch.cat([truth, cell.others[: CANDIDATES - len(truth)]])
+        identified = retrieved(mine, candidates, columns)
+        found["identified"] += identified
+        found["recovered"] += [
+            float(one and gain >= ABOVE) for one, gain in zip(identified, above.tolist(), strict=True)
+        ]
     return dict(found)
 
 
@@ -131,14 +139,16 @@ def shown(lines: Sequence[dict[str, Any]]) -> str:
     """A table of all cases; seeds are other weights and other images, and are put together, with the gain of each beside."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
-        groups[line["case"], line["method"]].append(line)
+        named = UNTIL_NAMED | line
+        case = f"{named['case']}{'' if named['averages'] else ', no averages'}"
+        groups[f"{case}{', training split' if named['auxiliary'] else ''}", named["method"]].append(line)
     body = []
     for (case, method), mine in sorted(groups.items()):
         values = {key: [v for one in mine for v in one[key]] for key in (*MEASURES, "above")}
         gains = ["{:+.1f} ± {:.1f}".format(*mean_and_reach(one["above"])) for one in mine]
         body.append(
             [
-                case if mine[0]["averages"] else f"{case}, no averages",
+                case,
                 method,
                 str(len(values["psnr"])),
                 "{:.1f} ± {:.1f}".format(*mean_and_reach(values["psnr"])),
@@ -175,7 +185,8 @@ def main() -> None:
         if options.images % client:
             parser.error(f"--images {options.images} is no multiple of the {client} images of a client of {case}")
         about = {"case": case, "seed": seed, "n": options.images, "client": client, "averages": options.averages}
-        done = {line["method"] for line in lines if {key: line[key] for key in about} == about}
+        about["auxiliary"] = options.auxiliary
+        done = {line["method"] for line in lines if {key: (UNTIL_NAMED | line)[key] for key in about} == about}
         for line in study(
             Rounds(case, seed, options.images, options.auxiliary, options.averages), about, options, done
         ):

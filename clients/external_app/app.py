@@ -43,7 +43,7 @@ from clients.external_app.client import (
     read_data,
 )
 from clients.external_app.mods import Budget, app_mods, budgets, inner_mods, mods_of, named, training_names
-from clients.external_app.partial import AppModel
+from clients.external_app.partial import FROZEN_DIGEST, UNSENT, AppModel, ModelMismatchError
 from clients.external_app.plan import AppPlan, ModelFactory, built
 from clients.external_app.reply_check import distance, remembering, require_last_reply
 from clients.external_app.streams import in_own_streams
@@ -54,9 +54,6 @@ from clients.scoring.exposed import prepare_exposed
 from clients.task.scenarios import read_task
 from clients.wire.records import metrics, to_record, values_of
 from defenses.base import Batch
-
-UNSENT, FROZEN = "unsent", "frozen"
-"""In the configuration of ``query.setup``: names of frozen parameters that messages leave out, and a digest of their values."""
 
 DataOf = Callable[[Context], Examples | tuple[Examples, Examples]]
 """Context of a node -> its training examples; or a tuple of these and of examples of its own that it does not train on."""
@@ -94,7 +91,7 @@ class _Answers:
         prepare_exposed(context.node_config)
         client = self.client(message, context)
         if unsent := values_of(message, "config").get(UNSENT):
-            self._require_same(unsent, str(values_of(message, "config")[FROZEN]))
+            self._require_same(unsent, str(values_of(message, "config")[FROZEN_DIGEST]))
         if client.data.num_train < (wanted := client.task.plan.probe_images):
             raise DataMistake(f"probe_images is {wanted}; data gives {client.data.num_train} examples at this node")
         sizes = {"partition": client.data.partition, "train-examples": client.data.num_train}
@@ -120,7 +117,7 @@ class _Answers:
     def _require_same(self, unsent: Any, expected: str) -> None:
         """Refuse to answer a server whose model differs in frozen parameters that its messages leave out."""
         if AppModel.of(built(self.model)).digest(map(str, unsent)) != expected:
-            raise DataMistake(
+            raise ModelMismatchError(
                 f"messages leave out {len(unsent)} frozen parameters, such as {unsent[0]!r}, and model builds others at this node "
                 "than at the server; build them from the same file or the same seed"
             )

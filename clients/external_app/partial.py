@@ -9,6 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+UNSENT, FROZEN_DIGEST = "unsent", "frozen"
+"""In the configuration of ``query.setup``: names of frozen parameters that messages leave out, and a digest of their values."""
+
+
+class ModelMismatchError(ValueError):
+    """Arrays or frozen parameters that do not belong to one and the same model."""
+
 
 @dataclass(frozen=True)
 class AppModel:
@@ -34,18 +41,33 @@ class AppModel:
     def named(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Arrays of a message, in their order, by the names of ``state``; by their own names where they do not fit.
 
-        They fit if one of their names is in ``state``; as the names of one module of the model, such as those of
-        ``model.head.state_dict()``; or, with other names (lists of arrays have 0, 1, 2), as the whole state or as the trained
-        parameters, in order, if every shape agrees.
+        They fit if one of their names is in ``state``. They fit as the names of one module of the model, such as those of
+        ``model.head.state_dict()``, if every shape agrees; of several such modules, the one with all trained parameters counts.
+        With other names (lists of arrays have 0, 1, 2) they fit as the whole state or as the trained parameters, in order, if
+        every shape agrees.
+
+        Raises:
+            ModelMismatchError: When the arrays fit several modules that have all trained parameters.
         """
         if self.state.keys() & arrays.keys() or not arrays:
             return dict(arrays)
-        first = next(iter(arrays))
-        modules = [name.removesuffix(first) for name in self.state if name.endswith(f".{first}")]
-        for names in (list(self.state), list(self.trained), *([at + name for name in arrays] for at in modules)):
-            if [self._shape(name) for name in names] == [tuple(one.shape) for one in arrays.values()]:
-                return dict(zip(names, arrays.values(), strict=True))
-        return dict(arrays)
+        first, shapes = next(iter(arrays)), [tuple(one.shape) for one in arrays.values()]
+        modules = {
+            at: [at + own for own in arrays]
+            for at in (name.removesuffix(first) for name in self.state if name.endswith(f".{first}"))
+            if [self._shape(at + own) for own in arrays] == shapes
+        }
+        complete = [at for at, names in modules.items() if set(self.trained) <= set(names)]
+        if len(complete) > 1:
+            raise ModelMismatchError(
+                f"arrays {', '.join(map(repr, list(arrays)[:3]))} fit several modules of the model, "
+                f"{' and '.join(repr(at.removesuffix('.')) for at in complete)}; send them by their names in the whole model"
+            )
+        in_order = [
+            names for names in (list(self.state), list(self.trained)) if list(map(self._shape, names)) == shapes
+        ]
+        candidates = [*(modules[at] for at in complete), *in_order, *modules.values(), list(arrays)]
+        return dict(zip(candidates[0], arrays.values(), strict=True))
 
     def _shape(self, name: str) -> tuple[int, ...] | None:
         return tuple(self.state[name].shape) if name in self.state else None

@@ -25,11 +25,18 @@ class ProtectMod:
         seed: Seed of the draws in a simulation.
 
     Raises:
-        DefenseError: When another kind of defence is named, because a mod sees neither images nor steps.
+        DefenseError: When another kind of defence is named, because a mod sees neither images nor steps. Also for ``SiloBN``,
+            under which an app's own evaluation would use initial running averages.
     """
 
     def __init__(self, pipeline: str, seed: int = 0) -> None:
         self._pipeline, self._seed = parse(pipeline), seed
+        for one in self._pipeline.update_defenses:
+            if one.keeps_statistics:
+                raise DefenseError(
+                    f"protect_mod({pipeline!r}): {one} is not allowed: the global model would keep its initial running "
+                    "averages, which the app's own evaluation would use"
+                )
         acting = [one for one in self._pipeline.update_defenses if one.per == "update"]
         if len(acting) != len(self._pipeline.defenses):
             raise DefenseError(

@@ -180,7 +180,8 @@ class Federated(Scenario[FederatedExperiment]):
         if one_step and steps > 1:
             raise ConfigError(
                 f"update-attacks: {one_step[0]} reads the gradient of one step, and a training update is of {steps} steps; "
-                "allowed: what attacks whole rounds, such as InvertingGradients() or SurrogateMatching(); or set local-steps = 1"
+                "allowed: what attacks whole rounds, such as InvertingGradients(), SurrogateMatching() or SpearPlusPlus(); or set "
+                "local-steps = 1"
             )
         for attack in experiment.attacks[UPDATE]:
             if not isinstance(attack, OnlineAttack):

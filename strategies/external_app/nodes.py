@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from clients.external_app.app import FROZEN, UNSENT
-from clients.external_app.partial import AppModel
+from clients.external_app.partial import FROZEN_DIGEST, UNSENT, AppModel, ModelMismatchError
 from clients.task.task import Task
 from clients.wire.records import reason_of, to_tensors, values_of
 from clients.wire.texts import shortened
@@ -49,7 +49,7 @@ class AppNodes:
         known, config = set(self.ids.values()), ConfigRecord({"task": task.to_json(), "timeout": timeout})
         if unsent := self._left_out_of(sent.values()):
             self.unsent = unsent
-            config[UNSENT], config[FROZEN] = list(unsent), self._model.digest(unsent)
+            config[UNSENT], config[FROZEN_DIGEST] = list(unsent), self._model.digest(unsent)
         requests = [
             Message(
                 beside_own(dict(message.content.config_records), RecordDict({"config": config})),
@@ -75,11 +75,13 @@ class AppNodes:
         return left_out
 
     def _left_out_of(self, messages: Iterable[Message]) -> tuple[str, ...]:
-        """The frozen parameters that the first message with one ArrayRecord leaves out."""
+        """The frozen parameters that the first message with one ArrayRecord leaves out; none where its arrays cannot be named."""
         for message in messages:
             records = list(message.content.array_records.values())
             if len(records) == 1:
-                return self._model.unsent(self._model.named(to_tensors(records[0])))
+                with suppress(ModelMismatchError):  # which ``weights_sent`` reports
+                    return self._model.unsent(self._model.named(to_tensors(records[0])))
+                return ()
         return ()
 
     def _begin(self, answered: Sequence[Message], replies: Sequence[Message]) -> None:

@@ -163,7 +163,7 @@ class AppAudit:
         try:
             weights_sent(messages, self._model, self._names)
         except UnusableReplyError as error:
-            found.append(f"model: {error}. Name the class or function that builds the app's own model")
+            found.append(f"model: {error}")
         try:
             nodes = {message.metadata.dst_node_id: message for message in messages}
             self._left_out = self._set_up(server_round, nodes, grid)

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
 from clients.external_app.mods import Budget
-from clients.external_app.partial import AppModel
+from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.wire.records import reason_of, to_tensors, values_of
 from clients.wire.texts import one_line, read_json, shortened
 from strategies.recording.usual_names import EXAMPLES, RATES, first_number
@@ -20,22 +20,33 @@ JSON = ("card", "budgets")
 """Texts of a node that are JSON, of which no more than ``read_json`` allows is read."""
 LONGEST_NAME = 2000
 """Characters of what a node calls its mods, its loss or its randomness."""
+ANOTHER_MODEL = "Name the class or function that builds the app's own model"
+NOT_ALL_TRAINED = (
+    "Send every parameter that the model trains; requires_grad of those that clients do not train must be False"
+)
+NO_BUFFERS = (
+    "Send the buffers with the trained parameters (BatchNorm keeps running averages and a counter in buffers), or train a model "
+    "without buffers"
+)
 
 
 class UnusableReplyError(ValueError):
     """A reply without an update of the model that was sent."""
 
 
-def weights_of(message: Message, model: AppModel) -> dict[str, Tensor]:
-    """The tensors of a message by the names of the model's ``state_dict``, with the frozen ones that the message leaves out.
+def tensors_of(message: Message, model: AppModel) -> dict[str, Tensor]:
+    """The tensors that a message holds, by the names of the model's ``state_dict``.
 
     Raises:
-        UnusableReplyError: When they are not in one ArrayRecord.
+        UnusableReplyError: When they are not in one ArrayRecord, or fit several modules of the model.
     """
     records: list[ArrayRecord] = list(message.content.array_records.values())
     if len(records) != 1:
         raise UnusableReplyError(f"{len(records)} ArrayRecords; expected one, with the weights")
-    return model.whole(model.named(to_tensors(records[0])))
+    try:
+        return model.named(to_tensors(records[0]))
+    except ModelMismatchError as error:
+        raise UnusableReplyError(str(error)) from error
 
 
 def weights_sent(
@@ -46,23 +57,38 @@ def weights_sent(
     for message in messages:
         key = id(next(iter(message.content.array_records.values()), None))
         if key not in read:
-            read[key] = weights_of(message, model)
-            if wrong := unfit(read[key], names):
+            held = tensors_of(message, model)
+            if wrong := unfit(held, names, model):
+                difference, remedy = wrong
                 raise UnusableReplyError(
-                    f"the strategy sends other weights than those of the audit's model: they have {wrong}"
+                    f"the strategy sends other weights than those of the audit's model: they have {difference}. {remedy}"
                 )
+            read[key] = model.whole(held)
         found[message.metadata.dst_node_id] = read[key]
     return found
 
 
-def unfit(weights: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> str:
-    """The difference between weights and the tensors that count; "" for none."""
-    for name, tensor in names.items():
-        if name not in weights:
-            return f"no {name!r}: they begin {', '.join(map(repr, list(weights)[:3])) or 'with nothing'}"
-        if weights[name].shape != tensor.shape:
-            return f"{name!r} of shape {tuple(weights[name].shape)}, and the model {tuple(tensor.shape)}"
-    return ""
+def unfit(held: Mapping[str, Tensor], names: Mapping[str, Tensor], model: AppModel) -> tuple[str, str] | None:
+    """The difference between a message's tensors and those that count, and what to do about it; None where they fit.
+
+    Args:
+        held: The message's tensors, by the names of the model.
+        names: The tensors that count, by name; frozen parameters may be missing in ``held``.
+        model: The audit's model.
+    """
+    for name, value in held.items():
+        if name in names and value.shape != names[name].shape:
+            return f"{name!r} of shape {tuple(value.shape)}, and the model {tuple(names[name].shape)}", ANOTHER_MODEL
+    whole = model.whole(held)
+    missing = [name for name in names if name not in whole]
+    if not missing:
+        return None
+    begin = f"they begin {', '.join(map(repr, list(held)[:3])) or 'with nothing'}"
+    if not held or not held.keys() <= model.state.keys():
+        return f"no {missing[0]!r}: {begin}", ANOTHER_MODEL
+    if trained := [name for name in missing if name in model.trained]:
+        return f"no {trained[0]!r}, a parameter that the model trains: {begin}", NOT_ALL_TRAINED
+    return f"no {missing[0]!r}, a buffer of the model: {begin}", NO_BUFFERS
 
 
 def update_of(
@@ -71,9 +97,10 @@ def update_of(
     """Received minus sent weights, of the model's tensors that count; ``UnusableReplyError`` with the reason where unusable."""
     if reply.has_error():
         raise UnusableReplyError(reason_of(reply))
-    came = weights_of(reply, model)
-    if wrong := unfit(came, names):
-        raise UnusableReplyError(f"the reply's weights have {wrong}")
+    held = tensors_of(reply, model)
+    if wrong := unfit(held, names, model):
+        raise UnusableReplyError(f"the reply's weights have {wrong[0]}")
+    came = model.whole(held)
     for name in names:
         if not torch.isfinite(came[name]).all():
             raise UnusableReplyError(f"{name!r} holds NaN or infinite values")

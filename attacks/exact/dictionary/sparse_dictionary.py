@@ -50,7 +50,7 @@ class SparseDictionary(SparseDirections):
     Transactions on Neural Networks 1999, Eq. 20, with symmetric decorrelation. Use on gradients: Bakarsky et al. 2025 (SPEAR++).
     """
 
-    most_dead: ClassVar[float] = 0.1
+    always_live: ClassVar[float] = 0.1
 
     def __init__(self, left: Tensor, gap: float) -> None:
         super().__init__(left, gap)
@@ -64,7 +64,7 @@ class SparseDictionary(SparseDirections):
 
     @property
     def nearly_zero(self) -> float:
-        """The same for a direction that is not refined yet."""
+        """Threshold for a zero of a direction that is not refined yet: at least 1.5 times ``zero``."""
         return max(min(max(30 * self.gap, 1e-4), 0.1) / math.sqrt(len(self.rows)), 1.5 * self.zero)
 
     @property

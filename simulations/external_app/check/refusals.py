@@ -89,5 +89,10 @@ def in_the_trial(project: Project, missing: list[str], found: Mapping[str, Any])
     model = found.get("model", {})
     if model.get("facts", {}).get("embeds"):
         yield "the model begins with an embedding of tokens: an audit probes images, (C, H, W) in [0, 1]"
-    if model.get("part_of") and not model.get("by"):
+    if model.get("lacks_buffers_of") and not model.get("by"):
+        yield (
+            f"the server sends the trained parameters of {model['lacks_buffers_of']} without its buffers, such as BatchNorm's "
+            "running averages: an audit needs them in the messages, or a model without buffers"
+        )
+    elif model.get("part_of") and not model.get("by"):
         yield f"the server sends some of the arrays of {model['part_of']}; an audit needs every parameter that the model trains"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attacks import ClientUpdate
 from attacks.local_model import shared_tensors
 from attacks.observations import trained_parameters
-from clients.external_app.partial import AppModel
+from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.task.task import load_weights
 from simulations.external_app.recorded.arguments.missing import chosen, usable_replies
 from simulations.external_app.recorded.arguments.reply_numbers import NO_RATE, numbers_of_reply
@@ -150,7 +150,11 @@ def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[
         ConfigError: When a parameter that is not frozen is missing, or names, shapes or values do not fit.
     """
     app = AppModel.of(model)
-    return model_tensors(where, app.whole(app.named(_tensors(arrays))), model)
+    try:
+        named = app.named(_tensors(arrays))
+    except ModelMismatchError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return model_tensors(where, app.whole(named), model)
 
 
 def _tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:

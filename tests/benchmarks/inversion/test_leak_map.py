@@ -108,7 +108,8 @@ def test_the_originals_are_recovered_and_the_mean_image_is_not() -> None:
 
 def test_a_sharp_but_wrong_guess_is_not_recovered() -> None:
     cell = leak_map.Cell(BASE, "1", 0, 4)
-    assert cell.scores(list(cell.others[:4].split(1)))["identified"] == [0.0] * 4
+    found = cell.scores(list(cell.others[:4].split(1)))
+    assert found["identified"] == found["recovered"] == [0.0] * 4
 
 
 def test_the_study_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -133,6 +134,53 @@ def test_the_study_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert picture.is_file()
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [["--auxiliary"], ["--iterations", "3"], ["--images", "3"], ["--attack", "InvertingGradients(max_images=3)"]],
+)
+def test_other_settings_are_measured_and_shown_apart(
+    changed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    out = tmp_path / "lines.jsonl"
+    order = [
+        "leak_map.py",
+        "--networks",
+        "base",
+        "--columns",
+        "1",
+        "--seeds",
+        "0",
+        "--images",
+        "2",
+        "--iterations",
+        "2",
+    ]
+    order += ["--out", str(out)]
+    monkeypatch.setattr(sys, "argv", order)
+    leak_map.main()
+    first = capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", order + changed)
+    leak_map.main()
+    monkeypatch.setattr(sys, "argv", order)
+    capsys.readouterr()
+    leak_map.main()
+    assert len(out.read_text().splitlines()) == 2
+    assert capsys.readouterr().out == first
+
+
+def test_lines_without_settings_count_as_measured_with_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    out = tmp_path / "lines.jsonl"
+    old = line("base", "1", 0, [1.0] * 11, [0.0] * 11) | {"attack": leak_map.ATTACK}
+    out.write_text(json.dumps(old) + "\n")
+    known = ["leak_map.py", "--networks", "base", "--columns", "1", "--seeds", "0", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", known)
+    leak_map.main()
+    assert len(out.read_text().splitlines()) == 1
+    assert "| base | +1.0" in capsys.readouterr().out
+
+
 def test_tables_put_the_seeds_together() -> None:
     lines = [line("b", "1", 1, [3.0, 5.0], [0.0, 1.0]), line("b", "1", 0, [1.0, 3.0], [0.0, 0.0])]
     lines.append(line("base", "1", 1, [1.0, 4.0], [0.0, 0.0]))
@@ -145,7 +193,7 @@ def test_tables_put_the_seeds_together() -> None:
     assert "| b | +1.5 ± 6.4 |" in text  # Of seed 1 alone: +2 and +1; t(0.975, 1) = 12.706, std = 0.707, n = 2.
 
 
-def test_the_picture_is_legible_and_small(tmp_path: Path) -> None:
+def test_the_picture_is_1000_pixels_wide_and_below_200_kb(tmp_path: Path) -> None:
     path = tmp_path / "map.png"
     lines = [line(name, "1", 0, [4.0, -2.0], [1.0, 0.0]) for name in list(NETWORKS)[1:]]
     leak_picture.draw(lines, list(NETWORKS), list(leak_map.COLUMNS), path)

@@ -53,16 +53,6 @@ def test_scores_count_exact_and_recovered_images_and_failures_as_neither() -> No
 
 def test_a_cell_is_measured_and_shown(monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "results.jsonl"
-    monkeypatch.setattr(
-        sys,
-        "argv",
-        ["x", str(file), *["--batches", "2", "--widths", "60", "--seeds", "0", "1", "--attacks", "SpearPlusPlus"]],
-    )
-    spear_scaling.main()
-    before = file.read_text()
-    spear_scaling.main()
-    assert file.read_text() == before, "a known line was measured again"
-    capsys.readouterr()
     sizes = ["--batches", "2", "--widths", "60", "--seeds", "0", "1", "--attacks", "SpearPlusPlus"]
     monkeypatch.setitem(spear_scaling.ATTACKS, "SpearPlusPlus", SpearPlusPlus(max_starts=1))
     monkeypatch.setattr(sys, "argv", ["x", str(file), *sizes])

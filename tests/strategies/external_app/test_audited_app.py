@@ -246,3 +246,7 @@ def test_mistakes_end_before_the_run(tmp_path: Path) -> None:
         audited(FedAvg(), tmp_path / "file" / "inside", Net)
     with pytest.raises(DefenseError, match="allowed are defences of whole updates \\(per='update'\\)"):
         protect_mod("DPSGD()")
+    with pytest.raises(
+        DefenseError, match=r"SiloBN\(\) is not allowed: .* initial running averages, which the app's own"
+    ):
+        protect_mod("SiloBN()")

@@ -82,7 +82,7 @@ def test_lists_of_arrays_are_taken_in_the_order_of_the_model(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        (Other, "no 'weight': they begin 'body.1.weight'"),
+        (Other, "no 'weight': they begin 'body.1.weight', 'body.1.bias', 'body.3.weight'"),
         (Wide, "'body.3.weight' of shape (10, 32), and the model (12, 32)"),
     ],
 )
@@ -91,7 +91,10 @@ def test_a_model_that_is_not_the_apps_is_told(
 ) -> None:
     with caplog.at_level("WARNING", logger="flwr"):
         run(an_app(), ArrayRecord(Net().state_dict()), tmp_path / "out", model)
-    assert f"the strategy sends other weights than those of the audit's model: they have {why}" in caplog.text
+    assert (
+        f"the strategy sends other weights than those of the audit's model: they have {why}. Name the class"
+        in caplog.text
+    )
 
 
 def test_names_and_shapes_decide() -> None:

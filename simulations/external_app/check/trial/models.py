@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from clients.external_app.partial import AppModel
+from clients.external_app.partial import AppModel, ModelMismatchError
 
 Arrays = Sequence[Sequence[Any]]
 """Name, shape and type of each array."""
+LACKS = {"part": "part_of", "no buffers": "lacks_buffers_of"}
+"""How arrays fail to be a whole model -> key of the model in ``find_models``."""
 
 
 def find_models(folder: Path, arrays: Arrays | None, builders: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -30,9 +32,18 @@ def find_models(folder: Path, arrays: Arrays | None, builders: Sequence[dict[str
     Returns:
         ``model``: ``module:name`` of what fits and builds without arguments, or "". ``call``: index of the builder that fits with
         its arguments, or -1. ``by``: "names", "order", "trained" (all but frozen parameters are sent), or "source" without arrays.
-        ``part_of``: a model that the arrays are a part of. ``failed``: target -> error. ``facts``: about the model that was built.
+        ``part_of``: a model of whose trained parameters the arrays are a part. ``lacks_buffers_of``: a model whose trained
+        parameters are sent without all of its buffers. ``failed``: target -> error. ``facts``: about the model that was built.
     """
-    found: dict[str, Any] = {"model": "", "call": -1, "by": "", "part_of": "", "failed": {}, "facts": {}}
+    found: dict[str, Any] = {
+        "model": "",
+        "call": -1,
+        "by": "",
+        "part_of": "",
+        "lacks_buffers_of": "",
+        "failed": {},
+        "facts": {},
+    }
     tried = [(at, one) for at, one in enumerate(builders)]
     for target, at, build in [*_calls(tried), *((name, -1, build) for name, build in _classes(folder))]:
         try:
@@ -44,8 +55,8 @@ def find_models(folder: Path, arrays: Arrays | None, builders: Sequence[dict[str
         if not isinstance(model, nn.Module):
             continue
         by = _fit(model, arrays)
-        if by == "part":
-            found["part_of"] = found["part_of"] or target
+        if by in LACKS:
+            found[LACKS[by]] = found[LACKS[by]] or target
         elif by and not (arrays is None and at < 0):
             whole = at < 0 or not (builders[at]["arguments"] or builders[at]["keywords"])
             found |= {"by": by, "facts": _facts(model), "model": target if whole else "", "call": at}
@@ -60,19 +71,17 @@ def _fit(model: nn.Module, arrays: Arrays | None) -> str:
     sent = {name: list(shape) for name, shape, _ in arrays}
     if state == sent:
         return "names"
-    if _fits_trained(model, arrays):
-        return "trained"
-    if not state.keys() & sent.keys():
-        return "order" if list(state.values()) == list(sent.values()) and state else ""
-    return "part" if sent.items() < state.items() else ""
-
-
-def _fits_trained(model: nn.Module, arrays: Arrays) -> bool:
-    """Whether the arrays are all tensors of a model but its frozen parameters."""
     app = AppModel.of(model)
-    named = app.named({name: torch.empty(list(shape), device="meta") for name, shape, _ in arrays})
-    shapes = {name: value.shape for name, value in app.whole(named).items()}
-    return bool(app.unsent(named)) and shapes == {name: value.shape for name, value in app.state.items()}
+    try:
+        named = app.named({name: torch.empty(shape, device="meta") for name, shape in sent.items()})
+    except ModelMismatchError:
+        return ""
+    if not named or not {name: list(value.shape) for name, value in named.items()}.items() <= state.items():
+        return ""
+    lacking = state.keys() - app.whole(named).keys()
+    if not lacking:
+        return "trained" if app.unsent(named) else "order"
+    return "part" if lacking & set(app.trained) else "no buffers"
 
 
 def _facts(model: nn.Module) -> dict[str, Any]:

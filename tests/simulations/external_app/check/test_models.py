@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from torch import nn
 
+from simulations.external_app.check.refusals import in_the_trial
+from simulations.external_app.check.source.project import Project
 from simulations.external_app.check.trial.models import find_models
 
 SOURCE = """
@@ -36,6 +38,12 @@ class Net(nn.Module):
 class Broken(nn.Module):
     def __init__(self):
         raise OSError("no weights here")
+
+class Tuned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7)), nn.Linear(7, 9)
+        self.body.requires_grad_(False)
 
 class Empty(nn.Module):
     pass
@@ -93,6 +101,15 @@ def test_arguments_that_are_unknown_are_not_guessed(folder: Path) -> None:
 def test_some_of_the_arrays_of_a_model_are_told_from_all(folder: Path) -> None:
     found = find_models(folder, arrays(net())[:2], [])
     assert (found["by"], found["part_of"]) == ("", "models_of_a_test:Net")
+
+
+@pytest.mark.parametrize("prefix", ["", "head."])
+def test_a_model_whose_buffers_are_not_sent_is_found_as_such(prefix: str, folder: Path) -> None:
+    sent = [[prefix + "weight", [9, 7], "float32"], [prefix + "bias", [9], "float32"]]
+    found = find_models(folder, sent, [])
+    assert (found["by"], found["part_of"], found["lacks_buffers_of"]) == ("", "", "models_of_a_test:Tuned")
+    (reason,) = in_the_trial(Project(folder, "", "", {}, ()), [], {"model": found})
+    assert "without its buffers, such as BatchNorm's running averages" in reason
 
 
 def test_arrays_of_all_that_is_trained_fit_the_model(folder: Path) -> None:

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
-from clients.external_app.partial import AppModel
+from clients.external_app.partial import AppModel, ModelMismatchError
 from simulations.audited import audited
 from strategies.external_app.preflight import AuditError
 from tests.lines import read_lines
@@ -83,8 +83,9 @@ def test_nodes_that_build_other_frozen_weights_than_the_server_answer_nothing(tm
 
 
 def test_a_part_that_clients_train_and_keep_is_named(tmp_path: Path) -> None:
-    with pytest.raises(AuditError, match=r"they have no 'head\.weight'"):
+    with pytest.raises(AuditError, match=r"no 'head\.weight', a parameter that the model trains.*Send every") as found:
         run(tmp_path / "out", apps.transformer, apps.body, "LabelInference()")
+    assert "Name the class" not in str(found.value)
 
 
 def test_names_of_a_module_fit_if_every_shape_agrees() -> None:
@@ -94,11 +95,43 @@ def test_names_of_a_module_fit_if_every_shape_agrees() -> None:
     assert list(model.named({"bias": bias, "weight": weight})) == ["head.bias", "head.weight"]
     assert list(model.named({"0": weight, "1": bias})) == ["head.weight", "head.bias"]
     assert list(model.named({"weight": weight.T, "bias": bias})) == ["weight", "bias"]
-    assert list(model.named({"weight": weight, "slope": bias})) == ["weight", "slope"]
+    assert list(model.named({"weight": weight, "slope": bias})) == ["head.weight", "head.bias"], "in order, as a list"
     whole = model.whole(model.named({"weight": weight, "bias": bias}))
     assert whole.keys() == model.state.keys()
     assert torch.equal(whole["head.weight"], weight)
     assert torch.equal(whole["pos_embed"], model.state["pos_embed"])
+
+
+def test_of_several_modules_the_trained_one_counts() -> None:
+    model: Any = apps.part_of_last_block()
+    arrays = model.blocks[1].state_dict()
+    app = AppModel.of(model)
+    assert all(name.startswith("blocks.1.") for name in app.named(arrays))
+    sorted_names = dict(sorted(arrays.items()))
+    assert list(app.named(sorted_names)) == [f"blocks.1.{name}" for name in sorted_names]
+
+
+def test_arrays_that_fit_several_modules_are_refused() -> None:
+    weight = torch.zeros(2, 2)
+    nested = AppModel({"a.x": weight, "a.b.x": weight, "a.b.b.x": weight}, ("a.b.x",), ("a.x", "a.b.b.x"))
+    with pytest.raises(ModelMismatchError, match=r"fit several modules of the model, 'a' and 'a\.b'"):
+        nested.named({"x": weight, "b.x": weight})
+
+
+def test_a_part_of_a_block_is_audited(tmp_path: Path) -> None:
+    rows = run(tmp_path / "out", apps.part_of_last_block, apps.last_block_by_its_names, "LabelInference()")
+    assert [row for row in rows if row["attack"].startswith("LabelInference") and row["metric"] == "label-accuracy"]
+
+
+@pytest.mark.parametrize("part", [apps.head, apps.trained])
+def test_missing_averages_of_a_frozen_body_are_named_as_such(part: Part, tmp_path: Path) -> None:
+    """The message holds the head alone, and the model is right."""
+    with pytest.raises(AuditError) as found:
+        run(tmp_path / "out", apps.batch_norm_body, part, "LabelInference()")
+    text = str(found.value)
+    assert "they have no 'body.2.running_mean', a buffer of the model: they begin 'head.weight', 'head.bias'." in text
+    assert "Send the buffers" in text
+    assert "Name the class" not in text
 
 
 def test_the_digest_depends_on_names_and_values() -> None:

@@ -48,6 +48,32 @@ def last_block() -> nn.Module:
     return _trained(transformer(), "blocks.1.", "norm.", "head.")
 
 
+def part_of_last_block() -> nn.Module:
+    """Blocks have equal shapes, and one layer of the last is trained."""
+    return _trained(transformer(), "blocks.1.mlp.")
+
+
+class BatchNormBody(nn.Module):
+    """A body with BatchNorm below a linear head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU())
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, 10)."""
+        found: Tensor = self.head(self.body(images))
+        return found
+
+
+def batch_norm_body() -> nn.Module:
+    """The body is frozen, with the same weights at every call."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return _trained(BatchNormBody(), "head.")
+
+
 def head_of_unlike() -> nn.Module:
     return _trained(unlike(), "head.")
 
@@ -60,6 +86,12 @@ def head(model: nn.Module) -> Arrays:
     """Names without the module's own, as in Flower's flowertune-vit."""
     part: Any = model.head
     return dict(part.state_dict())
+
+
+def last_block_by_its_names(model: nn.Module) -> Arrays:
+    """Names without the block's own."""
+    blocks: Any = model.blocks
+    return dict(blocks[1].state_dict())
 
 
 def trained(model: nn.Module) -> Arrays:
