@@ -85,6 +85,14 @@ def call_with_statistics(
     return logits, {name: (rows.mean(1), rows.var(1, unbiased=False)) for name, rows in entered.items()}
 
 
+def plausible(statistics: Mapping[str, tuple[Tensor, Tensor]]) -> frozenset[str]:
+    """Layers all of whose variances (..., C) are positive. Noise of std s on a running variance is one of s / momentum here.
+
+    Normalising by a variance of 0 would multiply features by 1 / sqrt(eps), which is 316.
+    """
+    return frozenset(name for name, (_, variance) in statistics.items() if bool((variance > 0).all()))
+
+
 def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
     """Mean over layers and channels of the squared differences, relative to the observed variance; a 0-d tensor.
 
@@ -120,9 +128,8 @@ class StatisticsPrior:
         return self.of(call_with_statistics(self.model, *state, images)[1], observed)
 
     def of(self, dummy: Statistics, observed: Observed) -> Tensor:
-        """The same of statistics that are at hand."""
-        sent = {name: (values[0], values[1]) for name, values in observed.items() if name in batch_norms(self.model)}
-        return self.weight * statistics_distance(sent, dummy)
+        """``weight`` times the distance of the dummy images' statistics ``dummy`` (C,) each to those sent; 0-d."""
+        return self.weight * statistics_distance(observed.statistics, dummy)
 
 
 def values_per_channel(observation: ClientUpdate, examples: int) -> dict[str, int]:
