@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -78,9 +78,9 @@ class GradientInversion(TargetPreparation):
         chunk: Most trials (targets x restarts) in memory at once, halved when memory runs out. Changes only the speed.
         max_unrolled_steps: Most local steps to unroll, as memory grows with them; 0 always matches the mean gradient.
         batch_norm_prior: Weight of ``statistics_distance`` between the dummy images' batch statistics and the client's, if the
-            update reveals these (``sent_statistics``); otherwise "batch_norm_layers" is 0. Several steps need a dummy image for every
-            example, and at most 16 steps or ``max_unrolled_steps``, whichever is larger. Their weighted mean is compared with that
-            of the unrolled training or, where the mean gradient is matched, of models on the line between the two known ones.
+            update reveals these (``sent_statistics``); otherwise "batch_norm_layers" is 0. Several steps need a dummy image for
+            every example, and at most 16 steps or ``max_unrolled_steps``, whichever is larger. Their weighted mean is compared
+            with that of the unrolled training or, where the mean gradient is matched, of models between the two known ones.
         normalise_by: How BatchNorm normalises the dummy images before the first decay of the step size: "batch" by their own
             statistics, "sent" by the client's. "sent" needs ``batch_norm_prior``, one local step, ``step_decay`` and a finite
             difference, and skips layers with a sent variance of 0 or less. "normalised_by_sent" shows whether it had an effect.
@@ -171,11 +171,15 @@ class GradientInversion(TargetPreparation):
         fitting = fitting_trials(victim.model, targets[0].observation.input_shape, targets[0].batch_shape[0])
         # Two, because a forward pass that mixes the images of a batch does no harm to one.
         differenced = all(in_chunks(lambda first: self._differences(first, victim), trials[:2], 2))
-        constants = self._normalised_layers(trials[:1], victim) if differenced else 0
+        if self.normalise_by == "sent":
+            layers = float(
+                self._normalised_layers(trials[:1], victim) if differenced and self.optimizer != "lbfgs" else 0
+            )
+            targets = [replace(one, diagnostics=one.diagnostics | {"normalised_by_sent": layers}) for one in targets]
         parts = in_chunks(lambda some: self._minimize(some, victim, differenced), trials, min(self.chunk, fitting))
         unknowns, loss, evaluations = (torch.split(torch.cat(rows), self.restarts) for rows in zip(*parts, strict=True))
         return {
-            target.index: self._guess(target, victim, Minimum(*outcome), differenced, constants)
+            target.index: self._guess(target, victim, Minimum(*outcome), differenced)
             for target, *outcome in zip(targets, unknowns, loss, evaluations, strict=True)
         }
 
@@ -196,9 +200,7 @@ class GradientInversion(TargetPreparation):
         return DifferencedMatching(exact)
 
     def _normalised_layers(self, trials: Trials, victim: Victim) -> int:
-        """Number of BatchNorm layers that normalise by sent statistics before the first decay, where differences serve."""
-        if self.normalise_by != "sent" or self.optimizer == "lbfgs":
-            return 0
+        """Number of BatchNorm layers that normalise by sent statistics before the first decay."""
         first = self._stages(self._differenced(self._objective(trials, victim)))[0].objective
         return len(first.constants) if isinstance(first, DifferencedMatching) else 0
 
@@ -258,7 +260,7 @@ class GradientInversion(TargetPreparation):
                 bound[:pixels] = images.flatten()
         return lower, upper
 
-    def _guess(self, target: Target, victim: Victim, end: Minimum, differenced: bool, constants: int) -> Reconstruction:
+    def _guess(self, target: Target, victim: Victim, end: Minimum, differenced: bool) -> Reconstruction:
         """The restart with the lowest objective, as images in [0, 1]."""
         failed = ~end.loss.isfinite()
         norm = float(sum(value.double().square().sum() for value in target.gradient.values())) ** 0.5
@@ -271,7 +273,6 @@ class GradientInversion(TargetPreparation):
             "gradient_norm": norm,
             "restart_agreement": float(_agreement(end.loss)),
             "differenced": float(differenced),
-            **({"normalised_by_sent": float(constants)} if self.normalise_by == "sent" else {}),
             **target.diagnostics,
         }
         if failed.all():

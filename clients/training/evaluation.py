@@ -107,8 +107,8 @@ def _judge(data: LocalData, model: nn.Module, batch: Batch) -> tuple[float, floa
 def own_statistics(data: LocalData, model: nn.Module) -> None:
     """Replace BatchNorm's running averages by the mean of the statistics of a client's training batches, in place.
 
-    Images are as the client keeps them for its training, in their order, in batches of the plan's size; the last batch may be smaller
-    and counts as much as the others. Means and variances (C,) are one per channel, variances unbiased.
+    Images are as the client keeps them for its training, in their order, in batches of the plan's size. The last batch may be
+    smaller and counts as much as the others. Means and variances (C,) are one per channel, variances unbiased.
 
     Args:
         data: The client's examples; without training examples the averages become 0 and 1.

@@ -98,15 +98,18 @@ def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
 
         (m - m')^2 / (v + eps) + (v - v')^2 / (v + eps)^2,   eps = 1e-5 of BatchNorm
 
+    A channel whose observed variance is 0, as sent variances below 0 are read, adds 0: relative to eps it would outweigh all others.
+
     Differs from Yin et al. 2021, Eq. 9, sums of norms, which have no derivative at their minimum and follow the scale of features.
     """
     if missing := sorted(set(observed) - set(dummy)):
         raise AttackError(f"the dummy statistics lack {missing[:3]}")
     terms = []
     for name, (mean, variance) in observed.items():
-        scale = variance + 1e-5
+        known = variance > 0
+        scale = torch.where(known, variance + 1e-5, 1.0)
         off_mean, off_variance = dummy[name][0] - mean, dummy[name][1] - variance
-        terms.append(off_mean.square() / scale + (off_variance / scale).square())
+        terms.append(known * (off_mean.square() / scale + (off_variance / scale).square()))
     return torch.cat(terms).mean()
 
 
