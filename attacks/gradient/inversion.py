@@ -172,9 +172,8 @@ class GradientInversion(TargetPreparation):
         # Two, because a forward pass that mixes the images of a batch does no harm to one.
         differenced = all(in_chunks(lambda first: self._differences(first, victim), trials[:2], 2))
         if self.normalise_by == "sent":
-            layers = float(
-                self._normalised_layers(trials[:1], victim) if differenced and self.optimizer != "lbfgs" else 0
-            )
+            differs = differenced and self.optimizer != "lbfgs"
+            layers = float(self._normalised_layers(trials[:1], victim)) if differs else 0.0
             targets = [replace(one, diagnostics=one.diagnostics | {"normalised_by_sent": layers}) for one in targets]
         parts = in_chunks(lambda some: self._minimize(some, victim, differenced), trials, min(self.chunk, fitting))
         unknowns, loss, evaluations = (torch.split(torch.cat(rows), self.restarts) for rows in zip(*parts, strict=True))

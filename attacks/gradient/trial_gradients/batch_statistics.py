@@ -98,7 +98,7 @@ def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
 
         (m - m')^2 / (v + eps) + (v - v')^2 / (v + eps)^2,   eps = 1e-5 of BatchNorm
 
-    A channel whose observed variance is 0, as sent variances below 0 are read, adds 0: relative to eps it would outweigh all others.
+    A channel whose observed variance is 0 (or was sent below 0) adds 0: relative to eps it would outweigh all others.
 
     Differs from Yin et al. 2021, Eq. 9, sums of norms, which have no derivative at their minimum and follow the scale of features.
     """
