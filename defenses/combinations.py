@@ -11,7 +11,14 @@ from defenses.fitting import FittedDefense
 
 def why_not_together(defenses: Sequence[Defense]) -> str:
     """Reason why these defences cannot form a chain in this order; "" if they can."""
-    rules: tuple[Callable[[Sequence[Defense]], str], ...] = (_bounds, _claims, _features, _trainings, _updates)
+    rules: tuple[Callable[[Sequence[Defense]], str], ...] = (
+        _bounds,
+        _claims,
+        _features,
+        _trainings,
+        _updates,
+        _statistics,
+    )
     return next(filter(None, (rule(defenses) for rule in rules)), "")
 
 
@@ -76,5 +83,16 @@ def _updates(defenses: Sequence[Defense]) -> str:
             return (
                 f"{after} acts in every local step, and so before {before}, which acts on the finished update; write it first, or "
                 "give both the same per"
+            )
+    return ""
+
+
+def _statistics(defenses: Sequence[Defense]) -> str:
+    updates = [d for d in defenses if isinstance(d, UpdateDefense)]
+    for keeping, after in itertools.pairwise(updates):
+        if keeping.keeps_statistics:
+            return (
+                f"{after} comes after {keeping} and could send the running averages that {keeping} keeps; write {keeping} as the "
+                "last update defence"
             )
     return ""

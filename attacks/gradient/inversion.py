@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -51,7 +51,8 @@ class GradientInversion(TargetPreparation):
     Diagnostics that explain a failure: "labels_inferred" (1 if labels were not known); "clipped_share" (pixels of the result at 0
     or 1); "masked_share" (entries sent as exactly zero, or treated as pruned); "restart_agreement" (share of restarts with an
     objective within 5 % of the lowest); "learning_rate" (if estimated); "unrolled" (1 if local steps were unrolled);
-    "batch_norm_layers" (number with matched statistics); "differenced" (1 if a finite difference replaced the second derivative).
+    "batch_norm_layers" (number with matched statistics); "normalised_by_sent" (number of layers that the sent statistics normalised
+    at first; 0 if ``normalise_by="sent"`` had no effect); "differenced" (1 if a finite difference replaced the second derivative).
 
     Attributes:
         costs: Name -> D; a subclass adds its own by ``{**COSTS, "name": Cost(distance)}``.
@@ -76,14 +77,13 @@ class GradientInversion(TargetPreparation):
         max_images: Largest number of recovered images; if the update covers more, their labels are spread over the sorted labels.
         chunk: Most trials (targets x restarts) in memory at once, halved when memory runs out. Changes only the speed.
         max_unrolled_steps: Most local steps to unroll, as memory grows with them; 0 always matches the mean gradient.
-        batch_norm_prior: Weight of ``statistics_distance`` between the dummy images' batch statistics and the client's. No effect
-            if the update does not reveal the client's (``sent_statistics``): no BatchNorm layer, eval mode, or running averages
-            that were not sent. Several steps reveal a weighted mean. It is compared with that of the unrolled training or, where
-            the mean gradient is matched, of the dummy images on the line between the two models. No effect on more than 16
-            steps, or on several steps with more examples than ``max_images``.
-        normalise_by: With known statistics of one step ("batch_norm_layers" above 0), ``step_decay`` and a finite difference: what
-            BatchNorm normalises the dummy images by before the first decay, their own statistics ("batch") or the client's
-            ("sent"). Later it is their own, as in the client's gradient.
+        batch_norm_prior: Weight of ``statistics_distance`` between the dummy images' batch statistics and the client's, if the
+            update reveals these (``sent_statistics``); otherwise "batch_norm_layers" is 0. Several steps need a dummy image for
+            every example, and at most 16 steps or ``max_unrolled_steps``, whichever is larger. Their weighted mean is compared
+            with that of the unrolled training or, where the mean gradient is matched, of models between the two known ones.
+        normalise_by: How BatchNorm normalises the dummy images before the first decay of the step size: "batch" by their own
+            statistics, "sent" by the client's. "sent" needs ``batch_norm_prior``, one local step, ``step_decay`` and a finite
+            difference, and skips layers with a sent variance of 0 or less. "normalised_by_sent" shows whether it had an effect.
         second_order: "auto": a finite difference (``DifferencedMatching``), which is faster, if it agrees with the second
             derivative at the first start. "exact": always the second derivative.
     """
@@ -171,6 +171,10 @@ class GradientInversion(TargetPreparation):
         fitting = fitting_trials(victim.model, targets[0].observation.input_shape, targets[0].batch_shape[0])
         # Two, because a forward pass that mixes the images of a batch does no harm to one.
         differenced = all(in_chunks(lambda first: self._differences(first, victim), trials[:2], 2))
+        if self.normalise_by == "sent":
+            differs = differenced and self.optimizer != "lbfgs"
+            layers = float(self._normalised_layers(trials[:1], victim)) if differs else 0.0
+            targets = [replace(one, diagnostics=one.diagnostics | {"normalised_by_sent": layers}) for one in targets]
         parts = in_chunks(lambda some: self._minimize(some, victim, differenced), trials, min(self.chunk, fitting))
         unknowns, loss, evaluations = (torch.split(torch.cat(rows), self.restarts) for rows in zip(*parts, strict=True))
         return {
@@ -193,6 +197,11 @@ class GradientInversion(TargetPreparation):
     def _differenced(self, exact: GradientMatching) -> DifferencedMatching:
         """What may stand for the objective where differences serve."""
         return DifferencedMatching(exact)
+
+    def _normalised_layers(self, trials: Trials, victim: Victim) -> int:
+        """Number of BatchNorm layers that normalise by sent statistics before the first decay."""
+        first = self._stages(self._differenced(self._objective(trials, victim)))[0].objective
+        return len(first.constants) if isinstance(first, DifferencedMatching) else 0
 
     def _objective(self, trials: Trials, victim: Victim) -> GradientMatching:
         owners = [target for target, _ in trials]

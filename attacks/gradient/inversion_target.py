@@ -13,7 +13,7 @@ from attacks.base import Attack
 from attacks.gradient.costs import COSTS, Cost
 from attacks.gradient.labels import infer_observed_labels
 from attacks.gradient.learning_rate import estimate_learning_rate
-from attacks.gradient.trial_gradients.batch_statistics import Statistics, sent_statistics
+from attacks.gradient.trial_gradients.batch_statistics import Statistics, plausible, sent_statistics
 from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
@@ -21,7 +21,7 @@ from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 
 MOST_AVERAGED_STEPS = 16
-"""Most local steps whose running averages are matched."""
+"""Most local steps whose running averages are matched without unrolling the steps."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class Target:
             batches if self.unrolled or self.statistics else (),
             training if self.unrolled else (),
             *self.statistics,
+            plausible(self.statistics),
         )
 
 
@@ -145,9 +146,10 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
         """Whether the attack matches batch statistics of an update of so many steps and examples, where they were sent.
 
         Those of several steps are means over batches, so that there must be a dummy image for every example. Memory grows with the
-        steps.
+        steps, which must be at most ``MOST_AVERAGED_STEPS`` or ``max_unrolled_steps``, whichever is larger.
         """
-        fits = local_steps == 1 or (local_steps <= MOST_AVERAGED_STEPS and num_examples <= self.max_images)
+        most = max(MOST_AVERAGED_STEPS, self.max_unrolled_steps)
+        fits = local_steps == 1 or (local_steps <= most and num_examples <= self.max_images)
         return bool(self.batch_norm_prior) and fits
 
     def _knows_labels(self, observation: ClientUpdate) -> bool:

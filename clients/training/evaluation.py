@@ -56,7 +56,18 @@ def _judged(plan: Plan) -> nn.Module:
 
 
 def evaluate_weights(data: LocalData, weights: Mapping[str, Tensor]) -> dict[str, float]:
-    """``evaluate`` of the global weights, with running averages of the client's own where a defence keeps these local."""
+    """Evaluate the global weights on the local test share; where a defence keeps running averages local, with the client's own.
+
+    Args:
+        data: The client's examples.
+        weights: Name -> tensor of the model's shape, for every parameter and floating-point buffer.
+
+    Returns:
+        As of ``evaluate``.
+
+    Raises:
+        TaskError: When a tensor is missing or of another shape.
+    """
     model = load_weights(_judged(data.task.plan), weights)
     if data.pipeline.keeps_statistics:
         own_statistics(data, model)
@@ -96,7 +107,15 @@ def _judge(data: LocalData, model: nn.Module, batch: Batch) -> tuple[float, floa
 def own_statistics(data: LocalData, model: nn.Module) -> None:
     """Replace BatchNorm's running averages by the mean of the statistics of a client's training batches, in place.
 
-    Images are as the client keeps them for its training, in their order, in batches of the plan's size.
+    Images are as the client keeps them for its training, in their order, in batches of the plan's size. The last batch may be
+    smaller and counts as much as the others. Means and variances (C,) are one per channel, variances unbiased.
+
+    Args:
+        data: The client's examples; without training examples the averages become 0 and 1.
+        model: Normalised images (B, C, H, W) -> logits (B, K); ends in eval mode, with the momenta that it had.
+
+    Raises:
+        ValueError: When a batch has one value per channel, such as one example before a ``BatchNorm1d`` layer: it has no variance.
 
     Source: Li et al., "Revisiting Batch Normalization for Practical Domain Adaptation" (AdaBN), 2016, section 3.
     """

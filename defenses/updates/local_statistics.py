@@ -30,8 +30,12 @@ class SiloBN(UpdateDefense):
 
     FedBN (Li et al., ICLR 2021) keeps scale and shift local as well, and is not implemented.
 
-    Write it last in a pipeline: noise that is added afterwards hides that nothing was sent. A model without running averages is
-    refused.
+    It must be the last update defence of a pipeline, because noise that is added afterwards would send noise as running averages. A
+    model without running averages is refused.
+
+    No attack here was made against it. ``InvertingGradients`` matches no averages if none came. An adaptive attacker would also
+    estimate the batch statistics, for example from auxiliary images. Tests of membership read the published model, with initial
+    averages, and show nothing (see the caveat of a report).
     """
 
     source: ClassVar[str] = (

@@ -31,6 +31,10 @@ ACTIVE_SERVER = "active"
 """``ThreatCard.server`` of a server that sends models of its own making; "" is honest but curious."""
 
 
+KEPT_STATISTICS = "kept by the client"
+"""``batch_norm_statistics`` of a card where BatchNorm's running averages stay at the client."""
+
+
 FROM_SEED, OWN_SECRET = "follows from the seed (simulation)", "each node's own secret"
 """``ThreatCard.randomness`` where all clients agree."""
 

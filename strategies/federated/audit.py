@@ -18,7 +18,7 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed
 from strategies.audit.majority import judged
-from strategies.audit.threat_card import ACTIVE_SERVER, KnownLabels, ThreatCard, strength
+from strategies.audit.threat_card import ACTIVE_SERVER, KEPT_STATISTICS, KnownLabels, ThreatCard, strength
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE, SeenUpdate
 
 
@@ -144,7 +144,7 @@ def _statistics(task: Task, train_mode: bool) -> str:
     if not train_mode:
         return "sent, and not moved by the client, in eval mode"
     if task.plan.defenses().keeps_statistics:
-        return "kept by the client"
+        return KEPT_STATISTICS
     defended = {defense.per for defense in task.plan.defenses().update_defenses}
     if "update" in defended:
         return "sent, under the update defences"

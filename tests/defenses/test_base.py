@@ -18,6 +18,7 @@ from defenses import (
     Batch,
     BatchShuffle,
     Blur,
+    ClientDP,
     Clip,
     Defense,
     DefenseError,
@@ -31,6 +32,7 @@ from defenses import (
     PatchShuffle,
     Pipeline,
     Pruning,
+    SiloBN,
     SmashedDefense,
     SpectralShuffle,
     STAdam,
@@ -98,6 +100,12 @@ def batch() -> Batch:
         ((STAdam(), STAdam()), "both replace the optimizer; keep one"),
         ((STAdam(), DPSGD()), "both replace the optimizer"),
         ((DPSGD(noise_multiplier=1.0), DPSGD()), "both replace the optimizer"),
+        (
+            (SiloBN(), GaussianNoise(per="update")),
+            r"GaussianNoise.* comes after SiloBN\(\).*SiloBN\(\) as the last update",
+        ),
+        ((SiloBN(), ATS(), ClientDP()), r"ClientDP.* comes after SiloBN\(\)"),
+        ((SiloBN(), Clip(), GaussianNoise(per="update")), r"Clip.* comes after SiloBN\(\)"),
         ((DPSGD(), OtherTraining()), "OtherTraining.. comes after DPSGD.*could undo its sampling or noise"),
     ],
 )
@@ -115,6 +123,7 @@ def test_combinations_that_would_lie_are_refused(stages: tuple[Defense, ...], re
         (OtherTraining(), DPSGD()),
         (InstaHide(), STAdam(), Pruning()),
         (Clip(), Clip(2.0)),
+        (GaussianNoise(), ClientDP(), SiloBN(), ATS()),
         (PatchShuffle(), FeatureDP(), DPSGD()),
     ],
 )

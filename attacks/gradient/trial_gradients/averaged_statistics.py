@@ -28,7 +28,8 @@ class AveragedSteps:
     Attributes:
         order: Examples of each step's batch, guessed (``guessed_order``).
         shares: Layer -> what each step counts in the average, T numbers; they sum to 1.
-        variance_shares: The same for biased variances. They differ where batches do in size, as torch averages unbiased variances.
+        variance_shares: Layer -> what each step's biased variance counts, T numbers. They differ from ``shares`` where batches
+            differ in size, as torch averages unbiased variances.
     """
 
     order: list[list[int]]
@@ -74,19 +75,19 @@ def averaging_shares(momentum: float, steps: int) -> list[float]:
 
 
 def observed_statistics(observations: Sequence[ClientUpdate], statistics: Sequence[Statistics]) -> Observed:
-    """What the priors below read of several targets: layer -> mean and variance, and parameter -> w_T - w_0 of several steps."""
-    found: Observed = {
-        name: tuple(torch.stack(values) for values in zip(*(one[name] for one in statistics), strict=True))
+    """Stack what the priors below read of targets: (T, C) for each statistic, (T, *shape) for each parameter's move."""
+    found = {
+        name: (torch.stack([one[name][0] for one in statistics]), torch.stack([one[name][1] for one in statistics]))
         for name in statistics[0]
     }
     if not found or observations[0].local_steps == 1:
-        return found
+        return Observed(found, {})
     weights = dict(observations[0].model.named_parameters())
-    moves: Observed = {
-        name: (torch.stack([one.update[name].detach().to(weight) for one in observations]),)
+    moves = {
+        name: torch.stack([one.update[name].detach().to(weight) for one in observations])
         for name, weight in weights.items()
     }
-    return found | moves
+    return Observed(found, moves)
 
 
 def statistics_prior(
@@ -106,22 +107,18 @@ def statistics_prior(
         found = []
         for at, batch in enumerate(steps.order):
             share = at / len(steps.order)
-            between = {name: value + share * observed[name][0] for name, value in parameters.items()}
+            between = {name: value + share * observed.moves[name] for name, value in parameters.items()}
             found.append(call_with_statistics(model, between, buffers, images[batch])[1])
-        return weight * statistics_distance(_statistics_in(observed, parameters), steps.average(found))
+        return weight * statistics_distance(observed.statistics, steps.average(found))
 
     return prior
-
-
-def _statistics_in(observed: Observed, parameters: Update) -> Statistics:
-    return {name: (values[0], values[1]) for name, values in observed.items() if name not in parameters}
 
 
 class UnrolledMatching(GradientMatching):
     """The objective for local training that is unrolled, with the running averages that this training leaves behind.
 
     Args:
-        plain: The same without them.
+        plain: The unrolled objective without running averages, whose settings are taken over.
         observation: Whose training is unrolled.
         weight: Of ``statistics_distance``.
     """
@@ -137,8 +134,7 @@ class UnrolledMatching(GradientMatching):
     def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Observed, smoothing: Tensor) -> Tensor:
         images, labels = self.read(unknowns, known)
         dummy, statistics = self._training(self.parameters, images, labels)
-        sent = _statistics_in(observed, self.parameters)
-        distance = statistics_distance(sent, self._steps.average(statistics))
+        distance = statistics_distance(observed.statistics, self._steps.average(statistics))
         return self.cost.distance(dummy, target) + self._weight * distance + self.priors(images, observed, smoothing)
 
 

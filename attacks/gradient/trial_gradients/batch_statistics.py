@@ -85,10 +85,20 @@ def call_with_statistics(
     return logits, {name: (rows.mean(1), rows.var(1, unbiased=False)) for name, rows in entered.items()}
 
 
+def plausible(statistics: Mapping[str, tuple[Tensor, Tensor]]) -> frozenset[str]:
+    """Layers all of whose variances (..., C) are positive. Noise of std s on a running variance is one of s / momentum here.
+
+    Normalising by a variance of 0 would multiply features by 1 / sqrt(eps), which is 316.
+    """
+    return frozenset(name for name, (_, variance) in statistics.items() if bool((variance > 0).all()))
+
+
 def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
     """Mean over layers and channels of the squared differences, relative to the observed variance; a 0-d tensor.
 
         (m - m')^2 / (v + eps) + (v - v')^2 / (v + eps)^2,   eps = 1e-5 of BatchNorm
+
+    A channel whose observed variance is 0 (or was sent below 0) adds 0: relative to eps it would outweigh all others.
 
     Differs from Yin et al. 2021, Eq. 9, sums of norms, which have no derivative at their minimum and follow the scale of features.
     """
@@ -96,9 +106,10 @@ def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
         raise AttackError(f"the dummy statistics lack {missing[:3]}")
     terms = []
     for name, (mean, variance) in observed.items():
-        scale = variance + 1e-5
+        known = variance > 0
+        scale = torch.where(known, variance + 1e-5, 1.0)
         off_mean, off_variance = dummy[name][0] - mean, dummy[name][1] - variance
-        terms.append(off_mean.square() / scale + (off_variance / scale).square())
+        terms.append(known * (off_mean.square() / scale + (off_variance / scale).square()))
     return torch.cat(terms).mean()
 
 
@@ -120,9 +131,8 @@ class StatisticsPrior:
         return self.of(call_with_statistics(self.model, *state, images)[1], observed)
 
     def of(self, dummy: Statistics, observed: Observed) -> Tensor:
-        """The same of statistics that are at hand."""
-        sent = {name: (values[0], values[1]) for name, values in observed.items() if name in batch_norms(self.model)}
-        return self.weight * statistics_distance(sent, dummy)
+        """``weight`` times the distance of the dummy images' statistics ``dummy`` (C,) each to those sent; 0-d."""
+        return self.weight * statistics_distance(observed.statistics, dummy)
 
 
 def values_per_channel(observation: ClientUpdate, examples: int) -> dict[str, int]:

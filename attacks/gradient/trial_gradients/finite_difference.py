@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
+from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior, plausible
 from attacks.gradient.trial_gradients.kinks import RecordKinks, ReplayKinks
 from attacks.gradient.trial_gradients.matching import GradientMatching, Observed
 from attacks.gradient.trial_gradients.memory import is_out_of_memory
@@ -53,7 +53,7 @@ class DifferencedMatching:
                 f"{frozen} of the model's parameters are frozen, and have no form with one weight per trial"
             )
         self._network = TrialNetwork(exact.model)
-        self._normalised = False
+        self.constants: frozenset[str] = frozenset()
         self._shapes = {name: weight.shape for name, weight in exact.parameters.items()}
         self._weights = torch.cat([weight.flatten() for weight in exact.parameters.values()])
         self._targets = torch.cat([exact.targets[name].flatten(1) for name in self._shapes], 1)
@@ -66,7 +66,7 @@ class DifferencedMatching:
         """Losses (n,) and their gradients (n, D), as ``GradientMatching`` gives them."""
         known, _, observed, _ = self._exact.of_trials(trials)
         shared = {name: w.requires_grad_() for name, w in expanded(self._exact.parameters, len(trials)).items()}
-        self._network.normalise_by(observed if self._normalised else {})
+        self._network.normalise_by({name: observed.statistics[name] for name in self.constants})
         kinks = RecordKinks()
         with kinks if self._kinked else nullcontext():
             here, *dummy = self._gradients(shared, unknowns, known, list(shared.values()))
@@ -102,11 +102,15 @@ class DifferencedMatching:
         return other
 
     def normalised(self) -> DifferencedMatching:
-        """The same with BatchNorm by the statistics that were sent; as it is where none are matched."""
-        if not self._matched:
+        """A copy whose BatchNorm layers normalise by the statistics sent, where these are plausible; ``self`` without such layers.
+
+        A layer normalises by its batch if a sent variance (``plausible``) of any trial is not positive.
+        """
+        sent = self._exact.observed.statistics if self._matched else {}
+        if not (constants := plausible(sent)):
             return self
         other = copy.copy(self)
-        other._normalised = True
+        other.constants = constants
         return other
 
     def from_zero(self) -> Tensor:

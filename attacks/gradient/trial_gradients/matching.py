@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,8 +25,24 @@ from defenses.base import Update
 Client = Callable[[Update, Tensor, Tensor], Update]
 """(global weights, normalised images (b, C, H, W), soft labels (b, K)) -> what a client with these would send, as a gradient."""
 
-Observed = dict[str, tuple[Tensor, ...]]
-"""What a prior compares the images with, of every trial: (T, ...) each."""
+
+class Observed(NamedTuple):
+    """What a prior compares the images with: (T, ...) each for all trials, without T for one.
+
+    Attributes:
+        statistics: BatchNorm layer -> mean and variance (T, C) that were sent; empty where none are matched.
+        moves: Parameter -> w_T - w_0 of several local steps; else empty.
+    """
+
+    statistics: dict[str, tuple[Tensor, Tensor]]
+    moves: Update
+
+    def of_trials(self, trials: Tensor) -> Observed:
+        """Select some trials (n,)."""
+        return Observed(
+            {name: (mean[trials], variance[trials]) for name, (mean, variance) in self.statistics.items()},
+            {name: move[trials] for name, move in self.moves.items()},
+        )
 
 
 def attackable(model: nn.Module, train_mode: bool) -> nn.Module:
@@ -134,7 +150,7 @@ class GradientMatching:
         self.cost = cost
         self.client = client or grad(self._training_loss)
         self.prior = prior
-        self.observed = observed or {}
+        self.observed = observed or Observed({}, {})
         self.targets = targets
         self.smoothing = next(iter(targets.values())).new_full((len(next(iter(targets.values()))),), total_variation)
         self.smooth = total_variation != 0
@@ -184,7 +200,7 @@ class GradientMatching:
             known = next(iter(targets.values())).new_empty(len(next(iter(targets.values()))), 0)
         if len(trials) < len(known):
             targets, known = {name: t[trials] for name, t in targets.items()}, known[trials]
-            observed = {name: tuple(value[trials] for value in values) for name, values in observed.items()}
+            observed = observed.of_trials(trials)
             smoothing = smoothing[trials]
         return known, targets, observed, smoothing
 

@@ -94,7 +94,7 @@ def _seen(cell: Cell) -> str:
 
 
 def _effort(cell: Cell) -> str:
-    """How long an attack searched, without which that it recovers nothing means little; "" of one that does not search."""
+    """Describe the search budget: without it a failed attack proves little. "" for an attack that does not search."""
     iterations, restarts = (cell.card.more.get(name) for name in ("iterations", "restarts"))
     if not isinstance(iterations, int):
         return f", searched by {iterations}" if iterations else ""

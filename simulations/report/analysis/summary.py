@@ -29,10 +29,15 @@ from simulations.report.studies.plain import plain_words
 from simulations.report.studies.score import PARTLY_FAILED, Score
 from simulations.report.studies.study import Study
 from simulations.report.text import percent, percentage, within
-from strategies.audit.threat_card import KnownLabels
+from strategies.audit.threat_card import KEPT_STATISTICS, KnownLabels
 from strategies.external_app.claim import CLAIMED, Claim
 from strategies.external_app.reported_accuracy import REPORTED, AppAccuracy
 
+INITIAL_AVERAGES = (
+    "tests of membership read models with the initial running averages of BatchNorm, because clients keep theirs: a membership AUC "
+    "near 0.5 shows nothing"
+)
+"""Caveat on membership where a defence keeps running averages at the client and no test found members."""
 _KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
 
 
@@ -70,6 +75,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
     at = study.complete_round(defense)
     clean, protected = (_at(study, defense, TEST_ACCURACY.name, of, at) for of in ("original", "transformed"))
     cells = study.cells_of(defense)
+    membership = strongest(cells, MEMBERSHIP.decides)
     best, windows = strongest(cells), window_counts(study, defense)
     probe, update = (strongest(of) for of in apart(cells))
     seconds, seconds_ratio = _cost(study, defense, "train-seconds")
@@ -79,6 +85,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
     counted = (row.value or 0.0 for row in study.utility.get((defense, "clients-failed", ""), ()))
     untaught = _untaught(study, at)
     caveats = ([untaught] if untaught and not defense else []) + _caveats(defense, best, cells, known)
+    caveats += _membership_doubts(membership)
     others = [one for one in (probe, update) if one not in (None, best)]
     caveats += [f"{one.observation}: {doubt}" for one in others if one for doubt in _doubts(defense, one)]
     caveats += untested_on_updates(cells, update, known) if defense else []
@@ -96,7 +103,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         reading=strongest(cells, CELLS.decides),
         attributes=strongest(cells, ATTRIBUTES.decides),
         labels=strongest([cell for cell in cells if cell.card.labels not in _KNOWN_LABELS], LABELS.decides),
-        membership=strongest(cells, MEMBERSHIP.decides),
+        membership=membership,
         membership_rate=strongest(cells, MEMBERSHIP_TPR.of()),
         epsilon=trained,
         # Probes cost on top: both together have spent no less than training alone.
@@ -198,3 +205,9 @@ def _doubts(defense: str, cell: Cell) -> list[str]:
         found.append("partly failed: some seeds have no score, and the mean leaves them out")
     further = cell.card.more.get("caveats")
     return found + (list(map(str, further)) if isinstance(further, list) else [])
+
+
+def _membership_doubts(cell: Cell | None) -> list[str]:
+    """Why a test of membership that found no members may say little."""
+    kept = cell is not None and cell.card.more.get("batch_norm_statistics") == KEPT_STATISTICS
+    return [INITIAL_AVERAGES] if cell and kept and MEMBERSHIP.decides not in cell.leaking else []

@@ -429,6 +429,30 @@ def test_batch_norm_prior_matches_the_statistics_and_helps():
     assert mean(gains) > 0.5
 
 
+def test_an_implausible_variance_leaves_its_layer_out_of_the_normalisation():
+    """Noise pushed one variance below zero; the other target of the same call is attacked as if it were alone."""
+    whole, _ = batch_norm_case(2, 0)
+    update = {name: value.clone() for name, value in whole.update.items()}
+    update["4.running_var"][0] = -5.0
+    noised = replace(whole, update=update)
+    attack = InvertingGradients(iterations=8)
+    guesses = attack.attack_many([whole, noised], generators(2))
+    assert [guess.diagnostics["normalised_by_sent"] for guess in guesses] == [2, 1]
+    assert torch.equal(guesses[0].images, attack.attack_many([whole], generators(1))[0].images)
+    assert "normalised_by_sent" not in replace(attack, normalise_by="batch")(whole, generators(1)[0]).diagnostics
+    for other in (replace(attack, second_order="exact"), replace(attack, batch_norm_prior=0.0)):
+        assert other(whole, generators(1)[0]).diagnostics["normalised_by_sent"] == 0
+
+
+@pytest.mark.parametrize(
+    ("unrolled", "steps", "matched"), [(20, 20, True), (20, 21, False), (0, 16, True), (0, 17, False)]
+)
+def test_statistics_are_matched_as_long_as_steps_are_unrolled(unrolled: int, steps: int, matched: bool):
+    attack = InvertingGradients(max_unrolled_steps=unrolled)
+    assert attack.matches_statistics(steps, 4) is matched
+    assert not attack.matches_statistics(steps, attack.max_images + 1)
+
+
 def test_batch_norm_prior_changes_nothing_without_buffers():
     observation, _ = batch_norm_case(2, 0)
     bare = replace(

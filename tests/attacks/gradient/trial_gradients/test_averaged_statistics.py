@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.inversion_target import Victim
@@ -119,11 +120,11 @@ def test_without_unrolling_the_statistics_are_those_on_the_line_between_the_mode
         statistics = sent_statistics(observation)
         observed = observed_statistics([observation], [statistics])
         prior = statistics_prior(attackable(observation.model, True), observation, 1.0)
-        mine = {name: tuple(value[0] for value in values) for name, values in observed.items()}
+        mine = tree_map(lambda values: values[0], observed)
         truth, other = (float(prior(normalised(pictures(5, seed=seed)), mine)) for seed in (0, 1))
         print(f"rate {rate}: {truth:.3g} at the truth, {other:.3g} at other images")
         assert truth < worst * other
-        at_global = {name: (torch.zeros_like(v[0]),) if len(v) == 1 else v for name, v in mine.items()}
+        at_global = mine._replace(moves={name: torch.zeros_like(move) for name, move in mine.moves.items()})
         assert rate == 1e-9 or truth < float(prior(normalised(pictures(5)), at_global)) / 8
 
 

@@ -92,6 +92,14 @@ def test_distance_is_zero_for_the_batch_only():
         statistics_distance(observed, {})
 
 
+def test_a_variance_that_noise_pushed_below_zero_does_not_outweigh_the_others():
+    truth, other = ({"layer": (torch.zeros(2), torch.tensor(values))} for values in ([0.1, 0.1], [0.3, 0.001]))
+    noised = {"layer": (torch.zeros(2), torch.tensor([0.1, 0.0]))}
+    # Relative to eps alone the truth would be at 5e7, the other batch at 5e3.
+    assert statistics_distance(noised, truth) == 0
+    assert statistics_distance(noised, other) > 1
+
+
 def test_refuses_what_holds_no_statistics():
     model, images, labels = bn_net(), pictures(2), classes(2)
     seen = sent(model, images, labels)

@@ -16,10 +16,10 @@ from simulations.report import Row, validate
 from simulations.report.analysis.adaptive import UNTESTED
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.sentences import among, sentence
-from simulations.report.analysis.summary import summarise
+from simulations.report.analysis.summary import INITIAL_AVERAGES, summarise
 from simulations.report.studies.score import interval, merge, wilson
 from simulations.report.studies.study import Study, split
-from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
+from strategies.audit.threat_card import KEPT_STATISTICS, KnownLabels, ThreatCard, strength
 
 PROBE = ThreatCard(observation="probe")
 NULLS = {"grey": 8.0, "mean": 12.0}
@@ -310,6 +310,20 @@ def test_adaptive_attacks_are_named_when_they_did_not_run(known: Any, expected: 
 def test_an_adaptive_attack_that_failed_did_not_run() -> None:
     rows = [psnr(15.0, 14.0, defense="D()"), psnr(None, defense="D()", attack="R()", status="failed")]
     assert line(*rows, known={"adaptive_attacks": ["R"]}).caveats == (f"{UNTESTED}: R did not run",)
+
+
+@pytest.mark.parametrize(
+    ("statistics", "low", "doubted"),
+    [(KEPT_STATISTICS, 0.45, True), (KEPT_STATISTICS, 0.9, False), ("sent as they are", 0.45, False)],
+)
+def test_membership_under_initial_running_averages_is_no_sign_of_privacy(
+    statistics: str, low: float, doubted: bool
+) -> None:
+    card = PROBE.but(batch_norm_statistics=statistics)
+    base = psnr(low + 0.05, low, ci_high=low + 0.1, metric="membership-auc", reference="", attack="LossThreshold()")
+    found = line(base, replace(base, defense="D()", card=card), nulls={})
+    assert found.membership is not None
+    assert (INITIAL_AVERAGES in found.caveats) is doubted
 
 
 def test_adaptive_attacks_in_chains_and_on_membership_ran() -> None:
