@@ -55,8 +55,9 @@ class TunedInversion(InvertingGradients):
 
     The attack tries the defaults and ``tune - 1`` random settings: ``total_variation`` log-uniform from 1e-4 to 10,
     ``learning_rate`` log-uniform from 0.02 to 0.3, ``prior_decay``, ``signed``, ``normalise_by`` and ``cost`` (of those that ignore
-    the scale) at random. Each gets a quarter of the iterations, then the best quarter and the defaults get all: successive halving (Jamieson and
-    Talwalkar, AISTATS 2016) of two rungs. This costs as much as attacking about ``tune * updates / 2`` further updates.
+    the scale) at random. Each gets a quarter of the iterations, then the best quarter and the defaults get all: successive halving
+    (Jamieson and Talwalkar, AISTATS 2016) of two rungs. This costs as much as attacking about ``tune * updates / 2`` further
+    updates.
 
     Diagnostics: the chosen settings; ``tuned_psnr`` and ``tuned_psnr_default``, mean PSNR in dB on the auxiliary images under
     these and under the defaults. The first uses the images of the choice, and is therefore too high as an estimate.
