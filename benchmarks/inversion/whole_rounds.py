@@ -66,6 +66,7 @@ class Rounds(Cell):
     def __init__(self, case: str, seed: int, images: int, auxiliary: bool, averages: bool = True) -> None:
         *cell, epochs, batch, rate = case.split(":")
         self.epochs, self.batch, self.rate = int(epochs), int(batch), float(rate)
+        self.orders = torch.Generator().manual_seed(1000 + seed)  # Not that of the attack's guess.
         super().__init__(":".join(cell), seed, images, auxiliary, averages)
 
     def _observed(self, images: Tensor, labels: Tensor) -> TrainingUpdate:
@@ -73,7 +74,7 @@ class Rounds(Cell):
         before = {name: value.clone() for name, value in self.model.state_dict().items()}
         optimizer = torch.optim.SGD(self.model.parameters(), lr=self.rate)
         steps = self.epochs * -(-len(images) // self.batch)
-        for batch in local_orders(len(images), self.batch, steps, torch.Generator().manual_seed(0)):
+        for batch in local_orders(len(images), self.batch, steps, self.orders):
             optimizer.zero_grad()
             F.cross_entropy(self.model((images[batch] - mean) / std), labels[batch]).backward()
             optimizer.step()

@@ -100,7 +100,8 @@ def update_of(
     held = tensors_of(reply, model)
     if wrong := unfit(held, names, model):
         raise UnusableReplyError(f"the reply's weights have {wrong[0]}")
-    came = model.whole(held)
+    # What a client leaves out it kept as it was sent, which may be other values than the model's own.
+    came = {**{name: sent[name] for name in model.unsent(held)}, **held}
     for name in names:
         if not torch.isfinite(came[name]).all():
             raise UnusableReplyError(f"{name!r} holds NaN or infinite values")

@@ -17,7 +17,7 @@ from attacks.gradient.trial_gradients.batch_statistics import (
     values_per_channel,
 )
 from attacks.gradient.trial_gradients.matching import GradientMatching, Observed, guessed_order, unrolled_training
-from attacks.observations import ClientUpdate
+from attacks.observations import ClientUpdate, trained_parameters
 from defenses.base import Update
 
 
@@ -82,7 +82,7 @@ def observed_statistics(observations: Sequence[ClientUpdate], statistics: Sequen
     }
     if not found or observations[0].local_steps == 1:
         return Observed(found, {})
-    weights = dict(observations[0].model.named_parameters())
+    weights = trained_parameters(observations[0].model)
     moves = {
         name: torch.stack([one.update[name].detach().to(weight) for one in observations])
         for name, weight in weights.items()
@@ -107,8 +107,8 @@ def statistics_prior(
         found = []
         for at, batch in enumerate(steps.order):
             share = at / len(steps.order)
-            between = {name: value + share * observed.moves[name] for name, value in parameters.items()}
-            found.append(call_with_statistics(model, between, buffers, images[batch])[1])
+            between = {name: parameters[name] + share * move for name, move in observed.moves.items()}
+            found.append(call_with_statistics(model, parameters | between, buffers, images[batch])[1])
         return weight * statistics_distance(observed.statistics, steps.average(found))
 
     return prior

@@ -141,3 +141,16 @@ def test_an_attack_on_several_steps_matches_them_together_as_one_by_one(unrolled
         assert expected.diagnostics["unrolled"] == float(unrolled > 0)
         assert expected.diagnostics["batch_norm_layers"] == len(batch_norms(observation.model))
         assert torch.allclose(alone.images, expected.images, atol=1e-6)
+
+
+@pytest.mark.parametrize("unrolled", [16, 0])
+def test_frozen_parameters_that_were_not_sent_take_no_part(unrolled):
+    model = two_layers()
+    observation, _ = trained(model, pictures(2), 2, 3)
+    model[0].requires_grad_(False)
+    update = {name: value for name, value in observation.update.items() if name not in ("0.weight", "0.bias")}
+    attack = GradientInversion(iterations=3, batch_norm_prior=1.0, max_unrolled_steps=unrolled)
+    found, whole = attack.attack_many([replace(observation, update=update), observation], generators(2))
+    assert found.failure == whole.failure == ""
+    assert found.diagnostics["batch_norm_layers"] == len(batch_norms(model))
+    assert float(found.diagnostics["objective"]) > 0
