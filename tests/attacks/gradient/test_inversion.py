@@ -435,7 +435,7 @@ def test_an_implausible_variance_leaves_its_layer_out_of_the_normalisation():
     update = {name: value.clone() for name, value in whole.update.items()}
     update["4.running_var"][0] = -5.0
     noised = replace(whole, update=update)
-    attack = InvertingGradients(iterations=8)
+    attack = InvertingGradients(iterations=8, normalise_by="sent")
     guesses = attack.attack_many([whole, noised], generators(2))
     assert [guess.diagnostics["normalised_by_sent"] for guess in guesses] == [2, 1]
     assert torch.equal(guesses[0].images, attack.attack_many([whole], generators(1))[0].images)
