@@ -11,6 +11,7 @@ sys.path[:0] = [
     for room in (
         "",
         "dp_audit",
+        "exact",
         "inversion",
         "membership",
         "mixer",

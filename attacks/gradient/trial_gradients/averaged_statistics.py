@@ -16,7 +16,7 @@ from attacks.gradient.trial_gradients.batch_statistics import (
     statistics_distance,
     values_per_channel,
 )
-from attacks.gradient.trial_gradients.matching import GradientMatching, Observed, guessed_order, unrolled_training
+from attacks.gradient.trial_gradients.matching import GradientMatching, PriorInput, guessed_order, unrolled_training
 from attacks.observations import ClientUpdate, trained_parameters
 from defenses.base import Update
 
@@ -74,25 +74,25 @@ def averaging_shares(momentum: float, steps: int) -> list[float]:
     return [momentum * (1 - momentum) ** (steps - 1 - at) / rest for at in range(steps)]
 
 
-def observed_statistics(observations: Sequence[ClientUpdate], statistics: Sequence[Statistics]) -> Observed:
+def observed_statistics(observations: Sequence[ClientUpdate], statistics: Sequence[Statistics]) -> PriorInput:
     """Stack what the priors below read of targets: (T, C) for each statistic, (T, *shape) for each parameter's move."""
     found = {
         name: (torch.stack([one[name][0] for one in statistics]), torch.stack([one[name][1] for one in statistics]))
         for name in statistics[0]
     }
     if not found or observations[0].local_steps == 1:
-        return Observed(found, {})
+        return PriorInput(found, {})
     weights = trained_parameters(observations[0].model)
     moves = {
         name: torch.stack([one.update[name].detach().to(weight) for one in observations])
         for name, weight in weights.items()
     }
-    return Observed(found, moves)
+    return PriorInput(found, moves)
 
 
 def statistics_prior(
     model: nn.Module, observation: ClientUpdate, weight: float
-) -> Callable[[Tensor, Observed], Tensor]:
+) -> Callable[[Tensor, PriorInput], Tensor]:
     """A prior without unrolling: ``weight`` times ``statistics_distance`` of the dummy images' statistics to those sent.
 
     The statistics of step t belong to weights that the server does not know. They are taken on the line between the two models
@@ -103,7 +103,7 @@ def statistics_prior(
     parameters, buffers = {name: p.detach() for name, p in model.named_parameters()}, dict(model.named_buffers())
     steps = AveragedSteps.of(observation)
 
-    def prior(images: Tensor, observed: Observed) -> Tensor:
+    def prior(images: Tensor, observed: PriorInput) -> Tensor:
         found = []
         for at, batch in enumerate(steps.order):
             share = at / len(steps.order)
@@ -131,7 +131,7 @@ class UnrolledMatching(GradientMatching):
     def _call(self, weights: Update, images: Tensor) -> tuple[Tensor, Statistics]:
         return call_with_statistics(self.model, weights, self.buffers, images)
 
-    def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Observed, smoothing: Tensor) -> Tensor:
+    def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: PriorInput, smoothing: Tensor) -> Tensor:
         images, labels = self.read(unknowns, known)
         dummy, statistics = self._training(self.parameters, images, labels)
         distance = statistics_distance(observed.statistics, self._steps.average(statistics))

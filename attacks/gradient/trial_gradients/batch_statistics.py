@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from attacks.gradient.trial_gradients.matching import Observed, attackable
+from attacks.gradient.trial_gradients.matching import PriorInput, attackable
 from attacks.observations import AttackError, ClientUpdate
 from defenses.module_calls import calls_of
 
@@ -125,12 +125,12 @@ class StatisticsPrior:
     model: nn.Module
     weight: float
 
-    def __call__(self, images: Tensor, observed: Observed) -> Tensor:
+    def __call__(self, images: Tensor, observed: PriorInput) -> Tensor:
         """Its value, 0-d, for the normalised images (b, C, H, W) of one trial."""
         state = {name: p.detach() for name, p in self.model.named_parameters()}, dict(self.model.named_buffers())
         return self.of(call_with_statistics(self.model, *state, images)[1], observed)
 
-    def of(self, dummy: Statistics, observed: Observed) -> Tensor:
+    def of(self, dummy: Statistics, observed: PriorInput) -> Tensor:
         """``weight`` times the distance of the dummy images' statistics ``dummy`` (C,) each to those sent; 0-d."""
         return self.weight * statistics_distance(observed.statistics, dummy)
 

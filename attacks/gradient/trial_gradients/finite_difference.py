@@ -14,7 +14,7 @@ from torch.func import grad_and_value, vmap
 
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior, plausible
 from attacks.gradient.trial_gradients.kinks import RecordKinks, ReplayKinks
-from attacks.gradient.trial_gradients.matching import GradientMatching, Observed
+from attacks.gradient.trial_gradients.matching import GradientMatching, PriorInput
 from attacks.gradient.trial_gradients.memory import is_out_of_memory
 from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
 from attacks.observations import AttackError
@@ -128,7 +128,7 @@ class DifferencedMatching:
         logits = self._network(weights, images.flatten(0, 1)).view(labels.shape)
         return -(labels * F.log_softmax(logits, -1)).sum() / labels.shape[1]
 
-    def _statistics(self, calls: Sequence[Call], observed: Observed, like: Tensor) -> Tensor:
+    def _statistics(self, calls: Sequence[Call], observed: PriorInput, like: Tensor) -> Tensor:
         """The ``StatisticsPrior`` (n, 1) of what entered the BatchNorm layers; zeros ``like`` (n, 1) without one."""
         prior, found = self._exact.prior, {}
         if not isinstance(prior, StatisticsPrior) or not self._matched:
@@ -139,7 +139,7 @@ class DifferencedMatching:
             found[self._matched[layer]] = rows.mean(over), rows.var(over, unbiased=False)
         return vmap(prior.of)(found, observed)[:, None]
 
-    def _prior(self, unknowns: Tensor, known: Tensor, observed: Observed, smoothing: Tensor) -> Tensor:
+    def _prior(self, unknowns: Tensor, known: Tensor, observed: PriorInput, smoothing: Tensor) -> Tensor:
         """Priors of one trial that the passes through the network do not give."""
         images = self._exact.read(unknowns, known)[0]
         return self._exact.smoothness(images, smoothing) + (

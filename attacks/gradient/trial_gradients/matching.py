@@ -26,7 +26,7 @@ Client = Callable[[Update, Tensor, Tensor], Update]
 """(global weights, normalised images (b, C, H, W), soft labels (b, K)) -> what a client with these would send, as a gradient."""
 
 
-class Observed(NamedTuple):
+class PriorInput(NamedTuple):
     """What a prior compares the images with: (T, ...) each for all trials, without T for one.
 
     Attributes:
@@ -37,9 +37,9 @@ class Observed(NamedTuple):
     statistics: dict[str, tuple[Tensor, Tensor]]
     moves: Update
 
-    def of_trials(self, trials: Tensor) -> Observed:
+    def of_trials(self, trials: Tensor) -> PriorInput:
         """Select some trials (n,)."""
-        return Observed(
+        return PriorInput(
             {name: (mean[trials], variance[trials]) for name, (mean, variance) in self.statistics.items()},
             {name: move[trials] for name, move in self.moves.items()},
         )
@@ -141,8 +141,8 @@ class GradientMatching:
         cost: Cost,
         total_variation: float,
         client: Client | None = None,
-        prior: Callable[[Tensor, Observed], Tensor] | None = None,
-        observed: Observed | None = None,
+        prior: Callable[[Tensor, PriorInput], Tensor] | None = None,
+        observed: PriorInput | None = None,
     ) -> None:
         self.model = model
         self.batch_shape = batch_shape
@@ -150,7 +150,7 @@ class GradientMatching:
         self.cost = cost
         self.client = client or grad(self._training_loss)
         self.prior = prior
-        self.observed = observed or Observed({}, {})
+        self.observed = observed or PriorInput({}, {})
         self.targets = targets
         self.smoothing = next(iter(targets.values())).new_full((len(next(iter(targets.values()))),), total_variation)
         self.smooth = total_variation != 0
@@ -193,7 +193,7 @@ class GradientMatching:
 
         return vmap(distance)(self.targets)
 
-    def of_trials(self, trials: Tensor) -> tuple[Tensor, Update, Observed, Tensor]:
+    def of_trials(self, trials: Tensor) -> tuple[Tensor, Update, PriorInput, Tensor]:
         """Select some trials: soft labels (n, b, K), or (n, 0) if unknown; targets; the prior's input; weights of smoothness."""
         targets, known, observed, smoothing = self.targets, self.labels, self.observed, self.smoothing
         if known is None:
@@ -212,7 +212,7 @@ class GradientMatching:
             return images, known
         return images, unknowns[..., pixels:].reshape(*unknowns.shape[:-1], -1, self.num_classes).softmax(-1)
 
-    def priors(self, images: Tensor, observed: Observed, smoothing: Tensor) -> Tensor:
+    def priors(self, images: Tensor, observed: PriorInput, smoothing: Tensor) -> Tensor:
         """Prior terms of the objective for the images (b, C, H, W) of one trial and its weight."""
         return self.smoothness(images, smoothing) + self.other_prior(images, observed)
 
@@ -220,11 +220,11 @@ class GradientMatching:
         """Weighted total variation of one trial's images."""
         return smoothing * total_variation(images).mean() if self.smooth else images.new_zeros(())
 
-    def other_prior(self, images: Tensor, observed: Observed) -> Tensor:
+    def other_prior(self, images: Tensor, observed: PriorInput) -> Tensor:
         """P of one trial's images."""
         return images.new_zeros(()) if self.prior is None else self.prior(images, observed)
 
-    def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Observed, smoothing: Tensor) -> Tensor:
+    def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: PriorInput, smoothing: Tensor) -> Tensor:
         images, labels = self.read(unknowns, known)
         dummy = self.client(self.parameters, images, labels)
         return self.cost.distance(dummy, target) + self.priors(images, observed, smoothing)

@@ -15,7 +15,7 @@ from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees, full_precision
 from attacks.gradient.trial_gradients.kinks import RecordKinks, ReplayKinks
-from attacks.gradient.trial_gradients.matching import GradientMatching, Observed, attackable
+from attacks.gradient.trial_gradients.matching import GradientMatching, PriorInput, attackable
 from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
 from attacks.observations import AttackError
 from clients.models.classifiers import build_model
@@ -278,7 +278,7 @@ def test_an_inversion_runs_without_them(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("batch", [1, 2])
 def test_batch_statistics_are_read_of_the_second_pass(batch: int) -> None:
     model = attackable(net("batch norm"), True)
-    observed = Observed({"1": (random(TRIALS, 4, seed=20), random(TRIALS, 4, seed=21).abs() + 0.1)}, {})
+    observed = PriorInput({"1": (random(TRIALS, 4, seed=20), random(TRIALS, 4, seed=21).abs() + 0.1)}, {})
     exact = objective(model, batch)
     without = exact(unknowns(batch), torch.arange(TRIALS))[1]
     exact.prior, exact.observed = StatisticsPrior(model, 3.0), observed
@@ -297,7 +297,7 @@ def test_normalised_by_what_was_sent_is_a_network_with_these_constants(batch: in
     sent_mean, sent_variance = random(TRIALS, 4, seed=20), random(TRIALS, 4, seed=21).abs() + 0.1
     rows, model = unknowns(batch), attackable(net("batch norm"), True)
     exact = objective(model, batch)
-    exact.prior, exact.observed = StatisticsPrior(model, 3.0), Observed({"1": (sent_mean, sent_variance)}, {})
+    exact.prior, exact.observed = StatisticsPrior(model, 3.0), PriorInput({"1": (sent_mean, sent_variance)}, {})
     differenced = DifferencedMatching(exact)
     losses, gradients = differenced.normalised()(rows, torch.arange(TRIALS))
     own = differenced(rows, torch.arange(TRIALS))[0]
@@ -316,7 +316,7 @@ def test_normalised_by_what_was_sent_is_a_network_with_these_constants(batch: in
 def test_a_layer_with_a_sent_variance_of_zero_normalises_by_its_batch() -> None:
     exact = objective(attackable(net("batch norm"), True), 2)
     mean, variance = random(TRIALS, 4, seed=20), random(TRIALS, 4, seed=21).abs() + 0.1
-    exact.prior, exact.observed = StatisticsPrior(exact.model, 3.0), Observed({"1": (mean, variance)}, {})
+    exact.prior, exact.observed = StatisticsPrior(exact.model, 3.0), PriorInput({"1": (mean, variance)}, {})
     assert DifferencedMatching(exact).normalised().constants == {"1"}
     variance[0, 2] = 0
     differenced = DifferencedMatching(exact)

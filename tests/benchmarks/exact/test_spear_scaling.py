@@ -12,7 +12,7 @@ import torch
 from attacks import SpearPlusPlus
 from attacks.guesses import Reconstruction
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "inversion"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "exact"))
 import spear_scaling
 from spear_scaling import CELL, batch_of, network, scored, sent, table
 

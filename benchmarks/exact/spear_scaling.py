@@ -8,8 +8,8 @@ the first layer's gradient. Local steps are steps of plain SGD at ``--rates``, e
 An image is exact from 60 dB and counts as recovered from 30 dB, with guesses and images matched by one optimal assignment; failed
 guesses count as neither. Lines that the file of results has already are not computed again.
 
-    python benchmarks/inversion/spear_scaling.py results.jsonl --batches 8 16 32 64 --widths 200 1000 --seeds 0 1 2
-    python benchmarks/inversion/spear_scaling.py results.jsonl --table
+    python benchmarks/exact/spear_scaling.py results.jsonl --batches 8 16 32 64 --widths 200 1000 --seeds 0 1 2
+    python benchmarks/exact/spear_scaling.py results.jsonl --table
 """
 
 from __future__ import annotations
