@@ -77,7 +77,8 @@ def test_a_head_alone_is_attacked_with_the_frozen_rest_of_the_model(tmp_path: Pa
     rows = read_lines(out / "rows.jsonl")
     scores = {(row["attack"].partition("(")[0], row["metric"]): row for row in rows}
     assert scores["LabelInference", "label-accuracy"]["value"] == 1.0
-    assert scores["HeadInversion", "relative_loss"]["value"] < 0.01, "the features are exact"
+    assert scores["HeadInversion", "singular_gap"]["value"] < 1e-3, "the features of one example are exact"
+    assert scores["HeadInversion", "relative_loss"]["value"] < 0.1, "and the search comes near to them"
     assert scores["HeadInversion", "psnr"]["n"] == 16
     text = page_of(out)
     assert "Whether training started from the 2 frozen tensors that no message holds" in text
