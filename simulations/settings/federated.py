@@ -22,7 +22,7 @@ class FederatedSettings(WholeModelSettings):
     fraction_train: float = setting(1.0, "share of the clients that train in a round", **SHARE)
     probe_attacks: str = setting("InvertingGradients(); LabelInference()", "attacks on one-step probes, separated by ;")
     update_attacks: str = setting(
-        "SurrogateMatching(iterations=100, total_variation=0.1, max_images=16); LabelInference(); LossThreshold()",
+        "SurrogateMatching(iterations=50, total_variation=0.1, max_images=16); LabelInference(); LossThreshold()",
         "attacks on real training updates, separated by ;",
     )
     attribute_attacks: str = attribute_attacks()
