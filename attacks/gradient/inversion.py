@@ -48,11 +48,11 @@ class GradientInversion(TargetPreparation):
     A learning rate that the server does not know is estimated (``estimate_learning_rate``) with labels as below (inferred for
     "joint"). If the estimate fails, costs that ignore the scale (cosines) work without it; the other costs fail.
 
-    Diagnostics that explain a failure: "labels_inferred" (1 if labels were not known); "clipped_share" (pixels of the result at 0
-    or 1); "masked_share" (entries sent as exactly zero, or treated as pruned); "restart_agreement" (share of restarts with an
-    objective within 5 % of the lowest); "learning_rate" (if estimated); "unrolled" (1 if local steps were unrolled);
-    "batch_norm_layers" (number with matched statistics); "normalised_by_sent" (number of layers that the sent statistics normalised
-    at first; 0 if ``normalise_by="sent"`` had no effect); "differenced" (1 if a finite difference replaced the second derivative).
+    Diagnostics that explain a failure: "labels_inferred" (1 if labels were not known) and "clipped_share" (pixels of the result at
+    0 or 1). "masked_share" counts entries sent as exactly zero, or treated as pruned. "restart_agreement" is the share of restarts
+    with an objective within 5 % of the lowest. "learning_rate" stands where it was estimated, "unrolled" is 1 if local steps were.
+    "batch_norm_layers" is the number with matched statistics, "normalised_by_sent" of layers that the sent ones normalised at first
+    (0: ``normalise_by="sent"`` had no effect). "differenced" is 1 if a finite difference replaced the second derivative.
 
     Attributes:
         costs: Name -> D; a subclass adds its own by ``{**COSTS, "name": Cost(distance)}``.

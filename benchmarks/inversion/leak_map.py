@@ -4,8 +4,8 @@ A cell is a network (a row of ``leak_networks.NETWORKS``) and a column: the imag
 step on all of them or of a round. A round is two passes over the client's images in shuffled batches of half of them (of one
 image: both steps on that image). Networks are at initialisation, and images are 32 x 32 photographs of the test split. The server
 knows the labels but not the order of a round's batches. The attack is the same everywhere (``--attack``). The map has the
-mean gain in PSNR above the mean image of the training split, and the share of recovered images by the rule of the report:
-identified among 100 candidates, and at least 3 dB above the better of the mean image and a grey one.
+mean gain in PSNR above the mean image of the training split, and the share of recovered images. Recovered is meant as in the
+report: identified among 100 candidates, and at least 3 dB above the better of the mean image and a grey one.
 
 A line for each cell and seed is appended to ``--out``, column after column, so that a long study can be stopped and taken up
 again. Table and picture are of the lines that have the given attack, iterations, images and split. Without ``--columns``, nothing
