@@ -33,7 +33,7 @@ def experiment(out: Path, **changes: object) -> Experiment:
         output_dir=str(out), dataset="mnist-5k", model="lenet", batch_size=32, learning_rate=0.1, momentum=0.5,
         train_limit=120, test_limit=40, num_clients=3, rounds=2, local_epochs=1,
         defenses="GaussianNoise(std=0.02, per='update')", probe_attacks=FAST, probe_targets=1, attack_rounds="first",
-        attack_workers=0,
+        update_attacks="LabelInference(); LossThreshold()", attack_workers=0,
         adaptive=False,
     )  # fmt: skip
     return replace(small, **changes)

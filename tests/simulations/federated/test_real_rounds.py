@@ -38,4 +38,4 @@ def test_refinements_go_on_from_whole_rounds_and_the_report_tells_both(tmp_path:
     for line in run.lines(study):
         text = sentence(line)
         assert text.startswith("One-step probe: ")
-        assert ". Training update of 2 steps: " in text
+        assert ". Training update of 2 steps, searched by 2 iterations: " in text
