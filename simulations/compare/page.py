@@ -54,7 +54,7 @@ Seeds are those of the strongest attack's score.</p></header>
 {% for row in rows %}{% set line = row.line %}{% set best = line.strongest %}
 <tr><th scope="row">{{ row.group.name }}{% if row.study %}<small>{{ row.study }}</small>{% endif %}</th>
 <td class="attack">{{ label(line.defense, row.plain.name) }}
-{% for caveat in line.caveats + row.notes %}<small>{{ caveat }}</small>{% endfor %}</td>
+{% for caveat in line.all_caveats + row.notes %}<small>{{ caveat }}</small>{% endfor %}</td>
 <td>{% for of, word in verdicts(line) %}{% if of %}<small>{{ of }}</small>{% endif %}{{ verdict(word) }}{% endfor %}</td>
 <td class="edge">{{ (best.attack if best else nothing) | breakable }}{{ best.status | dagger if best }}
   {% if best %}<small>{{ round_name(best.round, best.final) }}</small>{% endif %}</td>

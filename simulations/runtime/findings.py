@@ -22,7 +22,8 @@ def print_findings(console: Terminal, directory: Path) -> None:
 def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
     """Print the tables of one run, or of several read as one, with a title over each."""
     for study in read.studies:
-        found = list(outcomes(read.lines(study)))
+        lines = list(read.lines(study))
+        found = list(outcomes(lines))
         names = [title, *(study.words if len(read.studies) > 1 else ())]
         console.print(_table(found, " · ".join(filter(None, names))))
         for one in found:
@@ -34,8 +35,11 @@ def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
                 console.say(f"  {one.defense or 'no defence'}: {one.audit}")
             if one.reported:
                 console.say(f"  {one.defense or 'no defence'}: {one.reported.text}")
-            for warning in one.warnings:
-                console.say(f"  {one.defense or 'no defence'}: {warning}")
+            # Not those of each finding: they do not name their message.
+            for caveat in (
+                of for line in lines if one.first and line.defense == one.defense for of in line.all_caveats
+            ):
+                console.say(f"  {one.defense or 'no defence'}: {caveat}")
 
 
 def recovered_text(shown: str, status: str, interval: str, between: str = " ") -> str:

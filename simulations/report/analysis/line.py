@@ -47,6 +47,7 @@ class Line:
         attacks: Number of cells, without upper bounds.
         bounds: What upper bounds were given, in words, where there are any.
         caveats: What a reader must know besides, each a short clause.
+        caveats_by_message: Where probes and real updates have a verdict each: title of the observation -> caveats on it alone.
         at_size: What settings in pixels mean on images of the run's size, a clause each.
         windows: Windows that VisualMixer shuffled and their VFE, where clients counted them.
         reading: Of rows of a table, the attack that has most cells right; None for images.
@@ -84,6 +85,7 @@ class Line:
     attacks: int
     bounds: tuple[str, ...]
     caveats: tuple[str, ...]
+    caveats_by_message: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     at_size: tuple[str, ...] = ()
     windows: WindowCounts | None = None
     reading: Cell | None = None
@@ -99,6 +101,12 @@ class Line:
     canaries: str = ""
     untaught: str = ""
     by_accountant: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def all_caveats(self) -> tuple[str, ...]:
+        """``caveats``, then those on a kind of message, each after its name."""
+        named = (f"{of}: {caveat}" for of, found in self.caveats_by_message.items() for caveat in found)
+        return (*self.caveats, *named)
 
     @property
     def level(self) -> str:

@@ -56,8 +56,8 @@ class Finding:
         reported: The accuracy that an external app itself reports; ``accuracy`` is never taken from it.
         epsilon_by_accountant: Name of an accountant -> its epsilon of what ``epsilon`` is of. "gdp" is no bound.
         accountants: The same in words; "" without any.
-        warnings: What a reader must know besides, of all messages.
-        first: It is the first line of its defence: the others have neither accuracy nor epsilon nor claims nor warnings.
+        warnings: What a reader must know besides: on the first line of a defence of all messages, and on each line of its own.
+        first: It is the first line of its defence: the others have neither accuracy nor epsilon nor claims.
     """
 
     defense: str
@@ -167,12 +167,15 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
             "accountants": line.accountants,
             "claims": line.claims,
             "reported": line.reported,
-            "warnings": line.caveats,
             "first": True,
         }
+        # Caveats on a message stand on its line, or by its name on the first where it has none.
+        by_message = line.caveats_by_message if line.caveats_by_message.keys() <= cells.keys() else {}
+        common = line.caveats if by_message else line.all_caveats
         for message, cell in cells.items():
-            yield Finding(line.defense, message, readability(cell).value, **_right(cell), **cost)
-            cost = {}
+            warnings = (*common, *by_message.get(message, ()))
+            yield Finding(line.defense, message, readability(cell).value, **_right(cell), **cost, warnings=warnings)
+            cost, common = {}, ()
 
 
 def _gap(gap: float | None) -> str:

@@ -40,7 +40,7 @@ def untested_on_updates(cells: Sequence[Cell], update: Cell | None, known: Any) 
     probes, updates = apart([cell for cell in cells if not cell.is_upper_bound])
     if update is None or adapted(updates) or not adapted(probes):
         return []
-    return ["adaptive attacks on the images ran on probes only; updates that training sends are untested against them"]
+    return ["no adaptive attack on images ran, only on probes"]
 
 
 def once_per_update(cell: Cell) -> list[str]:

@@ -84,11 +84,14 @@ def _line(study: Study, defense: str, known: Any) -> Line:
     failed = sum(row.status == "failed" for row in study.utility.get((defense, "client", ""), ()))
     counted = (row.value or 0.0 for row in study.utility.get((defense, "clients-failed", ""), ()))
     untaught = _untaught(study, at)
-    caveats = ([untaught] if untaught and not defense else []) + _caveats(defense, best, cells, known)
-    caveats += _membership_doubts(membership)
-    others = [one for one in (probe, update) if one not in (None, best)]
-    caveats += [f"{one.observation}: {doubt}" for one in others if one for doubt in _doubts(defense, one)]
-    caveats += untested_on_updates(cells, update, known) if defense else []
+    by_message = _caveats_by_message(defense, best, probe, update)
+    caveats = [untaught] if untaught and not defense else []
+    deciding = best or strongest(cells, CELLS.decides) or strongest(cells, ATTRIBUTES.decides)
+    if deciding and not by_message:
+        caveats += [*_doubts(defense, deciding), *once_per_update(deciding)]
+    caveats += _caveats(defense, cells, known) + _membership_doubts(membership)
+    if defense and update and (untested := untested_on_updates(cells, update, known)):
+        by_message[update.observation] = (*by_message.get(update.observation, ()), *untested)
     canaries = canaries_in(study, defense)
     caveats = audit_warnings(study, defense) + ([NO_COST] if canaries else []) + caveats
     return Line(
@@ -125,6 +128,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         shown=shown_epsilon(study, defense),
         reported=_reported(study, defense),
         caveats=tuple(filter(None, (*caveats, windows.caveat if windows else ""))),
+        caveats_by_message=by_message,
         at_size=_at_size(known),
         windows=windows,
         probe=probe,
@@ -176,12 +180,18 @@ def _cost(study: Study, defense: str, metric: str) -> tuple[float | None, float 
     return own, own / plain if own is not None and plain else None
 
 
-def _caveats(defense: str, best: Cell | None, cells: Sequence[Cell], known: Any) -> list[str]:
-    best = best or strongest(cells, CELLS.decides) or strongest(cells, ATTRIBUTES.decides)
-    found = _doubts(defense, best) if best else []
-    found += once_per_update(best) if best else []
-    if defense:
-        found += adaptive_caveats(cells, known)
+def _caveats_by_message(
+    defense: str, best: Cell | None, probe: Cell | None, update: Cell | None
+) -> dict[str, tuple[str, ...]]:
+    """Caveats on the strongest attack on each kind of message, where a defence has a verdict for each; else empty."""
+    if probe is None or update is None or best not in (probe, update):
+        return {}
+    return {cell.observation: (*_doubts(defense, cell), *once_per_update(cell)) for cell in (probe, update)}
+
+
+def _caveats(defense: str, cells: Sequence[Cell], known: Any) -> list[str]:
+    """Caveats on a defence, whatever was attacked: the adaptive attacks that it lacks, and what its configuration says."""
+    found = adaptive_caveats(cells, known) if defense else []
     further = known.get("caveats") if isinstance(known, Mapping) else None
     return found + [str(caveat) for caveat in further or ()]
 

@@ -82,7 +82,8 @@ sends after a round of training{{ '' if view.updates else '. No attack on images
 <td>{{ verdict(one.verdict) }}{% if one.attack %}<small>strongest: {{ attack_names[one.attack] | breakable }}</small>{% endif %}
 {%- if view.plain.alone and one.warnings %}<small><a href="#defence{{ s }}-{{ view.place[one.defense] }}">
 {{- count(one.warnings | length, 'warning') }}</a></small>
-{%- else %}{% for warning in one.warnings %}<small>{{ warning }}</small>{% endfor %}{% endif %}</td>
+{%- else %}{% for warning in one.warnings %}<small>{{ warning.partition(': ')[0] if apart else warning }}</small>
+{%- endfor %}{% endif %}</td>
 {{ number((one.shown or nothing) ~ (one.status | dagger), one.interval) }}
 {% if one.reported and one.accuracy is none %}
 <td class="num">{{ one.reported.number }}<small>{{ one.reported.detail }}</small></td>

@@ -64,7 +64,7 @@ HEADLINE = """
     {% if line.windows %}
     <details><summary>Windows that were shuffled</summary><p>{{ line.windows.text }}</p></details>
     {% endif %}
-    {% for caveat in line.caveats %}
+    {% for caveat in line.all_caveats %}
     <p class="caveat{{ ' alarm' if not caveat.startswith('adaptive') }}">{{ caveat }}</p>
     {% endfor %}
   </div>

@@ -10,6 +10,7 @@ import pytest
 from attacks.metrics.names import Role
 from simulations.report import Row, validate
 from simulations.report.analysis.line import Line
+from simulations.report.analysis.outcome import outcomes
 from simulations.report.analysis.real_updates import apart, stand_ins
 from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.summary import summarise
@@ -119,12 +120,15 @@ def test_seeds_are_counted_for_each_of_the_two() -> None:
 def test_a_failed_control_on_real_updates_is_said_although_the_probe_leads() -> None:
     plain = [*psnr(PROBE, 30.0), *psnr(UPDATE, 9.0)]
     found = line(plain, psnr(PROBE, 20.0, defense="D()"), psnr(UPDATE, 8.5, defense="D()"), known={"caveats": []})
-    doubt = "training update: not validated: this attack did not break the undefended run either, so its failure shows nothing"
-    assert doubt in found.caveats
+    doubt = "not validated: this attack did not break the undefended run either, so its failure shows nothing"
+    assert found.caveats_by_message == {"one-step probe": (), "training update": (doubt,)}
+    assert f"training update: {doubt}" in found.all_caveats
+    probe, update = outcomes([found])
+    assert (doubt in probe.warnings, doubt in update.warnings) == (False, True)
     undefended = line(plain, defense="")
-    assert (
-        "training update: positive control failed: this attack does not break the undefended run" in undefended.caveats
-    )
+    failed = "training update: positive control failed: this attack does not break the undefended run"
+    assert failed in undefended.all_caveats
+    assert not [one for one in undefended.caveats if "control" in one]
 
 
 @pytest.mark.parametrize(("refined", "silent"), [((PROBE,), False), ((UPDATE,), True), ((PROBE, UPDATE), True)])
@@ -133,8 +137,8 @@ def test_it_says_where_adaptive_attacks_on_images_ran_on_probes_only(
 ) -> None:
     rows = [psnr(card, 20.0, defense="D()") for card in (PROBE, UPDATE)]
     rows += [psnr(card, 18.0, defense="D()", attack="A() | Restorer()") for card in refined]
-    caveat = "adaptive attacks on the images ran on probes only; updates that training sends are untested against them"
-    assert (caveat not in line(*rows, known=RESTORER).caveats) is silent
+    caveat = "training update: no adaptive attack on images ran, only on probes"
+    assert (caveat not in line(*rows, known=RESTORER).all_caveats) is silent
 
 
 @pytest.mark.parametrize(
