@@ -22,6 +22,8 @@ ON_PROBES, ON_UPDATES = (
     for attacks in (AuditSettings.probe_attacks, AuditSettings.update_attacks)
 )
 """Names of the attacks that an audit runs by default."""
+FOR_TRANSFORMERS = 'probe_attacks="PatchEmbeddingInversion(); InvertingGradients(); LabelInference()"'
+"""The setting that adds the exact attack on patches."""
 FOR_IMAGES = 'update_attacks="InvertingGradients(); LabelInference()"'
 """The setting that attacks the images of updates, too."""
 
@@ -140,7 +142,12 @@ def _of_model(report: AppReport, found: Mapping[str, Any]) -> Iterator[str]:
     facts = model.facts or {}
     if facts.get("frozen"):
         yield f"{facts['frozen']} parameters of the model are frozen (requires_grad is False): probes and attacks leave them out."
-    if arrays and not any(len(one.shape) >= IMAGE_SHAPES for one in arrays):
+    if facts.get("transformer"):
+        yield (
+            f"The model has attention layers: if it is a vision transformer, give audited {FOR_TRANSFORMERS}, which solves for the "
+            "pixels of one image where all of it is trained."
+        )
+    if not facts.get("convolves") and arrays and not any(len(one.shape) >= IMAGE_SHAPES for one in arrays):
         yield "The model has no convolution: an audit probes images, (C, H, W) in [0, 1]; make sure that it takes these."
 
 

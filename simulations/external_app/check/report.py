@@ -119,7 +119,7 @@ class ModelFacts:
         call: A call with arguments that builds it instead, such as ``get_model('tiny')``; "".
         by: "names" or "order" of the arrays, by which it was found; "trained" where they are those of all trained parameters;
             "source" where no arrays were seen.
-        facts: parameters, batch_norm, dropout, frozen (number of parameters), embeds.
+        facts: parameters, batch_norm, dropout, frozen (number of parameters), embeds, convolves, transformer.
     """
 
     factory: str = ""

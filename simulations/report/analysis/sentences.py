@@ -85,12 +85,13 @@ def _observed(line: Line, best: Cell) -> str:
 
 
 def _seen(cell: Cell) -> str:
-    """What was attacked, and of a real update at which cost: "training update of 4 steps, searched by 60 iterations"."""
-    steps = cell.card.local_steps
+    """What was attacked; of a real update with its size and the search, as "training update of 4 steps on 64 images"."""
+    steps, images = cell.card.local_steps, cell.card.images
     if cell.observation in stand_ins():
         return cell.observation
     length = f" of {count(steps, 'step')}" if steps is not None else ""
-    return f"{cell.observation}{length}{_effort(cell)}"
+    size = f" on {count(images, 'image')}" if images is not None else ""
+    return f"{cell.observation}{length}{size}{_effort(cell)}"
 
 
 def _effort(cell: Cell) -> str:
@@ -207,7 +208,7 @@ def among(chance: float) -> str:
     """The number of candidates for identification, or with few candidates the chance of a null guess."""
     if chance <= CHANCE_AMONG_100:
         return f" among {1 / chance:.3g} candidates"
-    return f", where a null guess may be right in {100 * chance:.3g} %"
+    return f" (chance: {100 * chance:.3g} %)"
 
 
 def picked(cell: Cell) -> str:
@@ -222,7 +223,7 @@ def _failed(cell: Cell, score: Score) -> str:
     assert score.mean is not None
     grey = cell.nulls.get("grey")
     if grey is not None and score.mean <= grey:
-        text = "no better than a grey image"
+        text = f"no better than a grey image ({decibel(grey)} dB)"
     elif score.mean <= null[1]:
         text = f"no better than the {null[0]} image ({decibel(null[1])} dB)"
     else:

@@ -165,14 +165,18 @@ def _builder(full: str, call: ast.Call, module: Module, project: Project, origin
 
 
 def _unwrapped(expression: ast.expr) -> ast.expr:
-    """``Net().to(device)`` without its end."""
-    while (
-        isinstance(expression, ast.Call)
-        and isinstance(expression.func, ast.Attribute)
-        and expression.func.attr in ("to", "cpu", "cuda", "train", "eval")
-    ):
-        expression = expression.func.value
-    return expression
+    """``Net().to(device)`` or a part of it, such as ``Net().blocks[-1]``, without its end."""
+    while True:
+        if isinstance(expression, ast.Attribute | ast.Subscript):
+            expression = expression.value
+        elif (
+            isinstance(expression, ast.Call)
+            and isinstance(expression.func, ast.Attribute)
+            and expression.func.attr in ("to", "cpu", "cuda", "train", "eval")
+        ):
+            expression = expression.func.value
+        else:
+            return expression
 
 
 def _value(expression: ast.expr, module: Module, project: Project, origins: Origins) -> tuple[Any] | None:

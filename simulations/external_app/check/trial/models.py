@@ -93,6 +93,8 @@ def _facts(model: nn.Module) -> dict[str, Any]:
         "dropout": any(kind.startswith("Dropout") for kind in kinds),
         "frozen": sum(1 for one in model.parameters() if not one.requires_grad),
         "embeds": isinstance(first, nn.Embedding),
+        "convolves": any(isinstance(one, nn.modules.conv._ConvNd) for one in model.modules()),
+        "transformer": any(kind.endswith("Attention") for kind in kinds),
     }
 
 

@@ -80,7 +80,8 @@ def net() -> nn.Module:
 def test_a_class_with_the_same_names_and_shapes_is_found_among_others(folder: Path) -> None:
     found = find_models(folder, arrays(net()), [])
     assert (found["model"], found["by"]) == ("models_of_a_test:Net", "names")
-    assert found["facts"] == {"parameters": 14, "batch_norm": True, "dropout": False, "frozen": 1, "embeds": False}
+    others = {"dropout": False, "embeds": False, "convolves": False, "transformer": False}
+    assert found["facts"] == {"parameters": 14, "batch_norm": True, "frozen": 1, **others}
 
 
 def test_lists_of_arrays_are_matched_in_order(folder: Path) -> None:
@@ -128,3 +129,11 @@ def test_without_arrays_the_call_of_the_source_counts(folder: Path) -> None:
     assert (find_models(folder, None, [call("Net")])["model"], find_models(folder, None, [call("Net")])["by"]) == (
         "models_of_a_test:Net", "source",
     )  # fmt: skip
+
+
+def test_attention_and_convolutions_are_facts_of_a_model(folder: Path) -> None:
+    whole = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.TransformerEncoderLayer(8, 2, 8))
+    module = importlib.import_module("models_of_a_test")
+    module.Seeing = lambda: whole  # type: ignore[attr-defined]
+    found = find_models(folder, arrays(whole), [call("Seeing")])
+    assert (found["facts"]["convolves"], found["facts"]["transformer"]) == (True, True)

@@ -210,6 +210,17 @@ def test_the_call_that_builds_the_model(tmp_path: Path) -> None:
     assert (builder.target, builder.known, builder.text) == ("small.task:Net", True, "Net(8, None, width=2)")
 
 
+@pytest.mark.parametrize("part", ["head", "blocks[-1]", "head.to('cpu')"])
+def test_a_part_of_a_model_is_found_by_the_model(part: str, tmp_path: Path) -> None:
+    changes = [
+        ("client", "    model.load_state_dict(", f"    model.{part}.load_state_dict("),
+        ("client", "ArrayRecord(model.state_dict())", f"ArrayRecord(model.{part}.state_dict())"),
+        ("server", "ArrayRecord(Net().state_dict())", f"ArrayRecord(Net().{part}.state_dict())"),
+    ]
+    (builder,) = read_builders(*project_of(tmp_path, *changes))
+    assert (builder.target, builder.known) == ("small.task:Net", True)
+
+
 def test_where_the_rounds_start(tmp_path: Path) -> None:
     start = read_start(project_of(tmp_path)[0])
     assert start is not None

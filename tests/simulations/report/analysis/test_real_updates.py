@@ -55,7 +55,7 @@ def test_both_are_said_each_with_its_number_and_interval() -> None:
         "One-step probe: the strongest attack recovered 16 of 16 images (95 % interval 79.4 to 100.0 %; chance of as many "
         "by the best of 2 null guesses: at most 1e\N{MINUS SIGN}32). "
         "Its mean PSNR is 20.0 dB (95 % interval 19.5 to 20.5), above the mean image (12.0 dB). "
-        "Training update of 4 steps: the strongest attack recovered 0 of 64 images (95 % interval 0.0 to 5.6 %) "
+        "Training update of 4 steps on 16 images: the strongest attack recovered 0 of 64 images (95 % interval 0.0 to 5.6 %) "
         "and identified 0 of 64 among 100 candidates. "
         "Its mean PSNR is 11.0 dB (95 % interval 10.0 to 12.0), no better than the mean image (12.0 dB); "
         "the highest PSNR of one image is 13.0 dB."
@@ -77,7 +77,7 @@ def test_each_part_has_the_strongest_attack_on_its_own_observation() -> None:
         # The real update comes second even where it gives more.
         more = line(*plain, *rows[::order], psnr(UPDATE, 28.0, defense="D()", attack="C()"))
         assert more.strongest == more.update
-        assert sentence(more).index("One-step probe") < sentence(more).index("Training update of 4 steps")
+        assert sentence(more).index("One-step probe") < sentence(more).index("Training update of 4 steps on 16 images")
 
 
 def test_where_only_probes_were_attacked_it_says_so() -> None:
@@ -95,7 +95,7 @@ def test_where_only_probes_were_attacked_it_says_so() -> None:
 
 def test_where_only_real_updates_were_attacked_nothing_is_said_of_probes() -> None:
     text = sentence(line(psnr(UPDATE.but(local_steps=1), 20.0, defense="D()")))
-    assert text.startswith("Training update of 1 step: the strongest attack recovered 16 of 16 images (")
+    assert text.startswith("Training update of 1 step on 16 images: the strongest attack recovered 16 of 16 images (")
     assert "probe" not in text
 
 
@@ -144,11 +144,11 @@ def test_it_says_where_adaptive_attacks_on_images_ran_on_probes_only(
 @pytest.mark.parametrize(
     ("effort", "said"),
     [
-        ({}, "Training update of 4 steps: "),
-        ({"iterations": 60, "restarts": 1}, "Training update of 4 steps, searched by 60 iterations: "),
+        ({}, "Training update of 4 steps on 16 images: "),
+        ({"iterations": 60, "restarts": 1}, "Training update of 4 steps on 16 images, searched by 60 iterations: "),
         (
             {"iterations": 1, "restarts": 2},
-            "Training update of 4 steps, searched by 1 iteration from each of 2 starts: ",
+            "Training update of 4 steps on 16 images, searched by 1 iteration from each of 2 starts: ",
         ),
         ({"iterations": "4 steps of up to 20 evaluations"}, "searched by 4 steps of up to 20 evaluations: "),
     ],

@@ -162,13 +162,13 @@ def test_the_headline_of_the_brief() -> None:
             7.5,
             7.0,
             9.0,
-            "and identified 0 of 16 among 100 candidates. Its mean PSNR is 7.5 dB, no better than a grey image.",
+            "and identified 0 of 16 among 100 candidates. Its mean PSNR is 7.5 dB, no better than a grey image (8.0 dB).",
         ),
         (
             8.0,
             7.0,
             9.0,
-            "and identified 0 of 16 among 100 candidates. Its mean PSNR is 8.0 dB, no better than a grey image.",
+            "and identified 0 of 16 among 100 candidates. Its mean PSNR is 8.0 dB, no better than a grey image (8.0 dB).",
         ),
         (11.0, 10.5, 11.9, "no better than the mean image (12.0 dB)."),
         (
@@ -232,7 +232,7 @@ def test_of_too_few_images_the_largest_share_leads_too() -> None:
 
 def test_where_a_guess_chooses_among_the_true_images_luck_is_told_and_no_number_of_candidates() -> None:
     """24 images and 24 others make 48 candidates, of which a null guess may be of any of 24."""
-    assert among(24 / 48) == ", where a null guess may be right in 50 %"
+    assert among(24 / 48) == " (chance: 50 %)"
     assert among(1 / 100) == among(24 / 2400) == " among 100 candidates"
 
 
