@@ -53,7 +53,8 @@ def infer_observed_labels(observation: ClientUpdate, gradient: Update) -> Tensor
     model, like = attackable(observation.model, train_mode=False), next(iter(gradient.values()))
     classes = count_classes(model, observation.input_shape, like)
     features = None
-    if last_linear(model, classes)[1].bias is None:
+    # A layer without a bias, or with a frozen one, has no gradient that shows the features.
+    if f"{last_linear(model, classes)[0]}.bias".lstrip(".") not in gradient:
         features = mean_image_features(model, observation.input_shape, classes, like)
     return infer_labels(gradient, model, observation.num_examples, classes, features)
 
@@ -67,12 +68,12 @@ def infer_labels(
 
         row_i = (p_i - count_i / batch) a     if all examples had the same features and probabilities.
 
-    The rows are projected on u, an estimate of a. With a bias, whose gradient is p_i - count_i / batch exactly, u is the
-    least-squares solution of row_i = db_i u, and the bias itself is one more feature: this also covers features of any sign and
-    those whose sum is zero (LayerNorm). Without a bias, u is ``features`` (D,); without these, all ones as in iDLG, which assumes
-    that features are not negative, as after ReLU or sigmoid. One example: the smallest projection is its class (iDLG). More: every
-    class with a negative projection is taken once, most negative first; then, again and again, the class whose projection is
-    smallest, where each label taken has raised its own by ``impact``, the share of one example (LLG).
+    The rows are projected on u, an estimate of a. With a bias, whose gradient is p_i - count_i / batch exactly, u is the least-
+    squares solution of row_i = db_i u, and the bias itself is one more feature: this also covers features of any sign and those
+    whose sum is zero (LayerNorm). Without a trained bias, u is ``features`` (D,); without these, all ones as in iDLG, which
+    assumes that features are not negative, as after ReLU or sigmoid. One example: the smallest projection is its class (iDLG).
+    More: every class with a negative projection is taken once, most negative first; then, again and again, the class whose
+    projection is smallest, where each label taken has raised its own by ``impact``, the share of one example (LLG).
 
     The layer is the last fully connected one, with ``num_classes`` outputs where that is given.
 

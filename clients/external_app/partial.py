@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacks.observations import trained_parameters
+
 UNSENT, FROZEN_DIGEST = "unsent", "frozen"
 """In the configuration of ``query.setup``: names of frozen parameters that messages leave out, and a digest of their values."""
 
@@ -23,7 +25,7 @@ class AppModel:
 
     Attributes:
         state: Its ``state_dict()``.
-        trained: Names of the parameters that require gradients.
+        trained: Names of the parameters that require gradients, or of all where none does (``trained_parameters``).
         frozen: Names of the other parameters, whose values every build of the app's model is assumed to share.
     """
 
@@ -34,28 +36,31 @@ class AppModel:
     @classmethod
     def of(cls, model: nn.Module) -> AppModel:
         """Of a model as it was built."""
-        state, named = model.state_dict(), [(name, one) for name, one in model.named_parameters()]
-        trained = tuple(name for name, one in named if name in state and one.requires_grad)
-        return cls(state, trained, tuple(name for name, one in named if name in state and not one.requires_grad))
+        state, counted = model.state_dict(), trained_parameters(model)
+        named = [name for name, _ in model.named_parameters() if name in state]
+        trained = tuple(name for name in named if name in counted)
+        return cls(state, trained, tuple(name for name in named if name not in counted))
 
     def named(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Arrays of a message, in their order, by the names of ``state``; by their own names where they do not fit.
 
-        They fit if one of their names is in ``state``. They fit as the names of one module of the model, such as those of
-        ``model.head.state_dict()``, if every shape agrees; of several such modules, the one with all trained parameters counts.
+        They fit if they have all trained parameters by their names in ``state``. They fit as the names of one module of the model,
+        such as those of ``model.head.state_dict()``, if every shape agrees; of several such modules, the one with all trained
+        parameters counts. Where none has all, one name that is in ``state`` makes all names those of ``state``.
         With other names (lists of arrays have 0, 1, 2) they fit as the whole state or as the trained parameters, in order, if
         every shape agrees.
 
         Raises:
             ModelMismatchError: When the arrays fit several modules that have all trained parameters.
         """
-        if self.state.keys() & arrays.keys() or not arrays:
+        shapes = [tuple(one.shape) for one in arrays.values()]
+        if not arrays or (set(self.trained) <= arrays.keys() and list(map(self._shape, arrays)) == shapes):
             return dict(arrays)
-        first, shapes = next(iter(arrays)), [tuple(one.shape) for one in arrays.values()]
+        first, own = next(iter(arrays)), list(arrays)
         modules = {
-            at: [at + own for own in arrays]
+            at: [at + name for name in own]
             for at in (name.removesuffix(first) for name in self.state if name.endswith(f".{first}"))
-            if [self._shape(at + own) for own in arrays] == shapes
+            if [self._shape(at + name) for name in own] == shapes
         }
         complete = [at for at, names in modules.items() if set(self.trained) <= set(names)]
         if len(complete) > 1:
@@ -66,7 +71,8 @@ class AppModel:
         in_order = [
             names for names in (list(self.state), list(self.trained)) if list(map(self._shape, names)) == shapes
         ]
-        candidates = [*(modules[at] for at in complete), *in_order, *modules.values(), list(arrays)]
+        by_name = [own] if self.state.keys() & arrays.keys() else []
+        candidates = [*(modules[at] for at in complete), *by_name, *in_order, *modules.values(), own]
         return dict(zip(candidates[0], arrays.values(), strict=True))
 
     def _shape(self, name: str) -> tuple[int, ...] | None:

@@ -201,7 +201,7 @@ def test_an_app_that_defends_itself_is_not_called_undefended(tmp_path: Path) -> 
     rows = run(out, noisy(), **told)
     assert {row["card"]["mods"] for row in attacked(rows, "one-step probe")} == {"none known"}
     (line,) = (read := read_run(out)).lines(read.studies[0])
-    assert any(NOT_IN_PROBE in caveat for caveat in line.caveats)
+    assert any(NOT_IN_PROBE in caveat for caveat in line.all_caveats)
     page = page_of(out)
     assert "Where no mod is known: readable (" in page
     assert "No mod known" in page

@@ -15,6 +15,7 @@ from torch import nn
 from clients.external_app.partial import AppModel, ModelMismatchError
 from simulations.audited import audited
 from strategies.external_app.preflight import AuditError
+from strategies.external_app.replies import unfit
 from tests.lines import read_lines
 from tests.strategies.external_app.app import EXAMPLES, AppGrid
 from tests.strategies.external_app.parts import transformer_app as apps
@@ -100,6 +101,25 @@ def test_names_of_a_module_fit_if_every_shape_agrees() -> None:
     assert whole.keys() == model.state.keys()
     assert torch.equal(whole["head.weight"], weight)
     assert torch.equal(whole["pos_embed"], model.state["pos_embed"])
+
+
+def test_a_module_whose_names_are_also_those_of_the_whole_is_the_trained_one() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)))
+    model[0].requires_grad_(False)
+    app, sent = AppModel.of(model), model[1].state_dict()
+    assert list(sent) == ["0.weight", "0.bias"]
+    assert list(app.named(sent)) == ["1.0.weight", "1.0.bias"]
+    assert list(app.named(model.state_dict())) == list(model.state_dict())
+    assert list(app.named({"0.weight": sent["0.weight"], "head": sent["0.bias"]})) == ["0.weight", "head"]
+
+
+def test_a_model_that_was_built_for_inference_trains_all_it_has() -> None:
+    app = AppModel.of(nn.Linear(4, 3).requires_grad_(False))
+    assert (app.trained, app.frozen) == (("weight", "bias"), ())
+    held = {"kernel": torch.ones(7)}
+    wrong = unfit(app.named(held), dict(app.state), app)
+    assert wrong is not None
+    assert wrong[0].startswith("no 'weight'")
 
 
 def test_of_several_modules_the_trained_one_counts() -> None:
