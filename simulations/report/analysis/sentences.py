@@ -130,7 +130,9 @@ def _share(line: Line, cell: Cell) -> str:
     if recovered and (chance := line.chance_of_as_many(cell)) is not None:
         of = "one null guess" if len(line.tried) == 1 else f"the best of {len(line.tried)} null guesses"
         details.append(f"chance of as many by {of}: at most {brief(chance)}")
-    shown = f"recovered {recovered} of {count(n, 'image')}" + (f" ({'; '.join(details)})" if details else "")
+    # Of a round, an attack may guess fewer images than trained.
+    what = "guessed image" if cell.observation in stand_ins().values() else "image"
+    shown = f"recovered {recovered} of {count(n, what)}" + (f" ({'; '.join(details)})" if details else "")
     return shown if recovered else " and ".join(filter(None, [shown, _identified(cell)]))
 
 

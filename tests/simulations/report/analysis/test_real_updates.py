@@ -55,8 +55,8 @@ def test_both_are_said_each_with_its_number_and_interval() -> None:
         "One-step probe: the strongest attack recovered 16 of 16 images (95 % interval 79.4 to 100.0 %; chance of as many "
         "by the best of 2 null guesses: at most 1e\N{MINUS SIGN}32). "
         "Its mean PSNR is 20.0 dB (95 % interval 19.5 to 20.5), above the mean image (12.0 dB). "
-        "Training update of 4 steps on 16 images: the strongest attack recovered 0 of 64 images (95 % interval 0.0 to 5.6 %) "
-        "and identified 0 of 64 among 100 candidates. "
+        "Training update of 4 steps on 16 images: the strongest attack recovered 0 of 64 guessed images "
+        "(95 % interval 0.0 to 5.6 %) and identified 0 of 64 among 100 candidates. "
         "Its mean PSNR is 11.0 dB (95 % interval 10.0 to 12.0), no better than the mean image (12.0 dB); "
         "the highest PSNR of one image is 13.0 dB."
     )
@@ -95,7 +95,9 @@ def test_where_only_probes_were_attacked_it_says_so() -> None:
 
 def test_where_only_real_updates_were_attacked_nothing_is_said_of_probes() -> None:
     text = sentence(line(psnr(UPDATE.but(local_steps=1), 20.0, defense="D()")))
-    assert text.startswith("Training update of 1 step on 16 images: the strongest attack recovered 16 of 16 images (")
+    assert text.startswith(
+        "Training update of 1 step on 16 images: the strongest attack recovered 16 of 16 guessed images ("
+    )
     assert "probe" not in text
 
 
@@ -114,7 +116,7 @@ def test_seeds_are_counted_for_each_of_the_two() -> None:
     # There are null baselines of seed 0 alone: what the other seed recovers is not known, and neither is the share of both.
     assert "the strongest attack identified 32 of 32 among 100 candidates. Its mean PSNR is 20.0 dB" in text
     assert "n = 32 over 2 seeds" in text
-    assert "recovered 0 of 16 images (" in text
+    assert "recovered 0 of 16 guessed images (" in text
 
 
 def test_a_failed_control_on_real_updates_is_said_although_the_probe_leads() -> None:

@@ -764,7 +764,7 @@ def test_the_headline_says_what_real_updates_give_beside_the_probe(tmp_path: Pat
     assert "One-step probe: the strongest attack recovered 16 of 16 images" in text
     assert "Its mean PSNR is 31.2 dB (95 % interval 29.2 to 33.2)" in text
     assert (
-        "Training update of 4 steps on 1 image, searched by 600 iterations: the strongest attack recovered 0 of 64 images"
+        "Training update of 4 steps on 1 image, searched by 600 iterations: the strongest attack recovered 0 of 64 guessed images"
         in text
     )
     assert "Its mean PSNR is 9.0 dB (95 % interval 8.5 to 9.5)" in text
