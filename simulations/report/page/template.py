@@ -102,7 +102,8 @@ sends after a round of training{{ '' if view.updates else '. No attack on images
 </tbody></table></div>
 <p class="soft small after">{% if view.of_images %}{{ definition }}
 <i>Readable</i>: at least half of the images. <i>Partly readable</i>: fewer, or the attack identifies images or exceeds the
-baselines beyond chance. <i>Not recovered</i>: neither.
+baselines beyond chance. <i>Not recovered</i>: neither. <i>Unknown</i>: no attack
+works without a defence, or too few images were attacked.
 {% endif %}A range below a count is its 95&nbsp;% interval, not corrected
 for the choice of the strongest attack. An attack that fails shows only that this attack fails.
 <a href="#glossary">Glossary</a>.</p>
