@@ -21,9 +21,10 @@ from attacks.gradient.surrogate import (
     SurrogateMatching,
 )
 from attacks.gradient.trial_gradients.finite_difference import agrees
-from attacks.gradient.trial_gradients.matching import GradientMatching, attackable
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, attackable
 from attacks.observations import ClientUpdate, Probe, TrainingUpdate
 from attacks.scoring.metrics import null_baselines, score
+from defenses.base import Update
 from tests.attacks.gradient.test_multi_step import normalised, trained
 from tests.attacks.wire import CLASSES, generators, pictures, seeded, sigmoid_net
 
@@ -36,18 +37,24 @@ def relu_net(seed: int = 0) -> nn.Module:
     return seeded(nn.Sequential(*layers), 0.2, seed)
 
 
+def problem(
+    model: nn.Module, images: Tensor, labels: Tensor, order: list[list[int]], rate: float
+) -> tuple[MatchingProblem, Update]:
+    """Of one update: what is matched, and the moves of the weights."""
+    seen = trained(model, images, labels, order, rate)
+    targets = {name: value[None] for name, value in seen.gradient().items()}
+    private = attackable(model, train_mode=False)
+    shape = (len(images), *images.shape[1:])
+    matched = MatchingProblem(private, shape, CLASSES, targets, labels[None], COSTS["cosine"], 0.0)
+    return matched, {name: value[None].to(targets[name]) for name, value in seen.update.items()}
+
+
 def objective(
     model: nn.Module, images: Tensor, labels: Tensor, order: list[list[int]], rate: float
 ) -> tuple[SurrogateGradientMatching, GradientMatching]:
     """At the surrogate, and at the global model, of one update."""
-    seen = trained(model, images, labels, order, rate)
-    targets = {name: value[None] for name, value in seen.gradient().items()}
-    private = attackable(model, train_mode=False)
-    plain = GradientMatching(
-        private, (len(images), *images.shape[1:]), CLASSES, targets, labels[None], COSTS["cosine"], 0.0
-    )
-    moves = {name: value[None].to(targets[name]) for name, value in seen.update.items()}
-    return SurrogateGradientMatching(plain, moves), plain
+    matched, moves = problem(model, images, labels, order, rate)
+    return SurrogateGradientMatching(matched, moves), GradientMatching(matched)
 
 
 def row(images: Tensor, alpha: float) -> Tensor:
@@ -105,15 +112,16 @@ def test_the_derivatives_are_those_of_the_values(build: Any) -> None:
 
 def test_each_trial_has_its_own_line() -> None:
     images, labels = pictures(2), torch.tensor([0, 1])
-    pair = [objective(sigmoid_net().double(), images, labels, [[0], [1]], rate)[0] for rate in (0.1, 2.0)]
-    both = SurrogateGradientMatching(pair[0], {n: torch.cat([one.moves[n] for one in pair]) for n in pair[0].moves})
-    both.targets = {n: torch.cat([one.targets[n] for one in pair]) for n in pair[0].targets}
-    both.labels, both.smoothing = both.labels.expand(2, -1, -1), both.smoothing.expand(2)  # type: ignore[union-attr]
+    pair = [problem(sigmoid_net().double(), images, labels, [[0], [1]], rate) for rate in (0.1, 2.0)]
+    (first, _), _ = pair
+    targets = {n: torch.cat([one.targets[n] for one, _ in pair]) for n in first.targets}
+    moves = {n: torch.cat([move[n] for _, move in pair]) for n in first.targets}
+    both = SurrogateGradientMatching(replace(first, targets=targets, labels=labels.expand(2, -1)), moves)
     rows = torch.cat([row(pictures(2, seed=3), 0.7)] * 2)
     for evaluate in (both, SurrogateDifferencedMatching(both)):
         values = evaluate(rows, torch.tensor([0, 1]))[0]
         for at, one in enumerate(pair):
-            torch.testing.assert_close(values[at], one(rows[:1], NONE)[0][0])
+            torch.testing.assert_close(values[at], SurrogateGradientMatching(*one)(rows[:1], NONE)[0][0])
         torch.testing.assert_close(evaluate(rows[1:], torch.tensor([1]))[0][0], values[1])
 
 
