@@ -144,9 +144,11 @@ class SurrogateDifferencedMatching(DifferencedMatching):
     w_alpha, and H v is the same difference, of gradients by the weights: the second pass gives those, too.
     """
 
+    # The passes are of other models than the one whose statistics are compared.
+    second_pass_has_statistics: ClassVar[bool] = False
+
     def __init__(self, exact: SurrogateGradientMatching) -> None:
         super().__init__(exact)
-        self._matched = {}  # The passes are of other models than the one whose statistics are compared.
         self._moves = torch.cat([exact.moves[name].flatten(1) for name in self._shapes], 1)
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
