@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, grad_and_value, replace_all_batch_
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attacks.gradient.costs import Cost
-from attacks.gradient.trial_gradients.local_steps import Call, local_orders, simulated_training
+from attacks.gradient.trial_gradients.local_steps import Call, LocalSGD, local_orders, logits_of, simulated_training
 from attacks.image_measures import total_variation
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
@@ -80,12 +80,7 @@ def unrolled_client(model: nn.Module, observation: ClientUpdate) -> Client:
 
     Source: Dimitrov et al., "Data Leakage in Federated Averaging", 2022, section 4, without its prior on the epochs' order.
     """
-    buffers = dict(model.named_buffers())
-
-    def call(weights: Update, images: Tensor) -> tuple[Tensor, Any]:
-        return functional_call(model, (weights, buffers), (images,)), {}
-
-    training = unrolled_training(call, observation)
+    training = unrolled_training(logits_of(model, dict(model.named_buffers())), observation)
     return lambda weights, images, labels: training(weights, images, labels)[0]
 
 
@@ -93,14 +88,12 @@ def unrolled_training(
     call: Call, observation: ClientUpdate
 ) -> Callable[[Update, Tensor, Tensor], tuple[Update, list[Any]]]:
     """``unrolled_client`` for a network ``call``, which also returns what ``call`` gives beside the logits in each step."""
-    rate, steps, decay = observation.learning_rate, observation.local_steps, observation.weight_decay
-    momentum, nesterov, length = observation.momentum, observation.nesterov, observation.step_length
-    assert rate is not None
-    order = guessed_order(observation)
+    sgd, order = LocalSGD.of(observation), guessed_order(observation)
+    travelled = -sgd.learning_rate * observation.step_length * observation.local_steps
 
     def client(weights: Update, images: Tensor, labels: Tensor) -> tuple[Update, list[Any]]:
-        sent, found = simulated_training(call, weights, images, labels, order, rate, momentum, decay, nesterov)
-        return {name: sent[name] / (-rate * length * steps) - decay * weight for name, weight in weights.items()}, found
+        sent, found = simulated_training(call, weights, images, labels, order, sgd)
+        return {name: sent[name] / travelled - sgd.weight_decay * weight for name, weight in weights.items()}, found
 
     return client
 
