@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 from attacks.gradient.costs import COSTS
 from attacks.gradient.inversion import GradientInversion
@@ -20,8 +21,9 @@ from attacks.gradient.surrogate import (
     SurrogateGradientMatching,
     SurrogateMatching,
 )
+from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
 from attacks.gradient.trial_gradients.finite_difference import agrees
-from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, attackable
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, PriorInput, attackable
 from attacks.observations import ClientUpdate, Probe, TrainingUpdate
 from attacks.scoring.metrics import null_baselines, score
 from defenses.base import Update
@@ -108,6 +110,29 @@ def test_the_derivatives_are_those_of_the_values(build: Any) -> None:
     torch.testing.assert_close(differenced[0, -1], gradient[-1], rtol=1e-3, atol=1e-7)
     assert F.cosine_similarity(differenced[0], gradient, dim=0) > 1 - 1e-5
     assert agrees(surrogate, at, lambda exact: SurrogateDifferencedMatching(exact))  # type: ignore[arg-type]
+
+
+def test_differences_keep_the_prior_that_compares_statistics_at_the_global_model() -> None:
+    layers = nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.Sigmoid(), nn.Flatten(), nn.Linear(600, CLASSES)
+    model = seeded(nn.Sequential(*layers), 0.2).double().train()
+    plain, moves = problem(model, pictures(2), torch.tensor([0, 1]), [[0, 1]] * 4, 0.3)
+    private = attackable(model, train_mode=True)
+    sent = PriorInput({"1": (torch.zeros(1, 6).double(), torch.ones(1, 6).double())}, {})
+    prior = StatisticsPrior(private, 1.0)
+    exact, without = (
+        SurrogateGradientMatching(replace(plain, model=private, prior=one, observed=sent), moves)
+        for one in (prior, None)
+    )
+    guess = pictures(2, seed=3)
+    at = row(guess, 0.4)
+    values, gradients = exact(at, NONE)
+    of_one = tree_map(lambda all_trials: all_trials[0], sent)
+    expected = prior(normalised(guess).double(), of_one)
+    assert expected > 0.01
+    torch.testing.assert_close(values - without(at, NONE)[0], expected[None])
+    found, differenced = SurrogateDifferencedMatching(exact)(at, NONE)
+    torch.testing.assert_close(found, values)
+    assert F.cosine_similarity(differenced, gradients) > 1 - 1e-5
 
 
 def test_each_trial_has_its_own_line() -> None:
